@@ -1,0 +1,47 @@
+# sidecore: what a person types. `make help` lists it.
+#
+# Everything that has to be installed is installed by scripts/setup, which says what it does.
+
+SHELL := /bin/bash
+PROFILE ?= release
+
+.PHONY: help setup build test unit lint demo bench guest-tests fuzz clean
+
+help:            ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:           ## install what is missing (Debian packages; says which)
+	@scripts/setup
+
+build: setup     ## build the daemon and the command line
+	@cargo build --$(PROFILE) -p sidecore
+
+test: setup      ## all tests: unit, property, model, black box, fuzz (bounded), real guests
+	@scripts/test
+
+unit: setup      ## the tests that need neither root nor guests
+	@cargo test --workspace --lib --bins
+
+guest-tests: setup ## the tests that boot real guests (as root)
+	@cargo build -p sidecore
+	@cargo test -p sidecore-lab
+
+lint:            ## formatting, lints and the rules of the house
+	@scripts/setup --lint
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets -- -D warnings
+
+demo: setup      ## two unmodified VMs and the host exchange traffic
+	@cargo build --release -p sidecore -p sidecore-lab
+	@cargo run -q --release -p sidecore-lab -- demo
+
+bench:           ## our switch beside DPDK's and Open vSwitch's
+	@scripts/setup --bench
+	@cargo build --release -p sidecore
+	@target/release/sidecore bench pvp
+
+fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
+	@scripts/fuzz $${FUZZ_SECONDS:-60}
+
+clean:           ## remove build products and the lab
+	@rm -rf target .lab fuzz/target

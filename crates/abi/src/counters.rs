@@ -1,0 +1,171 @@
+//! The counters file: readable by anyone who may open it, also when the daemon is stopped or dead.
+//!
+//! ```text
+//! 0        Header, one page
+//! 4096     one Slot per port number, each SLOT_SIZE bytes:
+//!            name, state            one cache-line-aligned block of SLOT_HEAD bytes
+//!            one Block per I/O core (MAX_CORES of them), written by that core alone
+//! ```
+//!
+//! Counters only grow while a port lives; a new port in the same slot starts them at zero and raises
+//! `generation`. A reader adds the blocks of all cores. The law that a test holds, over all ports:
+//! Σ `in_frames` + Σ `made` = Σ `out_frames` + Σ drops (nothing is in flight between two batches).
+
+/// First eight bytes of the file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"sidecor1");
+/// Layout version; readers refuse another.
+pub const VERSION: u32 = 1;
+/// Ports that the file has room for.
+pub const MAX_PORTS: usize = 1024;
+/// I/O cores that the file has room for.
+pub const MAX_CORES: usize = 16;
+/// Bytes of the file's header.
+pub const HEADER_SIZE: usize = 4096;
+/// Bytes at the start of a slot that name its port.
+pub const SLOT_HEAD: usize = 128;
+/// Longest port name in bytes; the field ends with at least one zero byte.
+pub const MAX_NAME: usize = 63;
+
+/// Offsets in the header.
+pub mod header {
+    /// `MAGIC`, u64.
+    pub const MAGIC: usize = 0;
+    /// `VERSION`, u32.
+    pub const VERSION: usize = 8;
+    /// Process id of the daemon, u32.
+    pub const PID: usize = 12;
+    /// Number of drop reasons, u32: a reader with fewer names shows numbers.
+    pub const REASONS: usize = 16;
+}
+
+/// Offsets in a slot's head.
+pub mod slot {
+    /// u32: 0 free, 1 in use.
+    pub const STATE: usize = 0;
+    /// u32: raised whenever the slot gets a new port.
+    pub const GENERATION: usize = 4;
+    /// Name, zero padded, `MAX_NAME + 1` bytes.
+    pub const NAME: usize = 8;
+}
+
+/// Why a frame was not delivered. The number is the counter's place in the file and never changes.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DropReason {
+    /// The switch has no other port to give it to.
+    NoDestination = 0,
+    /// The destination is the port that it came from.
+    Hairpin = 1,
+    /// The destination has no peer or its link is down.
+    LinkDown = 2,
+    /// The receiver offers no buffers.
+    RingFull = 3,
+    /// Longer than the MTU of the port by which it came in.
+    TooLong = 4,
+    /// Shorter than an Ethernet header.
+    TooShort = 5,
+    /// The offload header contradicts the frame or what was negotiated.
+    BadOffload = 6,
+    /// The receiver's buffer is too small for it.
+    BufferTooSmall = 7,
+    /// The receiver's ring broke while it was being delivered.
+    RingBroken = 8,
+    /// The host's interface refused it.
+    HostRefused = 9,
+    /// Its source address is beyond the port's MAC limit.
+    MacLimit = 10,
+    /// The receiver lacks the offload and the frame cannot be segmented or completed in software.
+    CannotSegment = 11,
+    /// More pieces than a batch can describe.
+    TooManyPieces = 12,
+    /// The receiver's own address or VLAN filter refuses it.
+    Filtered = 13,
+    /// A slot names a buffer that is not its client's, or more bytes than a buffer has.
+    BadBuffer = 14,
+}
+
+/// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
+pub const DROPS: [(DropReason, &str, &str); 15] = [
+    (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
+    (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
+    (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
+    (DropReason::RingFull, "ring_full", "the receiver offers no buffers"),
+    (DropReason::TooLong, "too_long", "longer than the MTU of the port by which it came in"),
+    (DropReason::TooShort, "too_short", "shorter than an Ethernet header"),
+    (
+        DropReason::BadOffload,
+        "bad_offload",
+        "the offload header contradicts the frame or the negotiated features",
+    ),
+    (DropReason::BufferTooSmall, "buffer_too_small", "the receiver's buffer is too small for the frame"),
+    (DropReason::RingBroken, "ring_broken", "the receiver's ring broke during delivery"),
+    (DropReason::HostRefused, "host_refused", "the host's interface refused the frame"),
+    (DropReason::MacLimit, "mac_limit", "the source address is beyond the port's MAC limit"),
+    (
+        DropReason::CannotSegment,
+        "cannot_segment",
+        "the receiver lacks an offload that software cannot make up for",
+    ),
+    (DropReason::TooManyPieces, "too_many_pieces", "more pieces than one frame may have"),
+    (DropReason::Filtered, "filtered", "the receiver's own address or VLAN filter refuses the frame"),
+    (
+        DropReason::BadBuffer,
+        "bad_buffer",
+        "a slot names a buffer that is not its client's, or more bytes than a buffer has",
+    ),
+];
+
+/// Places for drop reasons in a block; more than there are, so that the file need not change.
+pub const DROP_PLACES: usize = 24;
+
+/// One core's counters of one port: whole cache lines, one writer.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Frames taken from the port.
+    pub in_frames: u64,
+    /// Bytes of those frames, without offload headers.
+    pub in_bytes: u64,
+    /// Frames delivered to the port.
+    pub out_frames: u64,
+    /// Bytes of those frames.
+    pub out_bytes: u64,
+    /// Frames that came into being behind this port: copies by flooding, segments by segmentation,
+    /// each beyond the first.
+    pub made: u64,
+    /// Kicks received.
+    pub kicks: u64,
+    /// Interrupts sent.
+    pub interrupts: u64,
+    /// Batches taken from the port.
+    pub batches: u64,
+    /// Frames not delivered, by `DropReason`, counted at the port that caused the drop's reason.
+    pub drops: [u64; DROP_PLACES],
+}
+
+const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(DROPS.len() <= DROP_PLACES);
+
+/// Bytes of a slot.
+pub const SLOT_SIZE: usize = SLOT_HEAD + MAX_CORES * size_of::<Block>();
+/// Bytes of the whole file.
+pub const FILE_SIZE: usize = HEADER_SIZE + MAX_PORTS * SLOT_SIZE;
+
+impl DropReason {
+    /// The name that `show drops` prints.
+    pub fn name(self) -> &'static str {
+        DROPS[self as usize].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_numbers_are_places() {
+        for (place, (reason, ..)) in DROPS.iter().enumerate() {
+            assert_eq!(*reason as usize, place);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Layouts that two address spaces share: engine and guest, engine and native driver, engine and
+//! whoever reads its counters.
+//!
+//! Only layouts live here, with their sizes checked at compile time: no code that touches memory and
+//! no `unsafe`. All integers are little endian, as every supported host is.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod netmap;
+pub mod pci;
+pub mod ring;
+pub mod vfio_user;
+pub mod virtio;

@@ -1,0 +1,447 @@
+//! What engine and client of a ring port share beyond netmap's layout: the words by which slots change
+//! hands without a system call, and the messages by which a client attaches.
+//!
+//! # The words
+//!
+//! Behind the buffers, outside what a netmap program maps, each ring has a pair of blocks: [`Client`],
+//! written by the client alone, and [`Engine`], written by the engine alone, on cache lines of their own.
+//! They are the analogue of netmap's CSB. The `head`, `cur` and `tail` in a `netmap_ring` are between a
+//! program and its library, as they are between a program and the kernel in netmap: the engine never looks
+//! at them, so a program may move them as it likes before it syncs.
+//!
+//! Slots `hwcur .. hwtail` belong to the client. It gives up those before `head` by storing `head`; the
+//! engine gives slots by moving `hwtail`. Whoever stores an index has written the slots and buffers
+//! before ([`publish`]); whoever reads one ([`observe`]) sees them.
+//!
+//! # Sleeping and waking
+//!
+//! A side that wants to sleep puts a *ticket* (any number but 0, a new one each time) into its block, and
+//! looks at the other side's index once more ([`ask`]); if that has moved, it withdraws the ticket and
+//! goes on. The other side, after moving its index, looks for a ticket that it has not answered yet
+//! ([`due`]), and answers it once with a write to the descriptor. Between storing one word and loading the
+//! other both sides have a full fence, so that at least one of them sees what the other has done: no
+//! wake-up is lost. Tickets instead of a flag, because each side writes only its own block: a flag
+//! that its owner has not yet lowered would cost a system call for every batch until it does.
+
+use core::sync::atomic::{fence, AtomicU32, Ordering};
+
+/// A shared word. Real ones are [`AtomicU32`]; the model checker brings its own.
+pub trait Word {
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u32;
+    /// Writes it.
+    fn store(&self, value: u32, order: Ordering);
+    /// A fence between all earlier and all later accesses.
+    fn full_fence();
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        AtomicU32::load(self, order)
+    }
+
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        AtomicU32::store(self, value, order);
+    }
+
+    #[inline]
+    fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Stores an index: everything written before is visible to who observes it.
+#[inline]
+pub fn publish<W: Word>(index: &W, value: u32) {
+    index.store(value, Ordering::Release);
+}
+
+/// Loads an index, and with it everything that was written before it was stored.
+#[inline]
+pub fn observe<W: Word>(index: &W) -> u32 {
+    index.load(Ordering::Acquire)
+}
+
+/// Puts `number` as ticket and looks at the other side's index again. After that, if the index is still
+/// what it was, sleeping is safe.
+#[inline]
+pub fn ask<W: Word>(ticket: &W, number: u32, index: &W) -> u32 {
+    ticket.store(number, Ordering::Relaxed);
+    W::full_fence();
+    observe(index)
+}
+
+/// Takes the ticket back.
+#[inline]
+pub fn withdraw<W: Word>(ticket: &W) {
+    ticket.store(0, Ordering::Relaxed);
+}
+
+/// Whether the other side's ticket wants an answer, after an index was published. The caller answers, and
+/// keeps `answered` for the next time.
+#[inline]
+pub fn due<W: Word>(ticket: &W, answered: &mut u32) -> bool {
+    W::full_fence();
+    let number = ticket.load(Ordering::Relaxed);
+    if number == 0 || number == *answered {
+        return false;
+    }
+    *answered = number;
+    true
+}
+
+/// The ticket after `number`.
+#[inline]
+pub fn next_ticket(number: u32) -> u32 {
+    number.wrapping_add(1).max(1)
+}
+
+/// Written by the client: the fields of netmap's `nm_csb_atok`.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Client {
+    /// First slot that it keeps.
+    pub head: AtomicU32,
+    /// Where it waits; for people who look, the engine does not need it.
+    pub cur: AtomicU32,
+    /// Its ticket: not 0 while it sleeps or is about to.
+    pub ticket: AtomicU32,
+}
+
+/// Written by the engine: the fields of netmap's `nm_csb_ktoa`, and resets.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Engine {
+    /// First slot that the engine has not given back.
+    pub hwcur: AtomicU32,
+    /// First slot that the client does not own.
+    pub hwtail: AtomicU32,
+    /// Its ticket: not 0 while it sleeps or is about to.
+    pub ticket: AtomicU32,
+    /// Raised whenever the engine found nonsense in `head` and fell back to `hwcur`: the client shall do
+    /// the same.
+    pub resets: AtomicU32,
+    /// Why, as [`Nonsense`].
+    pub reason: AtomicU32,
+}
+
+/// The words of one ring.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Words {
+    /// The client's.
+    pub client: Client,
+    /// The engine's.
+    pub engine: Engine,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Words>() == 256 && offset_of!(Words, engine) == 128);
+    assert!(offset_of!(Client, head) == 0 && offset_of!(Client, cur) == 4 && offset_of!(Client, ticket) == 8);
+    assert!(offset_of!(Engine, hwcur) == 0 && offset_of!(Engine, hwtail) == 4);
+    assert!(offset_of!(Engine, ticket) == 8 && offset_of!(Engine, resets) == 12);
+};
+
+/// Why a ring was reset.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nonsense {
+    /// `head` is no slot of the ring.
+    HeadOutOfRing = 1,
+    /// `head` went back, or beyond what the client owns.
+    HeadOutOfTurn = 2,
+}
+
+impl Nonsense {
+    /// The name that `show` prints.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Nonsense::HeadOutOfRing => "head_out_of_ring",
+            Nonsense::HeadOutOfTurn => "head_out_of_turn",
+        }
+    }
+
+    /// The reason with this number.
+    pub const fn from_code(code: u32) -> Option<Nonsense> {
+        match code {
+            1 => Some(Nonsense::HeadOutOfRing),
+            2 => Some(Nonsense::HeadOutOfTurn),
+            _ => None,
+        }
+    }
+}
+
+/// Most rings of a direction.
+pub const MAX_RINGS: usize = 16;
+/// Most slots of a ring.
+pub const MAX_SLOTS: u32 = 4096;
+/// Smallest and largest buffer.
+pub const BUF_SIZES: core::ops::RangeInclusive<u32> = 64..=65_536;
+
+/// Bytes of every message, either way, on a stream socket.
+pub const MESSAGE: usize = 128;
+/// First word of a message.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"ring");
+/// Version of the messages and of the words.
+pub const VERSION: u32 = 1;
+
+/// What a client asks.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// To be attached. The answer brings descriptors: the memory; for each TX ring of the client the
+    /// eventfd of its kicks; for each TX ring, then for each RX ring, the pipe from which it reads wake-ups.
+    Attach = 1,
+    /// What the port is like, without attaching.
+    Info = 2,
+    /// A virtio-net header of `value` bytes (0, 10 or 12) in front of every frame from now on.
+    SetHeader = 3,
+}
+
+impl Ask {
+    /// The request with this number.
+    pub const fn from_code(code: u32) -> Option<Ask> {
+        match code {
+            1 => Some(Ask::Attach),
+            2 => Some(Ask::Info),
+            3 => Some(Ask::SetHeader),
+            _ => None,
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked, as [`Ask`].
+    pub ask: u32,
+    /// With [`Ask::SetHeader`], bytes.
+    pub value: u32,
+}
+
+/// What a port is like, and where everything in its memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Bytes of memory that a netmap program may see: pools and slack.
+    pub memsize: u64,
+    /// Bytes of the memory file.
+    pub total: u64,
+    /// Where the [`Words`] start: those of the TX rings, then those of the RX rings.
+    pub words: u64,
+    /// Where the ring pool starts, and bytes of a ring in it.
+    pub ring_pool: u64,
+    /// Where buffer 0 is.
+    pub buf_pool: u64,
+    /// Bytes of a ring object.
+    pub ring_size: u32,
+    /// Buffers, with the two reserved ones.
+    pub bufs: u32,
+    /// Bytes of a buffer.
+    pub buf_size: u32,
+    /// Extra buffers, listed from `ni_bufs_head`.
+    pub extra_bufs: u32,
+    /// Rings on which the client sends, and slots of each.
+    pub tx_rings: u32,
+    /// Rings on which it receives.
+    pub rx_rings: u32,
+    /// Slots of a ring on which the client sends.
+    pub tx_slots: u32,
+    /// Slots of a ring on which it receives.
+    pub rx_slots: u32,
+    /// Bytes of the virtio-net header in front of each frame.
+    pub header: u32,
+    /// Bytes of Ethernet payload that a frame may have.
+    pub mtu: u32,
+    /// Number of the memory, as netmap's `mem_id`.
+    pub mem_id: u32,
+}
+
+/// An answer: 0 or an errno, and what the port is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// 0, or why not: `EBUSY` somebody else is attached, `EINVAL` an impossible request, `EPROTO` another
+    /// version, `ENOMEM` no memory.
+    pub errno: u32,
+    /// What the port is like; of no meaning unless `errno` is 0.
+    pub info: Info,
+}
+
+impl Request {
+    /// As a message.
+    pub fn to_bytes(self) -> [u8; MESSAGE] {
+        let mut writer = Writer::new();
+        writer.u32(self.ask);
+        writer.u32(self.value);
+        writer.bytes
+    }
+
+    /// From a message; `None` if it is of another length, kind or version.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
+        let mut reader = Reader::new(bytes)?;
+        Some(Request { ask: reader.u32(), value: reader.u32() })
+    }
+}
+
+impl Answer {
+    /// As a message.
+    pub fn to_bytes(self) -> [u8; MESSAGE] {
+        let mut writer = Writer::new();
+        writer.u32(self.errno);
+        let i = self.info;
+        writer.u32(i.ring_size);
+        for long in [i.memsize, i.total, i.words, i.ring_pool, i.buf_pool] {
+            writer.u64(long);
+        }
+        for word in [
+            i.bufs,
+            i.buf_size,
+            i.extra_bufs,
+            i.tx_rings,
+            i.rx_rings,
+            i.tx_slots,
+            i.rx_slots,
+            i.header,
+            i.mtu,
+            i.mem_id,
+        ] {
+            writer.u32(word);
+        }
+        writer.bytes
+    }
+
+    /// From a message; `None` if it is of another length, kind or version.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Answer> {
+        let mut r = Reader::new(bytes)?;
+        let errno = r.u32();
+        let ring_size = r.u32();
+        let [memsize, total, words, ring_pool, buf_pool] = core::array::from_fn(|_| r.u64());
+        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id] =
+            core::array::from_fn(|_| r.u32());
+        let info = Info {
+            memsize,
+            total,
+            words,
+            ring_pool,
+            buf_pool,
+            ring_size,
+            bufs,
+            buf_size,
+            extra_bufs,
+            tx_rings,
+            rx_rings,
+            tx_slots,
+            rx_slots,
+            header,
+            mtu,
+            mem_id,
+        };
+        Some(Answer { errno, info })
+    }
+}
+
+struct Writer {
+    bytes: [u8; MESSAGE],
+    at: usize,
+}
+
+impl Writer {
+    fn new() -> Writer {
+        let mut writer = Writer { bytes: [0; MESSAGE], at: 0 };
+        writer.u32(MAGIC);
+        writer.u32(VERSION);
+        writer
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes[self.at..self.at + 4].copy_from_slice(&value.to_le_bytes());
+        self.at += 4;
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
+        self.at += 8;
+    }
+}
+
+struct Reader {
+    bytes: [u8; MESSAGE],
+    at: usize,
+}
+
+impl Reader {
+    fn new(bytes: &[u8]) -> Option<Reader> {
+        let mut reader = Reader { bytes: bytes.try_into().ok()?, at: 0 };
+        (reader.u32() == MAGIC && reader.u32() == VERSION).then_some(reader)
+    }
+
+    fn u32(&mut self) -> u32 {
+        let mut word = [0; 4];
+        word.copy_from_slice(&self.bytes[self.at..self.at + 4]);
+        self.at += 4;
+        u32::from_le_bytes(word)
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from(self.u32()) | u64::from(self.u32()) << 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_journey() {
+        let info = Info {
+            memsize: 1 << 40,
+            total: 2,
+            words: 3,
+            ring_pool: 4,
+            buf_pool: 5,
+            ring_size: 6,
+            bufs: 7,
+            buf_size: 8,
+            extra_bufs: 9,
+            tx_rings: 10,
+            rx_rings: 11,
+            tx_slots: 12,
+            rx_slots: 13,
+            header: 14,
+            mtu: 15,
+            mem_id: 16,
+        };
+        let answer = Answer { errno: 17, info };
+        assert_eq!(Answer::from_bytes(&answer.to_bytes()), Some(answer));
+        let request = Request { ask: Ask::SetHeader as u32, value: 12 };
+        assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
+    }
+
+    #[test]
+    fn other_messages_are_refused() {
+        let good = Request { ask: 1, value: 0 }.to_bytes();
+        assert_eq!(Request::from_bytes(&good[..MESSAGE - 1]), None);
+        for place in [0, 4] {
+            let mut bad = good;
+            bad[place] ^= 1;
+            assert_eq!(Request::from_bytes(&bad), None);
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_answered_once() {
+        let ticket = AtomicU32::new(0);
+        let mut answered = 0;
+        assert!(!due(&ticket, &mut answered));
+        let index = AtomicU32::new(7);
+        assert_eq!(ask(&ticket, next_ticket(u32::MAX), &index), 7);
+        assert!(due(&ticket, &mut answered));
+        assert!(!due(&ticket, &mut answered));
+        withdraw(&ticket);
+        assert!(!due(&ticket, &mut answered));
+        ask(&ticket, next_ticket(1), &index);
+        assert!(due(&ticket, &mut answered));
+    }
+}

@@ -1,0 +1,316 @@
+//! A native driver for the 82540EM and the 82574L over vfio-user: what Linux's e1000 and e1000e do, without
+//! Linux, in the order in which one would explain it.
+//!
+//! [`E1000::open`] probes (which part, EEPROM and its checksum), [`E1000::start`] resets the device and sets up
+//! rings and interrupts, [`E1000::send`] and [`E1000::receive`] move frames in batches of one doorbell. A
+//! doorbell is a store to a mapped page if the device offers one, and a trap otherwise; [`E1000::traps`]
+//! tells how many there were.
+//!
+//! Limits: one queue each way, legacy transmit descriptors (a frame is one descriptor; no offloads), frames
+//! up to the size of a buffer.
+
+mod eeprom;
+#[allow(missing_docs)] // names and numbers out of a manual
+mod regs;
+mod ring;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidecore_abi::pci::command;
+
+use self::regs::{BAH, BAL, BAR, HEAD, LEN, RX, TAIL, TX};
+use self::ring::Ring;
+use crate::error::{Error, Result};
+use crate::memory::{Memory, Page};
+use crate::vfio::{Client, Event, Traps, Window};
+
+/// Bytes of a receive buffer: what `RCTL` says without further bits.
+const BUFFER: usize = 2048;
+
+/// Which part the device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// 82540EM: an interrupt pin, legacy descriptors.
+    E1000,
+    /// 82574L: MSI-X, extended receive descriptors.
+    E1000e,
+}
+
+/// What can be chosen.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Descriptors of each ring: a multiple of 8.
+    pub ring: u16,
+    /// Map the pages that the device offers; otherwise every doorbell is a trap.
+    pub map: bool,
+    /// Kind of memory behind rings and buffers.
+    pub page: Page,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { ring: 256, map: true, page: Page::Small }
+    }
+}
+
+/// How the device interrupts.
+enum Interrupt {
+    /// The pin, and the event that tells of its end.
+    Pin(Event, Event),
+    /// Messages: receive, transmit, the rest.
+    Messages(Vec<Event>),
+}
+
+/// An e1000 or e1000e and its rings.
+pub struct E1000 {
+    client: Client,
+    window: Option<Window>,
+    memory: Arc<Memory>,
+    model: Model,
+    mac: [u8; 6],
+    tx: Ring,
+    rx: Ring,
+    interrupt: Interrupt,
+}
+
+impl E1000 {
+    /// Connects to the device at `path`, finds out what it is and starts it.
+    ///
+    /// # Errors
+    /// Nobody listens there, it is another device, or it does not behave like this one.
+    pub fn open(path: &Path, config: &Config) -> Result<E1000> {
+        let mut client = Client::connect(path)?;
+        let model = match (client.config16(0)?, client.config16(2)?) {
+            (0x8086, 0x100e) => Model::E1000,
+            (0x8086, 0x10d3) => Model::E1000e,
+            (vendor, device) => {
+                return Err(Error::Config(format!("{vendor:04x}:{device:04x} is neither e1000 nor e1000e")))
+            }
+        };
+        client.reset()?;
+        client.enable(command::IO | command::MEMORY | command::MASTER)?;
+        let mac = eeprom::read_mac(&mut client, model)?;
+        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096, config.page)?;
+        client.map_memory(&memory)?;
+        let window = if config.map { client.window(BAR)? } else { None };
+        let interrupt = match model {
+            Model::E1000 => {
+                let (trigger, end) = (Event::new()?, Event::new()?);
+                client.wire_pin(&trigger, Some(&end))?;
+                Interrupt::Pin(trigger, end)
+            }
+            Model::E1000e => Interrupt::Messages(client.enable_msix()?),
+        };
+        let (tx, rx) = (Ring::new(&memory, config.ring, BUFFER)?, Ring::new(&memory, config.ring, BUFFER)?);
+        let mut driver = E1000 { client, window, memory, model, mac, tx, rx, interrupt };
+        driver.start()?;
+        Ok(driver)
+    }
+
+    /// Resets the device and sets it up anew; frames under way are lost.
+    ///
+    /// # Errors
+    /// The device does not answer, or comes out of the reset with another address than its EEPROM's.
+    pub fn start(&mut self) -> Result<()> {
+        self.write(regs::IMC, u32::MAX)?;
+        self.write(regs::CTRL, regs::CTRL_RST)?;
+        let (low, high) = (self.read(regs::RAL0)?, self.read(regs::RAH0)?);
+        let [a, b, c, d] = low.to_le_bytes();
+        let [e, f, ..] = high.to_le_bytes();
+        if [a, b, c, d, e, f] != self.mac {
+            return Err(Error::Device("RAL and RAH do not hold the EEPROM's address".to_owned()));
+        }
+        self.tx.restart();
+        self.rx.restart();
+        for (at, ring) in [(TX, &self.tx), (RX, &self.rx)] {
+            let (address, bytes) = (ring.address(), ring.bytes());
+            #[allow(clippy::cast_possible_truncation)] // the low half
+            let low = address as u32;
+            let words = [(BAL, low), (BAH, (address >> 32) as u32), (LEN, bytes), (HEAD, 0), (TAIL, 0)];
+            for (register, value) in words {
+                store(&mut self.client, self.window.as_ref(), at + register, value)?;
+            }
+        }
+        let mut rctl = regs::RCTL_EN | regs::RCTL_BAM | regs::RCTL_SECRC | regs::RCTL_LPE;
+        rctl |= regs::RCTL_PROMISCUOUS;
+        if self.model == Model::E1000e {
+            self.write(regs::RFCTL, regs::RFCTL_EXTEN)?;
+            // Messages 0, 1 and 2, each valid; sending one clears its queue's cause.
+            self.write(regs::IVAR, 0x000a_0908)?;
+            self.write(regs::EIAC, regs::RXQ0 | regs::TXQ0)?;
+        }
+        self.write(regs::TCTL, regs::TCTL_EN | regs::TCTL_PSP)?;
+        self.write(regs::RCTL, rctl)?;
+        self.refill()?;
+        // Posted writes have been done when a read that follows them is answered.
+        self.read(regs::STATUS).map(drop)
+    }
+
+    /// Which part it is.
+    pub fn model(&self) -> Model {
+        self.model
+    }
+
+    /// The station's address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Whether doorbells are stores to a mapped page.
+    pub fn is_exitless(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Accesses so far that would have left a guest.
+    pub fn traps(&self) -> Traps {
+        self.client.traps()
+    }
+
+    /// The memory that rings and buffers lie in.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// The conversation below, for what this driver does not do.
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Whether the link is up.
+    pub fn link(&mut self) -> Result<bool> {
+        Ok(self.read(regs::STATUS)? & regs::STATUS_LU != 0)
+    }
+
+    /// Queues as many of `frames` as the ring has room for and rings the doorbell once; returns how many.
+    ///
+    /// # Errors
+    /// A frame is longer than a buffer, or the doorbell trapped and the device does not answer.
+    pub fn send(&mut self, frames: &[&[u8]]) -> Result<usize> {
+        self.send_with(frames.len(), |i, buffer| {
+            let frame = frames[i];
+            if let Some(to) = buffer.get_mut(..frame.len()) {
+                to.copy_from_slice(frame);
+            }
+            frame.len()
+        })
+    }
+
+    /// The same for `count` frames that `fill` writes into their buffers; it returns each one's length.
+    pub fn send_with(
+        &mut self,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> usize,
+    ) -> Result<usize> {
+        self.reclaim();
+        let mut done = 0;
+        while done < count && self.tx.has_room() {
+            let at = self.tx.buffers.offset(self.tx.tail);
+            // SAFETY: the buffer's descriptor belongs to the driver until the doorbell.
+            let len = fill(done, unsafe { self.memory.bytes_mut(at, BUFFER) });
+            if len > BUFFER {
+                return Err(Error::Config(format!(
+                    "a frame of {len} bytes does not fit a buffer of {BUFFER}"
+                )));
+            }
+            self.tx.give(len as u64 | regs::TX_EOP | regs::TX_RS);
+            done += 1;
+        }
+        if done > 0 {
+            let tail = u32::from(self.tx.tail);
+            store(&mut self.client, self.window.as_ref(), TX + TAIL, tail)?;
+        }
+        Ok(done)
+    }
+
+    /// Takes the descriptors of sent frames back; true if all frames have been sent.
+    pub fn reclaim(&mut self) -> bool {
+        while self.tx.oldest().is_some_and(|(_, word)| word & regs::TX_DD != 0) {
+            self.tx.take();
+        }
+        self.tx.is_clean()
+    }
+
+    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
+    ///
+    /// # Errors
+    /// The device filled in what cannot be, or the doorbell trapped and the device does not answer.
+    pub fn receive(&mut self, limit: usize, mut see: impl FnMut(&[u8])) -> Result<usize> {
+        let mut done = 0;
+        while done < limit {
+            let Some((place, word)) = self.rx.oldest() else { break };
+            // An extended descriptor's word begins with the status, a legacy one's with the length.
+            let (status, len) = match self.model {
+                Model::E1000e => (word, word >> 32 & 0xffff),
+                Model::E1000 => (word >> 32, word & 0xffff),
+            };
+            if status & regs::RX_DD == 0 {
+                break;
+            }
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            if status & regs::RX_EOP == 0 || len > BUFFER {
+                return Err(Error::Device(format!("a frame of {len} bytes in a buffer of {BUFFER}")));
+            }
+            // SAFETY: done: the buffer belongs to the driver until it is given again, below.
+            see(unsafe { self.memory.bytes_mut(self.rx.buffers.offset(place), len) });
+            self.rx.take();
+            done += 1;
+        }
+        if done > 0 {
+            self.refill()?;
+        }
+        Ok(done)
+    }
+
+    /// Gives the device every buffer that it does not have.
+    fn refill(&mut self) -> Result<()> {
+        while self.rx.has_room() {
+            self.rx.give(0);
+        }
+        let tail = u32::from(self.rx.tail);
+        store(&mut self.client, self.window.as_ref(), RX + TAIL, tail)
+    }
+
+    /// Asks for an interrupt at the next frame received (and, with the pin, at the next one sent).
+    pub fn arm(&mut self) -> Result<()> {
+        let causes = match self.model {
+            Model::E1000 => regs::RXT0 | regs::TXDW | regs::LSC,
+            Model::E1000e => regs::RXQ0 | regs::OTHER | regs::LSC,
+        };
+        self.write(regs::IMS, causes)
+    }
+
+    /// Waits for an interrupt, `limit` at most, and acknowledges it. False: none came.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool> {
+        match &self.interrupt {
+            Interrupt::Messages(events) => Ok(events[0].wait(limit)? > 0),
+            Interrupt::Pin(trigger, end) => {
+                if trigger.wait(limit)? == 0 {
+                    return Ok(false);
+                }
+                // Reading the causes lowers the pin; ending the interrupt before would bring it again.
+                self.client.read32(BAR, regs::ICR)?;
+                end.signal()?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn read(&mut self, register: u64) -> Result<u32> {
+        self.client.read32(BAR, register)
+    }
+
+    fn write(&mut self, register: u64, value: u32) -> Result<()> {
+        self.client.write32(BAR, register, value)
+    }
+}
+
+/// Writes a register of a ring: into the mapped page, or by a posted write that a guest would trap for.
+#[inline]
+fn store(client: &mut Client, window: Option<&Window>, register: u64, value: u32) -> Result<()> {
+    match window {
+        Some(window) if window.write32(register, value) => Ok(()),
+        _ => client.post32(BAR, register, value),
+    }
+}

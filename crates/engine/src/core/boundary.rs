@@ -1,0 +1,210 @@
+//! The boundary between a sender's offloads and a receiver that lacks them.
+//!
+//! Theory of operation. A frame that needs more than its receiver accepts becomes one or several plain
+//! frames in a batch of our own: its headers are rewritten in private memory (`wire::Plan`), and the
+//! payload is described where it is, in the sender's memory, so it is still copied once. The checksum
+//! has to read the payload once more; a sender that changes it meanwhile spoils its own checksum.
+
+use crate::frame::{Batch, Frame, HEAD};
+use crate::mem::{Arena, Piece};
+use crate::wire::{BadOffload, Offload, Offloads, Plan, Segment, Sum, MAX_HEADER};
+
+/// Plain frames in one of our batches.
+const SLOTS: usize = 64;
+/// Headers of a segment and what payload lies in the original's head.
+const SLOT: usize = MAX_HEADER + HEAD;
+
+/// Makes plain frames of one that needs offloads.
+pub(super) struct Boundary {
+    batch: Batch,
+    arena: Arena,
+    picks: Vec<u16>,
+    ident: u32,
+    /// What is said about the frames that are made: that their checksums are good, to receivers that believe it.
+    said: Offload,
+}
+
+impl Boundary {
+    pub(super) fn new() -> Boundary {
+        Boundary {
+            batch: Batch::new(),
+            arena: Arena::new(SLOTS, SLOT),
+            picks: Vec::with_capacity(SLOTS),
+            ident: 0,
+            said: Offload::NONE,
+        }
+    }
+
+    /// Makes plain frames of `frame` for a receiver that `accepts` less than they need, and hands them to
+    /// `send`, in order, some at a time. Returns how many there were.
+    pub(super) fn convert(
+        &mut self,
+        frame: &Frame,
+        body: &[Piece],
+        accepts: Offloads,
+        mut send: impl FnMut(&Batch, &[u16]),
+    ) -> Result<u64, BadOffload> {
+        let whole = Whole { frame, body };
+        self.clear();
+        // The checksum in the first of several fragments covers the others, too: nobody may call it checked.
+        let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::wire::Gso::Ufo;
+        self.said = Offload { flags: if valid { Offload::DATA_VALID } else { 0 }, ..Offload::NONE };
+        if frame.offload.gso == crate::wire::Gso::None {
+            self.complete(&whole)?;
+            send(&self.batch, &self.picks);
+            return Ok(1);
+        }
+        let mut header = [0; MAX_HEADER];
+        let bound = frame.offload.header_bound(frame.len as usize);
+        whole.read(0, &mut header[..bound]);
+        self.ident = self.ident.wrapping_add(1);
+        let plan = Plan::new(&header[..bound], frame.len as usize, frame.offload, self.ident)?;
+        let mut made = 0;
+        for index in 0..plan.count() {
+            let mut out = [0; MAX_HEADER];
+            let Some(segment) = plan.segment(index, &mut out) else { break };
+            segment.seal(&mut out, whole.sum(segment.summed.start, segment.summed.end));
+            if !self.add(&whole, &segment, &out) {
+                send(&self.batch, &self.picks);
+                self.clear();
+                if !self.add(&whole, &segment, &out) {
+                    return Err(BadOffload::TooManySegments);
+                }
+            }
+            made += 1;
+        }
+        if !self.batch.is_empty() {
+            send(&self.batch, &self.picks);
+        }
+        Ok(made)
+    }
+
+    fn clear(&mut self) {
+        self.batch.clear();
+        self.picks.clear();
+    }
+
+    /// Completes the checksum of a frame that needs no cutting.
+    fn complete(&mut self, whole: &Whole) -> Result<(), BadOffload> {
+        let len = whole.frame.len as usize;
+        let offload = whole.frame.offload;
+        let (at, checksum) = offload.checksum(whole.sum(usize::from(offload.csum_start), len));
+        let mut bytes = [0; SLOT];
+        let end = (at + 2).max(HEAD).min(len);
+        let copied = bytes.get_mut(..end).ok_or(BadOffload::HeaderTooLong)?;
+        whole.read(0, copied);
+        copied.get_mut(at..at + 2).ok_or(BadOffload::CsumOutside)?.copy_from_slice(&checksum);
+        if self.push(whole, &bytes[..end], end, len) {
+            Ok(())
+        } else {
+            Err(BadOffload::TooManySegments)
+        }
+    }
+
+    /// Adds one segment; false if there is no room for it in this batch.
+    fn add(&mut self, whole: &Whole, segment: &Segment, header: &[u8; MAX_HEADER]) -> bool {
+        // Payload that lies in the original's head is private memory already: it goes into the slot.
+        let mut bytes = [0; SLOT];
+        let mut end = segment.header_len;
+        bytes[..end].copy_from_slice(&header[..end]);
+        let (mut from, to) = (segment.payload.start, segment.payload.end);
+        if from < HEAD {
+            let near = HEAD.min(to) - from;
+            bytes[end..end + near].copy_from_slice(&whole.frame.head[from..from + near]);
+            end += near;
+            from += near;
+        }
+        self.push(whole, &bytes[..end], from, to)
+    }
+
+    /// Adds the frame that consists of `bytes` and the original's bytes `from..to`, where `from` is not
+    /// inside the original's head unless nothing follows.
+    fn push(&mut self, whole: &Whole, bytes: &[u8], from: usize, to: usize) -> bool {
+        let slot = self.batch.len();
+        if slot == self.arena.slots() {
+            return false;
+        }
+        let Some((frame, pieces)) = self.batch.next_frame() else { return false };
+        let head = bytes.len().min(HEAD);
+        frame.head[..head].copy_from_slice(&bytes[..head]);
+        let start = pieces.len();
+        let mut fits = true;
+        let mut len = bytes.len();
+        if bytes.len() > HEAD {
+            fits = pieces.push(self.arena.put(slot, bytes, HEAD));
+        }
+        whole.each(from, to, |piece| {
+            len += piece.len();
+            fits &= pieces.push(piece);
+        });
+        if !fits {
+            pieces.truncate(start);
+            return false;
+        }
+        let (Ok(len), Ok(piece), Ok(count)) =
+            (u32::try_from(len), u32::try_from(start), u16::try_from(pieces.len() - start))
+        else {
+            return false;
+        };
+        (frame.len, frame.piece, frame.pieces) = (len, piece, count);
+        frame.offload = self.said;
+        self.batch.commit();
+        #[expect(clippy::cast_possible_truncation, reason = "below SLOTS")]
+        self.picks.push(slot as u16);
+        true
+    }
+}
+
+impl Default for Boundary {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A frame seen as one row of bytes.
+struct Whole<'a> {
+    frame: &'a Frame,
+    body: &'a [Piece],
+}
+
+impl Whole<'_> {
+    /// Calls `visit` for the pieces that hold bytes `from..to` of the frame, as far as they lie behind the
+    /// head.
+    fn each(&self, from: usize, to: usize, mut visit: impl FnMut(Piece)) {
+        let mut at = HEAD;
+        for piece in self.body {
+            let end = at + piece.len();
+            if end > from && at < to {
+                let mut part = *piece;
+                part.advance(from.saturating_sub(at));
+                visit(part.first(to - at.max(from)));
+            }
+            at = end;
+        }
+    }
+
+    /// Reads the frame's bytes from `from` on into `to`.
+    fn read(&self, from: usize, to: &mut [u8]) {
+        let end = from + to.len();
+        let mut done = 0;
+        if from < HEAD {
+            done = HEAD.min(end) - from;
+            to[..done].copy_from_slice(&self.frame.head[from..from + done]);
+        }
+        self.each(from + done, end, |piece| done += piece.read(&mut to[done..]));
+    }
+
+    /// The checksum's sum over bytes `from..to` of the frame.
+    fn sum(&self, from: usize, to: usize) -> Sum {
+        let mut sum = Sum::default();
+        let mut chunk = [0; 1024];
+        let mut at = from;
+        while at < to {
+            let n = chunk.len().min(to - at);
+            self.read(at, &mut chunk[..n]);
+            sum.add(&chunk[..n]);
+            at += n;
+        }
+        sum
+    }
+}

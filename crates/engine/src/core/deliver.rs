@@ -1,0 +1,213 @@
+//! Pass 2: each destination of a batch is visited once.
+//!
+//! Theory of operation. The destination's list of frames is handed to its egress queue under the port's
+//! lock; with several queues a hash of the flow picks one, so that a flow stays in order. If some frames
+//! ask for offloads that the receiver did not accept, `boundary` makes plain frames of them first.
+
+use super::boundary::Boundary;
+use super::topology::{Topology, View};
+use crate::frame::{Batch, MAX_BATCH};
+use crate::port::{DropReason, Drops, Outcome, Port, PortId, MAX_QUEUES};
+use crate::switch::Verdicts;
+use crate::wire::{flow_hash, Offloads};
+
+use sidecore_abi::counters::MAX_PORTS;
+
+/// The frames of a batch, all of them.
+static ALL: [u16; MAX_BATCH] = {
+    let mut all = [0; MAX_BATCH];
+    let mut i = 0;
+    while i < MAX_BATCH {
+        #[expect(clippy::cast_possible_truncation, reason = "below MAX_BATCH")]
+        {
+            all[i] = i as u16;
+        }
+        i += 1;
+    }
+    all
+};
+
+/// What delivery needs besides the batch: scratch memory of one core.
+pub(super) struct Delivery {
+    core: usize,
+    picks: Vec<u16>,
+    by_queue: Vec<u16>,
+    others: Vec<PortId>,
+    boundary: Boundary,
+}
+
+impl Delivery {
+    pub(super) fn new(core: usize) -> Delivery {
+        Delivery {
+            core,
+            picks: Vec::with_capacity(MAX_BATCH),
+            by_queue: Vec::with_capacity(MAX_BATCH),
+            others: Vec::with_capacity(MAX_PORTS),
+            boundary: Boundary::new(),
+        }
+    }
+
+    /// Decides on every frame of `batch`, which came from `source`, and delivers it.
+    pub(super) fn forward(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &Batch,
+        now: u32,
+        verdicts: &mut Verdicts,
+    ) {
+        verdicts.clear();
+        // A port that is being removed is not in the topology any more, while its queues may still be served.
+        let attach = topology.get(source.id).map_or(&View::Nothing, |member| &member.attach);
+        let everybody: &[PortId] = match attach {
+            View::Nothing => {
+                (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
+                &[]
+            }
+            View::Wire(peer) => {
+                verdicts.wire(batch, source, *peer);
+                &[]
+            }
+            View::Switch { switch, ports } => {
+                let macs = |id| topology.get(id).map(|member| &member.port.macs);
+                switch.classify(batch, source, now, macs, verdicts);
+                ports
+            }
+        };
+        let mut others = std::mem::take(&mut self.others);
+        others.clear();
+        if verdicts.any_flood() {
+            // Who has no peer is not there: a flooded frame that it does not get is no drop.
+            let there =
+                |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
+            others.extend(everybody.iter().copied().filter(there));
+            verdicts.floods(&mut self.picks);
+            if others.is_empty() {
+                self.picks
+                    .iter()
+                    .for_each(|pick| verdicts.drop(usize::from(*pick), DropReason::NoDestination));
+                verdicts.forget_floods();
+            } else {
+                let copies = (others.len() as u64 - 1) * self.picks.len() as u64;
+                source.counters.block(self.core).add_made(copies);
+            }
+        }
+        source.capture.ingress(batch, verdicts.drops());
+        if verdicts.any_flood() {
+            for &id in &others {
+                verdicts.picks(id, &mut self.picks);
+                self.visit(topology, source, id, batch);
+            }
+        }
+        for &id in verdicts.destinations() {
+            // Whoever was flooded has had its own frames among them.
+            let id = PortId(id);
+            if !others.contains(&id) {
+                if verdicts.is_all_for_one(batch) {
+                    self.picks.clear();
+                    self.picks.extend_from_slice(&ALL[..batch.len()]);
+                } else {
+                    verdicts.picks_alone(id, &mut self.picks);
+                }
+                self.visit(topology, source, id, batch);
+            }
+        }
+        self.others = others;
+        if !verdicts.drops().is_empty() {
+            self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
+        }
+    }
+
+    fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
+        let mut drops = Drops::default();
+        reasons.for_each(|reason| drops.add(reason, 1));
+        port.counters.block(self.core).add_outcome(&Outcome { drops, ..Outcome::new() });
+    }
+
+    /// Gives `self.picks` of `batch` to port `id`.
+    #[inline]
+    fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
+        let picks = std::mem::take(&mut self.picks);
+        match topology.get(id) {
+            Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
+            Some(member) => self.send(&member.port, batch, &picks),
+            None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
+        }
+        self.picks = picks;
+    }
+
+    /// Delivers frames that may need more than the receiver accepts.
+    #[cold]
+    fn across(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+        let accepts = port.accepts();
+        let fits = |pick: &u16| {
+            let offload = &batch.frames()[usize::from(*pick)].offload;
+            offload.required().without(accepts) == Offloads::NONE
+        };
+        let mut rest = picks;
+        while let Some(first) = rest.first() {
+            let same = fits(first);
+            let run = rest.iter().take_while(|pick| fits(pick) == same).count();
+            let (now, later) = rest.split_at(run);
+            if same {
+                self.send(port, batch, now);
+            } else {
+                self.convert(port, batch, now);
+            }
+            rest = later;
+        }
+    }
+
+    /// Delivers frames of which each needs something that the receiver does not accept.
+    fn convert(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+        let mut boundary = std::mem::take(&mut self.boundary);
+        for &pick in picks {
+            let frame = &batch.frames()[usize::from(pick)];
+            let made = boundary.convert(frame, batch.body(frame), port.accepts(), |plain, picks| {
+                self.send(port, plain, picks);
+            });
+            match made {
+                Ok(made) => port.counters.block(self.core).add_made(made.saturating_sub(1)),
+                Err(_) => self.count_drops(port, std::iter::once(DropReason::CannotSegment)),
+            }
+        }
+        self.boundary = boundary;
+    }
+
+    /// Hands `picks` of `batch` to the queues of `port`.
+    fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+        let queues = port.egress_queues().min(MAX_QUEUES);
+        if queues <= 1 {
+            return self.send_to(port, 0, batch, picks);
+        }
+        let queue_of = |pick: &u16| {
+            let frame = &batch.frames()[usize::from(*pick)];
+            flow_hash(&frame.head[..frame.head_len()]) as usize % queues
+        };
+        let mut mine = std::mem::take(&mut self.by_queue);
+        for queue in 0..queues {
+            mine.clear();
+            mine.extend(picks.iter().copied().filter(|pick| queue_of(pick) == queue));
+            if !mine.is_empty() {
+                self.send_to(port, queue, batch, &mine);
+            }
+        }
+        self.by_queue = mine;
+    }
+
+    #[inline]
+    fn send_to(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+        let mut outcome = Outcome::new();
+        outcome.trace = port.capture.is_on().then(Vec::new);
+        if let Some(mut slot) = port.egress(queue) {
+            match &mut *slot {
+                Some(queue) => queue.send(batch, picks, &mut outcome),
+                None => outcome.dropped_all(picks, DropReason::LinkDown),
+            }
+        }
+        port.counters.block(self.core).add_outcome(&outcome);
+        if let Some(drops) = &outcome.trace {
+            port.capture.egress(batch, picks, drops);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Letters from the control plane to an I/O core.
+//!
+//! Theory of operation. The core looks at one flag per round and opens the box only if it is raised, so
+//! an empty box costs a load of a line that nobody writes. The box is only opened between two batches:
+//! whatever a letter asks for happens when no batch is under way, and its answer proves it. That is the
+//! quiescent point on which the memory rule of `port` rests.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::topology::Topology;
+use crate::port::{IngressQueue, Port, QueueKey};
+
+/// What a core can be asked.
+pub(super) enum Letter {
+    /// Poll this queue from now on.
+    Serve { key: QueueKey, port: Arc<Port>, queue: Box<dyn IngressQueue> },
+    /// Hand the queue back.
+    TakeBack { key: QueueKey, answer: SyncSender<Option<Box<dyn IngressQueue>>> },
+    /// Use this topology from the next batch on.
+    Topology { topology: Arc<Topology>, answer: SyncSender<()> },
+    /// End the thread.
+    Stop,
+}
+
+/// A core's box.
+pub(super) struct Mailbox {
+    letters: Mutex<VecDeque<Letter>>,
+    raised: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> std::io::Result<Mailbox> {
+        Ok(Mailbox {
+            letters: Mutex::new(VecDeque::new()),
+            raised: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Puts a letter in and wakes the core if it sleeps.
+    pub(super) fn post(&self, letter: Letter) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
+        self.raised.store(true, Ordering::Release);
+        // Fails only when the counter is full: then the core is awake.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Whether there may be letters.
+    #[inline]
+    pub(super) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    /// The next letter. The flag is lowered first: a letter posted meanwhile raises it again.
+    pub(super) fn open(&self) -> Option<Letter> {
+        if self.raised.swap(false, Ordering::AcqRel) {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.event, &mut count);
+        }
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let letter = letters.pop_front();
+        if !letters.is_empty() {
+            self.raised.store(true, Ordering::Release);
+        }
+        letter
+    }
+
+    /// Readable when there are letters.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

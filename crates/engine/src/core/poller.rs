@@ -1,0 +1,76 @@
+//! How an idle core sleeps and what wakes it: an epoll set with the mailbox, the kick eventfds of the
+//! queues that it serves, and the descriptors of host interfaces.
+//!
+//! Kicks are watched edge-triggered and never read: an eventfd belongs to the VMM, which could make it
+//! block. The set watches duplicates of its own, so that a queue may close its descriptor at any time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::port::QueueKey;
+
+/// Most events handled per wake-up; the others are still there at the next one.
+const EVENTS: usize = 32;
+
+/// An epoll set.
+pub(super) struct Poller {
+    epoll: OwnedFd,
+}
+
+/// A descriptor that is being watched.
+pub(super) struct Watch {
+    fd: OwnedFd,
+}
+
+impl Poller {
+    pub(super) fn new(mailbox: BorrowedFd<'_>) -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, mailbox, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Poller { epoll })
+    }
+
+    /// Wakes for `fd` from now on. A descriptor that cannot be waited for (its VMM passed a plain file) is
+    /// left out: its guest is served late, nobody else is hurt.
+    pub(super) fn watch(&self, key: QueueKey, fd: BorrowedFd<'_>) -> Option<Watch> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
+        epoll::add(&self.epoll, &fd, EventData::new_u64(key.0), EventFlags::IN | EventFlags::ET).ok()?;
+        Some(Watch { fd })
+    }
+
+    /// Wakes for it no longer.
+    pub(super) fn unwatch(&self, watch: &Watch) {
+        // Closing would not do: the set knows the open file, which the queue may still have open.
+        let _ = epoll::delete(&self.epoll, watch.fd.as_fd());
+    }
+
+    /// Sleeps until something happens, at most `longest`; calls `kicked` for each queue that was kicked.
+    /// False if nothing happened.
+    pub(super) fn wait(&self, longest: std::time::Duration, mut kicked: impl FnMut(QueueKey)) -> bool {
+        let blank = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [blank; EVENTS];
+        let timeout = rustix::event::Timespec {
+            tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
+        match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
+            Ok(n) => {
+                for event in events.iter().take(n) {
+                    // A copy: the event is packed.
+                    let data = event.data;
+                    if data.u64() != 0 {
+                        kicked(QueueKey(data.u64()));
+                    }
+                }
+                n > 0
+            }
+            Err(Errno::INTR) => true,
+            Err(error) => {
+                tracing::error!("epoll_wait: {error}");
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! One I/O core: the loop.
+//!
+//! Theory of operation. A round looks into the mailbox and polls each of the core's queues once; a queue
+//! with frames has one batch taken, delivered and given back before the next queue is looked at, so a
+//! busy queue waits for at most one batch of each other. Two kinds of queues are asked less often: those
+//! whose poll is a system call, after they came up empty, and those that have been silent for many
+//! rounds while others are busy; both bounds are constants below.
+//!
+//! A core without work for `spin` asks all queues for kicks, looks once more, and sleeps in `epoll_wait`.
+//! Time is accounted in three parts: busy (rounds that moved frames), idle (rounds that did not), asleep.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::deliver::Delivery;
+use super::mailbox::{Letter, Mailbox};
+use super::poller::{Poller, Watch};
+use super::status::Meter;
+use super::topology::Topology;
+use crate::frame::Batch;
+use crate::port::{IngressQueue, Port, QueueKey, Tally};
+use crate::switch::Verdicts;
+
+/// A queue whose poll is a system call is left alone for this long after it came up empty.
+const COSTLY_PAUSE: Duration = Duration::from_micros(5);
+/// Empty polls in a row after which a queue counts as silent.
+const SILENT_AFTER: u32 = 256;
+/// A silent queue is polled every so many rounds: at full load a round is some 10 µs, so its first frame
+/// waits for some 160 µs more at worst.
+const SILENT_EVERY: u64 = 16;
+/// Longest sleep: kicks and letters wake us, this only bounds the damage of a lost one.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// A queue that this core serves.
+struct Served {
+    key: QueueKey,
+    port: Arc<Port>,
+    queue: Box<dyn IngressQueue>,
+    watch: Option<Watch>,
+    costly: bool,
+    empty_polls: u32,
+    not_before: Instant,
+}
+
+/// An I/O core's private state.
+pub(super) struct Core {
+    number: usize,
+    mailbox: Arc<Mailbox>,
+    meter: Arc<Meter>,
+    topology: Arc<Topology>,
+    queues: Vec<Served>,
+    batch: Batch,
+    verdicts: Verdicts,
+    delivery: Delivery,
+    poller: Poller,
+    spin: Duration,
+    epoch: Instant,
+}
+
+impl Core {
+    pub(super) fn new(
+        number: usize,
+        mailbox: Arc<Mailbox>,
+        meter: Arc<Meter>,
+        spin: Duration,
+        epoch: Instant,
+    ) -> std::io::Result<Core> {
+        let poller = Poller::new(mailbox.event())?;
+        Ok(Core {
+            number,
+            mailbox,
+            meter,
+            topology: Arc::default(),
+            queues: Vec::new(),
+            batch: Batch::new(),
+            verdicts: Verdicts::new(),
+            delivery: Delivery::new(number),
+            poller,
+            spin,
+            epoch,
+        })
+    }
+
+    /// Runs until a letter stops it.
+    pub(super) fn run(mut self) {
+        let mut round = 0u64;
+        let mut before = Instant::now();
+        let mut last_work = before;
+        loop {
+            if self.mailbox.is_raised() && !self.read_mail() {
+                return;
+            }
+            let frames = self.round(round, before);
+            round = round.wrapping_add(1);
+            let now = Instant::now();
+            if frames > 0 {
+                self.meter.busy(now - before, frames);
+                last_work = now;
+            } else {
+                self.meter.idle(now - before);
+                if now - last_work >= self.spin {
+                    let woken = self.sleep();
+                    before = Instant::now();
+                    self.meter.asleep(before - now);
+                    // A nap that ended by itself is followed by one round, not by another spell of spinning.
+                    if woken {
+                        last_work = before;
+                    }
+                    continue;
+                }
+                std::hint::spin_loop();
+            }
+            before = now;
+        }
+    }
+
+    /// Polls every queue that is due; returns how many frames were moved.
+    fn round(&mut self, round: u64, now: Instant) -> u64 {
+        let mut frames = 0;
+        for index in 0..self.queues.len() {
+            let served = &mut self.queues[index];
+            let silent = served.empty_polls >= SILENT_AFTER;
+            // Silent queues take turns, so that a round never polls them all.
+            if silent && (round.wrapping_add(index as u64)) % SILENT_EVERY != 0 {
+                continue;
+            }
+            if served.costly && now < served.not_before {
+                continue;
+            }
+            let moved = self.serve(index);
+            let served = &mut self.queues[index];
+            if moved == 0 {
+                served.empty_polls = served.empty_polls.saturating_add(1);
+                if served.costly {
+                    served.not_before = now + COSTLY_PAUSE;
+                }
+            } else {
+                served.empty_polls = 0;
+            }
+            frames += moved;
+        }
+        frames
+    }
+
+    /// Moves one batch of queue `index`: fetch, decide, deliver, give back.
+    #[inline]
+    fn serve(&mut self, index: usize) -> u64 {
+        let served = &mut self.queues[index];
+        let mut tally = Tally::default();
+        self.batch.clear();
+        served.queue.fetch(&mut self.batch, &mut tally);
+        if !self.batch.is_empty() {
+            let now = seconds(self.epoch);
+            self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
+        }
+        if tally.frames > 0 {
+            served.queue.release(&mut tally);
+        }
+        if tally.frames > 0 || tally.interrupts > 0 {
+            served.port.counters.block(self.number).add_tally(&tally);
+        }
+        tally.frames
+    }
+
+    /// Reads all letters; false if one of them ends the thread.
+    fn read_mail(&mut self) -> bool {
+        while let Some(letter) = self.mailbox.open() {
+            match letter {
+                Letter::Serve { key, port, mut queue } => {
+                    queue.want_kicks(false);
+                    let watch = queue.kick_fd().and_then(|fd| self.poller.watch(key, fd));
+                    let costly = queue.poll_is_costly();
+                    let not_before = Instant::now();
+                    self.queues.push(Served { key, port, queue, watch, costly, empty_polls: 0, not_before });
+                }
+                Letter::TakeBack { key, answer } => {
+                    let place = self.queues.iter().position(|served| served.key == key);
+                    let served = place.map(|place| self.queues.remove(place));
+                    let queue = served.map(|served| {
+                        if let Some(watch) = &served.watch {
+                            self.poller.unwatch(watch);
+                        }
+                        served.queue
+                    });
+                    // The asker may have given up: then the queue ends here.
+                    let _ = answer.send(queue);
+                }
+                Letter::Topology { topology, answer } => {
+                    self.topology = topology;
+                    let _ = answer.send(());
+                }
+                Letter::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Sleeps until a kick, a frame from the host or a letter arrives, or for as long as a queue allows that
+    /// nothing will wake us for. True unless it was only that.
+    fn sleep(&mut self) -> bool {
+        let mut waiting = false;
+        for served in &mut self.queues {
+            waiting |= served.queue.want_kicks(true);
+            // A queue that stopped itself gives no descriptor any more: it must not keep us awake.
+            if served.watch.is_some() && served.queue.kick_fd().is_none() {
+                if let Some(watch) = served.watch.take() {
+                    self.poller.unwatch(&watch);
+                }
+            }
+        }
+        let mut woken = waiting;
+        if !waiting {
+            let naps = self.queues.iter().filter_map(|served| served.queue.longest_sleep());
+            let longest = naps.fold(LONGEST_SLEEP, Duration::min);
+            let queues = &self.queues;
+            let number = self.number;
+            woken = self.poller.wait(longest, |key| {
+                if let Some(served) = queues.iter().find(|served| served.key == key) {
+                    let tally = Tally { kicks: 1, ..Tally::default() };
+                    served.port.counters.block(number).add_tally(&tally);
+                }
+            });
+        }
+        let now = Instant::now();
+        for served in &mut self.queues {
+            served.queue.want_kicks(false);
+            served.empty_polls = 0;
+            served.not_before = now;
+        }
+        woken
+    }
+}
+
+/// The clock of the MAC table: seconds since the engine started, from 1 on.
+pub(super) fn seconds(epoch: Instant) -> u32 {
+    u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
+}

@@ -1,0 +1,200 @@
+//! What a trapped access does, register by register.
+
+use std::sync::atomic::Ordering;
+
+use super::irq::Delay;
+use super::state::unalias;
+use super::{direction, regs, Model, E1000};
+use crate::device::pci::{Interrupts, Mode};
+
+/// Regions of the two parts.
+const REGISTERS: usize = 0;
+const IO_82540: usize = 1;
+const IO_82574: usize = 2;
+const MSIX: usize = 3;
+/// Where the pending bits are in the MSI-X region.
+const PENDING: u64 = 0x2000;
+/// IOADDR and IODATA in the I/O BAR (8254x SDM §13.2.2).
+const IO_ADDRESS: u64 = 0;
+const IO_DATA: u64 = 4;
+/// Unit of the 82574's clock: 25 MHz (82574 §10.2.9).
+const CLOCK_NS: u128 = 40;
+
+impl E1000 {
+    pub(super) fn read_region(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+        let value = match (region, self.settings.model) {
+            (REGISTERS, _) => self.read_register(register(offset)),
+            (IO_82540, Model::E1000) | (IO_82574, Model::E1000e) => match offset & !3 {
+                IO_ADDRESS => self.io_address,
+                IO_DATA => self.read_register(self.io_address & !3),
+                _ => 0,
+            },
+            (MSIX, Model::E1000e) if offset & !7 == PENDING => pending(self.shared.irq.interrupts.as_ref()),
+            _ => 0,
+        };
+        // A byte or a half of the word.
+        let bytes = value.to_le_bytes();
+        let from = bytes.get((offset & 3) as usize..).unwrap_or(&[]);
+        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+
+    pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {
+        // Registers take whole words only (8254x SDM §13.1).
+        let Ok(bytes) = <[u8; 4]>::try_from(data) else { return };
+        let value = u32::from_le_bytes(bytes);
+        match (region, self.settings.model) {
+            (REGISTERS, _) => self.write_register(register(offset), value),
+            (IO_82540, Model::E1000) | (IO_82574, Model::E1000e) => match offset {
+                IO_ADDRESS => self.io_address = value,
+                IO_DATA => self.write_register(self.io_address & !3, value),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn read_register(&mut self, offset: u32) -> u32 {
+        self.shared.traps.reads.fetch_add(1, Ordering::Relaxed);
+        let offset = unalias(self.settings.model, offset);
+        match offset {
+            regs::CTRL_DUP => self.shared.regs.get(regs::CTRL),
+            regs::EECD => self.eeprom.read_eecd(),
+            regs::STATS..regs::STATS_END => self.shared.stats.read(offset),
+            regs::SYSTIML | regs::SYSTIMH => self.system_time(offset),
+            _ if self.shared.irq.owns(offset) => self.shared.irq.read(offset),
+            _ => self.shared.regs.read(offset),
+        }
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) {
+        self.shared.traps.writes.fetch_add(1, Ordering::Relaxed);
+        let offset = unalias(self.settings.model, offset);
+        match offset {
+            regs::CTRL | regs::CTRL_DUP => self.write_ctrl(value),
+            regs::EECD => self.eeprom.write_eecd(value),
+            regs::EERD => self.shared.regs.set(offset, self.eeprom.eerd(value)),
+            regs::MDIC => {
+                let (value, cause) = self.phy.mdic(value);
+                self.shared.regs.set(offset, value);
+                if cause != 0 {
+                    self.shared.irq.raise(cause, 0, Delay::None);
+                }
+            }
+            regs::RCTL | regs::TCTL => {
+                self.shared.regs.set(offset, value);
+                self.follow();
+            }
+            regs::STATS..regs::STATS_END => {}
+            _ if self.shared.irq.owns(offset) => {
+                self.shared.irq.write(offset, value);
+            }
+            _ => {
+                self.shared.regs.write(offset, value);
+                for at in [regs::RX_RING, regs::TX_RING] {
+                    if offset == at + regs::ring::TAIL {
+                        self.tail_trapped(at, value);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A doorbell that came by a trap: then at least it can wake the core.
+    fn tail_trapped(&self, at: u32, tail: u32) {
+        let traps = &self.shared.traps;
+        traps.tails[direction(at)].fetch_add(1, Ordering::Relaxed);
+        traps.last[direction(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
+        if at == regs::TX_RING {
+            self.shared.irq.wake();
+        }
+    }
+
+    fn write_ctrl(&mut self, value: u32) {
+        if value & regs::CTRL_RST != 0 {
+            return self.chip_reset();
+        }
+        if value & regs::CTRL_PHY_RST != 0 {
+            self.phy.reset();
+        }
+        self.shared.regs.set(regs::CTRL, value);
+    }
+
+    /// The 82574's clock: so many units for every so many ticks (82574 §10.2.9, TIMINCA).
+    fn system_time(&self, offset: u32) -> u32 {
+        let increment = self.shared.regs.increment();
+        let ticks = self.shared.irq.age().as_nanos() / CLOCK_NS / u128::from(increment >> 24).max(1);
+        let time = ticks * u128::from(increment & 0xff_ffff);
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of a clock that wraps")]
+        if offset == regs::SYSTIML {
+            time as u32
+        } else {
+            (time >> 32) as u32
+        }
+    }
+
+    /// Why a ring does not run.
+    pub(super) fn why_off(&self, at: u32) -> String {
+        let (control, enable) = match at {
+            regs::RX_RING => (regs::RCTL, regs::RCTL_EN),
+            _ => (regs::TCTL, regs::TCTL_EN),
+        };
+        if self.faulted {
+            "stopped by a fault until the driver resets the device"
+        } else if self.shared.regs.get(control) & enable == 0 {
+            "turned off by the driver"
+        } else if !self.master {
+            "the guest does not let the device reach memory"
+        } else {
+            "the link is down"
+        }
+        .to_owned()
+    }
+
+    /// What the driver has turned on, and what it costs.
+    pub(super) fn driver_features(&self) -> Vec<String> {
+        let has = |register, bits| self.shared.regs.get(register) & bits != 0;
+        let interrupts = match self.shared.irq.interrupts.mode() {
+            Mode::Intx => "intx",
+            Mode::Msi => "msi",
+            Mode::Msix => "msix",
+        };
+        let traps = &self.shared.traps;
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        let known = [
+            ("vlan", has(regs::CTRL, regs::CTRL_VME)),
+            ("vlan-filter", has(regs::RCTL, regs::RCTL_VFE)),
+            ("promiscuous", has(regs::RCTL, regs::RCTL_UPE)),
+            ("long-frames", has(regs::RCTL, regs::RCTL_LPE)),
+            ("rx-checksum", has(regs::RXCSUM, regs::RXCSUM_TUOFL)),
+        ];
+        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+        let counts = [
+            format!("trapped-tx-tails={}", count(&traps.tails[direction(regs::TX_RING)])),
+            format!("trapped-rx-tails={}", count(&traps.tails[direction(regs::RX_RING)])),
+            format!("trapped-reads={}", count(&traps.reads)),
+            format!("trapped-writes={}", count(&traps.writes)),
+            format!("bad-tails={}", count(&self.shared.bad_tails)),
+        ];
+        let mode = if !self.settings.exitless {
+            "doorbells trap: exitless is turned off for this port"
+        } else if self.shared.is_trapping(regs::TX_RING) {
+            "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated)"
+        } else {
+            "exitless"
+        };
+        [interrupts, mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
+    }
+}
+
+/// The register that byte `offset` belongs to.
+fn register(offset: u64) -> u32 {
+    u32::try_from(offset & !3).unwrap_or(!3)
+}
+
+/// The pending bit array (PCI 3.0 §6.8.2.6).
+fn pending(interrupts: &Interrupts) -> u32 {
+    (0..regs::VECTORS).fold(0, |bits, vector| {
+        let vector = u16::try_from(vector).unwrap_or(u16::MAX);
+        bits | u32::from(interrupts.is_pending(vector)) << vector
+    })
+}

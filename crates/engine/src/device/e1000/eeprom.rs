@@ -1,0 +1,176 @@
+//! The EEPROM: 64 words behind a Microwire bus that drivers bang bit by bit (8254x SDM §5.3), or read a
+//! word at a time through `EERD` (§13.4.4). It is read-only: write commands are taken and forgotten.
+
+use super::Model;
+
+const WORDS: usize = 64;
+const BITS: u32 = 16 * 64;
+/// What all words add up to (8254x SDM §5.6.35).
+const SUM: u16 = 0xbaba;
+
+/// `EECD` (8254x SDM §13.4.3): clock, chip select, data in, data out.
+const SK: u32 = 1;
+const CS: u32 = 1 << 1;
+const DI: u32 = 1 << 2;
+const DO: u32 = 1 << 3;
+/// Flash write enable, storage.
+const FWE: u32 = 3 << 4;
+/// Software asks for the bus; it is always granted.
+const REQ: u32 = 1 << 6;
+const GNT: u32 = 1 << 7;
+/// An EEPROM is there.
+const PRES: u32 = 1 << 8;
+/// The 82574 has loaded its configuration by itself.
+const AUTO_RD: u32 = 1 << 9;
+
+/// Start bit and opcode of a read: 110 in binary.
+const READ: u32 = 6;
+/// Bits of start, opcode and address of a 64-word part.
+const COMMAND_BITS: u32 = 9;
+
+/// The EEPROM and its serial port.
+pub(super) struct Eeprom {
+    words: [u16; WORDS],
+    model: Model,
+    lines: u32,
+    /// Bits shifted in since chip select rose.
+    shifted: u32,
+    bits: u32,
+    /// The bit that is being read, counted from the first word's highest; none while commands come in.
+    reading: Option<u32>,
+}
+
+impl Eeprom {
+    pub(super) fn new(model: Model, mac: [u8; 6], subsystem: (u16, u16)) -> Eeprom {
+        let mut words = [0xffff; WORDS];
+        for (word, pair) in words.iter_mut().zip(mac.chunks_exact(2)) {
+            *word = u16::from_le_bytes([pair[0], pair[1]]);
+        }
+        // Compatibility and LED settings: defaults. Part number: none.
+        words[3..10].copy_from_slice(&[0, 0, 0, 0xffff, 0xffff, 0, 0]);
+        // Init control 1 and 2 (§5.6.6, §5.6.11); the latter asks for full flow control to be advertised.
+        words[0x0a] = 0x6403;
+        words[0x0b..0x0f].copy_from_slice(&[subsystem.1, subsystem.0, model.device_id(), 0x8086]);
+        words[0x0f] = 0x3040;
+        // Init control 3: no wake on LAN.
+        (words[0x14], words[0x24]) = (0, 0);
+        words[WORDS - 1] = 0;
+        let sum = words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
+        words[WORDS - 1] = SUM.wrapping_sub(sum);
+        Eeprom { words, model, lines: 0, shifted: 0, bits: 0, reading: None }
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        self.words.get(at).copied().unwrap_or(0xffff)
+    }
+
+    /// A write of `EECD`: levels on the wires.
+    pub(super) fn write_eecd(&mut self, value: u32) {
+        let rose = value & !self.lines;
+        let fell = self.lines & !value;
+        self.lines = value & (SK | CS | DI | FWE | REQ);
+        if value & CS == 0 || rose & CS != 0 {
+            (self.shifted, self.bits, self.reading) = (0, 0, None);
+        }
+        if value & CS == 0 {
+            return;
+        }
+        if rose & SK != 0 && self.reading.is_none() {
+            self.shifted = self.shifted << 1 | u32::from(value & DI != 0);
+            // Leading zeros before the start bit do not count (§5.3.1).
+            self.bits += u32::from(self.shifted != 0);
+        }
+        if fell & SK != 0 {
+            if let Some(bit) = &mut self.reading {
+                *bit = (*bit + 1) % BITS;
+            } else if self.bits == COMMAND_BITS && self.shifted >> 6 == READ {
+                self.reading = Some(16 * (self.shifted & 0x3f));
+            }
+        }
+    }
+
+    /// A read of `EECD`.
+    pub(super) fn read_eecd(&self) -> u32 {
+        let data = match self.reading {
+            Some(bit) => self.word((bit / 16) as usize) >> (15 - bit % 16) & 1 != 0,
+            // Ready.
+            None => true,
+        };
+        let auto = if self.model == Model::E1000e { AUTO_RD } else { 0 };
+        self.lines | PRES | GNT | auto | if data { DO } else { 0 }
+    }
+
+    /// What `EERD` holds after a write of `value`: the word that was asked for (8254x SDM §13.4.4; the fields
+    /// moved in the 82574, §10.2.2.4).
+    pub(super) fn eerd(&self, value: u32) -> u32 {
+        let (done, shift, mask) = match self.model {
+            Model::E1000 => (1 << 4, 8, 0xff),
+            Model::E1000e => (1 << 1, 2, 0x3fff),
+        };
+        if value & 1 == 0 {
+            return value;
+        }
+        let address = value >> shift & mask;
+        u32::from(self.word(address as usize)) << 16 | address << shift | done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+
+    /// Reads `count` words from `address` on as a driver does: levels on wires.
+    fn bang(eeprom: &mut Eeprom, address: u32, count: usize) -> Vec<u16> {
+        eeprom.write_eecd(REQ);
+        assert_ne!(eeprom.read_eecd() & GNT, 0);
+        eeprom.write_eecd(REQ | CS);
+        for bit in (0..COMMAND_BITS).rev() {
+            let di = if (READ << 6 | address) >> bit & 1 != 0 { DI } else { 0 };
+            eeprom.write_eecd(REQ | CS | di);
+            eeprom.write_eecd(REQ | CS | di | SK);
+            eeprom.write_eecd(REQ | CS | di);
+        }
+        let mut words = Vec::new();
+        for _ in 0..count {
+            let mut word = 0;
+            for _ in 0..16 {
+                eeprom.write_eecd(REQ | CS | SK);
+                word = word << 1 | u16::from(eeprom.read_eecd() & DO != 0);
+                eeprom.write_eecd(REQ | CS);
+            }
+            words.push(word);
+        }
+        eeprom.write_eecd(0);
+        words
+    }
+
+    #[test]
+    fn both_ways_of_reading_agree_and_the_sum_is_right() {
+        for (model, address_at, done) in [(Model::E1000, 8, 1 << 4), (Model::E1000e, 2, 1 << 1)] {
+            let mut eeprom = Eeprom::new(model, MAC, (0x8086, 0x001e));
+            let row = bang(&mut eeprom, 0, WORDS);
+            assert_eq!(row.iter().fold(0u16, |sum, word| sum.wrapping_add(*word)), SUM);
+            assert_eq!(row[..3], [0x5452, 0x1200, 0x5634]);
+            for (address, word) in row.iter().enumerate() {
+                let address = u32::try_from(address).unwrap();
+                assert_eq!(bang(&mut eeprom, address, 1), [*word]);
+                let eerd = eeprom.eerd(address << address_at | 1);
+                assert_ne!(eerd & done, 0);
+                assert_eq!(eerd >> 16, u32::from(*word));
+            }
+        }
+    }
+
+    #[test]
+    fn commands_that_are_not_reads_leave_the_line_ready() {
+        let mut eeprom = Eeprom::new(Model::E1000, MAC, (0, 0));
+        for bit in [1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1] {
+            eeprom.write_eecd(CS | (DI * bit));
+            eeprom.write_eecd(CS | (DI * bit) | SK);
+        }
+        assert_ne!(eeprom.read_eecd() & DO, 0);
+        assert_eq!(bang(&mut eeprom, 1, 1), [0x1200]);
+    }
+}

@@ -1,0 +1,472 @@
+//! Interrupts: causes, masks, messages, and how often (8254x SDM §13.4.17–13.4.21; 82574 §7.4, §10.2.4).
+//!
+//! Theory of operation. I/O cores raise causes, at most once a batch; the driver reads, clears and masks them
+//! by trapped accesses. Both meet under one lock, which is held for some tens of nanoseconds (and for the
+//! write of one eventfd).
+//!
+//! *Pin and MSI.* The level is up while an enabled cause is set. *MSI-X* (82574 only). Each queue cause and
+//! `OTHER` goes to the message that `IVAR` names. Sending it clears the causes in `EIAC`, and masks them unless
+//! `CTRL_EXT.IAME` is set. A receive cause stays held after its message until the driver writes `IMS`, which
+//! every driver does when it has emptied its ring: silicon would go on interrupting a driver that polls. For
+//! one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
+//!
+//! *Moderation.* Each message, and the pin, has a gate: interrupts may come `gap` apart, but a gate that was
+//! quiet lets the next [`BURST`] through at once, so that a single ping waits for nothing. The gap is the
+//! driver's (ITR, EITR), at least our own floor, which grows while interrupts keep having to wait. RDTR, RADV,
+//! TIDV and TADV delay causes before they are set, for pin and MSI, as on silicon.
+//!
+//! *Time.* Nothing here has a timer. What waits is written down as one deadline, which the transmit queue
+//! compares with the clock whenever it is polled, and which bounds the nap of its I/O core.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::regs::{
+    self, CTRL_EXT_EIAME, CTRL_EXT_IAME, INT_ASSERTED, OTHER, OTHER_CAUSES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
+    TXQ1, VECTORS,
+};
+use super::Model;
+use crate::device::pci::{Interrupts, Mode};
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+/// Smallest gap between two interrupts, in nanoseconds …
+const FLOOR: u64 = 8_000;
+/// … doubled this many times at most, once for every so many interrupts in a row that had to wait.
+const FLOOR_SHIFTS: u32 = 2;
+const FLOOR_GROWS_AFTER: u32 = 16;
+/// Interrupts that a quiet gate lets through without delay.
+const BURST: u64 = 4;
+/// Longest hold of a receive cause after its message, in nanoseconds.
+const LONGEST_HOLD: u64 = 5_000_000;
+/// Units of ITR and EITR, and of the four delays, in nanoseconds (8254x SDM §13.4.18, §13.4.30).
+const ITR_UNIT: u64 = 256;
+const DELAY_UNIT: u64 = 1_024;
+
+/// Lets interrupts through one gap apart on the average: a leaky bucket of `BURST`.
+#[derive(Clone, Copy, Default)]
+struct Gate {
+    /// When the interrupt after the last one was due if all had come evenly.
+    even: u64,
+    /// Interrupts in a row that had to wait.
+    waited: u32,
+    waiting: bool,
+}
+
+impl Gate {
+    fn gap(&self, driver: u64) -> u64 {
+        driver.max(FLOOR << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS))
+    }
+
+    /// Passes the gate, or tells when it opens.
+    fn pass(&mut self, now: u64, driver: u64) -> Result<(), u64> {
+        let gap = self.gap(driver);
+        let opens = self.even.saturating_sub((BURST - 1) * gap);
+        if now < opens {
+            self.waiting = true;
+            return Err(opens);
+        }
+        self.waited = if self.waiting { self.waited.saturating_add(1) } else { 0 };
+        self.waiting = false;
+        self.even = self.even.max(now) + gap;
+        Ok(())
+    }
+}
+
+/// A cause that is delayed: until a while after the last packet, and never longer after the first.
+#[derive(Clone, Copy)]
+struct Delayed {
+    last: u64,
+    first: u64,
+}
+
+impl Delayed {
+    const NONE: Delayed = Delayed { last: NEVER, first: NEVER };
+
+    fn due(&self) -> u64 {
+        self.last.min(self.first)
+    }
+}
+
+/// What can be delayed, with the ring's delay registers (in 1.024 µs).
+#[derive(Clone, Copy)]
+pub(super) enum Delay {
+    /// At once.
+    None,
+    /// A receive cause: RDTR, RADV.
+    Receive(u32, u32),
+    /// A transmit cause: TIDV, TADV.
+    Transmit(u32, u32),
+}
+
+#[derive(Default)]
+struct Words {
+    icr: u32,
+    ims: u32,
+    iam: u32,
+    eiac: u32,
+    ivar: u32,
+    ext: u32,
+    itr: u32,
+    eitr: [u32; VECTORS],
+}
+
+struct State {
+    words: Words,
+    /// Causes that are set and have not been sent as a message.
+    unsent: u32,
+    /// Receive causes that wait for the driver to write `IMS`, and until when at most.
+    held: u32,
+    held_until: u64,
+    /// The pin's level.
+    level: bool,
+    gates: [Gate; VECTORS],
+    receive: Delayed,
+    transmit: Delayed,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            words: Words::default(),
+            unsent: 0,
+            held: 0,
+            held_until: NEVER,
+            level: false,
+            gates: [Gate::default(); VECTORS],
+            receive: Delayed::NONE,
+            transmit: Delayed::NONE,
+        }
+    }
+
+    fn set(&mut self, causes: u32) {
+        self.words.icr |= causes;
+        self.unsent |= causes;
+    }
+}
+
+/// A device's interrupts.
+pub(super) struct Irq {
+    model: Model,
+    pub(super) interrupts: Arc<Interrupts>,
+    state: Mutex<State>,
+    deadline: AtomicU64,
+    epoch: Instant,
+    /// The I/O core that watches the deadline is about to sleep.
+    sleeping: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Irq {
+    pub(super) fn new(model: Model, interrupts: Arc<Interrupts>) -> std::io::Result<Irq> {
+        Ok(Irq {
+            model,
+            interrupts,
+            state: Mutex::new(State::new()),
+            deadline: AtomicU64::new(NEVER),
+            epoch: Instant::now(),
+            sleeping: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// How long the device has been there.
+    pub(super) fn age(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.age().as_nanos()).unwrap_or(NEVER - 1)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No step under the lock leaves it half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether causes go to messages of their own.
+    #[inline]
+    pub(super) fn by_queue(&self) -> bool {
+        self.model == Model::E1000e && self.interrupts.mode() == Mode::Msix
+    }
+
+    /// Raises causes, and `delayable` ones after their delay; returns how many interrupts were sent.
+    pub(super) fn raise(&self, causes: u32, delayable: u32, delay: Delay) -> u64 {
+        let now = self.now();
+        let mut state = self.lock();
+        state.set(causes);
+        if delayable != 0 {
+            let (timer, (after_last, after_first)) = match delay {
+                // Queue causes of MSI-X are not delayed (82574 §7.4.4).
+                _ if self.by_queue() => (None, (0, 0)),
+                Delay::Receive(last, first) => (Some(&mut state.receive), (last, first)),
+                Delay::Transmit(last, first) => (Some(&mut state.transmit), (last, first)),
+                Delay::None => (None, (0, 0)),
+            };
+            let ns = |units: u32| now + u64::from(units & 0xffff) * DELAY_UNIT;
+            match timer {
+                Some(timer) if after_last & 0xffff != 0 => {
+                    timer.last = ns(after_last);
+                    if timer.first == NEVER && after_first & 0xffff != 0 {
+                        timer.first = ns(after_first);
+                    }
+                }
+                _ => state.set(delayable),
+            }
+        }
+        self.settle(&mut state, now)
+    }
+
+    /// Sends what may be sent now and notes when to look again.
+    fn settle(&self, state: &mut State, now: u64) -> u64 {
+        let mut next = NEVER;
+        let mut sent = 0;
+        let by_queue = self.by_queue();
+        // A cause that is set at once takes those along that were delayed (8254x SDM §3.2.7.1.2).
+        let immediate = state.words.icr & state.words.ims != 0;
+        if state.receive.due() != NEVER && (immediate || state.receive.due() <= now) {
+            state.receive = Delayed::NONE;
+            state.set(RXT0);
+        }
+        if state.transmit.due() != NEVER && (immediate || state.transmit.due() <= now) {
+            state.transmit = Delayed::NONE;
+            state.set(TXDW);
+        }
+        next = next.min(state.receive.due()).min(state.transmit.due());
+        if by_queue {
+            sent += self.messages(state, now, &mut next);
+        } else {
+            sent += self.pin(state, now, &mut next);
+        }
+        let earlier = next < self.deadline.swap(next, Ordering::AcqRel);
+        if earlier {
+            // Either the core sees the deadline before it sleeps, or we see that it sleeps.
+            fence(Ordering::SeqCst);
+            if self.sleeping.load(Ordering::Relaxed) {
+                self.wake();
+            }
+        }
+        sent
+    }
+
+    fn pin(&self, state: &mut State, now: u64, next: &mut u64) -> u64 {
+        let pending = state.words.icr & state.words.ims != 0;
+        if !pending {
+            if state.level {
+                state.level = false;
+                self.interrupts.set_level(false);
+            }
+            return 0;
+        }
+        if state.level {
+            return 0;
+        }
+        match state.gates[0].pass(now, u64::from(state.words.itr & 0xffff) * ITR_UNIT) {
+            Err(opens) => {
+                *next = opens.min(*next);
+                0
+            }
+            Ok(()) => {
+                state.level = true;
+                state.unsent = 0;
+                let sent = match self.interrupts.mode() {
+                    Mode::Intx => self.interrupts.set_level(true),
+                    Mode::Msi | Mode::Msix => self.interrupts.message(0),
+                };
+                u64::from(sent)
+            }
+        }
+    }
+
+    fn messages(&self, state: &mut State, now: u64, next: &mut u64) -> u64 {
+        if state.unsent & state.words.ims & OTHER_CAUSES != 0 {
+            state.unsent &= !OTHER_CAUSES;
+            state.set(OTHER);
+        }
+        if state.held != 0 && now >= state.held_until {
+            state.held = 0;
+        }
+        let waiting = state.unsent & state.words.icr & state.words.ims;
+        if waiting & state.held != 0 {
+            *next = state.held_until.min(*next);
+        }
+        let ready = waiting & !state.held;
+        let mut sent = 0;
+        for vector in 0..VECTORS {
+            let causes = ready & self.routed(state.words.ivar, vector);
+            if causes == 0 {
+                continue;
+            }
+            let gap = u64::from(state.words.eitr[vector] & 0xffff) * ITR_UNIT;
+            match state.gates[vector].pass(now, gap) {
+                Err(opens) => *next = opens.min(*next),
+                Ok(()) => {
+                    #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
+                    let went = self.interrupts.message(vector as u16);
+                    sent += u64::from(went);
+                    Self::sent(state, causes, now);
+                }
+            }
+        }
+        sent
+    }
+
+    /// What sending a message does to causes and masks (82574 §7.4.3, §10.2.4.6).
+    fn sent(state: &mut State, causes: u32, now: u64) {
+        let words = &mut state.words;
+        state.unsent &= !causes;
+        words.icr &= !(causes & words.eiac);
+        if words.ext & CTRL_EXT_IAME == 0 {
+            words.ims &= !(causes & words.eiac);
+        }
+        if words.ext & CTRL_EXT_EIAME != 0 {
+            words.iam &= !causes;
+        }
+        if causes & (RXQ0 | RXQ1) != 0 {
+            state.held |= causes & (RXQ0 | RXQ1);
+            state.held_until = now + LONGEST_HOLD;
+        }
+    }
+
+    /// The causes that `ivar` sends to message `vector` (82574 §10.2.4.9).
+    fn routed(&self, ivar: u32, vector: usize) -> u32 {
+        let fields = [(RXQ0, 0), (RXQ1, 4), (TXQ0, 8), (TXQ1, 12), (OTHER, 16)];
+        let here = |shift: u32| {
+            let field = ivar >> shift & 0xf;
+            field & 8 != 0 && (field & 7) as usize == vector
+        };
+        fields.iter().filter(|(_, shift)| here(*shift)).fold(0, |all, (cause, _)| all | cause)
+    }
+
+    /// Sends what has become due. Cheap when nothing has.
+    #[inline]
+    pub(super) fn poll(&self) -> u64 {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        if deadline == NEVER || self.now() < deadline {
+            return 0;
+        }
+        let mut state = self.lock();
+        self.settle(&mut state, self.now())
+    }
+
+    /// How long until something becomes due.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(self.now())))
+    }
+
+    /// The watching core is about to sleep, or is awake. After `true`, a look at the deadline must follow.
+    pub(super) fn set_sleeping(&self, sleeping: bool) {
+        self.sleeping.store(sleeping, Ordering::Relaxed);
+        if sleeping {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Wakes the core that serves the transmit queue.
+    pub(super) fn wake(&self) {
+        // Fails only when the counter is full, and then the core is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Readable when the core has been woken.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Whether `offset` is one of the registers kept here.
+    pub(super) fn owns(&self, offset: u32) -> bool {
+        match offset {
+            regs::ICR | regs::ITR | regs::ICS | regs::IMS | regs::IMC | regs::CTRL_EXT => true,
+            regs::EIAC | regs::IAM | regs::IVAR => self.model == Model::E1000e,
+            _ => self.vector(offset).is_some(),
+        }
+    }
+
+    fn vector(&self, offset: u32) -> Option<usize> {
+        let index = (offset.checked_sub(regs::EITR0)? / 4) as usize;
+        (self.model == Model::E1000e && index < VECTORS).then_some(index)
+    }
+
+    /// The driver reads one of these registers.
+    pub(super) fn read(&self, offset: u32) -> u32 {
+        let mut state = self.lock();
+        let words = &mut state.words;
+        match offset {
+            regs::ICR => {
+                let asserted = words.icr & words.ims != 0;
+                let value = words.icr | if asserted { INT_ASSERTED } else { 0 };
+                let automask = asserted && words.ext & CTRL_EXT_IAME != 0;
+                if automask && self.model == Model::E1000e {
+                    words.ims &= !words.iam;
+                }
+                // With messages of their own, causes are cleared by reading only under these two conditions
+                // (82574 §10.2.4.1).
+                if !self.by_queue() || automask || words.ims == 0 {
+                    words.icr = 0;
+                    state.unsent = 0;
+                }
+                self.settle(&mut state, self.now());
+                value
+            }
+            regs::ICS => words.icr,
+            regs::IMS => words.ims,
+            regs::ITR => words.itr,
+            regs::EIAC => words.eiac,
+            regs::IAM => words.iam,
+            regs::IVAR => words.ivar,
+            regs::CTRL_EXT => words.ext,
+            _ => self.vector(offset).map_or(0, |vector| words.eitr[vector]),
+        }
+    }
+
+    /// The driver writes one of these registers. Returns how many interrupts came of it.
+    pub(super) fn write(&self, offset: u32, value: u32) -> u64 {
+        let mut state = self.lock();
+        let words = &mut state.words;
+        match offset {
+            regs::ICR => {
+                if self.model == Model::E1000e && words.icr & words.ims != 0 && words.ext & CTRL_EXT_IAME != 0
+                {
+                    words.ims &= !words.iam;
+                }
+                // Windows clears everything that OTHER stands for by clearing OTHER.
+                let others = if value & OTHER != 0 { OTHER_CAUSES } else { 0 };
+                words.icr &= !(value | others);
+            }
+            regs::ICS => state.set(value & !INT_ASSERTED),
+            regs::IMS => {
+                // A cause that was set while it was masked interrupts now.
+                let unmasked = value & !words.ims;
+                words.ims |= value & !INT_ASSERTED;
+                state.unsent |= unmasked & state.words.icr;
+                state.held &= !value;
+            }
+            regs::IMC => words.ims &= !value,
+            regs::ITR => words.itr = value,
+            regs::EIAC => words.eiac = value,
+            regs::IAM => words.iam = value,
+            regs::IVAR => words.ivar = value,
+            regs::CTRL_EXT => words.ext = value & !regs::CTRL_EXT_EE_RST,
+            _ => {
+                if let Some(vector) = self.vector(offset) {
+                    words.eitr[vector] = value;
+                }
+            }
+        }
+        self.settle(&mut state, self.now())
+    }
+
+    /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.
+    pub(super) fn reset(&self) {
+        let mut state = self.lock();
+        let gates = state.gates;
+        *state = State { gates, ..State::new() };
+        self.interrupts.set_level(false);
+        self.settle(&mut state, self.now());
+    }
+}

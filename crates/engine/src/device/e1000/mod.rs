@@ -1,0 +1,461 @@
+//! The Intel e1000 family: a register core with two personalities, the 82540EM that every guest knows and the
+//! 82574L, which has messages (MSI-X) instead of a shared interrupt pin.
+//!
+//! Theory of operation. A driver sets the device up by registers, and from then on moves frames by writing
+//! descriptors and one register a batch, the tail. The trick of this model: the tails, and all else that
+//! describes a ring, lie on two pages of BAR 0 (0x2000–0x3fff) on which no read has a side effect. Those two
+//! pages are plain memory that the guest maps; the I/O core that serves the transmit queue polls the tail
+//! there, and a frame leaves the guest without a VM exit. Everything that must be obeyed at once, the enable
+//! bits, reset and interrupts, is on other pages and traps.
+//!
+//! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
+//! registers describe it, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when;
+//! beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
+//!
+//! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
+//! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
+//! it other memory, and does not answer the guest before it has it. Filters and modes are words that are read
+//! where the driver put them.
+//!
+//! Limits. One queue in each direction: the second ring of the 82574 is not served. No wake-up patterns, no
+//! flow control, no IEEE 1588, no packet split by header (the buffers are filled one after the other).
+//! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
+
+mod access;
+mod eeprom;
+mod filter;
+mod irq;
+mod packet;
+mod phy;
+pub mod regs;
+mod ring;
+mod rx;
+mod state;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use self::eeprom::Eeprom;
+use self::irq::Irq;
+use self::phy::Phy;
+use self::ring::Ring;
+use self::rx::RxRing;
+use self::state::Registers;
+use self::stats::Stats;
+use self::tx::TxRing;
+use super::pci::{
+    Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Region, Shared as Mapped, Space,
+    REGIONS,
+};
+use crate::fault::Fault;
+use crate::mem::GuestMap;
+use crate::port::{Port, QueueKey, QueueStatus, Scheduler};
+use crate::wire::{Mac, Offloads};
+
+/// Which part it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// 82540EM, Linux's `e1000`.
+    E1000,
+    /// 82574L, Linux's `e1000e`.
+    E1000e,
+}
+
+impl Model {
+    /// The PCI device number; the vendor is Intel.
+    pub const fn device_id(self) -> u16 {
+        match self {
+            Model::E1000 => 0x100e,
+            Model::E1000e => 0x10d3,
+        }
+    }
+}
+
+/// The guest may map the ring pages.
+pub const EXITLESS: &str = "exitless";
+/// The 82540EM says that it is a PCI-X part, which lets Linux use addresses above 4 GiB directly.
+pub const PCIX: &str = "pcix";
+/// What can be turned off.
+pub const FEATURES: [&str; 2] = [EXITLESS, PCIX];
+
+/// The address of a device that was not given one: locally administered, and the same whenever a port of this
+/// name is made on this machine.
+pub fn usual_mac(name: &str) -> Mac {
+    // Not there on every machine; then the name alone decides.
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    // FNV-1a: nobody is kept from choosing names that collide.
+    let hash = machine.iter().chain(name.as_bytes()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let [a, b, c, d, e, ..] = (hash ^ hash >> 32).to_le_bytes();
+    Mac([0x02, a, b, c, d, e])
+}
+
+/// What can be chosen about a device.
+#[derive(Clone, Copy, Debug)]
+pub struct E1000Config {
+    /// Which part.
+    pub model: Model,
+    /// The station's address, in the EEPROM.
+    pub mac: Mac,
+    /// [`EXITLESS`]. Without, every doorbell traps.
+    pub exitless: bool,
+    /// [`PCIX`].
+    pub pcix: bool,
+}
+
+/// What the I/O cores and the conversation share.
+struct Shared {
+    model: Model,
+    port: Arc<Port>,
+    regs: Registers,
+    irq: Irq,
+    stats: Stats,
+    /// Tails beyond the end of their ring.
+    bad_tails: AtomicU64,
+    /// Frames were delivered to the guest since the transmit queue last looked.
+    received: AtomicBool,
+    /// The transmitter is on.
+    transmitting: AtomicBool,
+    traps: Traps,
+}
+
+/// Accesses that trapped.
+#[derive(Default)]
+struct Traps {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    /// Tails written by a trap, and the last such tail plus one; receive, transmit.
+    tails: [AtomicU64; 2],
+    last: [AtomicU32; 2],
+}
+
+impl Shared {
+    /// Whether the tail of the ring at `at` came by a trap the last time.
+    fn is_trapping(&self, at: u32) -> bool {
+        let last = self.traps.last[direction(at)].load(Ordering::Relaxed);
+        last != 0 && last == (self.regs.get(at + regs::ring::TAIL) & 0xffff) + 1
+    }
+}
+
+/// The place of a ring in `Traps`.
+fn direction(at: u32) -> usize {
+    usize::from(at == regs::TX_RING)
+}
+
+/// Where a queue is.
+enum Place<Q, K> {
+    Here(Box<Q>),
+    At(K),
+    /// Never seen: a queue that did not come back.
+    Lost,
+}
+
+/// An e1000 or e1000e.
+pub struct E1000 {
+    shared: Arc<Shared>,
+    settings: E1000Config,
+    config: ConfigSpace,
+    eeprom: Eeprom,
+    phy: Phy,
+    scheduler: Arc<dyn Scheduler>,
+    map: Arc<GuestMap>,
+    tx: Place<TxRing, QueueKey>,
+    rx: Place<RxRing, ()>,
+    carrier: bool,
+    /// The guest lets it reach memory.
+    master: bool,
+    /// A fault stopped it until the next reset.
+    faulted: bool,
+    /// The register that the I/O BAR points to.
+    io_address: u32,
+}
+
+impl E1000 {
+    /// A device behind `port`, whose queues `scheduler` serves.
+    ///
+    /// # Errors
+    /// If the system refuses memory or descriptors.
+    pub fn new(settings: E1000Config, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> io::Result<E1000> {
+        let model = settings.model;
+        let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
+        let interrupts = Interrupts::new(true, messages.0, messages.1);
+        let shared = Arc::new(Shared {
+            model,
+            port,
+            regs: Registers::new()?,
+            irq: Irq::new(model, interrupts)?,
+            stats: Stats::new(),
+            bad_tails: AtomicU64::new(0),
+            received: AtomicBool::new(false),
+            transmitting: AtomicBool::new(false),
+            traps: Traps::default(),
+        });
+        shared.port.set_accepts(Offloads::VALID);
+        let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
+        let subsystem = match model {
+            Model::E1000 => (0x8086, 0x001e),
+            Model::E1000e => (0x8086, 0xa01f),
+        };
+        let mut device = E1000 {
+            settings,
+            config: config_space(&settings, subsystem, &regions(&settings, &shared.regs)),
+            eeprom: Eeprom::new(model, settings.mac.0, subsystem),
+            phy: Phy::new(model, true),
+            scheduler,
+            tx: Place::Here(Box::new(TxRing::new(Arc::clone(&shared), Arc::clone(&map)))),
+            rx: Place::Here(Box::new(RxRing::new(Arc::clone(&shared), Arc::clone(&map)))),
+            map,
+            carrier: true,
+            master: false,
+            faulted: false,
+            io_address: 0,
+            shared,
+        };
+        device.chip_reset();
+        Ok(device)
+    }
+
+    /// The port that it stands behind.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.shared.port
+    }
+
+    /// Takes the transmit queue back, if a core has it.
+    fn take_tx(&mut self) -> Option<&mut TxRing> {
+        if let Place::At(key) = self.tx {
+            let queue = self.scheduler.take_back(key).and_then(|queue| queue.into_any().downcast().ok());
+            self.tx = queue.map_or(Place::Lost, Place::Here);
+        }
+        match &mut self.tx {
+            Place::Here(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// Takes the receive queue back, if the port has it.
+    fn take_rx(&mut self) -> Option<&mut RxRing> {
+        if let Place::At(()) = self.rx {
+            let queue = self.shared.port.swap_egress(0, None);
+            let queue = queue.and_then(|queue| queue.into_any().downcast().ok());
+            self.rx = queue.map_or(Place::Lost, Place::Here);
+        }
+        match &mut self.rx {
+            Place::Here(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
+    /// that is off is not touched any more.
+    fn follow(&mut self) {
+        let alive = self.master && !self.faulted;
+        let rx_on = alive && self.carrier && self.shared.regs.get(regs::RCTL) & regs::RCTL_EN != 0;
+        let tx_on = alive && self.shared.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
+        if rx_on {
+            if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {
+                self.shared.port.swap_egress(0, Some(queue));
+            }
+        } else if let Some(queue) = self.take_rx() {
+            queue.rest();
+        }
+        // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
+        let serve = rx_on || tx_on;
+        let now_on = matches!(self.tx, Place::At(_));
+        if serve && now_on && self.tx_is(tx_on) {
+            return;
+        }
+        if let Some(queue) = self.take_tx() {
+            queue.enable(tx_on);
+        }
+        if serve {
+            if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
+                self.tx = Place::At(self.scheduler.serve(&self.shared.port, queue));
+            }
+        }
+        self.shared.transmitting.store(tx_on, Ordering::Relaxed);
+    }
+
+    fn tx_is(&self, on: bool) -> bool {
+        self.shared.transmitting.load(Ordering::Relaxed) == on
+    }
+
+    /// Registers, PHY and queues as after power on (8254x SDM §14.2).
+    fn chip_reset(&mut self) {
+        if let Some(queue) = self.take_tx() {
+            queue.reset();
+        }
+        if let Some(queue) = self.take_rx() {
+            queue.reset();
+        }
+        let (model, mac) = (self.settings.model, self.settings.mac.0);
+        self.shared.regs.reset(model, mac, self.carrier, self.settings.pcix && model == Model::E1000);
+        self.shared.irq.reset();
+        self.shared.stats.reset();
+        self.phy.reset();
+        if std::mem::take(&mut self.faulted) {
+            self.shared.port.fault.clear();
+        }
+        for last in &self.shared.traps.last {
+            last.store(0, Ordering::Relaxed);
+        }
+        self.follow();
+    }
+
+    /// How the doorbells of the ring at `at` come.
+    fn doorbells(&self, at: u32) -> &'static str {
+        if !self.settings.exitless || self.shared.is_trapping(at) {
+            "trapping"
+        } else {
+            "exitless"
+        }
+    }
+}
+
+/// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X table.
+fn regions(settings: &E1000Config, registers: &Registers) -> [Option<Region>; REGIONS] {
+    let plain = |space, size| Some(Region { space, size, shared: None });
+    let areas = vec![Area {
+        offset: u64::from(regs::SHARED.start),
+        size: u64::from(regs::SHARED.end - regs::SHARED.start),
+    }];
+    let shared = settings.exitless.then(|| Mapped { pages: Arc::clone(&registers.pages), areas });
+    let registers = Some(Region { space: Space::Memory32, size: regs::BAR_SIZE, shared });
+    match settings.model {
+        Model::E1000 => [registers, plain(Space::Io, 64), None, None, None, None, None],
+        Model::E1000e => [
+            registers,
+            plain(Space::Memory32, 0x2_0000),
+            plain(Space::Io, 32),
+            plain(Space::Memory32, 0x4000),
+            None,
+            None,
+            None,
+        ],
+    }
+}
+
+fn config_space(
+    settings: &E1000Config,
+    subsystem: (u16, u16),
+    regions: &[Option<Region>; REGIONS],
+) -> ConfigSpace {
+    let identity = Identity {
+        vendor: 0x8086,
+        device: settings.model.device_id(),
+        subsystem_vendor: subsystem.0,
+        subsystem: subsystem.1,
+        class: 0x02_0000,
+        revision: if settings.model == Model::E1000 { 3 } else { 0 },
+        has_pin: true,
+    };
+    let mut config = ConfigSpace::new(&identity, regions);
+    if settings.model == Model::E1000e {
+        // Places as on the part (82574 §9.1).
+        config.add_power(0xc8);
+        config.add_msi(0xd0, 1);
+        config.add_express(0xe0);
+        config.add_msix(0xa0, &MsixPlace { vectors: 5, table: (3, 0), pending: (3, 0x2000) });
+    }
+    config
+}
+
+impl PciDevice for E1000 {
+    fn regions(&self) -> [Option<Region>; REGIONS] {
+        regions(&self.settings, &self.shared.regs)
+    }
+
+    fn config(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn interrupts(&self) -> &Arc<Interrupts> {
+        &self.shared.irq.interrupts
+    }
+
+    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+        self.read_region(region, offset, data);
+    }
+
+    fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
+        self.write_region(region, offset, data);
+    }
+
+    fn command_changed(&mut self, command: Command) {
+        self.master = command.has(Command::MASTER);
+        self.follow();
+    }
+
+    fn dma_changed(&mut self, map: Arc<GuestMap>) {
+        self.map = Arc::clone(&map);
+        let served = matches!(self.tx, Place::At(_));
+        if let Some(queue) = self.take_tx() {
+            queue.set_map(Arc::clone(&map));
+        }
+        if served {
+            if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
+                self.tx = Place::At(self.scheduler.serve(&self.shared.port, queue));
+            }
+        }
+        let running = matches!(self.rx, Place::At(()));
+        if let Some(queue) = self.take_rx() {
+            queue.set_map(map);
+        }
+        if running {
+            if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {
+                self.shared.port.swap_egress(0, Some(queue));
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        self.master = false;
+        self.io_address = 0;
+        self.chip_reset();
+    }
+
+    fn faulted(&mut self, _: Fault) {
+        self.faulted = true;
+        self.follow();
+    }
+
+    fn detached(&mut self) {
+        self.reset();
+    }
+
+    fn set_link(&mut self, up: bool) {
+        if self.carrier == up {
+            return;
+        }
+        self.carrier = up;
+        let lu = regs::STATUS_LU;
+        self.shared.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
+        self.phy.set_link(up);
+        self.follow();
+        self.shared.irq.raise(regs::LSC, 0, irq::Delay::None);
+    }
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        let queue = |at, direction, on| QueueStatus {
+            index: 0,
+            direction,
+            size: Ring::length(&self.shared.regs, at),
+            kind: self.doorbells(at),
+            state: if on { "running".to_owned() } else { self.why_off(at) },
+        };
+        let receiving = matches!(self.rx, Place::At(()));
+        vec![
+            queue(regs::TX_RING, "ingress", self.tx_is(true) && matches!(self.tx, Place::At(_))),
+            queue(regs::RX_RING, "egress", receiving),
+        ]
+    }
+
+    fn features(&self) -> Vec<String> {
+        self.driver_features()
+    }
+}

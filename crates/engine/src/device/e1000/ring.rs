@@ -1,0 +1,132 @@
+//! A descriptor ring as its registers describe it, polled.
+//!
+//! The registers are plain memory that the guest writes without telling anybody. What saves the day is that
+//! the tail is always the last one written: whoever has seen a tail by an acquire load sees base, length and
+//! head as they were meant. So the ring is looked at anew ("latched")
+//! * when the head in memory is not the one that we published last: the driver wrote it (Linux's e1000e
+//!   re-programs the receive ring of a running 82574);
+//! * when there is work and base or length are not those that we know.
+//!
+//! A length of zero, an empty ring and a tail beyond the end are all "nothing to do"; the last is counted.
+//! A ring that has work but lies outside of guest memory is a fault.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
+use super::state::Registers;
+use crate::fault::Fault;
+use crate::mem::{GuestMap, Words};
+
+/// Heads are published when a ring runs empty and at least every so many descriptors: publishing takes the
+/// cache line away from the guest, which writes its tail there.
+const PUBLISH_EVERY: u32 = 64;
+
+/// One direction's ring, as its owner sees it.
+pub(super) struct Ring {
+    /// Offset of its first register in BAR 0.
+    at: u32,
+    map: Arc<GuestMap>,
+    bal: u32,
+    bah: u32,
+    len: u32,
+    /// The descriptors, 16 bytes each, as pairs of words.
+    pub(super) table: Words,
+    /// Number of them.
+    pub(super) size: u32,
+    /// The first that has not been used.
+    pub(super) head: u32,
+    published: u32,
+}
+
+impl Ring {
+    pub(super) fn new(at: u32, map: Arc<GuestMap>) -> Ring {
+        Ring { at, map, bal: 0, bah: 0, len: 0, table: Words::EMPTY, size: 0, head: 0, published: 0 }
+    }
+
+    /// The memory that descriptors and buffers lie in.
+    #[inline]
+    pub(super) fn map(&self) -> &Arc<GuestMap> {
+        &self.map
+    }
+
+    /// How many descriptors the driver has filled in, from `head` on.
+    #[inline]
+    pub(super) fn poll(&mut self, regs: &Registers, bad_tails: &AtomicU64) -> Result<u32, Fault> {
+        let tail = regs.acquire(self.at + TAIL) & 0xffff;
+        if tail == self.head && regs.get(self.at + HEAD) == self.published {
+            return Ok(0);
+        }
+        let (bal, bah, len) =
+            (regs.get(self.at + BAL), regs.get(self.at + BAH), regs.get(self.at + LEN) & LEN_MASK);
+        let head = regs.get(self.at + HEAD);
+        if (bal, bah, len) != (self.bal, self.bah, self.len) || head != self.published {
+            (self.bal, self.bah, self.len, self.published) = (bal, bah, len, head);
+            self.head = head & 0xffff;
+            self.size = 0;
+        }
+        if len == 0 || tail == self.head {
+            return Ok(0);
+        }
+        if tail >= len / 16 || self.head >= len / 16 {
+            bad_tails.fetch_add(1, Ordering::Relaxed);
+            return Ok(0);
+        }
+        if self.size == 0 {
+            let base = u64::from(bah) << 32 | u64::from(bal & !0xf);
+            let piece = self.map.translate(base, len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
+            self.table = Words::new(&piece).ok_or(Fault::AddressOutOfRange)?;
+            self.size = len / 16;
+        }
+        Ok(if tail > self.head { tail - self.head } else { tail + self.size - self.head })
+    }
+
+    /// The descriptor `ahead` places behind `head`.
+    #[inline]
+    pub(super) fn place(&self, ahead: u32) -> u32 {
+        let place = self.head + ahead;
+        if place >= self.size {
+            place - self.size
+        } else {
+            place
+        }
+    }
+
+    /// Moves the head on by `count`, at most what `poll` gave, and publishes it if it is time.
+    #[inline]
+    pub(super) fn advance(&mut self, regs: &Registers, count: u32, idle: bool) {
+        self.head = self.place(count);
+        let behind = (self.head + self.size - self.published % self.size.max(1)) % self.size.max(1);
+        // A published zero is what a driver writes to start anew: it must differ from where we are.
+        if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.published == 0) {
+            self.published = self.head;
+            regs.set(self.at + HEAD, self.head);
+        }
+    }
+
+    /// Publishes the head as it is: the ring is turned off, and goes on from there when it is turned on again
+    /// unless the driver writes another head meanwhile.
+    pub(super) fn rest(&mut self, regs: &Registers) {
+        if self.published != self.head {
+            self.published = self.head;
+            regs.set(self.at + HEAD, self.head);
+        }
+    }
+
+    /// The device was reset: nothing is known.
+    pub(super) fn forget(&mut self) {
+        *self = Ring::new(self.at, Arc::clone(&self.map));
+    }
+
+    /// The same ring in memory that is now described by `map`.
+    pub(super) fn remap(&mut self, map: Arc<GuestMap>) {
+        self.map = map;
+        // Looked up again at the next poll; the place in the ring stays.
+        (self.table, self.size) = (Words::EMPTY, 0);
+    }
+
+    /// Descriptors that the driver has set up, for `show`.
+    pub(super) fn length(regs: &Registers, at: u32) -> u32 {
+        (regs.get(at + LEN) & LEN_MASK) / 16
+    }
+}

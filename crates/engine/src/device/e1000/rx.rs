@@ -1,0 +1,377 @@
+//! The guest's receive ring: frames in, descriptors filled.
+//!
+//! Three formats (8254x SDM §3.2.3; 82574 §7.1.5, §7.1.6): legacy; extended (`RFCTL.EXTEN`), where the
+//! write-back replaces the address; and packet split (`RCTL.DTYP`), with four buffers in a descriptor of
+//! twice the size. In all of them the status word with DD is stored last and with release order, so a driver
+//! that sees it sees the frame. A frame that is longer than a descriptor's buffers goes on in the next one;
+//! descriptors are collected until it fits, and only then is anything written.
+//!
+//! A descriptor without a buffer address is used up without data (8254x SDM §3.2.3): Linux's e1000e leaves
+//! such a ring behind while it shuts down.
+
+use std::any::Any;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::filter::{admit, tag, Refused};
+use super::irq::Delay;
+use super::regs::{self, ring, rx};
+use super::ring::Ring;
+use super::stats::Counter;
+use super::{Model, Shared};
+use crate::fault::Fault;
+use crate::frame::{Batch, Frame, HEAD};
+use crate::mem::{GuestMap, Piece};
+use crate::port::{DropReason, EgressQueue, Outcome};
+use crate::wire::Offload;
+
+/// Frames are received padded to this length (without FCS), as from a wire.
+const MIN_PADDED: usize = 60;
+const FCS: u32 = 4;
+const TAG: usize = 4;
+/// Most descriptors of one frame: 16 KiB in buffers of 256 bytes, and some without an address.
+const MAX_DESCRIPTORS: usize = 96;
+
+/// How descriptors look and how much their buffers hold.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Extended or split: the write-back begins with the first word.
+    extended: bool,
+    /// Bytes of the buffers; all but the first are zero unless the format is packet split.
+    buffers: [u32; 4],
+    /// Ring places, of 16 bytes, that a descriptor takes.
+    step: u32,
+}
+
+impl Layout {
+    fn new(shared: &Shared, rctl: u32) -> Layout {
+        // RCTL.BSIZE and BSEX (8254x SDM §13.4.22).
+        let size = 2048 >> (rctl >> 16 & 3);
+        let size = if rctl & regs::RCTL_BSEX != 0 { size * 16 } else { size };
+        let plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
+        if shared.model == Model::E1000 {
+            return plain;
+        }
+        if rctl & regs::RCTL_DTYP_SPLIT != 0 {
+            // PSRCTL (82574 §10.2.5.3): units of 128 bytes, then of 1 KiB.
+            let psrctl = shared.regs.get(regs::PSRCTL);
+            let kib = |shift: u32| (psrctl >> shift & 0x3f) << 10;
+            return Layout {
+                extended: true,
+                buffers: [(psrctl & 0x7f) << 7, kib(8), kib(16), kib(24)],
+                step: 2,
+            };
+        }
+        Layout { extended: shared.regs.get(regs::RFCTL) & regs::RFCTL_EXTEN != 0, ..plain }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.buffers.iter().sum()
+    }
+}
+
+/// Why a frame was not filled in.
+enum Shortage {
+    /// Too few descriptors.
+    Ring,
+    /// More descriptors than a frame may take.
+    Frame,
+    Fault(Fault),
+}
+
+/// A guest's receive ring.
+pub(super) struct RxRing {
+    shared: Arc<Shared>,
+    ring: Ring,
+    hint: usize,
+    stopped: bool,
+    /// The descriptors of the frame at hand: places and first addresses.
+    found: Vec<(u32, u64)>,
+}
+
+impl RxRing {
+    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> RxRing {
+        let ring = Ring::new(regs::RX_RING, map);
+        RxRing { shared, ring, hint: 0, stopped: false, found: Vec::with_capacity(MAX_DESCRIPTORS) }
+    }
+
+    /// The receiver is turned off.
+    pub(super) fn rest(&mut self) {
+        self.ring.rest(&self.shared.regs);
+    }
+
+    /// The device was reset.
+    pub(super) fn reset(&mut self) {
+        self.ring.forget();
+        self.stopped = false;
+    }
+
+    /// From now on descriptors and buffers lie in `map`.
+    pub(super) fn set_map(&mut self, map: Arc<GuestMap>) {
+        self.ring.remap(map);
+        self.hint = 0;
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        self.shared.port.fault.set(fault);
+    }
+
+    fn avail(&mut self) -> u32 {
+        match self.ring.poll(&self.shared.regs, &self.shared.bad_tails) {
+            Ok(avail) => avail,
+            Err(fault) => {
+                self.stop(fault);
+                0
+            }
+        }
+    }
+
+    /// Fills descriptors from `used` places behind the head on with `frame`; returns how many places it took.
+    #[inline]
+    fn fill(
+        &mut self,
+        layout: &Layout,
+        source: &mut Source,
+        (used, avail): (u32, u32),
+        (status, special, checksum): (u64, u64, u64),
+        need: u32,
+    ) -> Result<u32, Shortage> {
+        // Pass 1: the descriptors, until the frame fits.
+        self.found.clear();
+        let (mut room, mut at) = (0, used);
+        while room < need {
+            if at + layout.step > avail {
+                return Err(Shortage::Ring);
+            }
+            if self.found.len() == MAX_DESCRIPTORS {
+                return Err(Shortage::Frame);
+            }
+            let place = self.ring.place(at);
+            let address = self.ring.table.load(2 * place as usize);
+            self.found.push((place, address));
+            if address != 0 {
+                room += layout.capacity();
+            }
+            at += layout.step;
+        }
+        // Pass 2: data, then status, descriptor by descriptor.
+        let mut left = need;
+        for index in 0..self.found.len() {
+            let (place, address) = self.found[index];
+            let mut lens = [0u64; 4];
+            for (index, size) in layout.buffers.iter().enumerate().filter(|(_, size)| **size > 0) {
+                let part = left.min(*size);
+                let address = match index {
+                    0 => address,
+                    // The other three addresses of a packet split descriptor.
+                    1 => self.ring.table.load(2 * place as usize + 1),
+                    _ => self.ring.table.load(2 * self.ring_place(place, 1) + index - 2),
+                };
+                if address == 0 || part == 0 {
+                    if layout.step == 1 || index == 0 {
+                        break;
+                    }
+                    continue;
+                }
+                let to = self.ring.map().translate(address, part, &mut self.hint);
+                source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
+                lens[index] = u64::from(part);
+                left -= part;
+            }
+            let last = if left == 0 { rx::EOP } else { 0 };
+            self.write_back(layout, place, &lens, status | last | rx::DD, special, checksum);
+        }
+        Ok(at - used)
+    }
+
+    fn ring_place(&self, place: u32, more: u32) -> usize {
+        ((place + more) % self.ring.size) as usize
+    }
+
+    #[inline]
+    fn write_back(
+        &self,
+        layout: &Layout,
+        place: u32,
+        lens: &[u64; 4],
+        status: u64,
+        special: u64,
+        checksum: u64,
+    ) {
+        let table = &self.ring.table;
+        let at = 2 * place as usize;
+        if !layout.extended {
+            return table.publish(at + 1, lens[0] | checksum << 16 | status << 32 | special << 48);
+        }
+        if layout.step == 2 {
+            let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
+            table.publish(2 * self.ring_place(place, 1), upper);
+        }
+        table.publish(at, 0);
+        table.publish(at + 1, status | lens[0] << 32 | special << 48);
+    }
+
+    /// What is said about a frame's checksums: only what somebody has checked (8254x SDM §3.2.9).
+    #[inline]
+    fn checked(&self, frame: &Frame) -> u64 {
+        let wanted = self.shared.regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
+        if frame.offload.flags & Offload::DATA_VALID == 0 || !wanted {
+            return rx::IXSM;
+        }
+        rx::TCPCS | if self.shared.model == Model::E1000e { rx::UDPCS } else { 0 }
+    }
+
+    fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
+        let regs = &self.shared.regs;
+        // RCTL.RDMTS: a half, a quarter, an eighth of the ring (8254x SDM §13.4.22).
+        let threshold = self.ring.size >> (1 + (rctl >> 8 & 3)).min(3);
+        let few = if free_before > threshold && free <= threshold { regs::RXDMT0 } else { 0 };
+        let overrun = if missed { regs::RXO } else { 0 };
+        let received = match free_before != free {
+            true if self.shared.irq.by_queue() => regs::RXQ0,
+            true => regs::RXT0,
+            false => 0,
+        };
+        if few | overrun | received == 0 {
+            return;
+        }
+        let delay = |register| regs.get(regs::RX_RING + register);
+        let delay = Delay::Receive(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
+        outcome.interrupts += self.shared.irq.raise(few | overrun, received, delay);
+    }
+}
+
+impl EgressQueue for RxRing {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        let shared = Arc::clone(&self.shared);
+        let regs = &shared.regs;
+        let rctl = regs.get(regs::RCTL);
+        let layout = Layout::new(&shared, rctl);
+        let vet = regs.get(regs::VET);
+        let strip = regs.get(regs::CTRL) & regs::CTRL_VME != 0;
+        let fcs = if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 };
+        let mut avail = if self.stopped { 0 } else { self.avail() };
+        let before = avail;
+        let mut used = 0;
+        let mut missed = false;
+        for &pick in picks {
+            let frame = &batch.frames()[usize::from(pick)];
+            if self.stopped {
+                outcome.dropped(pick, DropReason::RingBroken);
+                continue;
+            }
+            let tci = tag(frame, vet);
+            match admit(regs, rctl, frame, tci) {
+                Ok(()) => {}
+                Err(Refused::TooLong) => {
+                    shared.stats.add(Counter::Oversize, 1);
+                    outcome.dropped(pick, DropReason::BufferTooSmall);
+                    continue;
+                }
+                Err(Refused::NotOurs) => {
+                    outcome.dropped(pick, DropReason::Filtered);
+                    continue;
+                }
+            }
+            let stripped = tci.filter(|_| strip);
+            let mut source = Source::new(frame, batch.body(frame), stripped.is_some());
+            let vlan = if stripped.is_some() { rx::VP } else { 0 };
+            let facts = (self.checked(frame) | vlan, u64::from(stripped.unwrap_or(0)), 0);
+            let need = source.len() + fcs;
+            let mut result = self.fill(&layout, &mut source, (used, avail), facts, need);
+            if matches!(result, Err(Shortage::Ring)) {
+                // The guest may have refilled the ring meanwhile.
+                avail = self.avail().max(avail);
+                result = self.fill(&layout, &mut source, (used, avail), facts, need);
+            }
+            match result {
+                Ok(places) => {
+                    used += places;
+                    shared.stats.frame(Counter::Rx, frame);
+                    outcome.delivered(frame.len);
+                }
+                Err(Shortage::Ring) => {
+                    missed = true;
+                    shared.stats.add(Counter::Missed, 1);
+                    outcome.dropped(pick, DropReason::RingFull);
+                }
+                Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
+                Err(Shortage::Fault(fault)) => {
+                    self.stop(fault);
+                    outcome.dropped(pick, DropReason::RingBroken);
+                }
+            }
+        }
+        if used > 0 {
+            shared.received.store(true, Ordering::Relaxed);
+            self.ring.advance(regs, used, used == avail);
+        }
+        self.interrupt(before.max(avail), before.max(avail) - used, rctl, missed, outcome);
+        if self.ring.map().is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// A frame's bytes, to be copied out from first to last.
+struct Source<'a> {
+    /// Head, without a stripped tag and with padding.
+    head: [u8; HEAD],
+    head_len: usize,
+    head_done: usize,
+    body: &'a [Piece],
+    body_len: usize,
+    /// Of the first piece of `body`.
+    piece_done: usize,
+}
+
+impl Source<'_> {
+    #[inline]
+    fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> Source<'a> {
+        let mut head = frame.head;
+        let mut head_len = frame.head_len();
+        let body_len = frame.len as usize - head_len;
+        if strip {
+            head.copy_within(12 + TAG..head_len, 12);
+            head_len -= TAG;
+        }
+        if head_len + body_len < MIN_PADDED {
+            // The body is empty then, or the head is full.
+            head[head_len..MIN_PADDED].fill(0);
+            head_len = MIN_PADDED - body_len;
+        }
+        Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
+    }
+
+    #[inline]
+    fn len(&self) -> u32 {
+        u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
+    }
+
+    /// Copies the next bytes to `to`, as many as there are and fit.
+    #[inline]
+    fn copy(&mut self, mut to: Piece) {
+        if self.head_done < self.head_len {
+            let n = to.write(&self.head[self.head_done..self.head_len]);
+            to.advance(n);
+            self.head_done += n;
+        }
+        while !to.is_empty() {
+            let Some(mut from) = self.body.first().copied() else { return };
+            from.advance(self.piece_done);
+            let n = to.write_from(&from);
+            to.advance(n);
+            if n < from.len() {
+                self.piece_done += n;
+                return;
+            }
+            self.body = &self.body[1..];
+            self.piece_done = 0;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The registers as words: what the driver wrote is what the I/O cores read.
+//!
+//! Everything but pages 2 and 3 lies in private memory; those two are the pages that the guest maps. A word
+//! is written by one side at a time and read whole, so no lock stands around them; whatever must not happen
+//! under the driver's eyes (a ring that is stopped, memory that goes away) is ordered by the device, which
+//! takes queues back, and not by these words.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use super::{regs, Model};
+use crate::mem::SharedPages;
+
+/// The register file.
+pub(super) struct Registers {
+    words: Box<[AtomicU32]>,
+    /// `TIMINCA`, far behind the others.
+    increment: AtomicU32,
+    /// Byte 0 of it is byte 0 of BAR 0; only `regs::SHARED` is used.
+    pub(super) pages: Arc<SharedPages>,
+}
+
+impl Registers {
+    pub(super) fn new() -> std::io::Result<Registers> {
+        let words = (0..regs::STORED / 4).map(|_| AtomicU32::new(0)).collect();
+        let pages = Arc::new(SharedPages::new(c"sidecore-e1000", regs::SHARED.end as usize)?);
+        Ok(Registers { words, increment: AtomicU32::new(0), pages })
+    }
+
+    #[inline]
+    fn word(&self, offset: u32) -> Option<&AtomicU32> {
+        if regs::SHARED.contains(&offset) {
+            self.pages.word(offset as usize)
+        } else if offset == regs::TIMINCA {
+            Some(&self.increment)
+        } else {
+            self.words.get(offset as usize / 4)
+        }
+    }
+
+    /// The increment of the 82574's clock.
+    pub(super) fn increment(&self) -> u32 {
+        self.get(regs::TIMINCA)
+    }
+
+    /// The word at `offset`; zero where nothing is stored.
+    #[inline]
+    pub(super) fn get(&self, offset: u32) -> u32 {
+        self.word(offset).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// The same; what the driver wrote before this word is seen after it.
+    #[inline]
+    pub(super) fn acquire(&self, offset: u32) -> u32 {
+        self.word(offset).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(super) fn set(&self, offset: u32, value: u32) {
+        if let Some(word) = self.word(offset) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    pub(super) fn change(&self, offset: u32, clear: u32, set: u32) {
+        self.set(offset, self.get(offset) & !clear | set);
+    }
+
+    /// The values after reset (8254x SDM §13.4; 82574 §10.2). Interrupt registers are not kept here.
+    pub(super) fn reset(&self, model: Model, mac: [u8; 6], link: bool, pcix: bool) {
+        for word in &self.words {
+            word.store(0, Ordering::Relaxed);
+        }
+        // Kept free of whatever the driver left there: a stale tail would be taken for work.
+        self.pages.clear(regs::SHARED.start as usize, regs::SHARED.end as usize);
+        self.set(regs::CTRL, regs::CTRL_SLU | regs::CTRL_SPD_1000 | regs::CTRL_SWDPINS);
+        let link = if link { regs::STATUS_LU } else { 0 };
+        self.set(regs::STATUS, regs::STATUS_RESET | link | if pcix { regs::STATUS_PCIX } else { 0 });
+        self.set(regs::LEDCTL, 0x602);
+        // Management traffic is not ours, but the bits read as the part's defaults.
+        self.set(regs::MANC, 1 << 21 | 1 << 17 | 1 << 13 | 1 << 10 | 1 << 8);
+        self.set(regs::RA, u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]));
+        self.set(regs::RA + 4, u32::from(u16::from_le_bytes([mac[4], mac[5]])) | regs::RAH_AV);
+        self.set(regs::VET, 0x8100);
+        match model {
+            Model::E1000 => self.set(regs::PBA, 0x0010_0030),
+            Model::E1000e => {
+                self.set(regs::PBA, 0x0014_0014);
+                self.set(regs::EXTCNF_CTRL, 1 << 3);
+                // Configuration of both ports is done.
+                self.set(regs::EEMNGCTL, 1 << 18 | 1 << 31);
+                self.set(regs::TIPG, 0x0060_2008);
+                self.set(regs::TARC0, 0x403);
+                self.set(regs::TARC1, 0x403);
+                self.set(regs::RXCSUM, regs::RXCSUM_IPOFL | regs::RXCSUM_TUOFL);
+            }
+        }
+    }
+
+    /// What a read of a word without side effects of its own gives.
+    pub(super) fn read(&self, offset: u32) -> u32 {
+        match offset {
+            // Reading takes the semaphore (82574 §10.2.2.17): zero once, then one.
+            regs::SWSM => {
+                let value = self.get(offset);
+                self.set(offset, value | 1);
+                value
+            }
+            _ => self.get(offset),
+        }
+    }
+
+    /// A write of a word without side effects outside of these registers.
+    pub(super) fn write(&self, offset: u32, value: u32) {
+        match offset {
+            // Read-only ones.
+            regs::STATUS | regs::EEMNGCTL | regs::FWSM | 0x0180 => {}
+            _ => self.set(offset, value),
+        }
+    }
+}
+
+/// Where an access to an 82542 address goes (8254x SDM §13.3).
+pub(super) fn unalias(model: Model, offset: u32) -> u32 {
+    if model == Model::E1000e {
+        return offset;
+    }
+    let hit = regs::ALIASES.iter().find(|(old, _, len)| (*old..old + len).contains(&offset));
+    hit.map_or(offset, |(old, new, _)| new + (offset - old))
+}

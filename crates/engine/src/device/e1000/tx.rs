@@ -1,0 +1,333 @@
+//! The guest's transmit ring: descriptors in, frames out.
+//!
+//! Theory of operation. A poll walks the descriptors between head and tail, packet by packet (8254x SDM
+//! §3.3): context descriptors are remembered, legacy and data descriptors name buffers, EOP ends a packet,
+//! of which `packet` then makes a frame. A packet whose EOP has not been written yet is left for later; one of
+//! absurdly many descriptors or bytes is skipped to its EOP and dropped. When the batch has been delivered,
+//! descriptors that asked for it (RS) are marked done, and the head moves.
+//!
+//! The queue is polled as long as the driver has the device on, even while the transmitter is off: it also
+//! watches the interrupts' deadline.
+//!
+//! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet guest
+//! sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either direction,
+//! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::irq::Delay;
+use super::packet::{Maker, Wishes};
+use super::regs::{self, ring, tx};
+use super::ring::Ring;
+use super::stats::{Counter, Kind};
+use super::Shared;
+use crate::fault::Fault;
+use crate::frame::Batch;
+use crate::mem::{GuestMap, Piece, Pieces};
+use crate::port::{DropReason, IngressQueue, Tally};
+use crate::wire::Gso;
+
+/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
+const MAX_FRAME: u32 = 65_535 + 14 + 8;
+/// Descriptors looked at in one poll.
+const MAX_DESCRIPTORS: u32 = 1024;
+/// Descriptors of one packet.
+const MAX_CHAIN: u32 = 256;
+/// How long after the last frame naps are how long.
+const NAPS: [(Duration, Duration); 2] = [
+    (Duration::from_millis(5), Duration::from_micros(50)),
+    (Duration::from_secs(2), Duration::from_micros(200)),
+];
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// What became of an attempt to take a packet.
+enum Taken {
+    /// The frame is in the batch, or was dropped for the reason given.
+    Packet(Result<(), DropReason>),
+    /// Descriptors that are no frame.
+    Nothing,
+    /// Not whole yet, or the batch has no room.
+    Later,
+}
+
+/// A guest's transmit ring.
+pub(super) struct TxRing {
+    shared: Arc<Shared>,
+    ring: Ring,
+    enabled: bool,
+    stopped: bool,
+    hint: usize,
+    maker: Maker,
+    /// Descriptors to be marked done: places and their second words.
+    reports: Vec<(u32, u64)>,
+    /// Descriptors taken and not given back, and whether they were all that there were.
+    taken: u32,
+    idle: bool,
+    /// In the middle of a packet that is too long.
+    skipping: bool,
+    worked: bool,
+    last_work: Instant,
+}
+
+impl TxRing {
+    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> TxRing {
+        TxRing {
+            shared,
+            ring: Ring::new(regs::TX_RING, map),
+            enabled: false,
+            stopped: false,
+            hint: 0,
+            maker: Maker::new(),
+            reports: Vec::with_capacity(MAX_DESCRIPTORS as usize),
+            taken: 0,
+            idle: true,
+            skipping: false,
+            worked: false,
+            last_work: Instant::now(),
+        }
+    }
+
+    /// Turns the transmitter on or off.
+    pub(super) fn enable(&mut self, on: bool) {
+        if self.enabled && !on {
+            // What was taken without a frame in it has not been given back yet.
+            self.give_back(&mut Tally::default());
+            self.ring.rest(&self.shared.regs);
+        }
+        self.enabled = on;
+    }
+
+    /// The device was reset.
+    pub(super) fn reset(&mut self) {
+        self.enabled = false;
+        self.stopped = false;
+        self.skipping = false;
+        self.taken = 0;
+        self.reports.clear();
+        self.maker.reset();
+        self.ring.forget();
+    }
+
+    /// From now on descriptors and buffers lie in `map`.
+    pub(super) fn set_map(&mut self, map: Arc<GuestMap>) {
+        // Into the old memory, which is there until this returns.
+        self.give_back(&mut Tally::default());
+        self.ring.remap(map);
+        self.hint = 0;
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        self.shared.port.fault.set(fault);
+    }
+
+    /// Takes the packet that begins `at` places behind the head and moves `at` behind it. There are `avail`
+    /// descriptors.
+    #[inline]
+    fn packet(&mut self, batch: &mut Batch, at: &mut u32, avail: u32) -> Result<Taken, Fault> {
+        let (reports, first) = (self.reports.len(), batch.pieces.len());
+        let mut wishes = Wishes::default();
+        let mut any = false;
+        let mut len = 0;
+        let mut ahead = *at;
+        let mut room = true;
+        while room && ahead < avail {
+            let place = self.ring.place(ahead);
+            let buffer = self.ring.table.load(2 * place as usize);
+            let word = self.ring.table.load(2 * place as usize + 1);
+            ahead += 1;
+            if word & (tx::RS | tx::RPS) != 0 {
+                self.reports.push((place, word));
+            }
+            if word & (tx::DEXT | tx::DTYP_DATA) == tx::DEXT {
+                self.maker.set_context(buffer, word);
+                if any {
+                    continue;
+                }
+                *at = ahead;
+                return Ok(Taken::Nothing);
+            }
+            let mask = if word & tx::DEXT == 0 { tx::LEGACY_LEN } else { tx::LEN };
+            #[expect(clippy::cast_possible_truncation, reason = "twenty bits at most")]
+            let bytes = (word & mask) as u32;
+            len += bytes;
+            if self.skipping || len > MAX_FRAME || ahead - *at > MAX_CHAIN {
+                batch.pieces.truncate(first);
+                *at = ahead;
+                let already = std::mem::replace(&mut self.skipping, word & tx::EOP == 0);
+                let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
+                return Ok(if already { Taken::Nothing } else { Taken::Packet(Err(reason)) });
+            }
+            if !any {
+                (any, wishes.first) = (true, word);
+                room &= !Wishes::change_header(word) || batch.pieces.push(Piece::EMPTY);
+            }
+            wishes.commands |= word;
+            room &= self.gather(&mut batch.pieces, buffer, bytes)?;
+            if room && word & tx::EOP != 0 {
+                wishes.last = word;
+                *at = ahead;
+                let made = self.maker.make(&self.shared.regs, batch, first, len, &wishes);
+                if made.is_err() {
+                    batch.pieces.truncate(first);
+                }
+                return Ok(Taken::Packet(made));
+            }
+        }
+        self.reports.truncate(reports);
+        batch.pieces.truncate(first);
+        if !room && batch.is_empty() {
+            // It would not fit at any other time either.
+            self.skipping = true;
+            return Ok(Taken::Packet(Err(DropReason::TooManyPieces)));
+        }
+        Ok(Taken::Later)
+    }
+
+    /// Adds a buffer to the pieces; false if they are full.
+    #[inline]
+    fn gather(&mut self, pieces: &mut Pieces, mut addr: u64, mut len: u32) -> Result<bool, Fault> {
+        if len == 0 {
+            return Ok(true);
+        }
+        let map = self.ring.map();
+        if let Some(piece) = map.translate(addr, len, &mut self.hint) {
+            return Ok(pieces.push(piece));
+        }
+        // A buffer may span regions that are adjacent in the guest.
+        while len > 0 {
+            let piece = map.translate_part(addr, len).ok_or(Fault::AddressOutOfRange)?;
+            let part = u32::try_from(piece.len()).map_err(|_| Fault::AddressOutOfRange)?;
+            if !pieces.push(piece) {
+                return Ok(false);
+            }
+            addr = addr.checked_add(u64::from(part)).ok_or(Fault::AddressOutOfRange)?;
+            len -= part;
+        }
+        Ok(true)
+    }
+
+    /// Marks what was taken as done, moves the head and interrupts.
+    fn give_back(&mut self, tally: &mut Tally) {
+        if self.taken == 0 {
+            return;
+        }
+        let regs = &self.shared.regs;
+        let mut commands = [0; 2];
+        for (place, word) in self.reports.drain(..) {
+            self.ring.table.publish(2 * place as usize + 1, word & !tx::STATUS | tx::DD);
+            commands[usize::from(word & tx::IDE != 0)] = 1;
+        }
+        self.ring.advance(regs, self.taken, self.idle);
+        self.taken = 0;
+        let done = if self.shared.irq.by_queue() { regs::TXQ0 } else { regs::TXDW };
+        let empty = if self.idle { regs::TXQE } else { 0 };
+        let delay = |register| regs.get(regs::TX_RING + register);
+        let delay = Delay::Transmit(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
+        let causes = (commands[0] * done) | empty;
+        tally.interrupts += self.shared.irq.raise(causes, commands[1] * done, delay);
+        if self.ring.map().is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+    }
+
+    fn avail(&mut self) -> u32 {
+        if !self.enabled || self.stopped {
+            return 0;
+        }
+        match self.ring.poll(&self.shared.regs, &self.shared.bad_tails) {
+            Ok(avail) => avail,
+            Err(fault) => {
+                self.stop(fault);
+                0
+            }
+        }
+    }
+}
+
+impl IngressQueue for TxRing {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        // Nobody releases a batch that had no frames.
+        self.give_back(tally);
+        tally.interrupts += self.shared.irq.poll();
+        let avail = self.avail();
+        if avail == 0 {
+            return;
+        }
+        let mut at = 0;
+        while at < avail && at < MAX_DESCRIPTORS - MAX_CHAIN && batch.room() > 0 {
+            match self.packet(batch, &mut at, avail) {
+                Ok(Taken::Packet(made)) => {
+                    tally.frames += 1;
+                    match made {
+                        Ok(()) => self.count(batch, tally),
+                        Err(reason) => tally.drops.add(reason, 1),
+                    }
+                }
+                Ok(Taken::Nothing) => {}
+                Ok(Taken::Later) => break,
+                Err(fault) => {
+                    self.stop(fault);
+                    break;
+                }
+            }
+        }
+        self.taken = at;
+        self.idle = at == avail;
+        self.worked |= at > 0;
+    }
+
+    fn release(&mut self, tally: &mut Tally) {
+        self.give_back(tally);
+    }
+
+    fn want_kicks(&mut self, on: bool) -> bool {
+        self.shared.irq.set_sleeping(on);
+        if !on {
+            return false;
+        }
+        if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
+            self.last_work = Instant::now();
+        }
+        self.avail() > 0
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.irq.wake_fd())
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        let nap = (self.enabled && !self.stopped).then(|| {
+            if self.shared.is_trapping(regs::TX_RING) {
+                return LONGEST_NAP;
+            }
+            let silence = self.last_work.elapsed();
+            NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
+        });
+        [nap, self.shared.irq.due_in()].into_iter().flatten().min()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl TxRing {
+    #[inline]
+    fn count(&self, batch: &Batch, tally: &mut Tally) {
+        let Some(frame) = batch.frames().last() else { return };
+        tally.bytes += u64::from(frame.len);
+        self.shared.stats.frame(Counter::Tx, frame);
+        if frame.offload.gso != Gso::None {
+            self.shared.stats.add(Counter::Segmented, 1);
+            // The wire would have seen the segments (8254x SDM §13.7.47 and on count those).
+            let rest = frame.len.saturating_sub(u32::from(frame.offload.hdr_len));
+            let more = rest.div_ceil(u32::from(frame.offload.gso_size).max(1)).saturating_sub(1);
+            self.shared.stats.add(Counter::Tx(Kind::Frames), u64::from(more));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Devices: what a guest sees on its bus. A device knows features and queues; the transport that
+//! carries its conversation with the VMM knows messages and memory. [`VirtioDevice`] is all that a
+//! virtio transport knows of a device.
+
+pub mod e1000;
+pub mod pci;
+pub mod virtio_net;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::port::Port;
+use crate::virtq::{Position, RingConfig, RingConfigError};
+
+/// A virtio device as a transport drives it.
+pub trait VirtioDevice: Send {
+    /// The port that it stands behind.
+    fn port(&self) -> &Arc<Port>;
+
+    /// The features that it offers, transport features not among them.
+    fn features(&self) -> u64;
+
+    /// The names of those of `features` that it knows, for `show`.
+    fn feature_names(&self, features: u64) -> Vec<String>;
+
+    /// How many rings it has.
+    fn rings(&self) -> usize;
+
+    /// What ring `index` is, for `show`: its number within its direction, and the direction.
+    fn ring_role(&self, index: usize) -> (usize, &'static str);
+
+    /// The features that the driver took. Comes before the rings that were built with them start.
+    fn set_features(&mut self, features: u64);
+
+    /// Starts ring `index`, which is stopped. `kick` becomes readable when the guest kicks.
+    ///
+    /// # Errors
+    /// Why the ring cannot run.
+    fn start_ring(
+        &mut self,
+        index: usize,
+        config: RingConfig,
+        kick: Option<OwnedFd>,
+    ) -> Result<(), RingConfigError>;
+
+    /// Stops ring `index`. When this returns nobody touches its memory any more. `None` if it was not
+    /// running.
+    fn stop_ring(&mut self, index: usize) -> Option<Position>;
+
+    /// The configuration space (virtio 1.2 §2.5), if it is the device and not the VMM that fills it.
+    fn config_space(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// What only network devices can do.
+    fn network(&mut self) -> Option<&mut dyn NetworkControl> {
+        None
+    }
+}
+
+/// Control that a VMM has over a network device beside features and rings.
+pub trait NetworkControl {
+    /// The guest was told this MTU, in bytes.
+    ///
+    /// # Errors
+    /// The MTUs that are allowed.
+    fn set_mtu(&mut self, mtu: u64) -> Result<(), String>;
+
+    /// Tells the network that `mac` is here now (the guest cannot do it itself).
+    ///
+    /// # Errors
+    /// Why nobody heard it.
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
+}

@@ -1,0 +1,386 @@
+//! A function's interrupts: INTx with its level, MSI and MSI-X vectors.
+//!
+//! Theory of operation. Each of them ends in an eventfd that the VMM has given and usually has wired to the
+//! guest's interrupt controller. A message (MSI, MSI-X) is one write of it. INTx has a level, and an eventfd
+//! has none: so a rising level writes the eventfd and masks itself (VFIO's "automasked"); the guest's end of
+//! interrupt comes back as an unmask message or on the resample eventfd, and if the level is still up then,
+//! the eventfd is written again. A spurious look at the level costs an interrupt, a forgotten one hangs the
+//! guest: every event that could let a pending level through ends in [`Line::look`].
+//!
+//! A message whose vector has no eventfd yet stays pending (PCI 3.0 §6.8.3.4, the pending bit array) and goes
+//! out when the VMM gives one.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The kinds of interrupts, with VFIO's numbers for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// The interrupt pin.
+    Intx = 0,
+    /// Message signalled.
+    Msi = 1,
+    /// Message signalled, with a table.
+    Msix = 2,
+    /// Bus errors. We never have any, but VMMs warn of a device that could not tell.
+    Error = 3,
+    /// Our wish that the VMM give the device up.
+    Request = 4,
+}
+
+impl Index {
+    /// The kind with VFIO's number `number`.
+    pub fn new(number: u32) -> Option<Index> {
+        [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request]
+            .into_iter()
+            .find(|index| *index as u32 == number)
+    }
+}
+
+/// Which kind of interrupts the guest has turned on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The interrupt pin.
+    Intx,
+    /// MSI.
+    Msi,
+    /// MSI-X.
+    Msix,
+}
+
+/// An eventfd, or a wish to write it when it comes.
+#[derive(Debug, Default)]
+struct Vector {
+    trigger: Option<OwnedFd>,
+    pending: bool,
+}
+
+impl Vector {
+    /// Interrupts; true if an eventfd was written.
+    fn fire(&mut self) -> bool {
+        let fired = self.trigger.as_ref().is_some_and(write);
+        self.pending = !fired;
+        fired
+    }
+
+    fn set(&mut self, trigger: Option<OwnedFd>) {
+        self.trigger = trigger;
+        if self.pending && self.trigger.is_some() {
+            self.fire();
+        }
+    }
+}
+
+/// The interrupt pin.
+#[derive(Debug, Default)]
+struct Line {
+    level: bool,
+    /// By the VMM, or by ourselves since the eventfd was written.
+    masked: bool,
+    /// By the guest: command register bit 10.
+    disabled: bool,
+    /// The guest uses messages instead.
+    unused: bool,
+    trigger: Option<OwnedFd>,
+    resample: Option<Arc<OwnedFd>>,
+}
+
+impl Line {
+    /// Writes the eventfd if the level is up and nothing stands against it.
+    fn look(&mut self) -> bool {
+        if !self.level || self.masked || self.disabled || self.unused {
+            return false;
+        }
+        let fired = self.trigger.as_ref().is_some_and(write);
+        self.masked = fired;
+        fired
+    }
+}
+
+/// One function's interrupts. I/O cores call [`mode`](Interrupts::mode), [`message`](Interrupts::message) and
+/// [`set_level`](Interrupts::set_level); the transport calls the rest.
+#[derive(Debug)]
+pub struct Interrupts {
+    mode: AtomicU8,
+    has_pin: bool,
+    line: Mutex<Line>,
+    level: AtomicBool,
+    msi: Box<[Mutex<Vector>]>,
+    msix: Box<[Mutex<Vector>]>,
+    error: Mutex<Vector>,
+    request: Mutex<Vector>,
+}
+
+impl Interrupts {
+    /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors.
+    pub fn new(has_pin: bool, msi: u16, msix: u16) -> Arc<Interrupts> {
+        let vectors = |count: u16| (0..count).map(|_| Mutex::default()).collect();
+        Arc::new(Interrupts {
+            mode: AtomicU8::new(Mode::Intx as u8),
+            has_pin,
+            line: Mutex::default(),
+            level: AtomicBool::new(false),
+            msi: vectors(msi),
+            msix: vectors(msix),
+            error: Mutex::default(),
+            request: Mutex::default(),
+        })
+    }
+
+    /// Which kind of interrupts the guest has turned on.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Relaxed) {
+            mode if mode == Mode::Msi as u8 => Mode::Msi,
+            mode if mode == Mode::Msix as u8 => Mode::Msix,
+            _ => Mode::Intx,
+        }
+    }
+
+    /// Sends message `vector` of the kind that is turned on. True if an eventfd was written; false in INTx
+    /// mode, for a vector that the function does not have, and for one that stays pending.
+    #[inline]
+    pub fn message(&self, vector: u16) -> bool {
+        let vectors = match self.mode() {
+            Mode::Msi => &self.msi,
+            Mode::Msix => &self.msix,
+            Mode::Intx => return false,
+        };
+        vectors.get(usize::from(vector)).is_some_and(|vector| lock(vector).fire())
+    }
+
+    /// Sets the level of the interrupt pin. True if an eventfd was written.
+    #[inline]
+    pub fn set_level(&self, up: bool) -> bool {
+        let mut line = lock(&self.line);
+        line.level = up;
+        self.level.store(up, Ordering::Relaxed);
+        line.look()
+    }
+
+    /// The level of the interrupt pin.
+    pub fn level(&self) -> bool {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// Whether MSI-X vector `vector` waits for an eventfd: its bit in the pending bit array.
+    pub fn is_pending(&self, vector: u16) -> bool {
+        self.msix.get(usize::from(vector)).is_some_and(|vector| lock(vector).pending)
+    }
+
+    /// Asks the VMM to give the device up. True if it can hear that.
+    pub fn request_release(&self) -> bool {
+        lock(&self.request).fire()
+    }
+
+    /// Interrupts of kind `index`.
+    pub fn count(&self, index: Index) -> usize {
+        match index {
+            Index::Intx => usize::from(self.has_pin),
+            Index::Msi => self.msi.len(),
+            Index::Msix => self.msix.len(),
+            Index::Error | Index::Request => 1,
+        }
+    }
+
+    /// Gives interrupt `number` of kind `index` its eventfd, or takes it away.
+    pub fn set_trigger(&self, index: Index, number: usize, trigger: Option<OwnedFd>) {
+        if index == Index::Intx {
+            let mut line = lock(&self.line);
+            line.trigger = trigger;
+            line.masked = false;
+            line.look();
+        } else if let Some(vector) = self.vector(index, number) {
+            lock(vector).set(trigger);
+        }
+    }
+
+    /// Fires interrupt `number` of kind `index` on the VMM's own wish.
+    pub fn fire(&self, index: Index, number: usize) {
+        if index == Index::Intx {
+            let mut line = lock(&self.line);
+            if !line.masked {
+                line.masked = line.trigger.as_ref().is_some_and(write);
+            }
+        } else if let Some(vector) = self.vector(index, number) {
+            lock(vector).fire();
+        }
+    }
+
+    /// Takes all eventfds of kind `index` away.
+    pub fn disable(&self, index: Index) {
+        if index == Index::Intx {
+            let mut line = lock(&self.line);
+            (line.trigger, line.resample, line.masked) = (None, None, false);
+        }
+        for number in 0..self.count(index) {
+            if let Some(vector) = self.vector(index, number) {
+                *lock(vector) = Vector::default();
+            }
+        }
+    }
+
+    /// Masks the interrupt pin.
+    pub fn mask(&self) {
+        lock(&self.line).masked = true;
+    }
+
+    /// Unmasks the interrupt pin: also the end of an interrupt. True if the level is still up and the
+    /// eventfd was written again.
+    pub fn unmask(&self) -> bool {
+        let mut line = lock(&self.line);
+        line.masked = false;
+        line.look()
+    }
+
+    /// Sets the eventfd by which the end of an interrupt is told.
+    pub fn set_resample(&self, resample: Option<OwnedFd>) {
+        lock(&self.line).resample = resample.map(Arc::new);
+    }
+
+    /// That eventfd. Whoever reads it calls [`unmask`](Interrupts::unmask).
+    pub fn resample(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.line).resample.clone()
+    }
+
+    /// Which kind the guest has turned on: from its configuration space.
+    pub fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+        let mut line = lock(&self.line);
+        line.unused = mode != Mode::Intx;
+        line.look();
+    }
+
+    /// Whether the guest has switched the pin off in its command register.
+    pub fn set_intx_disabled(&self, disabled: bool) {
+        let mut line = lock(&self.line);
+        line.disabled = disabled;
+        line.look();
+    }
+
+    /// The function is reset: nothing pends. Eventfds and what they wait for stay.
+    pub fn reset(&self) {
+        self.set_level(false);
+        for vector in self.msi.iter().chain(&self.msix) {
+            lock(vector).pending = false;
+        }
+    }
+
+    /// The VMM is gone: everything it gave is closed.
+    pub fn disconnect(&self) {
+        for index in [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request] {
+            self.disable(index);
+        }
+        self.reset();
+    }
+
+    fn vector(&self, index: Index, number: usize) -> Option<&Mutex<Vector>> {
+        match index {
+            Index::Msi => self.msi.get(number),
+            Index::Msix => self.msix.get(number),
+            Index::Error => (number == 0).then_some(&self.error),
+            Index::Request => (number == 0).then_some(&self.request),
+            Index::Intx => None,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change under these locks is a single store: a panic leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds one to an eventfd. A full counter (EAGAIN) is as good: the guest is more than informed.
+fn write(fd: &OwnedFd) -> bool {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{eventfd, EventfdFlags};
+
+    /// An eventfd, and how often it was written since the last look.
+    struct Ear(OwnedFd);
+
+    impl Ear {
+        fn new() -> Ear {
+            Ear(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())
+        }
+
+        fn mouth(&self) -> Option<OwnedFd> {
+            Some(self.0.try_clone().unwrap())
+        }
+
+        fn heard(&self) -> u64 {
+            let mut count = [0; 8];
+            rustix::io::read(&self.0, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        }
+    }
+
+    #[test]
+    fn a_level_is_told_once_until_the_end_of_interrupt() {
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 0));
+        assert!(!irq.set_level(true));
+        irq.set_trigger(Index::Intx, 0, ear.mouth());
+        assert_eq!(ear.heard(), 1, "the level was up before the eventfd came");
+        assert!(!irq.set_level(true));
+        // End of interrupt while the level is up: again.
+        assert!(irq.unmask());
+        assert_eq!(ear.heard(), 1);
+        // The level falls, and the end of interrupt changes nothing; the next rise is told.
+        assert!(!irq.set_level(false) && !irq.unmask());
+        assert!(irq.set_level(true));
+        assert_eq!(ear.heard(), 1);
+    }
+
+    #[test]
+    fn the_order_in_which_qemu_sets_intx_up() {
+        let (ear, end, irq) = (Ear::new(), Ear::new(), Interrupts::new(true, 0, 0));
+        irq.set_trigger(Index::Intx, 0, ear.mouth());
+        irq.mask();
+        irq.set_resample(end.mouth());
+        assert!(!irq.set_level(true), "masked");
+        assert!(irq.unmask());
+        assert_eq!(ear.heard(), 1);
+        assert!(irq.resample().is_some());
+        irq.disable(Index::Intx);
+        assert!(irq.resample().is_none() && !irq.unmask());
+    }
+
+    #[test]
+    fn nothing_passes_a_pin_that_the_guest_has_switched_off() {
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 1));
+        irq.set_trigger(Index::Intx, 0, ear.mouth());
+        irq.set_intx_disabled(true);
+        assert!(!irq.set_level(true));
+        irq.set_mode(Mode::Msix);
+        irq.set_intx_disabled(false);
+        assert_eq!(ear.heard(), 0);
+        irq.set_mode(Mode::Intx);
+        assert_eq!(ear.heard(), 1);
+    }
+
+    #[test]
+    fn messages_wait_for_their_eventfd() {
+        let (ear, irq) = (Ear::new(), Interrupts::new(false, 1, 2));
+        assert!(!irq.message(0), "INTx mode");
+        irq.set_mode(Mode::Msix);
+        assert!(!irq.message(1) && !irq.message(2));
+        assert!(irq.is_pending(1) && !irq.is_pending(0) && !irq.is_pending(2));
+        irq.set_trigger(Index::Msix, 1, ear.mouth());
+        assert!(!irq.is_pending(1));
+        assert_eq!(ear.heard(), 1);
+        assert!(irq.message(1) && irq.message(1));
+        assert_eq!(ear.heard(), 2);
+        irq.set_trigger(Index::Msix, 1, None);
+        assert!(!irq.message(1));
+        irq.reset();
+        irq.set_trigger(Index::Msix, 1, ear.mouth());
+        assert_eq!(ear.heard(), 0, "a reset forgets what was pending");
+        irq.disconnect();
+        assert!(!irq.message(1));
+    }
+}

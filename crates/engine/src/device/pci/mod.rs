@@ -1,0 +1,168 @@
+//! PCI functions: what every emulated PCI device has in common, whatever transport carries it.
+//!
+//! Theory of operation. A device model implements [`PciDevice`]: registers behind regions, a
+//! [`ConfigSpace`] and [`Interrupts`]. A transport (today `transport::vfio_user`) owns the conversation with
+//! the VMM, serves configuration space out of `ConfigSpace`, and calls the model for everything else. The
+//! model never sees a message, the transport never sees a register.
+//!
+//! **Who runs where.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or
+//! the control plane where the method says so, never an I/O core. The transport holds a lock around each
+//! call, so `&mut self` is meant literally. What runs on I/O cores are the queues that the model gives to the
+//! [`Scheduler`](crate::port::Scheduler) and to its [`Port`](crate::port::Port); they share with the model
+//! what the model chose to share: usually an `Arc` with atomics, the [`SharedPages`] whose words the guest
+//! writes without a trap, and the [`Interrupts`]. To change anything else about a running queue the model
+//! takes it back (`Scheduler::take_back`, `Port::swap_egress`), changes it and serves it again: that is the
+//! quiescent point that memory going away needs. Calls should take microseconds, not milliseconds: a vCPU
+//! stands still while it waits for the answer.
+//!
+//! **Interrupts** go from an I/O core straight to the guest: [`Interrupts::message`] and
+//! [`Interrupts::set_level`] take one mutex that nobody else holds for long, and write one eventfd.
+
+mod config;
+mod interrupts;
+
+use std::sync::Arc;
+
+pub use config::{Command, ConfigSpace, Identity, MsixPlace};
+pub use interrupts::{Index, Interrupts, Mode};
+
+use crate::fault::Fault;
+use crate::mem::{GuestMap, SharedPages};
+use crate::port::QueueStatus;
+
+/// Number of regions: six BARs and the ROM. The configuration space is not one of them.
+pub const REGIONS: usize = 7;
+/// The region number of the expansion ROM.
+pub const ROM: usize = 6;
+
+/// How a region is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Memory below 4 GiB.
+    Memory32,
+    /// Memory anywhere; takes this BAR and the next one, which must be absent.
+    Memory64,
+    /// I/O ports.
+    Io,
+    /// The expansion ROM (region 6 only): memory that is read, not written.
+    Rom,
+}
+
+/// One BAR or the ROM.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// How it is reached.
+    pub space: Space,
+    /// Bytes: a power of two, at least 16 (memory) or 4 (I/O).
+    pub size: u64,
+    /// The pages of it that the guest may map and then reaches without a trap.
+    pub shared: Option<Shared>,
+}
+
+/// Pages of a region that the guest may map.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The memory behind them. Byte 0 of it stands for byte 0 of the region, so it reaches at least to the
+    /// end of the last area; what lies between areas is never touched and costs nothing.
+    pub pages: Arc<SharedPages>,
+    /// The areas, in bytes from the region's start; page-aligned, in order, not overlapping.
+    pub areas: Vec<Area>,
+}
+
+/// A stretch of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// First byte, from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A device model. See the module's words on who runs where.
+pub trait PciDevice: Send {
+    /// BARs 0 to 5 and the ROM; `None` where there is none. Asked once, before anything else.
+    fn regions(&self) -> [Option<Region>; REGIONS];
+
+    /// Its configuration space. The transport serves it; the model may look at it and, in its own calls,
+    /// change it.
+    fn config(&mut self) -> &mut ConfigSpace;
+
+    /// Its interrupts: the same object for the device's whole life.
+    fn interrupts(&self) -> &Arc<Interrupts>;
+
+    /// A read of `data.len()` bytes at `offset` of region `region`. `data` is zeroed. The access is 1, 2 or 4
+    /// bytes long, aligned to its length and inside the region; what the guest did in other shapes arrives in
+    /// pieces, in order. Shared areas are read this way, too, when the VMM has no mapping of them.
+    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]);
+
+    /// A write, of the same shapes as a read.
+    fn write(&mut self, region: usize, offset: u64, data: &[u8]);
+
+    /// The guest changed what the device may do: without [`Command::MASTER`] it must not touch guest memory.
+    fn command_changed(&mut self, command: Command);
+
+    /// Guest memory is now what `map` says, and nothing else. When this returns, no queue of the device holds
+    /// an earlier map: take the queues back, give them this one, serve them again. A queue whose ring is not
+    /// in the new map stops.
+    fn dma_changed(&mut self, map: Arc<GuestMap>);
+
+    /// Back to the state after power on: queues taken back and dropped, registers at their reset values,
+    /// shared pages zeroed. The map stays. The configuration space and the interrupts have been reset before.
+    fn reset(&mut self);
+
+    /// A queue left `fault` in the port: take the queues back. The device may start again when the guest
+    /// resets it; whoever starts queues again clears the port's fault first.
+    fn faulted(&mut self, fault: Fault);
+
+    /// The VMM is gone: as `reset`, and nobody is there to interrupt. `dma_changed` with an empty map follows.
+    fn detached(&mut self);
+
+    /// Puts the carrier up or down. Called from the control plane.
+    fn set_link(&mut self, up: bool);
+
+    /// Its queues, for `show`. Called from the control plane.
+    fn queues(&self) -> Vec<QueueStatus>;
+
+    /// What the driver has turned on, for `show`. Called from the control plane.
+    fn features(&self) -> Vec<String>;
+}
+
+/// Reads configuration space for the guest. Bytes beyond its end read as zero.
+pub fn read_config(device: &mut dyn PciDevice, offset: u64, data: &mut [u8]) {
+    let level = device.interrupts().level();
+    let config = device.config();
+    config.set_interrupt_status(level);
+    config.read(offset, data);
+}
+
+/// Writes configuration space for the guest and lets the device know what came of it.
+pub fn write_config(device: &mut dyn PciDevice, offset: u64, data: &[u8]) {
+    let config = device.config();
+    let before = config.command();
+    let function_reset = config.write(offset, data);
+    if function_reset {
+        reset(device);
+        return;
+    }
+    follow_config(device, before);
+}
+
+/// Resets the function: configuration space, interrupts, device.
+pub fn reset(device: &mut dyn PciDevice) {
+    let config = device.config();
+    let before = config.command();
+    config.reset();
+    device.interrupts().reset();
+    device.reset();
+    follow_config(device, before);
+}
+
+fn follow_config(device: &mut dyn PciDevice, before: Command) {
+    let config = device.config();
+    let (command, mode) = (config.command(), config.interrupt_mode());
+    device.interrupts().set_mode(mode);
+    device.interrupts().set_intx_disabled(command.has(Command::INTX_DISABLE));
+    if command != before {
+        device.command_changed(command);
+    }
+}

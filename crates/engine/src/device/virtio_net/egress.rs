@@ -1,0 +1,310 @@
+//! The guest's receive ring: frames in, chains filled.
+//!
+//! Each frame gets the network header and its bytes: the head from private memory, the rest copied from
+//! the sender's buffers. With MRG_RXBUF a frame may fill several chains (virtio 1.2 §5.1.6.4); without,
+//! one chain must hold it. Nothing is visible to the guest until the whole batch is published.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use sidecore_abi::virtio::{features, NET_HDR_LEN};
+
+use super::ingress::{header_len, HEADER_LEN, MAX_FRAME};
+use crate::fault::Fault;
+use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH};
+use crate::mem::{Piece, Pieces};
+use crate::port::{DropReason, EgressQueue, Outcome, Port};
+use crate::virtq::{Access, Position, Queue};
+
+/// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).
+const PLAIN: [u8; NET_HDR_LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// A guest's receive ring.
+pub struct EgressRing {
+    port: Arc<Port>,
+    queue: Queue,
+    header_len: u32,
+    mergeable: bool,
+    pieces: Pieces,
+    /// The same as they were taken, for the dirty log: writing moves the beginnings of those above. Only while
+    /// pages are logged.
+    whole: Option<Pieces>,
+    /// Bytes written into each taken chain, up to `filled`.
+    lens: Box<[u32]>,
+    filled: usize,
+    taken: usize,
+    asked: usize,
+    /// Size of the chain used last: how many chains a long frame will take is guessed from it.
+    usual: u32,
+    stopped: bool,
+}
+
+impl EgressRing {
+    /// The ring `queue` of `port`, with the features that were negotiated.
+    pub fn new(port: Arc<Port>, queue: Queue, feature_bits: u64) -> EgressRing {
+        let whole = queue.logs().then(|| Pieces::new(BATCH_PIECES));
+        EgressRing {
+            port,
+            queue,
+            whole,
+            header_len: header_len(feature_bits),
+            mergeable: feature_bits & features::NET_MRG_RXBUF != 0,
+            pieces: Pieces::new(BATCH_PIECES),
+            lens: vec![0; MAX_BATCH].into(),
+            filled: 0,
+            taken: 0,
+            asked: 0,
+            usual: 1526,
+            stopped: false,
+        }
+    }
+
+    /// Where the ring stands.
+    pub fn position(&self) -> Position {
+        self.queue.position()
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        self.port.fault.set(fault);
+    }
+
+    /// How many chains a frame will probably take.
+    #[inline]
+    fn guess(&self, frame: &Frame) -> usize {
+        if self.mergeable && frame.len > self.usual {
+            (frame.len / self.usual.max(64)) as usize + 1
+        } else {
+            1
+        }
+    }
+
+    /// Publishes the filled chains and takes as many as `picks` may need, but at least `least`. Fewer are
+    /// taken (`taken < asked`) only if the ring has no more.
+    fn refill(&mut self, batch: &Batch, picks: &[u16], least: usize, outcome: &mut Outcome) {
+        self.publish(outcome);
+        let mut want = 0;
+        for &pick in picks {
+            want += self.guess(&batch.frames()[usize::from(pick)]);
+            if want >= MAX_BATCH {
+                break;
+            }
+        }
+        self.asked = want.max(least).min(MAX_BATCH);
+        self.pieces.clear();
+        match self.queue.take(Access::Write, self.asked, &mut self.pieces) {
+            Ok(n) => self.taken = n,
+            Err(fault) => {
+                self.taken = 0;
+                self.stop(fault);
+            }
+        }
+        if let Some(whole) = &mut self.whole {
+            whole.clear();
+            for piece in self.pieces.range(0, self.pieces.len()) {
+                // Both lists have the same room.
+                let _ = whole.push(*piece);
+            }
+        }
+    }
+
+    fn publish(&mut self, outcome: &mut Outcome) {
+        if self.filled == 0 {
+            return;
+        }
+        if let Some(whole) = &self.whole {
+            for (chain, len) in self.queue.taken().iter().zip(&self.lens[..self.filled]) {
+                let pieces = whole.range(chain.start as usize, usize::from(chain.count));
+                self.queue.log_written(pieces, *len);
+            }
+        }
+        let lens = &self.lens;
+        if self.queue.complete(self.filled, |i| lens[i]) {
+            outcome.interrupts += 1;
+        }
+        self.filled = 0;
+        self.taken = 0;
+        if self.queue.is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+    }
+
+    /// Copies one frame into the next chain if both are as nearly all are: no offloads, one piece that
+    /// takes all. False: it is something else, and nothing has been done.
+    #[inline]
+    fn fill_plain(&mut self, frame: &Frame, body: &[Piece]) -> bool {
+        let Some(chain) = self.queue.taken().get(self.filled) else { return false };
+        let Some(to) = self.pieces.get_mut(chain.start as usize) else { return false };
+        let need = frame.len + HEADER_LEN;
+        // A chain may have no piece at all (buffers of no length): then this place is the next chain's.
+        if chain.count == 0 || self.header_len != HEADER_LEN || !frame.offload.is_none() {
+            return false;
+        }
+        if to.len() < need as usize || !to.write_array(&PLAIN) {
+            return false;
+        }
+        to.advance(NET_HDR_LEN);
+        to.write(&frame.head[..frame.head_len()]);
+        if !body.is_empty() {
+            to.advance(HEAD);
+            for piece in body {
+                let n = to.write_from(piece);
+                to.advance(n);
+            }
+        }
+        self.usual = chain.len;
+        self.lens[self.filled] = need;
+        self.filled += 1;
+        true
+    }
+
+    /// Copies any frame into the next chains.
+    #[inline(never)]
+    fn fill(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Shortage> {
+        let Some(chain) = self.queue.taken().get(self.filled) else { return Err(Shortage::Chains) };
+        let need = frame.len + self.header_len;
+        if chain.len < need {
+            return self.fill_several(frame, body, need);
+        }
+        self.usual = chain.len;
+        let mut to = Cursor { list: self.pieces.range_mut(chain.start as usize, usize::from(chain.count)) };
+        to.write(&frame.offload.to_bytes(1)[..self.header_len as usize]);
+        to.write(&frame.head[..frame.head_len()]);
+        for piece in body {
+            to.copy(*piece);
+        }
+        self.lens[self.filled] = need;
+        self.filled += 1;
+        Ok(())
+    }
+
+    /// A frame that is longer than the next chain.
+    #[cold]
+    fn fill_several(&mut self, frame: &Frame, body: &[Piece], need: u32) -> Result<(), Shortage> {
+        if !self.mergeable {
+            return Err(Shortage::TooSmall);
+        }
+        let chains = &self.queue.taken()[self.filled..self.taken];
+        let mut room = 0u32;
+        let mut count = 0usize;
+        while room < need {
+            let Some(chain) = chains.get(count) else { return Err(Shortage::Chains) };
+            if (chain.len as usize) < NET_HDR_LEN {
+                return Err(Shortage::TooSmall);
+            }
+            self.lens[self.filled + count] = chain.len.min(need - room);
+            room = room.saturating_add(chain.len);
+            count += 1;
+        }
+        // The pieces of successive chains stand in a row, so one cursor runs through them all.
+        let first = chains[0];
+        let pieces: usize = chains[..count].iter().map(|chain| usize::from(chain.count)).sum();
+        let mut to = Cursor { list: self.pieces.range_mut(first.start as usize, pieces) };
+        let buffers = u16::try_from(count).unwrap_or(u16::MAX);
+        to.write(&frame.offload.to_bytes(buffers)[..self.header_len as usize]);
+        to.write(&frame.head[..frame.head_len()]);
+        for piece in body {
+            to.copy(*piece);
+        }
+        self.usual = first.len;
+        self.filled += count;
+        Ok(())
+    }
+}
+
+/// Why a frame was not filled in.
+enum Shortage {
+    /// The chains that were taken are used up; the ring may hold more.
+    Chains,
+    /// The receiver's buffer cannot hold the frame.
+    TooSmall,
+}
+
+impl EgressQueue for EgressRing {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        let mut done = 0;
+        if !self.stopped {
+            self.refill(batch, picks, 1, outcome);
+        }
+        while let Some(&pick) = picks.get(done) {
+            if self.stopped || self.taken == 0 {
+                let reason = if self.stopped { DropReason::RingBroken } else { DropReason::RingFull };
+                outcome.dropped_all(&picks[done..], reason);
+                break;
+            }
+            let frame = &batch.frames()[usize::from(pick)];
+            if self.fill_plain(frame, batch.body(frame)) {
+                outcome.delivered(frame.len);
+                done += 1;
+                continue;
+            }
+            match self.fill(frame, batch.body(frame)) {
+                Ok(()) => outcome.delivered(frame.len),
+                Err(Shortage::TooSmall) => outcome.dropped(pick, DropReason::BufferTooSmall),
+                Err(Shortage::Chains) if self.filled > 0 => {
+                    self.refill(batch, &picks[done..], 1, outcome);
+                    continue;
+                }
+                // From here on nothing has been filled since the ring was asked.
+                Err(Shortage::Chains) if self.taken < self.asked => {
+                    outcome.dropped(pick, DropReason::RingFull)
+                }
+                Err(Shortage::Chains) if self.asked == MAX_BATCH => {
+                    outcome.dropped(pick, DropReason::BufferTooSmall);
+                }
+                Err(Shortage::Chains) => {
+                    let least = 2 * self.asked;
+                    self.refill(batch, &picks[done..], least, outcome);
+                    continue;
+                }
+            }
+            done += 1;
+        }
+        self.publish(outcome);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+const _: () = assert!(MAX_FRAME as usize + NET_HDR_LEN <= MAX_BATCH * 1024);
+
+/// Writes through a list of pieces.
+struct Cursor<'a> {
+    list: &'a mut [Piece],
+}
+
+impl Cursor<'_> {
+    #[inline]
+    fn write(&mut self, mut from: &[u8]) {
+        while let Some(first) = self.list.first_mut() {
+            let n = first.write(from);
+            first.advance(n);
+            from = &from[n..];
+            if from.is_empty() {
+                return;
+            }
+            self.next();
+        }
+    }
+
+    #[inline]
+    fn copy(&mut self, mut from: Piece) {
+        while let Some(first) = self.list.first_mut() {
+            let n = first.write_from(&from);
+            first.advance(n);
+            from.advance(n);
+            if from.is_empty() {
+                return;
+            }
+            self.next();
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        let list = std::mem::take(&mut self.list);
+        self.list = &mut list[1..];
+    }
+}

@@ -1,0 +1,197 @@
+//! The guest's transmit ring: chains in, frames out.
+//!
+//! Each chain is the network header (virtio 1.2 §5.1.6) and a frame, cut anywhere. Header and first 64
+//! bytes are read once into private memory; what follows stays where it is. The chains are given back
+//! when the batch has been delivered.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
+
+use super::features::host_offloads;
+use crate::fault::Fault;
+use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
+use crate::mem::gather;
+use crate::port::{DropReason, IngressQueue, Port, Tally};
+use crate::virtq::{Access, Chain, Position, Queue};
+use crate::wire::offload::{Offload, Offloads};
+
+/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
+pub(super) const MAX_FRAME: u32 = 65_535 + 14 + 8;
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: u32 = 14;
+
+/// Bytes of the network header with `num_buffers`.
+pub(super) const HEADER_LEN: u32 = 12;
+const HEADER_LEN_LEGACY: u32 = 10;
+const _: () = assert!(HEADER_LEN as usize == NET_HDR_LEN && HEADER_LEN_LEGACY as usize == NET_HDR_LEN_LEGACY);
+
+/// Bytes of the network header under these features (virtio 1.2 §5.1.6.1).
+pub(super) fn header_len(feature_bits: u64) -> u32 {
+    if feature_bits & (features::VERSION_1 | features::NET_MRG_RXBUF) != 0 {
+        HEADER_LEN
+    } else {
+        HEADER_LEN_LEGACY
+    }
+}
+
+/// A guest's transmit ring.
+pub struct IngressRing {
+    port: Arc<Port>,
+    queue: Queue,
+    kick: Option<OwnedFd>,
+    header_len: u32,
+    allowed: Offloads,
+    taken: usize,
+    stopped: bool,
+}
+
+impl IngressRing {
+    /// The ring `queue` of `port`, with the features that were negotiated.
+    pub fn new(port: Arc<Port>, queue: Queue, kick: Option<OwnedFd>, feature_bits: u64) -> IngressRing {
+        IngressRing {
+            port,
+            queue,
+            kick,
+            header_len: header_len(feature_bits),
+            allowed: host_offloads(feature_bits),
+            taken: 0,
+            stopped: false,
+        }
+    }
+
+    /// Where the ring stands.
+    pub fn position(&self) -> Position {
+        self.queue.position()
+    }
+
+    /// The eventfd of its kicks, for a ring that is built anew.
+    pub fn into_kick(self) -> Option<OwnedFd> {
+        self.kick
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        self.port.fault.set(fault);
+    }
+
+    /// Describes one chain as the next frame of `batch` if it is as nearly all are: header and head in the
+    /// first piece, no offloads. False: it is something else, and nothing has been done.
+    #[inline]
+    fn describe_plain(&self, chain: &Chain, batch: &mut Batch) -> bool {
+        let Some((frame, pieces)) = batch.next_frame() else { return false };
+        let Some(first) = pieces.get_mut(chain.start as usize) else { return false };
+        let len = chain.len.wrapping_sub(HEADER_LEN);
+        let head_len = (len as usize).min(HEAD);
+        let odd = first.len() < NET_HDR_LEN + head_len || !(MIN_FRAME..=MAX_FRAME).contains(&len);
+        if odd || self.header_len != HEADER_LEN {
+            return false;
+        }
+        // Without flags and type the header says nothing more (virtio 1.2 §5.1.6.2).
+        if first.read_array::<2>() != Some([0, 0]) {
+            return false;
+        }
+        first.advance(NET_HDR_LEN);
+        first.read(&mut frame.head[..head_len]);
+        first.advance(head_len);
+        let used_up = u16::from(first.is_empty());
+        frame.len = len;
+        frame.piece = chain.start + u32::from(used_up);
+        frame.pieces = chain.count - used_up;
+        frame.offload = Offload::NONE;
+        batch.commit_plain();
+        true
+    }
+
+    /// Describes any chain as the next frame of `batch`, and adds it unless it has to be dropped.
+    #[inline(never)]
+    fn describe(&self, chain: Chain, batch: &mut Batch) -> Result<(), DropReason> {
+        // `fetch` has checked that the chain holds a header.
+        let len = chain.len - self.header_len;
+        if len < MIN_FRAME {
+            return Err(DropReason::TooShort);
+        }
+        if len > MAX_FRAME {
+            return Err(DropReason::TooLong);
+        }
+        // `take` is never asked for more chains than a batch has frames.
+        let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
+        let list = pieces.range_mut(chain.start as usize, usize::from(chain.count));
+        let mut header = [0u8; NET_HDR_LEN];
+        let at = gather(list, 0, &mut header[..self.header_len as usize]);
+        frame.len = len;
+        let head_len = frame.head_len();
+        let at = gather(list, at, &mut frame.head[..head_len]);
+        #[expect(clippy::cast_possible_truncation, reason = "at is at most MAX_PIECES")]
+        {
+            frame.piece = chain.start + at as u32;
+            frame.pieces = chain.count - at as u16;
+        }
+        frame.offload = Offload::NONE;
+        if header[..2] != [0, 0] {
+            frame.offload = self.offload(&header, frame)?;
+        }
+        batch.commit();
+        Ok(())
+    }
+
+    #[cold]
+    fn offload(&self, header: &[u8; NET_HDR_LEN], frame: &Frame) -> Result<Offload, DropReason> {
+        Offload::parse(header, &frame.head[..frame.head_len()], frame.len as usize, self.allowed)
+            .map_err(|_| DropReason::BadOffload)
+    }
+}
+
+impl IngressQueue for IngressRing {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        if self.stopped {
+            return;
+        }
+        match self.queue.take(Access::Read, MAX_BATCH, &mut batch.pieces) {
+            Ok(n) => self.taken = n,
+            Err(fault) => return self.stop(fault),
+        }
+        let mut good = 0;
+        for chain in self.queue.taken() {
+            if !self.describe_plain(chain, batch) {
+                if chain.len < self.header_len {
+                    break;
+                }
+                if let Err(reason) = self.describe(*chain, batch) {
+                    tally.drops.add(reason, 1);
+                }
+            }
+            good += 1;
+            tally.bytes += u64::from(chain.len - self.header_len);
+        }
+        tally.frames += good as u64;
+        if good < self.taken {
+            self.taken = good;
+            return self.stop(Fault::NoHeader);
+        }
+        if self.queue.is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+    }
+
+    fn release(&mut self, tally: &mut Tally) {
+        if self.queue.complete_read(self.taken) {
+            tally.interrupts += 1;
+        }
+        self.taken = 0;
+    }
+
+    fn want_kicks(&mut self, on: bool) -> bool {
+        !self.stopped && self.queue.want_kicks(on)
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().map(AsFd::as_fd)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}

@@ -1,0 +1,263 @@
+//! The control side of the network device: which rings exist, who serves them, what was negotiated.
+
+use std::any::Any;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidecore_abi::virtio::features as bit;
+
+use super::{features, EgressRing, IngressRing};
+use crate::device::{NetworkControl, VirtioDevice};
+use crate::frame::Batch;
+use crate::port::{IngressQueue, Port, QueueKey, Scheduler, Tally, MAX_QUEUES};
+use crate::virtq::{Position, Queue, RingConfig, RingConfigError};
+
+/// What an operator can choose of a virtio-net device.
+#[derive(Clone, Debug, Default)]
+pub struct NetConfig {
+    /// Queue pairs that the guest may use, 1 to [`MAX_QUEUES`].
+    pub queue_pairs: usize,
+    /// Names of features not to offer.
+    pub features_off: Vec<String>,
+    /// The guest's MAC address, if it is ours to say. Most VMMs insist on saying it themselves.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// Why a device cannot be made as configured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetConfigError {
+    /// Too few or too many queue pairs.
+    #[error("queues: {0} queue pairs are not possible; allowed are 1 to {MAX_QUEUES}")]
+    QueuePairs(usize),
+    /// A feature that does not exist.
+    #[error("{0}")]
+    Feature(String),
+    /// A group address, or the address of nobody.
+    #[error("mac: a guest's address must be neither zero nor a group address")]
+    Mac,
+}
+
+/// A virtio-net device behind a port.
+pub struct VirtioNet {
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    offered: u64,
+    acked: u64,
+    mac: Option<[u8; 6]>,
+    ingress: Vec<Option<QueueKey>>,
+    egress: Vec<bool>,
+}
+
+/// Longest wait for an I/O core to pass an announcement on.
+const ANNOUNCE_WAIT: Duration = Duration::from_secs(1);
+/// The smallest MTU of virtio 1.2 §5.1.4.1 and the largest that an Ethernet port here carries.
+const MTUS: std::ops::RangeInclusive<u64> = 68..=65_535;
+
+impl VirtioNet {
+    /// A device behind `port`, whose ingress queues `scheduler` serves.
+    ///
+    /// # Errors
+    /// What of the configuration is not possible.
+    pub fn new(
+        config: &NetConfig,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> Result<VirtioNet, NetConfigError> {
+        if !(1..=MAX_QUEUES).contains(&config.queue_pairs) {
+            return Err(NetConfigError::QueuePairs(config.queue_pairs));
+        }
+        if config.mac.is_some_and(|mac| mac[0] & 1 == 1 || mac == [0; 6]) {
+            return Err(NetConfigError::Mac);
+        }
+        let mut offered = features::offered(&config.features_off).map_err(NetConfigError::Feature)?;
+        if config.mac.is_none() {
+            // They live in the configuration space, which we fill only if we have an address to put there.
+            offered &= !(bit::NET_MAC | bit::NET_SPEED_DUPLEX);
+        }
+        if config.queue_pairs == 1 {
+            offered &= !bit::NET_MQ;
+        }
+        Ok(VirtioNet {
+            port,
+            scheduler,
+            offered,
+            acked: 0,
+            mac: config.mac,
+            ingress: vec![None; config.queue_pairs],
+            egress: vec![false; config.queue_pairs],
+        })
+    }
+}
+
+impl VirtioDevice for VirtioNet {
+    fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    fn features(&self) -> u64 {
+        self.offered
+    }
+
+    fn feature_names(&self, word: u64) -> Vec<String> {
+        features::names(word)
+    }
+
+    fn rings(&self) -> usize {
+        2 * self.ingress.len()
+    }
+
+    // Virtio 1.2 §5.1.2: receiveq1, transmitq1, receiveq2, …; the driver's receive queue is our egress.
+    fn ring_role(&self, index: usize) -> (usize, &'static str) {
+        (index / 2, if index % 2 == 0 { "egress" } else { "ingress" })
+    }
+
+    fn set_features(&mut self, word: u64) {
+        self.acked = word;
+        self.port.set_accepts(features::guest_offloads(word));
+    }
+
+    fn start_ring(
+        &mut self,
+        index: usize,
+        config: RingConfig,
+        kick: Option<OwnedFd>,
+    ) -> Result<(), RingConfigError> {
+        debug_assert!(index < self.rings());
+        let features = config.features;
+        let queue = Queue::new(config)?;
+        let pair = index / 2;
+        if index % 2 == 0 {
+            let ring = EgressRing::new(Arc::clone(&self.port), queue, features);
+            self.port.swap_egress(pair, Some(Box::new(ring)));
+            self.egress[pair] = true;
+        } else {
+            let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features);
+            self.ingress[pair] = Some(self.scheduler.serve(&self.port, Box::new(ring)));
+        }
+        Ok(())
+    }
+
+    fn stop_ring(&mut self, index: usize) -> Option<Position> {
+        let pair = index / 2;
+        if index % 2 == 0 {
+            if !std::mem::take(self.egress.get_mut(pair)?) {
+                return None;
+            }
+            let ring = self.port.swap_egress(pair, None)?.into_any().downcast::<EgressRing>().ok()?;
+            Some(ring.position())
+        } else {
+            let key = self.ingress.get_mut(pair)?.take()?;
+            let ring = self.scheduler.take_back(key)?.into_any().downcast::<IngressRing>().ok()?;
+            Some(ring.position())
+        }
+    }
+
+    /// `struct virtio_net_config`, virtio 1.2 §5.1.4.
+    fn config_space(&self) -> Option<Vec<u8>> {
+        /// `status`: the link is up.
+        const LINK_UP: u16 = 1;
+        /// Mb/s. What a software port can do depends on the host; drivers want a number for bonding.
+        const SPEED: u32 = 10_000;
+        const DUPLEX_FULL: u8 = 1;
+        let mac = self.mac?;
+        let pairs = u16::try_from(self.ingress.len()).unwrap_or(1);
+        let mtu = u16::try_from(self.port.mtu()).unwrap_or(u16::MAX);
+        let mut space = mac.to_vec();
+        space.extend(LINK_UP.to_le_bytes());
+        space.extend(pairs.to_le_bytes());
+        space.extend(mtu.to_le_bytes());
+        space.extend(SPEED.to_le_bytes());
+        space.push(DUPLEX_FULL);
+        Some(space)
+    }
+
+    fn network(&mut self) -> Option<&mut dyn NetworkControl> {
+        Some(self)
+    }
+}
+
+impl NetworkControl for VirtioNet {
+    fn set_mtu(&mut self, mtu: u64) -> Result<(), String> {
+        match u32::try_from(mtu) {
+            Ok(bytes) if MTUS.contains(&mtu) => {
+                self.port.set_mtu(bytes);
+                Ok(())
+            }
+            _ => Err(format!(
+                "an MTU of {mtu} is not possible; allowed are {} to {}",
+                MTUS.start(),
+                MTUS.end()
+            )),
+        }
+    }
+
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+        if mac[0] & 1 == 1 || mac == [0; 6] {
+            return Err("the address to announce is zero or a group address".to_owned());
+        }
+        let (sent, done) = sync_channel(1);
+        let frame = Some(rarp(mac));
+        let key = self.scheduler.serve(&self.port, Box::new(Announcement { frame, sent }));
+        let result = done.recv_timeout(ANNOUNCE_WAIT);
+        self.scheduler.take_back(key);
+        result.map_err(|_| format!("no I/O core took the announcement within {ANNOUNCE_WAIT:?}"))
+    }
+}
+
+impl Drop for VirtioNet {
+    fn drop(&mut self) {
+        for index in 0..self.rings() {
+            self.stop_ring(index);
+        }
+    }
+}
+
+/// A reverse ARP request of `mac` about itself (RFC 903), padded to the shortest Ethernet frame: nobody
+/// answers it, but every switch on its way learns where `mac` is.
+fn rarp(mac: [u8; 6]) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[0..6].fill(0xff);
+    frame[6..12].copy_from_slice(&mac);
+    // EtherType RARP; Ethernet, IPv4, their address lengths; operation 3, "request reverse".
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(&mac);
+    frame[32..38].copy_from_slice(&mac);
+    frame
+}
+
+/// An ingress queue with one frame in its life.
+struct Announcement {
+    frame: Option<[u8; 60]>,
+    sent: SyncSender<()>,
+}
+
+impl IngressQueue for Announcement {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        if let Some(frame) = self.frame.take() {
+            batch.push_short(&frame);
+            tally.frames += 1;
+            tally.bytes += frame.len() as u64;
+        }
+    }
+
+    fn release(&mut self, _: &mut Tally) {
+        if self.frame.is_none() {
+            // Fails if it was said before, or nobody waits any more.
+            let _ = self.sent.try_send(());
+        }
+    }
+
+    fn want_kicks(&mut self, _: bool) -> bool {
+        self.frame.is_some()
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}

@@ -1,0 +1,138 @@
+//! Faults: why a port was stopped. Set once by whoever notices (an I/O core in the middle of a batch,
+//! or the port's conversation), read by `show` and the log.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::event::{eventfd, EventfdFlags};
+
+/// What a guest or its VMM did that ended its port. Each has a name, so that nobody has to guess.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A ring's index runs ahead by more than its size.
+    #[error("index_jump: the available index moved by more than the queue size")]
+    IndexJump = 1,
+    /// A descriptor number beyond the table.
+    #[error("descriptor_out_of_range: a descriptor number is not below the queue size")]
+    DescriptorOutOfRange,
+    /// A chain that is longer than the queue, or loops.
+    #[error("chain_too_long: a descriptor chain is longer than its table or loops")]
+    ChainTooLong,
+    /// A buffer outside guest memory.
+    #[error("address_out_of_range: a buffer is not inside the memory that the VMM shares")]
+    AddressOutOfRange,
+    /// An indirect table that is empty, odd, too long or nested.
+    #[error(
+        "bad_indirect: an indirect descriptor table is empty, misaligned in length, nested or not negotiated"
+    )]
+    BadIndirect,
+    /// A readable buffer where a writable one belongs, or the reverse.
+    #[error("wrong_direction: a buffer is writable where it must be readable, or the reverse")]
+    WrongDirection,
+    /// A chain too short for the network header.
+    #[error("no_header: a chain is too short for the network header")]
+    NoHeader,
+    /// A frame of more bytes than any device may send.
+    #[error("frame_too_long: a chain describes a frame longer than 64 KiB and its headers")]
+    FrameTooLong,
+    /// The file behind guest memory was cut short.
+    #[error("memory_truncated: a memory file was cut short under us")]
+    MemoryTruncated,
+    /// A message that breaks the protocol; the log has the details.
+    #[error("bad_message: the VMM sent a message that breaks the protocol")]
+    BadMessage,
+    /// The host took the interface away.
+    #[error("interface_gone: the host's interface is gone or refuses to be read")]
+    InterfaceGone,
+    /// A register or descriptor of an emulated NIC was given an impossible value.
+    #[error("bad_register: a device register was given an impossible value")]
+    BadRegister,
+}
+
+const ALL: [Fault; 12] = [
+    Fault::IndexJump,
+    Fault::DescriptorOutOfRange,
+    Fault::ChainTooLong,
+    Fault::AddressOutOfRange,
+    Fault::BadIndirect,
+    Fault::WrongDirection,
+    Fault::NoHeader,
+    Fault::FrameTooLong,
+    Fault::MemoryTruncated,
+    Fault::BadMessage,
+    Fault::InterfaceGone,
+    Fault::BadRegister,
+];
+
+/// A place for the first fault of a port, with a descriptor that becomes readable when it is set.
+pub struct FaultCell {
+    code: AtomicU32,
+    event: OwnedFd,
+}
+
+impl FaultCell {
+    /// No fault yet.
+    pub fn new() -> std::io::Result<FaultCell> {
+        Ok(FaultCell {
+            code: AtomicU32::new(0),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Records `fault` unless an earlier one stands, and wakes whoever waits for it.
+    pub fn set(&self, fault: Fault) {
+        if self.code.compare_exchange(0, fault as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // Fails only when the counter is full, and then it is readable already.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The fault that stands.
+    pub fn get(&self) -> Option<Fault> {
+        let code = self.code.load(Ordering::Acquire);
+        ALL.into_iter().find(|fault| *fault as u32 == code)
+    }
+
+    /// Forgets it: the peer starts anew.
+    pub fn clear(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+        self.code.store(0, Ordering::Release);
+    }
+
+    /// Readable while a fault stands.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Fault {
+    /// The name alone, as it stands in `show` and in logs.
+    pub fn name(self) -> String {
+        let text = self.to_string();
+        text.split(':').next().unwrap_or_default().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_fault_stands() {
+        let cell = FaultCell::new().unwrap();
+        assert_eq!(cell.get(), None);
+        cell.set(Fault::BadIndirect);
+        cell.set(Fault::NoHeader);
+        assert_eq!(cell.get(), Some(Fault::BadIndirect));
+        assert_eq!(Fault::BadIndirect.name(), "bad_indirect");
+        cell.clear();
+        assert_eq!(cell.get(), None);
+        for fault in ALL {
+            cell.clear();
+            cell.set(fault);
+            assert_eq!(cell.get(), Some(fault));
+        }
+    }
+}

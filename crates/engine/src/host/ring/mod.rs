@@ -1,0 +1,101 @@
+//! Queues of a ring port: a native program's rings, as a switch sees them.
+//!
+//! What the program sends is ingress ([`RingIngress`]), what it receives is egress ([`RingEgress`]). How a program
+//! comes by its rings is `transport::ring`'s affair; what stands in their memory `ring`'s.
+
+mod egress;
+mod ingress;
+mod wake;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+pub use egress::RingEgress;
+pub use ingress::RingIngress;
+
+use crate::port::Port;
+use crate::ring::{ClientRx, ClientTx, Region, RingStats};
+use crate::wire::Offloads;
+
+/// What a program that has a header before its frames may ask of us and is given: netmap's headers know these.
+const OFFLOADS: Offloads = Offloads::from_bits(
+    Offloads::CSUM.bits()
+        | Offloads::TSO4.bits()
+        | Offloads::TSO6.bits()
+        | Offloads::ECN.bits()
+        | Offloads::UFO.bits(),
+);
+
+/// What all queues of a port have in common.
+#[derive(Debug, Default)]
+pub struct Traits {
+    header: AtomicU32,
+    down: AtomicBool,
+}
+
+impl Traits {
+    /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
+    #[inline]
+    pub fn header(&self) -> u32 {
+        self.header.load(Ordering::Relaxed)
+    }
+
+    /// Whether the operator has put the link down: frames are dropped in both directions.
+    #[inline]
+    pub fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Puts the link up or down, from the next batch on.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    /// Frames of `port` have a header of `bytes` bytes from the next batch on; false if there is no such header.
+    pub fn set_header(&self, bytes: u32, port: &Port) -> bool {
+        if !matches!(bytes, 0 | 10 | 12) {
+            return false;
+        }
+        self.header.store(bytes, Ordering::Relaxed);
+        port.set_accepts(if bytes == 0 { Offloads::NONE } else { OFFLOADS });
+        true
+    }
+}
+
+/// Both directions of one pair of rings, and what its client needs for them.
+pub struct RingPair {
+    /// Into the switch.
+    pub ingress: RingIngress,
+    /// Out of the switch.
+    pub egress: RingEgress,
+    /// The pipe that tells the client of slots it may send with.
+    pub wake_tx: OwnedFd,
+    /// The pipe that tells the client of slots it received.
+    pub wake_rx: OwnedFd,
+}
+
+impl RingPair {
+    /// The queues of ring pair `index` of `region`. Once for each pair of a region.
+    ///
+    /// # Errors
+    /// What the system says of making descriptors.
+    pub fn new(region: &Arc<Region>, index: u32, traits: &Arc<Traits>) -> io::Result<RingPair> {
+        let (tx, wake_tx) = wake::Wake::new()?;
+        let (rx, wake_rx) = wake::Wake::new()?;
+        let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(traits), tx)?;
+        let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), rx);
+        Ok(RingPair { ingress, egress, wake_tx, wake_rx })
+    }
+
+    /// What went wrong on the two so far: ingress, egress.
+    pub fn stats(&self) -> (Arc<RingStats>, Arc<RingStats>) {
+        (Arc::clone(self.ingress.stats()), Arc::clone(self.egress.stats()))
+    }
+
+    /// The eventfd by which the client kicks.
+    pub fn kick(&self) -> BorrowedFd<'_> {
+        self.ingress.kick()
+    }
+}

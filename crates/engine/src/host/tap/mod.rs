@@ -1,0 +1,287 @@
+//! TAP: an Ethernet interface of the host as a port.
+//!
+//! Theory of operation. What the host sends out of the interface is ingress here, what it receives from
+//! it is egress. [`Tap::start`] makes the interface, or adopts one that exists under the name, or takes
+//! descriptors that somebody with more rights has opened. Each of its queues is one descriptor; a queue's
+//! two directions share it and nothing else.
+//!
+//! Every frame carries a virtio-net header, so segmentation and checksums cross the switch undone: a
+//! 64 KiB TCP segment is one frame, one `read` and one `writev`. The kernel is asked (TUNSETOFFLOAD) for
+//! as much as it knows: first with UDP segmentation (since Linux 6.2), then without.
+//!
+//! Ownership. An interface that we made is gone when its last descriptor is closed, also when the daemon
+//! is killed. An adopted one stays, with its settings; only its carrier follows us. In a passed
+//! descriptor's interface nothing is changed but header size and offloads, because it may lie in another
+//! network namespace, where its name means another interface to us.
+//!
+//! Faults. An interface that is deleted under us reads and writes EBADFD from then on, and would be
+//! readable for ever: the queue stops itself with `Fault::InterfaceGone`, and a small thread that waits
+//! for the port's fault takes the queues back at once, so that the port's link goes down and no core is
+//! woken for nothing. The port stays, to be seen in `show`.
+//!
+//! Cost. One system call a frame in each direction: a TAP descriptor has no call that moves several.
+
+mod open;
+mod queue;
+mod sys;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use sidecore_abi::virtio::NET_HDR_LEN;
+
+use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueKey, QueueStatus, Scheduler};
+use crate::wire::Offloads;
+use open::{open_by_name, take_passed, Opened, Origin};
+pub use open::{TapError, TapSource};
+use queue::{Shared, TapEgress, TapIngress};
+use sys::Interface;
+
+/// A TAP port to be.
+#[derive(Debug)]
+pub struct TapConfig {
+    /// Where the interface comes from.
+    pub source: TapSource,
+    /// Queue pairs, 1 to [`MAX_QUEUES`](crate::port::MAX_QUEUES); with [`TapSource::Fds`], one per descriptor.
+    pub queues: usize,
+    /// MTU to give the interface. None: one that we make gets the port's, and the port takes over that
+    /// of one that we adopt. Not with [`TapSource::Fds`].
+    pub mtu: Option<u32>,
+}
+
+/// A running TAP port.
+pub struct Tap {
+    name: String,
+    origin: Origin,
+    /// To change it by name; none if it was passed.
+    interface: Option<Interface>,
+    accepts: Offloads,
+    inner: Arc<Inner>,
+    stop: Arc<OwnedFd>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+/// What the watcher and the owner share.
+struct Inner {
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    queues: Vec<Arc<Shared>>,
+    carrier: Arc<AtomicBool>,
+    /// Ingress queues that the I/O cores have.
+    keys: Mutex<Vec<QueueKey>>,
+}
+
+impl Inner {
+    /// Takes all queues back; the second call finds none.
+    fn take_back(&self) {
+        let keys = std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner));
+        // Egress first: the link goes down before frames cease to come.
+        for index in (0..keys.len()).rev() {
+            drop(self.port.swap_egress(index, None));
+        }
+        for key in keys {
+            drop(self.scheduler.take_back(key));
+        }
+    }
+}
+
+impl Tap {
+    /// Makes or adopts the interface, brings it up and gives its queues to `port` and `scheduler`.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, or what the system refused; an interface made on the way
+    /// is gone again.
+    pub fn start(config: TapConfig, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Result<Tap, TapError> {
+        let opened = match config.source {
+            TapSource::Name(name) => open_by_name(name, config.queues)?,
+            TapSource::Fds(fds) => take_passed(fds, config.queues)?,
+        };
+        let Opened { name, origin, fds, vnet_header } = opened;
+        let failed = |step| {
+            let name = name.clone();
+            move |source| TapError::System { name, step, source }
+        };
+
+        let accepts = if vnet_header {
+            sys::set_vnet_header(&fds[0], NET_HDR_LEN)
+                .map_err(failed("cannot set the size of its headers"))?;
+            negotiate(&fds[0]).map_err(failed("cannot switch its offloads on"))?
+        } else {
+            Offloads::NONE
+        };
+        let interface = set_up(&name, origin, config.mtu, &port)?;
+        sys::set_carrier(&fds[0], true).map_err(failed("cannot put its carrier up"))?;
+
+        let carrier = Arc::new(AtomicBool::new(true));
+        let queues: Vec<_> = fds
+            .into_iter()
+            .map(|fd| {
+                let header = if vnet_header { NET_HDR_LEN } else { 0 };
+                Arc::new(Shared { fd, port: Arc::clone(&port), header, carrier: Arc::clone(&carrier) })
+            })
+            .collect();
+        let stop =
+            eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("cannot make an eventfd")(e.into()))?;
+        let ingress = queues
+            .iter()
+            .map(|shared| TapIngress::new(Arc::clone(shared), accepts))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("cannot map memory for its frames"))?;
+
+        // Everything that can fail has not: now the queues go live.
+        port.set_accepts(accepts);
+        let inner = Arc::new(Inner { port, scheduler, queues, carrier, keys: Mutex::default() });
+        let mut tap = Tap { name, origin, interface, accepts, inner, stop: Arc::new(stop), watcher: None };
+        tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
+        let inner = &tap.inner;
+        let mut keys = inner.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, shared) in inner.queues.iter().enumerate() {
+            inner.port.swap_egress(index, Some(Box::new(TapEgress::new(Arc::clone(shared)))));
+        }
+        for queue in ingress {
+            keys.push(inner.scheduler.serve(&inner.port, Box::new(queue)));
+        }
+        drop(keys);
+        Ok(tap)
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.name
+    }
+
+    /// The offloads that the host takes over.
+    pub fn accepts(&self) -> Offloads {
+        self.accepts
+    }
+
+    /// A thread that takes the queues back once the port has a fault.
+    fn watch(&self) -> io::Result<JoinHandle<()>> {
+        let inner = Arc::clone(&self.inner);
+        let stop = Arc::clone(&self.stop);
+        let name = self.name.clone();
+        thread::Builder::new().name(format!("tap {name}")).spawn(move || loop {
+            let fault = inner.port.fault.event();
+            let mut fds =
+                [PollFd::new(&fault, PollFlags::IN), PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+            // Interrupted by a signal, at worst.
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if let Some(fault) = inner.port.fault.get() {
+                tracing::error!(port = %inner.port.name, interface = %name, "{fault}; the port stops");
+                return inner.take_back();
+            }
+        })
+    }
+}
+
+/// The offloads that the kernel agreed to. What it hands us it also takes from us.
+fn negotiate(fd: &OwnedFd) -> io::Result<Offloads> {
+    let basic = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let accepts = Offloads::CSUM | Offloads::TSO4 | Offloads::TSO6 | Offloads::ECN | Offloads::VALID;
+    if sys::set_offload(fd, basic | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
+        return Ok(accepts | Offloads::USO4 | Offloads::USO6);
+    }
+    sys::set_offload(fd, basic)?;
+    Ok(accepts)
+}
+
+/// Sets MTU and state of an interface that lies in our network namespace.
+fn set_up(name: &str, origin: Origin, mtu: Option<u32>, port: &Port) -> Result<Option<Interface>, TapError> {
+    if origin == Origin::Passed {
+        return match mtu {
+            Some(_) => Err(TapError::MtuOfPassed(name.to_owned())),
+            None => Ok(None),
+        };
+    }
+    let interface = Interface::new(name).map_err(failed_at(name, "cannot make a socket"))?;
+    match (mtu, origin) {
+        (None, Origin::Adopted) => {
+            port.set_mtu(interface.mtu().map_err(failed_at(name, "cannot read its MTU"))?);
+        }
+        (mtu, _) => {
+            let mtu = mtu.unwrap_or_else(|| port.mtu());
+            interface.set_mtu(mtu).map_err(failed_at(name, NO_MTU))?;
+            port.set_mtu(mtu);
+        }
+    }
+    interface.bring_up().map_err(failed_at(name, "cannot bring it up (ip link set … up)"))?;
+    Ok(Some(interface))
+}
+
+const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
+
+fn failed_at<'a>(name: &'a str, step: &'static str) -> impl FnOnce(io::Error) -> TapError + 'a {
+    move |source| TapError::System { name: name.to_owned(), step, source }
+}
+
+impl Attachment for Tap {
+    fn status(&self) -> AttachmentStatus {
+        let fault = self.inner.port.fault.get();
+        let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
+        let origin = match self.origin {
+            Origin::Created => "created",
+            Origin::Adopted => "adopted",
+            Origin::Passed => "passed",
+        };
+        let carrier = if self.inner.carrier.load(Ordering::Relaxed) { "up" } else { "down" };
+        let mut features = Vec::new();
+        if self.inner.queues.iter().all(|queue| queue.header > 0) {
+            features.push("vnet_hdr".to_owned());
+            features.extend(self.accepts.to_string().split(',').map(str::to_owned));
+        }
+        let queues = self.inner.queues.iter().enumerate();
+        AttachmentStatus {
+            peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
+            detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
+            features,
+            queues: queues
+                .flat_map(|(index, _)| ["ingress", "egress"].map(|direction| (index, direction)))
+                // The kernel's queue has no fixed number of entries that would bound a batch.
+                .map(|(index, direction)| QueueStatus {
+                    index,
+                    direction,
+                    size: 0,
+                    kind: "tap",
+                    state: state.clone(),
+                })
+                .collect(),
+        }
+    }
+
+    fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
+        let result = match &self.interface {
+            Some(interface) => interface.set_mtu(mtu).map_err(failed_at(&self.name, NO_MTU)),
+            None => Err(TapError::MtuOfPassed(self.name.clone())),
+        };
+        result.map_err(|e| e.to_string())
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        let queue = self.inner.queues.first().ok_or("it has no queues")?;
+        sys::set_carrier(&queue.fd, up).map_err(|e| {
+            format!("tap {}: cannot put its carrier {}: {e}", self.name, if up { "up" } else { "down" })
+        })?;
+        self.inner.carrier.store(up, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // Fails only if the counter is full, and then the watcher is awake already.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        self.inner.take_back();
+    }
+}

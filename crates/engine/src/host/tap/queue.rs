@@ -1,0 +1,285 @@
+//! The two directions of one TAP queue.
+//!
+//! Invariant of the `unsafe` here: the arena is one private mapping that lives as long as its ingress
+//! queue and that only [`TapIngress::fetch`] writes, when no batch of the queue is under way (the contract
+//! of `IngressQueue`: `release` comes after every `fetch`, and the batch's pieces die with it). Every
+//! read into it, and every piece made of it, ends inside it. The vectors of a `writev` lead into locals
+//! that outlive the call and into pieces that the batch keeps mapped; the kernel copies, and answers
+//! EFAULT rather than raise a signal if memory has vanished.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use libc::iovec;
+use rustix::io::Errno;
+use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+use sidecore_abi::virtio::NET_HDR_LEN;
+
+use crate::frame::{Batch, Frame, HEAD, MAX_PIECES};
+use crate::mem::Piece;
+use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
+use crate::wire::{Offload, Offloads};
+
+/// Shortest Ethernet frame that a switch can look at: two addresses and a type.
+const MIN_FRAME: usize = 14;
+/// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
+/// ones are cut by the kernel and dropped by us.
+const MAX_FRAME: usize = (1 << 16) + 2 * HEAD;
+/// Most frames of one batch: each costs a system call, and the port's neighbours wait meanwhile.
+const MAX_FETCH: usize = 64;
+/// Frames are read one behind the other: 64 short ones lie in a few KiB, and after seven of 64 KiB the
+/// batch ends. The second-level cache holds all of it until the receiver has copied it out.
+const ARENA: usize = 8 * MAX_FRAME;
+
+/// What both directions of a queue share.
+pub(super) struct Shared {
+    /// The queue's descriptor.
+    pub(super) fd: OwnedFd,
+    /// The port that it belongs to.
+    pub(super) port: Arc<Port>,
+    /// Bytes of the virtio-net header before each frame: 12, or 0 if the interface has none.
+    pub(super) header: usize,
+    /// Whether the operator has left the carrier up.
+    pub(super) carrier: Arc<AtomicBool>,
+}
+
+/// Private memory for the frames of a batch.
+struct Arena {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the arena is memory of its own, which nothing but its owner and that owner's batch refer to.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    fn new() -> io::Result<Arena> {
+        // SAFETY: a new private mapping at an address of the kernel's choice. Pages that no frame has
+        // reached yet cost nothing.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                ARENA,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Ok(Arena { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)? })
+    }
+
+    /// The stretch from `at` to `at + len`, cut at the arena's end.
+    fn bytes(&mut self, at: usize, len: usize) -> &mut [u8] {
+        let at = at.min(ARENA);
+        // SAFETY: inside the mapping, and the caller is `fetch`, which alone writes there.
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(at), len.min(ARENA - at)) }
+    }
+
+    /// The stretch as a piece.
+    fn piece(&self, at: usize, len: u32) -> Piece {
+        debug_assert!(at + len as usize <= ARENA);
+        // SAFETY: inside the mapping (callers describe what a read has put there), which outlives the
+        // batch.
+        unsafe { Piece::new(self.base.as_ptr().add(at), len) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; the batch whose pieces led into it is released.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), ARENA) };
+    }
+}
+
+/// Frames that the host sends.
+pub(super) struct TapIngress {
+    shared: Arc<Shared>,
+    arena: Arena,
+    allowed: Offloads,
+    stopped: bool,
+}
+
+impl TapIngress {
+    /// The ingress side of a queue whose interface asks for `allowed` at most.
+    pub(super) fn new(shared: Arc<Shared>, allowed: Offloads) -> io::Result<TapIngress> {
+        Ok(TapIngress { shared, arena: Arena::new()?, allowed, stopped: false })
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        self.shared.port.fault.set(Fault::InterfaceGone);
+    }
+
+    /// Makes a frame of the `len` bytes at `at`, header and all.
+    fn describe(&mut self, at: usize, len: usize, batch: &mut Batch) -> Result<(), DropReason> {
+        let header_len = self.shared.header;
+        let bytes = self.arena.bytes(at, len);
+        let (header, bytes) = bytes.split_at(header_len.min(len));
+        if bytes.len() < MIN_FRAME {
+            return Err(DropReason::TooShort);
+        }
+        let frame_len = u32::try_from(bytes.len()).map_err(|_| DropReason::TooLong)?;
+        let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
+        let head = bytes.len().min(HEAD);
+        frame.head[..head].copy_from_slice(&bytes[..head]);
+        frame.len = frame_len;
+        frame.offload = match header.first_chunk::<NET_HDR_LEN>() {
+            Some(header) => Offload::parse(header, &frame.head[..head], bytes.len(), self.allowed)
+                .map_err(|_| DropReason::BadOffload)?,
+            None => Offload::NONE,
+        };
+        frame.pieces = 0;
+        let body = u32::try_from(bytes.len() - head).map_err(|_| DropReason::TooLong)?;
+        if body > 0 {
+            frame.piece = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+            frame.pieces = 1;
+            let piece = self.arena.piece(at + header_len + head, body);
+            if !pieces.push(piece) {
+                return Err(DropReason::TooManyPieces);
+            }
+        }
+        batch.commit();
+        Ok(())
+    }
+}
+
+impl IngressQueue for TapIngress {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        // The frame itself begins on a cache line, behind a header that ends there.
+        let mut line = HEAD;
+        for _ in 0..batch.room().min(MAX_FETCH) {
+            if self.stopped || line + MAX_FRAME > ARENA {
+                return;
+            }
+            let at = line - self.shared.header;
+            let room = self.arena.bytes(at, MAX_FRAME);
+            let wanted = room.len();
+            let len = match rustix::io::read(&self.shared.fd, room) {
+                // A read that fills all of the room may have been cut.
+                Ok(len) => len,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                // The kernel had a frame that its own header cannot describe (an offload that has just
+                // been switched off): it is lost, the next ones are not.
+                Err(Errno::INVAL) => {
+                    tally.frames += 1;
+                    tally.drops.add(DropReason::BadOffload, 1);
+                    continue;
+                }
+                // EBADFD: the interface was deleted. Nothing else is known to come, and nothing else
+                // could be mended here.
+                Err(_) => return self.stop(),
+            };
+            tally.frames += 1;
+            tally.bytes += len.saturating_sub(self.shared.header) as u64;
+            let result = if len == wanted { Err(DropReason::TooLong) } else { self.describe(at, len, batch) };
+            match result {
+                Ok(()) => line = (at + len + self.shared.header).next_multiple_of(HEAD),
+                Err(reason) => tally.drops.add(reason, 1),
+            }
+        }
+    }
+
+    fn release(&mut self, _: &mut Tally) {}
+
+    /// The descriptor is readable whenever frames wait, asked or not: nobody has to be told.
+    fn want_kicks(&mut self, _: bool) -> bool {
+        false
+    }
+
+    /// The queue's own descriptor. A core that watches it has to be given the same one when it stops, so
+    /// it stays, although it is readable for ever once the interface is gone: the port's fault makes the
+    /// attachment take the queue back.
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.fd.as_fd())
+    }
+
+    fn poll_is_costly(&self) -> bool {
+        true
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// Frames that the host receives.
+pub(super) struct TapEgress {
+    shared: Arc<Shared>,
+    vectors: Box<[iovec; 2 + MAX_PIECES]>,
+}
+
+// SAFETY: the vectors are scratch space that is filled anew for each call; no pointer in it is used later.
+unsafe impl Send for TapEgress {}
+
+impl TapEgress {
+    /// The egress side of a queue.
+    pub(super) fn new(shared: Arc<Shared>) -> TapEgress {
+        let blank = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        TapEgress { shared, vectors: Box::new([blank; 2 + MAX_PIECES]) }
+    }
+
+    /// Hands one frame to the host.
+    fn write(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Errno> {
+        let header = frame.offload.to_bytes(0);
+        let head = frame.head_len();
+        self.vectors[0] = iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: self.shared.header };
+        self.vectors[1] = iovec { iov_base: frame.head.as_ptr().cast_mut().cast(), iov_len: head };
+        let mut rest = frame.len as usize - head;
+        let mut used = 2;
+        for (vector, piece) in self.vectors[2..].iter_mut().zip(body) {
+            let len = piece.len().min(rest);
+            *vector = iovec { iov_base: piece.as_ptr().cast(), iov_len: len };
+            rest -= len;
+            used += 1;
+        }
+        debug_assert_eq!(rest, 0, "the pieces of a frame hold all of it");
+        let first = usize::from(self.shared.header == 0);
+        let vectors = &self.vectors[first..used];
+        // SAFETY: at most 258 vectors, fewer than IOV_MAX; each leads to readable memory (module
+        // invariant), and `writev` only reads.
+        let result = unsafe {
+            libc::writev(
+                self.shared.fd.as_raw_fd(),
+                vectors.as_ptr(),
+                libc::c_int::try_from(vectors.len()).unwrap_or(0),
+            )
+        };
+        if result < 0 {
+            Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl EgressQueue for TapEgress {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        if !self.shared.carrier.load(Ordering::Relaxed) {
+            return outcome.dropped_all(picks, DropReason::LinkDown);
+        }
+        for (i, &pick) in picks.iter().enumerate() {
+            let Some(frame) = batch.frames().get(usize::from(pick)) else { continue };
+            match self.write(frame, batch.body(frame)) {
+                Ok(()) => outcome.delivered(frame.len),
+                Err(Errno::AGAIN) => outcome.dropped(pick, DropReason::RingFull),
+                // EIO: the interface is down (`ip link set … down`); it stays so for this batch.
+                Err(Errno::IO | Errno::NETDOWN) => {
+                    return outcome.dropped_all(&picks[i..], DropReason::LinkDown)
+                }
+                // EBADFD: it was deleted.
+                Err(Errno::BADFD | Errno::NODEV) => {
+                    self.shared.port.fault.set(Fault::InterfaceGone);
+                    return outcome.dropped_all(&picks[i..], DropReason::LinkDown);
+                }
+                Err(_) => outcome.dropped(pick, DropReason::HostRefused),
+            }
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}

@@ -1,0 +1,206 @@
+//! The system calls that make and govern a TAP interface.
+//!
+//! Invariant of the `unsafe` here: every `ioctl` gets a pointer to a live local of exactly the type that
+//! its number calls for, and the kernel keeps none of them after the call.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libc::{c_int, c_ulong, c_void};
+use rustix::fs::{open, Mode, OFlags};
+use rustix::net::{socket, AddressFamily, SocketType};
+
+/// What TUNSETIFF is asked for at every queue: Ethernet frames without packet information, each behind a
+/// virtio-net header.
+const BASE: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+
+/// How a queue is attached to an interface.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Attach {
+    /// Make the interface; fail with EBUSY if there is one of that name.
+    pub(super) create: bool,
+    /// The interface has (or may have) several queues.
+    pub(super) multi: bool,
+}
+
+/// What an attached descriptor says of its interface.
+pub(super) struct Identity {
+    /// The interface's name.
+    pub(super) name: String,
+    /// `IFF_TAP`, `IFF_NO_PI`, …
+    flags: c_int,
+}
+
+impl Identity {
+    pub(super) fn is_tap(&self) -> bool {
+        self.flags & libc::IFF_TAP != 0
+    }
+
+    pub(super) fn has_packet_info(&self) -> bool {
+        self.flags & libc::IFF_NO_PI == 0
+    }
+
+    pub(super) fn has_vnet_header(&self) -> bool {
+        self.flags & libc::IFF_VNET_HDR != 0
+    }
+}
+
+/// Opens the TUN/TAP driver: a queue that is attached to no interface yet.
+pub(super) fn open_driver() -> io::Result<OwnedFd> {
+    Ok(open(c"/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Calls `ioctl` with a pointer to `argument`.
+///
+/// # Safety
+/// `T` is the type that `request` reads and writes.
+unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, argument: &mut T) -> io::Result<()> {
+    let at: *mut T = argument;
+    // SAFETY: `at` points to a live `T`, which the caller vouches for as the right type.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, at.cast::<c_void>()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: all-zero bytes are a valid ifreq: an empty name and a zero union.
+    let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = ifreq.ifr_name.len() - 1;
+    if name.len() > room {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in ifreq.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    Ok(ifreq)
+}
+
+/// Attaches `queue` to the interface `name` of the calling thread's network namespace.
+pub(super) fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
+    let mut ifreq = request(name)?;
+    let exclusive = if how.create { libc::IFF_TUN_EXCL } else { 0 };
+    let multi = if how.multi { libc::IFF_MULTI_QUEUE } else { 0 };
+    let [low, high, ..] = (BASE | exclusive | multi).to_le_bytes();
+    ifreq.ifr_ifru.ifru_flags = i16::from_le_bytes([low, high]);
+    // SAFETY: TUNSETIFF takes an ifreq.
+    unsafe { ioctl(queue.as_fd(), libc::TUNSETIFF as c_ulong, &mut ifreq) }
+}
+
+/// The interface that `queue` is attached to.
+pub(super) fn identity(queue: &OwnedFd) -> io::Result<Identity> {
+    let mut ifreq = request("")?;
+    let mut ask = || {
+        // SAFETY: TUNGETIFF fills in an ifreq, of its union the flags.
+        unsafe {
+            ioctl(queue.as_fd(), libc::TUNGETIFF as c_ulong, &mut ifreq)?;
+            Ok::<_, io::Error>(c_int::from(ifreq.ifr_ifru.ifru_flags) & 0xffff)
+        }
+    };
+    let mut flags = ask()?;
+    // The bit of IFF_NO_PI also says that the queue has no socket filter: with a filter that lets
+    // everything pass it says what we want to know.
+    if flags & libc::IFF_NO_PI != 0 && flags & libc::IFF_TAP != 0 {
+        set_pass_all(queue, true)?;
+        let asked = ask();
+        set_pass_all(queue, false)?;
+        flags = asked?;
+    }
+    let bytes: Vec<u8> = ifreq.ifr_name.iter().map(|&c| c.to_ne_bytes()[0]).collect();
+    let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(Identity { name: name.to_string_lossy().into_owned(), flags })
+}
+
+/// Gives all queues of the interface a filter that lets every frame pass, or takes it away.
+fn set_pass_all(queue: &OwnedFd, on: bool) -> io::Result<()> {
+    // BPF_RET with a constant: keep this many bytes.
+    let mut pass = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
+    let mut program = libc::sock_fprog { len: 1, filter: &mut pass };
+    let request = if on { libc::TUNATTACHFILTER } else { libc::TUNDETACHFILTER };
+    // SAFETY: both take a sock_fprog, which leads to a program that outlives the call.
+    unsafe { ioctl(queue.as_fd(), request as c_ulong, &mut program) }
+}
+
+/// Sets the size of the header before each frame, and that it is little-endian as virtio 1.2 has it.
+pub(super) fn set_vnet_header(queue: &OwnedFd, size: usize) -> io::Result<()> {
+    let mut size = c_int::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut little: c_int = 1;
+    // SAFETY: both take an int.
+    unsafe {
+        ioctl(queue.as_fd(), libc::TUNSETVNETHDRSZ as c_ulong, &mut size)?;
+        ioctl(queue.as_fd(), libc::TUNSETVNETLE as c_ulong, &mut little)
+    }
+}
+
+/// Tells the interface which frames the reader of its queues can take: `TUN_F_…`.
+pub(super) fn set_offload(queue: &OwnedFd, bits: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes the bits in place of a pointer.
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOFFLOAD as _, c_ulong::from(bits)) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Puts the interface's carrier up or down.
+pub(super) fn set_carrier(queue: &OwnedFd, up: bool) -> io::Result<()> {
+    let mut up = c_int::from(up);
+    // SAFETY: TUNSETCARRIER takes an int.
+    unsafe { ioctl(queue.as_fd(), libc::TUNSETCARRIER as c_ulong, &mut up) }
+}
+
+/// Looks up and changes an interface by name, in the network namespace in which this was made.
+pub(super) struct Interface {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Interface {
+    pub(super) fn new(name: &str) -> io::Result<Interface> {
+        Ok(Interface { socket: socket(AddressFamily::INET, SocketType::DGRAM, None)?, name: name.to_owned() })
+    }
+
+    /// Its MTU.
+    pub(super) fn mtu(&self) -> io::Result<u32> {
+        let mut ifreq = request(&self.name)?;
+        // SAFETY: SIOCGIFMTU fills in an ifreq, of its union the MTU.
+        let mtu = unsafe {
+            ioctl(self.socket.as_fd(), libc::SIOCGIFMTU as c_ulong, &mut ifreq)?;
+            ifreq.ifr_ifru.ifru_mtu
+        };
+        u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Sets its MTU, unless it is that already: whoever may only use the interface may not set it.
+    pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        if self.mtu()? == mtu {
+            return Ok(());
+        }
+        let mut ifreq = request(&self.name)?;
+        ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: SIOCSIFMTU takes an ifreq.
+        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFMTU as c_ulong, &mut ifreq) }
+    }
+
+    /// Brings it up, unless it is.
+    pub(super) fn bring_up(&self) -> io::Result<()> {
+        const UP: i16 = 1;
+        const _: () = assert!(libc::IFF_UP == UP as c_int);
+        let mut ifreq = request(&self.name)?;
+        // SAFETY: SIOCGIFFLAGS fills in an ifreq, of its union the flags; SIOCSIFFLAGS takes them.
+        unsafe {
+            ioctl(self.socket.as_fd(), libc::SIOCGIFFLAGS as c_ulong, &mut ifreq)?;
+            let flags = ifreq.ifr_ifru.ifru_flags;
+            if flags & UP != 0 {
+                return Ok(());
+            }
+            ifreq.ifr_ifru.ifru_flags = flags | UP;
+            ioctl(self.socket.as_fd(), libc::SIOCSIFFLAGS as c_ulong, &mut ifreq)
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Everything between one guest's doorbell and the next guest's interrupt.
+//!
+//! Modules in the order in which a packet meets them; each may use only those above it in this list
+//! (`tests/house.rs` reads the `use` lines and holds it):
+//!
+//! `fault` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
+//! `transport` → `state`.
+//!
+//! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
+
+pub mod core;
+pub mod device;
+pub mod fault;
+pub mod frame;
+pub mod host;
+pub mod mem;
+pub mod observe;
+pub mod place;
+pub mod port;
+pub mod ring;
+pub mod state;
+pub mod switch;
+pub mod transport;
+pub mod virtq;
+pub mod wire;

@@ -1,0 +1,411 @@
+//! Guest memory as mapped regions: an immutable snapshot that queues hold for as long as they use it.
+//!
+//! Theory of operation. The VMM names regions (guest address, size, its own virtual address, a file and
+//! an offset). [`GuestMap::new`] maps each whole, shared. Rings and buffers are translated with one
+//! bounds check each: [`GuestMap::translate`] answers only if the whole stretch lies in one region.
+//! A change of the memory table makes a new map: either a whole new one, or one that shares what has not
+//! changed with its predecessor ([`GuestMap::with`], [`GuestMap::without`]). A region is unmapped when the
+//! last map that has it is dropped, which happens when the last queue that was built on such a map has been
+//! taken back, on the thread that took it back.
+//!
+//! Invariant: `Region::host .. + size` is inside `Region::mapping`, one mapping that lives exactly as long as
+//! the last `Region` that refers to it.
+
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+use super::Piece;
+
+/// One region of guest memory as the VMM describes it.
+#[derive(Debug)]
+pub struct RegionSpec {
+    /// Guest physical address of its first byte.
+    pub gpa: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The VMM's own virtual address of its first byte; ring addresses arrive in this form.
+    pub user_addr: u64,
+    /// Where the region starts in `file`.
+    pub offset: u64,
+    /// The memory file.
+    pub file: File,
+}
+
+/// Why memory could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Empty, or an address range that wraps.
+    #[error("memory region at {gpa:#x} of {size:#x} bytes is empty or wraps around")]
+    BadRange {
+        /// Its guest address.
+        gpa: u64,
+        /// Its size.
+        size: u64,
+    },
+    /// Two regions share addresses.
+    #[error("memory regions at {0:#x} and {1:#x} overlap")]
+    Overlap(u64, u64),
+    /// The file ends before the region does.
+    #[error("memory file of the region at {gpa:#x} has {file} bytes but {need} are needed")]
+    FileTooShort {
+        /// The region's guest address.
+        gpa: u64,
+        /// Bytes in the file.
+        file: u64,
+        /// Bytes needed.
+        need: u64,
+    },
+    /// The system refused.
+    #[error("memory region at {gpa:#x} cannot be mapped (is the VMM's memory shared, share=on?): {source}")]
+    System {
+        /// The region's guest address.
+        gpa: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A mapping of ours.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address and a length; what is there is shared memory.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        super::sigbus::forget(self.base.as_ptr() as usize);
+        // SAFETY: the mapping that `Region::map` made; nobody can hold a piece of it any more (module docs).
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Region {
+    gpa: u64,
+    size: u64,
+    user_addr: u64,
+    host: NonNull<u8>,
+    /// Keeps `host` mapped.
+    _mapping: Arc<Mapping>,
+}
+
+impl Region {
+    fn map(spec: &RegionSpec, truncated: &super::sigbus::Flag) -> Result<Region, MapError> {
+        let bad = || MapError::BadRange { gpa: spec.gpa, size: spec.size };
+        let need = spec.offset.checked_add(spec.size).ok_or_else(bad)?;
+        if spec.size == 0
+            || spec.gpa.checked_add(spec.size).is_none()
+            || spec.user_addr.checked_add(spec.size).is_none()
+        {
+            return Err(bad());
+        }
+        let system = |source| MapError::System { gpa: spec.gpa, source };
+        let file = spec.file.metadata().map_err(system)?.len();
+        // A device node (such as a DAX device) has no length to compare with.
+        if file < need && file != 0 {
+            return Err(MapError::FileTooShort { gpa: spec.gpa, file, need });
+        }
+        // The kernel wants a page-aligned offset (a huge page's, for hugetlbfs): map from the file's
+        // start of that page and skip the rest.
+        let align = super::page_size_of(&spec.file).map_err(system)?;
+        let delta = spec.offset % align;
+        let len = spec.size.checked_add(delta).and_then(|len| len.checked_next_multiple_of(align));
+        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or_else(bad)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                &spec.file,
+                spec.offset - delta,
+            )
+        }
+        .map_err(|e| system(e.into()))?;
+        let mapping = Mapping { base: NonNull::new(base.cast()).ok_or_else(bad)?, len };
+        super::sigbus::watch(mapping.base.as_ptr() as usize, len, truncated);
+        #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
+        // SAFETY: `delta` is below `len`, as the region has at least one byte.
+        let host = unsafe { mapping.base.add(delta as usize) };
+        Ok(Region {
+            gpa: spec.gpa,
+            size: spec.size,
+            user_addr: spec.user_addr,
+            host,
+            _mapping: Arc::new(mapping),
+        })
+    }
+
+    /// Host address of byte `offset`, which the caller has checked to be below `size`.
+    #[inline]
+    fn at(&self, offset: u64) -> *mut u8 {
+        #[expect(clippy::cast_possible_truncation, reason = "below size, which was mapped and fits usize")]
+        // SAFETY: `offset` is below the region's length.
+        unsafe {
+            self.host.as_ptr().add(offset as usize)
+        }
+    }
+}
+
+/// One region of a map, for those who translate a lot: a bounds check and an addition. Whoever keeps one
+/// keeps the map, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    gpa: u64,
+    size: u64,
+    host: *mut u8,
+}
+
+// SAFETY: an address in shared memory and its bounds, as in the map that it is a part of.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// The window that holds nothing.
+    pub const EMPTY: Window = Window { gpa: 0, size: 0, host: std::ptr::null_mut() };
+
+    /// The `len` bytes at guest address `gpa`, if the window holds them all.
+    #[inline]
+    pub fn piece(&self, gpa: u64, len: u32) -> Option<Piece> {
+        let offset = gpa.wrapping_sub(self.gpa);
+        if offset >= self.size || u64::from(len) > self.size - offset {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "below size, which was mapped and fits usize")]
+        // SAFETY: the stretch is inside the mapping, which lives as long as the map, which is kept.
+        Some(unsafe { Piece::new(self.host.add(offset as usize), len) })
+    }
+}
+
+/// All of a guest's memory at one time. The default one is empty.
+#[derive(Debug, Default)]
+pub struct GuestMap {
+    regions: Vec<Region>,
+    truncated: super::sigbus::Flag,
+}
+
+// SAFETY: the map is addresses and lengths of shared memory that everybody copies from and to by raw
+// pointer; it hands out no references.
+unsafe impl Send for GuestMap {}
+// SAFETY: as above.
+unsafe impl Sync for GuestMap {}
+
+impl GuestMap {
+    /// Maps every region.
+    ///
+    /// # Errors
+    /// The first region that is empty, overlaps another, is longer than its file or cannot be mapped.
+    pub fn new(specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
+        let mut order: Vec<&RegionSpec> = specs.iter().collect();
+        order.sort_by_key(|spec| spec.gpa);
+        for pair in order.windows(2) {
+            if pair[0].gpa.saturating_add(pair[0].size) > pair[1].gpa {
+                return Err(MapError::Overlap(pair[0].gpa, pair[1].gpa));
+            }
+        }
+        let truncated = super::sigbus::Flag::default();
+        let map = |spec| Region::map(spec, &truncated);
+        let regions = order.into_iter().map(map).collect::<Result<Vec<_>, _>>()?;
+        Ok(GuestMap { regions, truncated })
+    }
+
+    /// This map and one region more. The other regions are shared with it, not mapped again.
+    ///
+    /// # Errors
+    /// The region is empty, overlaps another, is longer than its file or cannot be mapped.
+    pub fn with(&self, spec: &RegionSpec) -> Result<GuestMap, MapError> {
+        let place = self.regions.partition_point(|region| region.gpa < spec.gpa);
+        let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
+        if let Some(before) = before.filter(|before| before.gpa + before.size > spec.gpa) {
+            return Err(MapError::Overlap(before.gpa, spec.gpa));
+        }
+        if let Some(after) = self.regions.get(place) {
+            if spec.gpa.saturating_add(spec.size) > after.gpa {
+                return Err(MapError::Overlap(spec.gpa, after.gpa));
+            }
+        }
+        let mut regions = Vec::with_capacity(self.regions.len() + 1);
+        regions.extend_from_slice(&self.regions);
+        regions.insert(place, Region::map(spec, &self.truncated)?);
+        Ok(GuestMap { regions, truncated: self.truncated.clone() })
+    }
+
+    /// This map without the region that starts at `gpa`, if there is one.
+    #[must_use]
+    pub fn without(&self, gpa: u64) -> GuestMap {
+        let regions = self.regions.iter().filter(|region| region.gpa != gpa).cloned().collect();
+        GuestMap { regions, truncated: self.truncated.clone() }
+    }
+
+    /// Whether a memory file was cut short under us: reads give zeros since then, and the port must stop.
+    #[inline]
+    pub fn is_truncated(&self) -> bool {
+        self.truncated.is_set()
+    }
+
+    /// The region that holds the `len` bytes at guest address `gpa`, if one holds them all.
+    pub fn window(&self, gpa: u64, len: u32) -> Option<Window> {
+        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
+        let region = &self.regions[index];
+        let window = Window { gpa: region.gpa, size: region.size, host: region.host.as_ptr() };
+        window.piece(gpa, len).map(|_| window)
+    }
+
+    /// The `len` bytes at guest address `gpa`, if one region holds them all. `hint` remembers the region
+    /// of the last hit, so that the common case is one comparison.
+    #[inline]
+    pub fn translate(&self, gpa: u64, len: u32, hint: &mut usize) -> Option<Piece> {
+        if let Some(piece) =
+            self.regions.get(*hint).and_then(|region| Self::inside(region, region.gpa, gpa, len))
+        {
+            return Some(piece);
+        }
+        self.search(gpa, len, hint)
+    }
+
+    #[cold]
+    fn search(&self, gpa: u64, len: u32, hint: &mut usize) -> Option<Piece> {
+        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
+        let piece = Self::inside(&self.regions[index], self.regions[index].gpa, gpa, len)?;
+        *hint = index;
+        Some(piece)
+    }
+
+    #[inline]
+    fn inside(region: &Region, start: u64, addr: u64, len: u32) -> Option<Piece> {
+        let offset = addr.wrapping_sub(start);
+        if offset < region.size && u64::from(len) <= region.size - offset {
+            // SAFETY: the stretch is inside the mapping, which lives as long as the map, which whoever
+            // uses the piece holds.
+            Some(unsafe { Piece::new(region.at(offset), len) })
+        } else {
+            None
+        }
+    }
+
+    /// The bytes of one region from `gpa` on, at most `len`: for buffers that span two adjacent regions.
+    pub fn translate_part(&self, gpa: u64, len: u32) -> Option<Piece> {
+        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
+        let region = &self.regions[index];
+        let left = region.size.checked_sub(gpa - region.gpa).filter(|left| *left > 0)?;
+        let len = u32::try_from(left).map_or(len, |left| left.min(len));
+        Self::inside(region, region.gpa, gpa, len)
+    }
+
+    /// The `len` bytes at the VMM's virtual address `addr`: the form in which ring addresses arrive.
+    pub fn translate_user(&self, addr: u64, len: u32) -> Option<Piece> {
+        self.regions.iter().find_map(|region| Self::inside(region, region.user_addr, addr, len))
+    }
+
+    /// The guest address of a stretch that this map translated: for dirty logging.
+    pub fn gpa_of(&self, piece: &Piece) -> Option<u64> {
+        let at = piece.as_ptr() as usize;
+        self.regions.iter().find_map(|region| {
+            let offset = (at as u64).checked_sub(region.at(0) as u64)?;
+            (offset < region.size).then_some(region.gpa + offset)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    fn memory(size: u64) -> File {
+        let fd = memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, size).unwrap();
+        fd.into()
+    }
+
+    fn spec(gpa: u64, size: u64, offset: u64) -> RegionSpec {
+        RegionSpec { gpa, size, user_addr: gpa + 0x7000_0000_0000, offset, file: memory(offset + size) }
+    }
+
+    #[test]
+    fn bad_tables_are_named() {
+        assert!(matches!(GuestMap::new(&[spec(0, 0, 0)]), Err(MapError::BadRange { .. })));
+        let mut short = spec(0, 0x2000, 0);
+        short.file = memory(0x1000);
+        assert!(matches!(GuestMap::new(&[short]), Err(MapError::FileTooShort { .. })));
+        let mut wraps = spec(0, 0x2000, 0);
+        wraps.gpa = u64::MAX - 0x1000;
+        assert!(matches!(GuestMap::new(&[wraps]), Err(MapError::BadRange { .. })));
+        assert!(matches!(
+            GuestMap::new(&[spec(0, 0x2000, 0), spec(0x1000, 0x1000, 0)]),
+            Err(MapError::Overlap(..))
+        ));
+    }
+
+    #[test]
+    fn offsets_need_not_be_page_aligned() {
+        let map = GuestMap::new(&[spec(0x10_0000, 0x1000, 0x234)]).unwrap();
+        let piece = map.translate(0x10_0000, 4, &mut 0).unwrap();
+        piece.write(&[1, 2, 3, 4]);
+        let mut back = [0; 4];
+        map.translate_user(0x7000_0010_0000, 4).unwrap().read(&mut back);
+        assert_eq!(back, [1, 2, 3, 4]);
+        assert_eq!(map.gpa_of(&piece), Some(0x10_0000));
+    }
+
+    /// Lines of `/proc/self/maps` that name `name`.
+    fn mapped(name: &str) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(name)).count()
+    }
+
+    #[test]
+    fn a_change_maps_and_unmaps_only_what_changes() {
+        let named = |gpa, size| {
+            let fd = memfd_create(c"changing", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&fd, size).unwrap();
+            RegionSpec { gpa, size, user_addr: gpa, offset: 0, file: fd.into() }
+        };
+        let empty = GuestMap::default();
+        let one = empty.with(&named(0x4000, 0x1000)).unwrap();
+        let kept = one.translate(0x4000, 4, &mut 0).unwrap();
+        kept.write(&[1, 2, 3, 4]);
+        let two = one.with(&named(0x1000, 0x2000)).unwrap();
+        assert_eq!(mapped("changing"), 2);
+        assert!(one.translate(0x1000, 1, &mut 0).is_none() && two.translate(0x1000, 1, &mut 0).is_some());
+        for (gpa, size) in [(0x4000, 0x1000), (0x3fff, 2), (0x2fff, 1), (0x0, 0x1001), (0x4fff, 1)] {
+            assert!(matches!(two.with(&named(gpa, size)), Err(MapError::Overlap(..))), "{gpa:#x}");
+        }
+        assert!(two.with(&named(0x3000, 0x1000)).is_ok());
+        assert_eq!(mapped("changing"), 2, "what is refused or dropped is not mapped");
+        let last = two.without(0x1000);
+        drop((one, two));
+        assert_eq!(mapped("changing"), 1);
+        assert_eq!(last.translate(0x4000, 4, &mut 0).unwrap().read_array(), Some([1u8, 2, 3, 4]));
+        drop(last);
+        assert_eq!(mapped("changing"), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_stretch_is_translated_only_if_one_region_holds_it(
+            gpa in 0u64..0x9000, len in 0u32..0x4000, mut hint in 0usize..4,
+        ) {
+            let regions = [(0x1000u64, 0x2000u64), (0x3000, 0x1000), (0x6000, 0x1000)];
+            let specs: Vec<_> = regions.iter().map(|&(g, s)| spec(g, s, 0)).collect();
+            let map = GuestMap::new(&specs).unwrap();
+            let fits = regions.iter().any(|&(g, s)| gpa >= g && gpa < g + s && gpa + u64::from(len) <= g + s);
+            let piece = map.translate(gpa, len, &mut hint);
+            prop_assert_eq!(piece.is_some(), fits);
+            if let Some(piece) = piece {
+                prop_assert_eq!(piece.len(), len as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Device pages that a guest maps: memory of ours that the VMM puts into the guest's address space, so that
+//! the guest's stores to registers there reach us without a trap.
+//!
+//! Invariant: `base .. + len` is one shared mapping of `file`, which is sealed against shrinking and growing,
+//! and lives exactly as long as the `SharedPages`. The bytes change at the guest's will, so they are only
+//! reached as aligned atomic words and never borrowed.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+/// Zeroed pages in a memory file of fixed size.
+#[derive(Debug)]
+pub struct SharedPages {
+    file: File,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages are only reached as atomics.
+unsafe impl Send for SharedPages {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPages {}
+
+impl SharedPages {
+    /// `len` bytes, rounded up to whole pages; `name` shows up in `/proc/PID/maps`.
+    pub fn new(name: &CStr, len: usize) -> io::Result<SharedPages> {
+        let len = len.max(1).next_multiple_of(rustix::param::page_size());
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len as u64)?;
+        // The VMM holds this file, too: it must not be able to pull the pages away under us.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedPages { file: fd.into(), base, len })
+    }
+
+    /// The memory file, to be given to the VMM.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Bytes, a multiple of the page size.
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
+    /// The word at byte `offset`, in the processor's byte order. None if it is misaligned or outside.
+    #[inline]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU32> {
+        if offset % 4 != 0 || offset >= self.len {
+            return None;
+        }
+        // SAFETY: inside the mapping and aligned (the mapping is page-aligned and a multiple of four long);
+        // shared memory that others write is what atomics are for.
+        Some(unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() })
+    }
+
+    /// Sets the words from byte `start` to byte `end` to zero; what lies outside is left out.
+    pub fn clear(&self, start: usize, end: usize) {
+        for word in (start..end.min(self.len)).step_by(4).filter_map(|offset| self.word(offset)) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; the references that `word` gave out ended before.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_mappings_see_the_same_words() {
+        let pages = SharedPages::new(c"test", 5000).unwrap();
+        assert_eq!(pages.size(), 8192);
+        assert!(pages.word(8192).is_none() && pages.word(2).is_none());
+        pages.word(8188).unwrap().store(0x1234_5678, Ordering::Relaxed);
+        let mut bytes = [0; 4];
+        rustix::io::pread(pages.file(), &mut bytes, 8188).unwrap();
+        assert_eq!(u32::from_ne_bytes(bytes), 0x1234_5678);
+        pages.clear(8184, usize::MAX);
+        assert_eq!(pages.word(8188).unwrap().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn nobody_can_cut_them_short() {
+        let pages = SharedPages::new(c"test", 4096).unwrap();
+        assert!(ftruncate(pages.file(), 0).is_err());
+        assert!(ftruncate(pages.file(), 8192).is_err());
+    }
+}

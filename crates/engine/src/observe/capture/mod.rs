@@ -1,0 +1,156 @@
+//! Capture: what passes a port, in both directions, as a pcapng stream.
+//!
+//! Theory of operation. Every port has a [`CaptureSlot`]. While nobody captures, an I/O core that passes
+//! by reads one flag per batch and goes on. While somebody does, it copies each frame, cut at the
+//! capture's `snaplen`, into a queue of fixed size, as the very bytes of the file: the [`CaptureReader`]
+//! on the other side only swaps the full buffer for an empty one. It makes one system call, the wake-up,
+//! when it puts the first frame into an empty buffer.
+//!
+//! A capture never holds up a port. The buffer is full, or its lock is not free within some thousand
+//! cycles: the frame is not captured, and counted as lost. The count is the `isb_ifdrop` of the interface
+//! statistics at the stream's end; `isb_ifrecv` has all frames that came by.
+//!
+//! What a record says. *Inbound* is into the switch, *outbound* is out of it: the view of a tcpdump that
+//! runs on the switch's side of the port, as it would on the host side of a TAP. A frame that was not
+//! delivered has a comment such as `dropped: ring_full`; at ingress if the switch had nowhere to give it,
+//! at egress if the receiver did not get it. One that the receiver will have segmented has a comment such
+//! as `gso tcpv4 size=1448`. Checksums that are left to the receiver are captured unfinished, as on any
+//! interface with checksum offload. Frames that a device refused before there was a frame (a chain that
+//! ends within the Ethernet header) are in the counters only.
+
+mod pcapng;
+mod reader;
+mod sink;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sidecore_abi::counters::DropReason;
+
+pub use reader::{CaptureReader, CaptureStop};
+use sink::Sink;
+
+use crate::frame::Batch;
+
+/// What can be chosen about a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Most bytes of a frame to keep.
+    pub snaplen: u32,
+    /// Bytes that may wait to be read; twice this much memory is used.
+    pub buffer: usize,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        // The snaplen of tcpdump; more than any frame has.
+        CaptureOptions { snaplen: 262_144, buffer: 4 << 20 }
+    }
+}
+
+/// Where frames can be captured: a port.
+pub trait CapturePoint: Send + Sync {
+    /// Its name in the capture.
+    fn capture_name(&self) -> &str;
+    /// Its slot.
+    fn capture_slot(&self) -> &CaptureSlot;
+}
+
+/// Which way a frame goes, as `epb_flags` has it (pcapng §4.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// Into the switch.
+    Inbound = 1,
+    /// Out of the switch.
+    Outbound = 2,
+}
+
+/// A capture that looks at a port.
+struct Watch {
+    sink: Arc<Sink>,
+    interface: u32,
+}
+
+/// The captures of one port. I/O cores call [`CaptureSlot::ingress`] and [`CaptureSlot::egress`]; while
+/// there is no capture, these read one flag.
+#[derive(Default)]
+pub struct CaptureSlot {
+    on: AtomicBool,
+    watches: RwLock<Vec<Watch>>,
+}
+
+impl CaptureSlot {
+    /// Whether anybody captures: then it is worth remembering what became of which frame.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// All of `batch` came in. `drops` are the frames that the switch does not give to anybody.
+    #[inline]
+    pub fn ingress(&self, batch: &Batch, drops: &[(u16, DropReason)]) {
+        if self.is_on() {
+            let all = 0..u16::try_from(batch.len()).unwrap_or(u16::MAX);
+            self.record(Direction::Inbound, batch, all, drops);
+        }
+    }
+
+    /// `picks` of `batch` went out, but for `drops`.
+    #[inline]
+    pub fn egress(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
+        if self.is_on() {
+            self.record(Direction::Outbound, batch, picks.iter().copied(), drops);
+        }
+    }
+
+    #[cold]
+    fn record(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: impl Iterator<Item = u16> + Clone,
+        drops: &[(u16, DropReason)],
+    ) {
+        // Somebody starts or stops a capture this moment: the batch lies outside of it.
+        let Ok(watches) = self.watches.try_read() else { return };
+        for watch in &*watches {
+            watch.sink.record(watch.interface, direction, batch, picks.clone(), drops);
+        }
+    }
+
+    fn add(&self, watch: Watch) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        watches.push(watch);
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the part of `sink` in this slot.
+    fn remove(&self, sink: &Arc<Sink>) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|watch| !Arc::ptr_eq(&watch.sink, sink));
+        self.on.store(!watches.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The port goes away: captures that watch no other port end.
+    pub fn close(&self) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        self.on.store(false, Ordering::Relaxed);
+        for watch in watches.drain(..) {
+            watch.sink.lose_interface();
+        }
+    }
+}
+
+/// Starts a capture of `points`, each of which becomes an interface of the stream.
+///
+/// # Errors
+/// What the system says of making an eventfd.
+pub fn start(points: Vec<Arc<dyn CapturePoint>>, options: CaptureOptions) -> std::io::Result<CaptureReader> {
+    let names: Vec<&str> = points.iter().map(|point| point.capture_name()).collect();
+    let head = pcapng::head(&names, options.snaplen);
+    let sink = Arc::new(Sink::new(points.len(), options)?);
+    for (interface, point) in (0..).zip(&points) {
+        point.capture_slot().add(Watch { sink: Arc::clone(&sink), interface });
+    }
+    Ok(CaptureReader::new(sink, points, head, options))
+}

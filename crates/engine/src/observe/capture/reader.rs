@@ -1,0 +1,152 @@
+//! The reader's side of a capture.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::pcapng::{Statistics, Time};
+use super::sink::{now, Sink};
+use super::{CaptureOptions, CapturePoint};
+
+/// A running capture: a pcapng stream. Dropping it ends the capture.
+///
+/// It can be read as a file ([`Read`], which blocks), or in pieces by somebody who waits for its
+/// descriptor ([`AsFd`]) to become readable and calls [`CaptureReader::next_bytes`].
+pub struct CaptureReader {
+    sink: Arc<Sink>,
+    points: Vec<Arc<dyn CapturePoint>>,
+    bytes: Vec<u8>,
+    read: usize,
+    started: Time,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// The statistics have been written; what is left in `bytes` is the end.
+    Last,
+}
+
+/// Ends a capture from elsewhere: its reader gets what waits, the statistics, and the end.
+#[derive(Clone)]
+pub struct CaptureStop {
+    sink: Arc<Sink>,
+}
+
+impl CaptureStop {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.sink.end();
+    }
+}
+
+impl CaptureReader {
+    pub(super) fn new(
+        sink: Arc<Sink>,
+        points: Vec<Arc<dyn CapturePoint>>,
+        head: Vec<u8>,
+        options: CaptureOptions,
+    ) -> CaptureReader {
+        let mut bytes = head;
+        bytes.reserve_exact(options.buffer.saturating_sub(bytes.len()));
+        // The stream's head waits to be read.
+        sink.wake();
+        CaptureReader { sink, points, bytes, read: 0, started: now(), state: State::Running }
+    }
+
+    /// Something to end the capture with.
+    pub fn stopper(&self) -> CaptureStop {
+        CaptureStop { sink: Arc::clone(&self.sink) }
+    }
+
+    /// What has come since the last call; possibly nothing. `None`: the stream is at its end.
+    pub fn next_bytes(&mut self) -> Option<&[u8]> {
+        if self.read == self.bytes.len() && !self.refill() {
+            return None;
+        }
+        let from = std::mem::replace(&mut self.read, self.bytes.len());
+        Some(&self.bytes[from..])
+    }
+
+    /// Frames that came by and frames that were lost, over all interfaces.
+    pub fn counts(&self) -> (u64, u64) {
+        self.sink.counts().iter().fold((0, 0), |(seen, lost), count| {
+            (seen + count.seen.load(Ordering::Relaxed), lost + count.lost.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Gets the next full buffer, perhaps an empty one; false at the end.
+    fn refill(&mut self) -> bool {
+        if self.state == State::Last {
+            return false;
+        }
+        // Asked first: whatever was put in before the end is then in this buffer or the next.
+        let ended = self.sink.is_ended();
+        if ended {
+            // After this no core is in the middle of a batch, and none begins another.
+            self.detach();
+        }
+        self.bytes.clear();
+        self.read = 0;
+        self.sink.swap(&mut self.bytes);
+        if ended {
+            let ended = now();
+            for (interface, count) in (0..).zip(self.sink.counts()) {
+                let seen = count.seen.load(Ordering::Relaxed);
+                let lost = count.lost.load(Ordering::Relaxed);
+                Statistics { interface, started: self.started, ended, seen, lost }.write(&mut self.bytes);
+            }
+            self.state = State::Last;
+            // Whoever waits for the descriptor shall come and see the end.
+            self.sink.wake();
+        }
+        true
+    }
+
+    fn detach(&mut self) {
+        for point in self.points.drain(..) {
+            point.capture_slot().remove(&self.sink);
+        }
+    }
+}
+
+impl Read for CaptureReader {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        while self.read == self.bytes.len() {
+            // The event stays raised while there is something, and when the capture has ended.
+            if self.state == State::Running && !self.sink.is_ended() {
+                match poll(&mut [PollFd::new(&self.sink.event(), PollFlags::IN)], None) {
+                    Ok(_) => {}
+                    Err(Errno::INTR) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if !self.refill() {
+                return Ok(0);
+            }
+        }
+        let n = to.len().min(self.bytes.len() - self.read);
+        to[..n].copy_from_slice(&self.bytes[self.read..self.read + n]);
+        self.read += n;
+        Ok(n)
+    }
+}
+
+impl AsFd for CaptureReader {
+    /// Readable when [`CaptureReader::next_bytes`] has something new.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sink.event()
+    }
+}
+
+impl Drop for CaptureReader {
+    fn drop(&mut self) {
+        self.sink.end();
+        self.detach();
+    }
+}

@@ -1,0 +1,169 @@
+//! The bounded queue between I/O cores and the reader of a capture.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::counters::DropReason;
+
+use super::pcapng::{Packet, Time, PACKET_OVERHEAD};
+use super::{CaptureOptions, Direction};
+use crate::frame::{Batch, MAX_BATCH};
+
+/// How often an I/O core looks whether the lock is free: some ten microseconds. The reader holds it for
+/// a swap of two pointers, another core for one batch.
+const TRIES: u32 = 1000;
+
+/// What came by on one interface.
+#[derive(Default)]
+pub(super) struct Count {
+    /// Frames, including lost ones.
+    pub(super) seen: AtomicU64,
+    /// Frames that could not be kept.
+    pub(super) lost: AtomicU64,
+}
+
+/// Where the frames of a capture go.
+pub(super) struct Sink {
+    filling: Mutex<Vec<u8>>,
+    capacity: usize,
+    snaplen: usize,
+    counts: Vec<Count>,
+    interfaces: AtomicUsize,
+    ended: AtomicBool,
+    event: OwnedFd,
+}
+
+pub(super) fn now() -> Time {
+    // A clock that stands before 1970 gives 0.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(0)
+}
+
+impl Sink {
+    pub(super) fn new(interfaces: usize, options: CaptureOptions) -> io::Result<Sink> {
+        Ok(Sink {
+            filling: Mutex::new(Vec::with_capacity(options.buffer)),
+            capacity: options.buffer,
+            snaplen: options.snaplen as usize,
+            counts: (0..interfaces).map(|_| Count::default()).collect(),
+            interfaces: AtomicUsize::new(interfaces),
+            ended: AtomicBool::new(interfaces == 0),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Copies `picks` of `batch`, as far as there is room.
+    pub(super) fn record(
+        &self,
+        interface: u32,
+        direction: Direction,
+        batch: &Batch,
+        picks: impl Iterator<Item = u16>,
+        drops: &[(u16, DropReason)],
+    ) {
+        let Some(count) = self.counts.get(interface as usize) else { return };
+        let mut reasons = [None; MAX_BATCH];
+        for (pick, reason) in drops {
+            if let Some(place) = reasons.get_mut(usize::from(*pick)) {
+                *place = Some(*reason);
+            }
+        }
+        let time = now();
+        let mut filling = self.try_lock();
+        let was_empty = filling.as_ref().is_some_and(|bytes| bytes.is_empty());
+        let (mut seen, mut lost) = (0, 0);
+        for pick in picks {
+            let pick = usize::from(pick);
+            let Some(frame) = batch.frames().get(pick) else { continue };
+            seen += 1;
+            let keep = (frame.len as usize).min(self.snaplen);
+            match &mut filling {
+                Some(bytes) if bytes.len() + keep + PACKET_OVERHEAD <= self.capacity => {
+                    let (body, dropped) = (batch.body(frame), reasons[pick]);
+                    Packet { interface, time, direction, frame, body, dropped, keep }.write(bytes);
+                }
+                _ => lost += 1,
+            }
+        }
+        let wake = was_empty && filling.is_some_and(|bytes| !bytes.is_empty());
+        count.seen.fetch_add(seen, Ordering::Relaxed);
+        count.lost.fetch_add(lost, Ordering::Relaxed);
+        if wake {
+            self.wake();
+        }
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
+        for _ in 0..TRIES {
+            match self.filling.try_lock() {
+                Ok(bytes) => return Some(bytes),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// Makes the event readable.
+    pub(super) fn wake(&self) {
+        // Fails only if the counter is full, and then the reader is awake.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Gives `empty` for what has been filled.
+    pub(super) fn swap(&self, empty: &mut Vec<u8>) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *filling, empty);
+    }
+
+    /// One of the ports is gone.
+    pub(super) fn lose_interface(&self) {
+        if self.interfaces.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(super) fn counts(&self) -> &[Count] {
+        &self.counts
+    }
+
+    /// Readable when there is something to swap for, or the capture has ended.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_holds_the_lock_costs_frames_and_not_the_core() {
+        let sink = Sink::new(1, CaptureOptions::default()).unwrap();
+        let mut batch = Batch::new();
+        assert!(batch.push_short(&[0; 60]));
+        let held = sink.filling.lock().unwrap();
+        // Returns although the lock is never released.
+        sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
+        drop(held);
+        sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
+        let count = &sink.counts()[0];
+        assert_eq!((count.seen.load(Ordering::Relaxed), count.lost.load(Ordering::Relaxed)), (2, 1));
+    }
+}

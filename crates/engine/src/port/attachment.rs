@@ -1,0 +1,80 @@
+//! What stands behind a port, and how it reaches the I/O cores without knowing them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{IngressQueue, Port};
+
+/// Names an ingress queue that an I/O core serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueKey(pub u64);
+
+/// The I/O cores, as attachments see them.
+pub trait Scheduler: Send + Sync {
+    /// Gives `queue` of `port` to an I/O core, which polls it from its next round on.
+    fn serve(&self, port: &Arc<Port>, queue: Box<dyn IngressQueue>) -> QueueKey;
+
+    /// Takes a queue back. When this returns, no batch of it is under way and no core will touch it
+    /// again: the quiescence that changing or unmapping its memory needs. `None` if the key is unknown.
+    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>>;
+}
+
+/// What stands behind a port: a conversation with a VMM, a host interface, a native program. Dropping
+/// it takes all queues back from cores and port, closes what it opened and removes its socket.
+pub trait Attachment: Send {
+    /// How it is doing, for `show`.
+    fn status(&self) -> AttachmentStatus;
+
+    /// Puts the carrier up or down towards the peer. An error says what the kind of port can do instead.
+    fn set_link(&mut self, up: bool) -> Result<(), String>;
+
+    /// Takes over a new MTU where somebody behind the port has to know; the port itself has it already.
+    /// An error says why that cannot be while it runs.
+    fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
+        let _ = mtu;
+        Ok(())
+    }
+}
+
+/// Whether somebody is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Peer {
+    /// Nobody yet, or not any more; the port waits or keeps trying.
+    Waiting,
+    /// A peer is there and sets its queues up.
+    Connected,
+    /// The port's queues run.
+    Running,
+    /// A fault ended the conversation; the port waits for the peer to start anew.
+    Faulted,
+}
+
+/// How an attachment is doing.
+#[derive(Clone, Debug, Serialize)]
+pub struct AttachmentStatus {
+    /// Whether somebody is at the other end.
+    pub peer: Peer,
+    /// One line for people: where it listens, what it waits for.
+    pub detail: String,
+    /// Names of what was negotiated.
+    pub features: Vec<String>,
+    /// Its queues.
+    pub queues: Vec<QueueStatus>,
+}
+
+/// One queue.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueStatus {
+    /// Number within its direction.
+    pub index: usize,
+    /// `ingress` or `egress`.
+    pub direction: &'static str,
+    /// Entries.
+    pub size: u32,
+    /// `split`, `packed`, `tap`, …
+    pub kind: &'static str,
+    /// `running`, or why it is not.
+    pub state: String,
+}

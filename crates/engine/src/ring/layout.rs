@@ -1,0 +1,149 @@
+//! Where everything is in a region, computed once from what was asked for.
+//!
+//! ```text
+//! 0            interface pool: one netmap_if
+//! ring_pool    one ring object for each ring: the client's TX rings, then its RX rings
+//! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones
+//!              64 bytes of slack: netmap's packet copy may run over by 63 bytes
+//! memsize ...  end of what a netmap program maps
+//! words        one block of words for each ring
+//! total        end of the file
+//! ```
+
+use sidecore_abi::netmap::{If, Ring, Slot, RESERVED_BUFS};
+use sidecore_abi::ring::{Info, Words, BUF_SIZES, MAX_RINGS, MAX_SLOTS};
+
+/// What can be chosen about the rings of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Rings of each direction, 1 to [`MAX_RINGS`].
+    pub rings: usize,
+    /// Slots of each ring, 2 to [`MAX_SLOTS`]; one always stays empty.
+    pub slots: u32,
+    /// Bytes of a buffer, 64 to 65536, a multiple of 64.
+    pub buf_size: u32,
+    /// Buffers beyond those of the rings, for the client's own use.
+    pub extra_bufs: u32,
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        // As VALE's ephemeral ports.
+        Geometry { rings: 1, slots: 1024, buf_size: 2048, extra_bufs: 0 }
+    }
+}
+
+/// Why rings cannot be made as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GeometryError {
+    /// Number of rings.
+    #[error("rings={0} is not possible; allowed: 1 to {MAX_RINGS}")]
+    Rings(usize),
+    /// Number of slots.
+    #[error("slots={0} is not possible; allowed: 2 to {MAX_SLOTS}")]
+    Slots(u32),
+    /// Size of buffers.
+    #[error("buf-size={0} is not possible; allowed: multiples of 64 from 64 to 65536")]
+    BufSize(u32),
+    /// Number of extra buffers.
+    #[error("extra-bufs={0} is not possible; allowed: 0 to {MAX_EXTRA}")]
+    ExtraBufs(u32),
+}
+
+const _: () = assert!(*BUF_SIZES.start() == 64 && *BUF_SIZES.end() == 65_536);
+/// Most extra buffers: as many as netmap has buffers by default.
+pub const MAX_EXTRA: u32 = 163_840;
+/// Bytes behind the last buffer.
+const SLACK: u64 = 64;
+const PAGE: u64 = 4096;
+
+impl Geometry {
+    /// Where everything is.
+    ///
+    /// # Errors
+    /// A number out of its range.
+    pub fn layout(&self) -> Result<Info, GeometryError> {
+        if self.rings == 0 || self.rings > MAX_RINGS {
+            return Err(GeometryError::Rings(self.rings));
+        }
+        if !(2..=MAX_SLOTS).contains(&self.slots) {
+            return Err(GeometryError::Slots(self.slots));
+        }
+        if !BUF_SIZES.contains(&self.buf_size) || self.buf_size % 64 != 0 {
+            return Err(GeometryError::BufSize(self.buf_size));
+        }
+        if self.extra_bufs > MAX_EXTRA {
+            return Err(GeometryError::ExtraBufs(self.extra_bufs));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS")]
+        let rings = self.rings as u32;
+        #[expect(clippy::cast_possible_truncation, reason = "at most 256 + 16 * MAX_SLOTS")]
+        let ring_size =
+            (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
+        let bufs = RESERVED_BUFS + 2 * rings * self.slots + self.extra_bufs;
+        // One offset for each ring and for the two host rings that every interface mentions.
+        let interface = (size_of::<If>() + 8 * 2 * (self.rings + 1)) as u64;
+        let ring_pool = interface.next_multiple_of(PAGE);
+        let buf_pool = (ring_pool + 2 * u64::from(rings) * u64::from(ring_size)).next_multiple_of(PAGE);
+        let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
+        let total = memsize + (2 * self.rings * size_of::<Words>()) as u64;
+        Ok(Info {
+            memsize,
+            total: total.next_multiple_of(PAGE),
+            words: memsize,
+            ring_pool,
+            buf_pool,
+            ring_size,
+            bufs,
+            buf_size: self.buf_size,
+            extra_bufs: self.extra_bufs,
+            tx_rings: rings,
+            rx_rings: rings,
+            tx_slots: self.slots,
+            rx_slots: self.slots,
+            ..Info::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let bad = |change: fn(&mut Geometry)| {
+            let mut geometry = Geometry::default();
+            change(&mut geometry);
+            geometry.layout().unwrap_err()
+        };
+        assert_eq!(bad(|g| g.rings = 0), GeometryError::Rings(0));
+        assert_eq!(bad(|g| g.rings = 17), GeometryError::Rings(17));
+        assert_eq!(bad(|g| g.slots = 1), GeometryError::Slots(1));
+        assert_eq!(bad(|g| g.slots = 4097), GeometryError::Slots(4097));
+        assert_eq!(bad(|g| g.buf_size = 2000), GeometryError::BufSize(2000));
+        assert_eq!(bad(|g| g.buf_size = 65_600), GeometryError::BufSize(65_600));
+        assert_eq!(bad(|g| g.extra_bufs = u32::MAX), GeometryError::ExtraBufs(u32::MAX));
+    }
+
+    proptest! {
+        /// The parts follow one another without overlap, aligned as their contents need.
+        #[test]
+        fn parts_do_not_overlap(
+            rings in 1usize..=MAX_RINGS, slots in 2u32..=MAX_SLOTS, lines in 1u32..=1024, extra in 0u32..=MAX_EXTRA,
+        ) {
+            let geometry = Geometry { rings, slots, buf_size: 64 * lines, extra_bufs: extra };
+            let info = geometry.layout().unwrap();
+            let interface = size_of::<If>() + 8 * 2 * (rings + 1);
+            prop_assert!(interface as u64 <= info.ring_pool);
+            prop_assert!(info.ring_size as usize >= size_of::<Ring>() + 16 * slots as usize);
+            prop_assert!(info.ring_size % 128 == 0 && info.ring_pool % 128 == 0);
+            prop_assert!(info.ring_pool + 2 * rings as u64 * u64::from(info.ring_size) <= info.buf_pool);
+            let end = info.buf_pool + u64::from(info.bufs) * u64::from(info.buf_size);
+            prop_assert!(end + 63 <= info.memsize);
+            prop_assert!(info.memsize <= info.words && info.words % 128 == 0);
+            prop_assert!(info.words + 2 * rings as u64 * 256 <= info.total && info.total % PAGE == 0);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Rings in netmap's format, shared with a native program.
+//!
+//! Theory of operation. A client gets one memory file of its own ([`Region`]): interface, rings and buffers as a
+//! netmap program expects them, and behind them the words by which slots change hands
+//! (`sidecore_abi::ring`). The engine works on it from [`ClientTx`] and [`ClientRx`], which do what netmap's kernel
+//! does in txsync and rxsync, except that nobody calls them: an I/O core looks. Since no two clients share a
+//! region, a buffer number can only name the client's own memory, and frames are copied once, from the
+//! sender's buffer into the receiver's.
+//!
+//! Limits. Slots are given back in order. One region, one client. Zero copy (exchange of buffers) is the
+//! client's affair inside its own region; between regions there is none, since that would mean to share them.
+//! `NS_INDIRECT` addresses are of the client's address space, where the engine cannot read: the client
+//! library copies such slots into their buffers before it gives them up. Offsets (`offset_mask`) are not
+//! offered: the mask is zero.
+//!
+//! `unsafe` is in `region` only; the rest works through bounds-checked accessors.
+
+mod layout;
+mod region;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use layout::{Geometry, GeometryError, MAX_EXTRA};
+pub use region::Region;
+pub use sync::{ClientRx, ClientTx, RingStats};

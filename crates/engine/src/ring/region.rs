@@ -1,0 +1,268 @@
+//! One client's memory: a sealed memory file, filled in netmap's format and mapped.
+//!
+//! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Region`, of a file
+//! that nobody can cut short (sealed before anybody else gets it). All offsets come from `Geometry::layout`,
+//! whose parts lie inside it, aligned and without overlap. The client writes the same bytes at any time:
+//! words and slots are accessed as atomics only, buffers by copies through raw pointers.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use rustix::fs::{fallocate, fcntl_add_seals, memfd_create, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
+use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
+use sidecore_abi::ring::{Info, Words};
+
+use super::layout::Geometry;
+use crate::mem::{prefetch_read, Piece};
+
+/// A client's memory.
+pub struct Region {
+    info: Info,
+    file: OwnedFd,
+    base: NonNull<u8>,
+}
+
+// SAFETY: an address of shared memory that everybody accesses through atomics and raw copies.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a region, all pages present, and fills in interface and rings for a port named `name`.
+    ///
+    /// # Errors
+    /// A geometry out of range, or what the system says of making, sizing or mapping the file.
+    pub fn new(geometry: &Geometry, name: &str) -> io::Result<Region> {
+        let info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let len = usize::try_from(info.total).map_err(io::Error::other)?;
+        let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        // Memory that is short shall be missed here, not on an I/O core.
+        fallocate(&file, FallocateFlags::empty(), 0, info.total)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let region = Region { info, file, base };
+        // SAFETY: advice on our own mapping; refused where the system has no huge pages for files.
+        let _ = unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        region.fill(name);
+        Ok(region)
+    }
+
+    /// Where everything is.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The memory file, for the client.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Address of byte `offset`, which has to be inside.
+    fn at(&self, offset: u64) -> *mut u8 {
+        assert!(offset < self.info.total);
+        #[expect(clippy::cast_possible_truncation, reason = "below total, which fits usize")]
+        // SAFETY: inside the mapping, as just checked.
+        unsafe {
+            self.base.as_ptr().add(offset as usize)
+        }
+    }
+
+    /// Where ring `number` is, counted over both directions.
+    fn ring_offset(&self, number: u32) -> u64 {
+        self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size)
+    }
+
+    /// Writes interface, rings, slots and the list of extra buffers: nobody else has the file yet.
+    fn fill(&self, name: &str) {
+        let info = &self.info;
+        let (txs, rxs) = (info.tx_rings, info.rx_rings);
+        let mut ni_name = [0; IF_NAME];
+        let short = name.len().min(IF_NAME - 1);
+        ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
+        let mut next_buf = RESERVED_BUFS;
+        for number in 0..txs + rxs {
+            let receives = number >= txs;
+            let offset = self.ring_offset(number);
+            let num_slots = if receives { info.rx_slots } else { info.tx_slots };
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS")]
+            let ringid = if receives { number - txs } else { number } as u16;
+            let ring = Ring {
+                buf_ofs: signed(info.buf_pool) - signed(offset),
+                num_slots,
+                nr_buf_size: info.buf_size,
+                ringid,
+                dir: u16::from(receives),
+                head: 0,
+                cur: 0,
+                tail: if receives { 0 } else { num_slots - 1 },
+                flags: 0,
+                pad: 0,
+                ts: [0; 2],
+                offset_mask: 0,
+                buf_align: 0,
+                pad2: [0; 7],
+                sem: [0; 128],
+            };
+            let to = self.at(offset).cast::<Ring>();
+            // SAFETY: `layout` has room for a ring and its slots here, aligned; the file is still ours alone.
+            unsafe {
+                to.write(ring);
+                let slots = to.add(1).cast::<Slot>();
+                for slot in 0..num_slots {
+                    let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
+                    slots.add(slot as usize).write(Slot { buf_idx: next_buf + slot, len, flags: 0, ptr: 0 });
+                }
+            }
+            next_buf += num_slots;
+            let words = self.words(number);
+            let tail = if receives { 0 } else { num_slots - 1 };
+            words.engine.hwtail.store(tail, Ordering::Relaxed);
+        }
+        let first_extra = if info.extra_bufs > 0 { next_buf } else { 0 };
+        for buf in next_buf..info.bufs {
+            let next = if buf + 1 < info.bufs { buf + 1 } else { 0 };
+            let to = self.at(info.buf_pool + u64::from(buf) * u64::from(info.buf_size));
+            // SAFETY: the first word of a buffer; buffers start at multiples of 64.
+            unsafe { to.cast::<u32>().write(next) };
+        }
+        let interface = If {
+            ni_name,
+            ni_version: API,
+            ni_flags: NI_PRIV_MEM,
+            ni_tx_rings: txs,
+            ni_rx_rings: rxs,
+            ni_bufs_head: first_extra,
+            ni_host_tx_rings: 1,
+            ni_host_rx_rings: 1,
+            ni_spare1: [0; 3],
+        };
+        let to = self.at(0).cast::<If>();
+        // SAFETY: the interface pool starts the region and has room for all offsets behind the structure.
+        // The host rings' places stay zero: not there.
+        unsafe {
+            to.write(interface);
+            let offsets = to.add(1).cast::<i64>();
+            for number in 0..txs + rxs {
+                let place = if number < txs { number } else { number + 1 };
+                offsets.add(place as usize).write(signed(self.ring_offset(number)));
+            }
+        }
+    }
+
+    /// The words of ring `number`, counted over both directions.
+    fn words(&self, number: u32) -> &Words {
+        assert!(number < self.info.tx_rings + self.info.rx_rings);
+        // SAFETY: `layout` has room for these words here, aligned; they are atomics throughout.
+        unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
+    }
+
+    /// What the engine needs of ring `number`, counted over both directions.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub(super) fn ring(self: &Arc<Self>, number: u32) -> RingMemory {
+        let words = NonNull::from(self.words(number));
+        // SAFETY: the slots follow the ring's head, inside the region.
+        let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<Ring>()) };
+        RingMemory {
+            words,
+            slots: slots.cast(),
+            num_slots: if number < self.info.tx_rings { self.info.tx_slots } else { self.info.rx_slots },
+            bufs: self.at(self.info.buf_pool),
+            buf_size: self.info.buf_size,
+            buf_count: self.info.bufs,
+            _region: Arc::clone(self),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        #[expect(clippy::cast_possible_truncation, reason = "was mapped, so it fits")]
+        // SAFETY: the mapping that `new` made; whoever reaches into it holds an `Arc` of the region.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.info.total as usize) };
+    }
+}
+
+/// An offset as netmap's structures hold it.
+fn signed(offset: u64) -> i64 {
+    // Regions are smaller than 2^63 bytes.
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}
+
+/// One ring, and the buffers of its region, as an I/O core reaches them.
+pub(super) struct RingMemory {
+    words: NonNull<Words>,
+    slots: *const AtomicU64,
+    num_slots: u32,
+    bufs: *mut u8,
+    buf_size: u32,
+    buf_count: u32,
+    _region: Arc<Region>,
+}
+
+// SAFETY: addresses in a region that is kept mapped, accessed through atomics and raw copies.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    #[inline]
+    pub(super) fn words(&self) -> &Words {
+        // SAFETY: inside the region, which `_region` keeps.
+        unsafe { self.words.as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn num_slots(&self) -> u32 {
+        self.num_slots
+    }
+
+    #[inline]
+    pub(super) fn buf_size(&self) -> u32 {
+        self.buf_size
+    }
+
+    #[inline]
+    fn slot_at(&self, slot: u32) -> &AtomicU64 {
+        assert!(slot < self.num_slots);
+        // SAFETY: the ring has `num_slots` slots of 16 bytes, of which this is the first half of one.
+        unsafe { &*self.slots.add(2 * slot as usize) }
+    }
+
+    /// Slot `slot`, read once.
+    #[inline]
+    pub(super) fn slot(&self, slot: u32) -> SlotWord {
+        SlotWord(self.slot_at(slot).load(Ordering::Relaxed))
+    }
+
+    /// Writes slot `slot`.
+    #[inline]
+    pub(super) fn set_slot(&self, slot: u32, word: SlotWord) {
+        self.slot_at(slot).store(word.0, Ordering::Relaxed);
+    }
+
+    /// Buffer `index`, whole, if it is one that a client may name.
+    #[inline]
+    pub(super) fn buffer(&self, index: u32) -> Option<Piece> {
+        if index < RESERVED_BUFS || index >= self.buf_count {
+            return None;
+        }
+        // SAFETY: the pool has `buf_count` buffers of `buf_size` bytes, and the region stays mapped as long
+        // as this, which outlives the batch that the piece goes into.
+        Some(unsafe { Piece::new(self.bufs.add(index as usize * self.buf_size as usize), self.buf_size) })
+    }
+
+    /// Asks the cache for the start of the buffer of slot `slot`, to be read.
+    #[inline]
+    pub(super) fn prefetch_read(&self, slot: u32) {
+        // Where it would be, were the slot's number right: a prefetch may go astray.
+        prefetch_read(self.bufs.wrapping_add(self.slot(slot).buf_idx() as usize * self.buf_size as usize));
+    }
+}

@@ -1,0 +1,351 @@
+//! The engine's side of a ring: what netmap's kernel does in txsync and rxsync.
+//!
+//! Indices are circular; `hwcur` and `hwtail` as the engine believes them are private, and what stands in
+//! shared memory is never read back. Of the client's words only `head` is used, and it is read once per
+//! look. It is valid between what was accepted before and what the client owns; anything else resets the
+//! ring as netmap's ring re-initialisation does, but always to the engine's own indices: slots given up but not
+//! yet taken come back to the client, which is told by the words' `resets`. A bad `head` is judged once, not
+//! each time it is seen again; against the indices that stand after the reset it may make sense, and then it counts.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use sidecore_abi::netmap::SlotWord;
+use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Engine, Nonsense};
+
+use super::region::{Region, RingMemory};
+use crate::mem::Piece;
+
+/// What went wrong on a ring; for `show`.
+#[derive(Debug, Default)]
+pub struct RingStats {
+    resets: AtomicU32,
+    reason: AtomicU32,
+    bad_slots: AtomicU32,
+}
+
+impl RingStats {
+    /// How often the ring was reset.
+    pub fn resets(&self) -> u32 {
+        self.resets.load(Ordering::Relaxed)
+    }
+
+    /// Why it was reset last.
+    pub fn reason(&self) -> Option<Nonsense> {
+        Nonsense::from_code(self.reason.load(Ordering::Relaxed))
+    }
+
+    /// Slots that named a buffer which is not the client's, or more bytes than a buffer has.
+    pub fn bad_slots(&self) -> u32 {
+        self.bad_slots.load(Ordering::Relaxed)
+    }
+
+    /// `running`, and what went wrong so far.
+    pub fn describe(&self) -> String {
+        let mut text = String::from("running");
+        if let (n @ 1.., Some(reason)) = (self.resets(), self.reason()) {
+            text.push_str(&format!(", {n} resets, the last for {}", reason.name()));
+        }
+        if let n @ 1.. = self.bad_slots() {
+            text.push_str(&format!(", {n} bad slots"));
+        }
+        text
+    }
+}
+
+/// Next slot of a ring of `n`.
+#[inline]
+fn after(slot: u32, n: u32) -> u32 {
+    if slot + 1 == n {
+        0
+    } else {
+        slot + 1
+    }
+}
+
+/// Slots from `from` on to `to`.
+#[inline]
+fn distance(from: u32, to: u32, n: u32) -> u32 {
+    if to >= from {
+        to - from
+    } else {
+        to + n - from
+    }
+}
+
+/// The slot `by` slots behind `slot`, for `by` at most `n`.
+#[inline]
+fn ahead(slot: u32, by: u32, n: u32) -> u32 {
+    let at = slot + by;
+    if at >= n {
+        at - n
+    } else {
+        at
+    }
+}
+
+/// What both directions have.
+struct Side {
+    memory: RingMemory,
+    stats: Arc<RingStats>,
+    /// A `head` that has been found bad and still stands there.
+    bad_head: Option<u32>,
+    /// The client's ticket that was answered last.
+    answered: u32,
+}
+
+impl Side {
+    fn new(region: &Arc<Region>, number: u32) -> Side {
+        Side { memory: region.ring(number), stats: Arc::default(), bad_head: None, answered: 0 }
+    }
+
+    /// The client's `head`, if it is between `from` and `to`.
+    #[inline]
+    fn head(&mut self, from: u32, to: u32) -> Result<u32, BadHead> {
+        let head = observe(&self.memory.words().client.head);
+        let n = self.memory.num_slots();
+        if head < n && distance(from, head, n) <= distance(from, to, n) {
+            self.bad_head = None;
+            return Ok(head);
+        }
+        if self.bad_head == Some(head) {
+            return Err(BadHead::Known);
+        }
+        self.bad_head = Some(head);
+        Err(BadHead::New(if head < n { Nonsense::HeadOutOfTurn } else { Nonsense::HeadOutOfRing }))
+    }
+
+    /// Tells the client that its ring was reset; the indices have been published before.
+    #[cold]
+    fn reset(&self, reason: Nonsense) {
+        let resets = self.stats.resets.fetch_add(1, Ordering::Relaxed) + 1;
+        self.stats.reason.store(reason as u32, Ordering::Relaxed);
+        let Engine { resets: word, reason: why, .. } = &self.memory.words().engine;
+        why.store(reason as u32, Ordering::Relaxed);
+        publish(word, resets);
+    }
+
+    #[cold]
+    fn count_bad_slot(&self) {
+        self.stats.bad_slots.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+enum BadHead {
+    New(Nonsense),
+    Known,
+}
+
+/// A ring on which the client sends.
+pub struct ClientTx {
+    side: Side,
+    hwcur: u32,
+    /// The `head` that was accepted last.
+    head: u32,
+    ticket: u32,
+}
+
+impl ClientTx {
+    /// Ring `index` of those on which the client sends. One at a time may exist for a ring of a region.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn new(region: &Arc<Region>, index: u32) -> ClientTx {
+        assert!(index < region.info().tx_rings);
+        ClientTx { side: Side::new(region, index), hwcur: 0, head: 0, ticket: 0 }
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> &Arc<RingStats> {
+        &self.side.stats
+    }
+
+    /// Bytes of a buffer.
+    #[inline]
+    pub fn buf_size(&self) -> u32 {
+        self.side.memory.buf_size()
+    }
+
+    /// Looks at `head`; returns how many slots wait to be taken from [`ClientTx::first`] on.
+    #[inline]
+    pub fn look(&mut self) -> u32 {
+        let n = self.side.memory.num_slots();
+        let last = if self.hwcur == 0 { n - 1 } else { self.hwcur - 1 };
+        match self.side.head(self.head, last) {
+            Ok(head) => self.head = head,
+            Err(BadHead::New(reason)) => {
+                // The engine's indices stand: what was accepted but not taken goes back.
+                self.head = self.hwcur;
+                self.publish();
+                self.side.reset(reason);
+            }
+            Err(BadHead::Known) => {}
+        }
+        distance(self.hwcur, self.head, n)
+    }
+
+    /// The first slot that has not been given back.
+    #[inline]
+    pub fn first(&self) -> u32 {
+        self.hwcur
+    }
+
+    /// The slot that comes after `slot`.
+    #[inline]
+    pub fn after(&self, slot: u32) -> u32 {
+        after(slot, self.side.memory.num_slots())
+    }
+
+    /// Slot `slot`, read once.
+    #[inline]
+    pub fn slot(&self, slot: u32) -> SlotWord {
+        self.side.memory.slot(slot)
+    }
+
+    /// Asks the cache for the start of the buffer `by` slots behind `slot`.
+    #[inline]
+    pub fn prefetch(&self, slot: u32, by: u32) {
+        let n = self.side.memory.num_slots();
+        if by < n {
+            self.side.memory.prefetch_read(ahead(slot, by, n));
+        }
+    }
+
+    /// The buffer that `word` names, whole; `None` (and counted) if it is not the client's or too small for
+    /// what the slot claims.
+    #[inline]
+    pub fn buffer(&self, word: SlotWord) -> Option<Piece> {
+        match self.side.memory.buffer(word.buf_idx()) {
+            Some(piece) if u32::from(word.len()) <= self.side.memory.buf_size() => Some(piece),
+            _ => {
+                self.side.count_bad_slot();
+                None
+            }
+        }
+    }
+
+    /// Gives the slots before `to` back. True if the client waits for that and is to be woken: not for a
+    /// few slots while more are under way, or a fast engine would wake a slow client for every frame.
+    #[inline]
+    pub fn give_back(&mut self, to: u32) -> bool {
+        self.hwcur = to;
+        self.publish();
+        let n = self.side.memory.num_slots();
+        let taken = distance(to, self.head, n);
+        if taken > n / 2 {
+            return false;
+        }
+        due(&self.side.memory.words().client.ticket, &mut self.side.answered)
+    }
+
+    #[inline]
+    fn publish(&self) {
+        let n = self.side.memory.num_slots();
+        let engine = &self.side.memory.words().engine;
+        engine.hwcur.store(self.hwcur, Ordering::Relaxed);
+        publish(&engine.hwtail, if self.hwcur == 0 { n - 1 } else { self.hwcur - 1 });
+    }
+
+    /// Asks for kicks or declines them. After asking, true means that slots wait already.
+    pub fn want_kicks(&mut self, on: bool) -> bool {
+        let words = self.side.memory.words();
+        if !on {
+            withdraw(&words.engine.ticket);
+            return false;
+        }
+        self.ticket = next_ticket(self.ticket);
+        ask(&words.engine.ticket, self.ticket, &words.client.head);
+        self.look() > 0
+    }
+}
+
+/// A ring on which the client receives.
+pub struct ClientRx {
+    side: Side,
+    hwcur: u32,
+    /// As published.
+    hwtail: u32,
+    /// The next slot to fill: `hwtail` when the fills are published.
+    fill: u32,
+}
+
+impl ClientRx {
+    /// Ring `index` of those on which the client receives. One at a time may exist for a ring of a region.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn new(region: &Arc<Region>, index: u32) -> ClientRx {
+        let info = region.info();
+        assert!(index < info.rx_rings);
+        ClientRx { side: Side::new(region, info.tx_rings + index), hwcur: 0, hwtail: 0, fill: 0 }
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> &Arc<RingStats> {
+        &self.side.stats
+    }
+
+    /// Bytes of a buffer.
+    #[inline]
+    pub fn buf_size(&self) -> u32 {
+        self.side.memory.buf_size()
+    }
+
+    /// Looks at `head`; returns how many slots can be filled.
+    #[inline]
+    pub fn look(&mut self) -> u32 {
+        let n = self.side.memory.num_slots();
+        match self.side.head(self.hwcur, self.hwtail) {
+            Ok(head) => {
+                if head != self.hwcur {
+                    self.hwcur = head;
+                    self.side.memory.words().engine.hwcur.store(head, Ordering::Relaxed);
+                }
+            }
+            Err(BadHead::New(reason)) => self.side.reset(reason),
+            Err(BadHead::Known) => {}
+        }
+        n - 1 - distance(self.hwcur, self.fill, n)
+    }
+
+    /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its own.
+    #[inline]
+    pub fn buffer(&self, by: u32) -> Option<(u32, Piece)> {
+        let index = self.side.memory.slot(ahead(self.fill, by, self.side.memory.num_slots())).buf_idx();
+        Some((index, self.side.memory.buffer(index)?))
+    }
+
+    /// Fills the next slot: `index` is the buffer's, as [`ClientRx::buffer`] gave it. The caller has room.
+    #[inline]
+    pub fn fill(&mut self, index: u32, len: u16, flags: u16) {
+        self.side.memory.set_slot(self.fill, SlotWord::new(index, len, flags));
+        self.fill = after(self.fill, self.side.memory.num_slots());
+    }
+
+    /// Passes over the next slot, whose buffer is not the client's: it gets buffer 0 and no bytes, as netmap's
+    /// re-initialisation does, and receivers skip it.
+    #[cold]
+    pub fn skip(&mut self) {
+        self.side.count_bad_slot();
+        self.fill(0, 0, 0);
+    }
+
+    /// Passes over the next slot and leaves it its buffer: a frame does not start there after all.
+    #[cold]
+    pub fn pass(&mut self) {
+        let index = self.side.memory.slot(self.fill).buf_idx();
+        self.fill(index, 0, 0);
+    }
+
+    /// Publishes what was filled. True if the client waits for it and is to be woken.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        if self.fill == self.hwtail {
+            return false;
+        }
+        self.hwtail = self.fill;
+        let words = self.side.memory.words();
+        publish(&words.engine.hwtail, self.hwtail);
+        due(&words.client.ticket, &mut self.side.answered)
+    }
+}

@@ -1,0 +1,296 @@
+//! Carrying a change out, all or nothing.
+//!
+//! What can fail is starting ports and moving carriers, so these come before anything is given up, in
+//! an order in which as much as possible keeps running:
+//!
+//! 1. new ports get numbers and join the graph, so that no frame of theirs finds it closed;
+//! 2. new ports start, but for those whose place (socket, interface) an outgoing port still holds;
+//! 3. ports that hold such places, and ports that restart, stop; their successors start;
+//! 4. MTU and carrier change where only they differ;
+//! 5. the new graph is published, which no core can refuse; what is outgoing stops; its numbers are free.
+//!
+//! If a step up to 4 fails, everything done is undone backwards: the old graph is published again, and
+//! ports that had to stop in step 3 are started as they were. Only there can undoing fail as well (the
+//! host may refuse now what it gave before); such a port stays, stopped, and says why.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::engine::{graph, join, Engine, Inner, Live};
+use super::fabric::Joint;
+use super::kinds::find;
+use super::plan::{Change, Verb};
+use super::spec::{PortSpec, Spec};
+use crate::port::{Attachment, Port, DEFAULT_MTU};
+
+/// What made a change impossible, and whether all is as it was.
+#[derive(Debug, thiserror::Error)]
+pub struct Undone {
+    /// The port at which it failed.
+    pub port: String,
+    /// Why.
+    pub cause: String,
+    /// Ports that could not be started again.
+    pub lost: Vec<String>,
+}
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}: {}; ", self.port, self.cause)?;
+        match self.lost.as_slice() {
+            [] => f.write_str("nothing was changed"),
+            lost => {
+                write!(f, "everything else is as it was, but for: {}", lost.join("; "))
+            }
+        }
+    }
+}
+
+/// How to take one step back.
+enum Back {
+    /// Forget the new port.
+    Forget(String),
+    /// Stop the port as it is now and start it as it was; `None` if it was stopped.
+    Restart(String, PortSpec),
+    /// MTU and carrier as they were.
+    Retune(PortSpec),
+}
+
+/// A change under way.
+pub(super) struct Carrier<'c> {
+    engine: &'c Engine,
+    inner: &'c mut Inner,
+    wanted: &'c Spec,
+    back: Vec<Back>,
+}
+
+type Failure = (String, String);
+
+impl<'c> Carrier<'c> {
+    pub fn new(engine: &'c Engine, inner: &'c mut Inner, wanted: &'c Spec) -> Carrier<'c> {
+        Carrier { engine, inner, wanted, back: Vec::new() }
+    }
+
+    pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
+        match self.steps(changes) {
+            Ok(()) => {
+                self.commit();
+                Ok(())
+            }
+            Err((port, cause)) => Err(Undone { port, cause, lost: self.undo() }),
+        }
+    }
+
+    fn steps(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        let names = |verb: Verb| {
+            let of_verb = changes.iter().filter(move |c| c.what == "port" && c.verb == verb);
+            of_verb.map(|c| c.name.as_str()).collect::<BTreeSet<_>>()
+        };
+        let wanted = self.wanted;
+        let specs = |verb: Verb| {
+            let names = names(verb);
+            wanted.ports.iter().filter(|port| names.contains(&*port.name)).collect::<Vec<_>>()
+        };
+        let (added, restarted) = (specs(Verb::Added), specs(Verb::Restarted));
+        for spec in &added {
+            self.enter(spec)?;
+        }
+        self.join_early(&added);
+
+        let outgoing: BTreeSet<&str> = &names(Verb::Removed) | &names(Verb::Restarted);
+        let held: Vec<PortSpec> =
+            outgoing.iter().filter_map(|name| Some(self.inner.ports.get(*name)?.spec.clone())).collect();
+        let holder = |spec: &PortSpec| held.iter().find(|h| (&h.kind, &h.place) == (&spec.kind, &spec.place));
+        let (blocked, early): (Vec<&PortSpec>, Vec<_>) =
+            added.iter().partition(|spec| holder(spec).is_some());
+        for spec in early {
+            self.start(spec)?;
+        }
+        let late: Vec<&PortSpec> = restarted.iter().copied().chain(blocked).collect();
+        let mut stopping = names(Verb::Restarted);
+        stopping.extend(late.iter().filter_map(|spec| holder(spec)).map(|held| held.name.as_str()));
+        for name in stopping {
+            self.stop(name);
+        }
+        for spec in late {
+            self.start(spec)?;
+        }
+        for spec in specs(Verb::Changed) {
+            self.retune(spec)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a new port its number, counters and place among the live ones.
+    fn enter(&mut self, spec: &PortSpec) -> Result<(), Failure> {
+        let fail = |cause: String| (spec.name.clone(), cause);
+        let id = self.inner.ids.take().ok_or_else(|| {
+            fail(format!("all {} port numbers are in use", sidecore_abi::counters::MAX_PORTS))
+        })?;
+        let counters = self.engine.counters.open_slot(id, &spec.name);
+        let port = match Port::new(id, &spec.name, counters.clone(), mtu(spec)) {
+            Ok(port) => Arc::new(port),
+            Err(e) => {
+                self.engine.counters.close_slot(&counters);
+                self.inner.ids.give_back(id);
+                return Err(fail(format!("cannot make an eventfd: {e}")));
+            }
+        };
+        let live = Live { spec: spec.clone(), port, attachment: None, stopped: None };
+        self.inner.ports.insert(spec.name.clone(), live);
+        self.back.push(Back::Forget(spec.name.clone()));
+        Ok(())
+    }
+
+    /// Publishes the old graph with the new ports, but for those whose wire is still taken.
+    fn join_early(&self, added: &[&PortSpec]) {
+        let mut early = graph(&self.inner.spec, &self.inner.ports);
+        for switch in &self.wanted.switches {
+            if !early.switches.iter().any(|other| other.name == switch.name) {
+                early.switches.push(switch.clone());
+            }
+        }
+        for spec in added {
+            if let Some(live) = self.inner.ports.get(&spec.name) {
+                let joined = join(spec, &live.port);
+                let ends = early.ports.iter().filter(|other| other.joint == joined.joint).count();
+                if matches!(joined.joint, Joint::Switch(_)) || ends < 2 {
+                    early.ports.push(joined);
+                }
+            }
+        }
+        self.engine.fabric.publish(&early);
+    }
+
+    /// Starts what stands behind the live port of that name, as `spec` says.
+    fn start(&mut self, spec: &PortSpec) -> Result<(), Failure> {
+        let fail = |cause: String| (spec.name.clone(), cause);
+        let Some(live) = self.inner.ports.get_mut(&spec.name) else {
+            return Err(fail("is not among the live ports".to_owned()));
+        };
+        live.attachment = Some(self.engine.attach(spec, &live.port).map_err(fail)?);
+        live.spec = spec.clone();
+        live.stopped = None;
+        Ok(())
+    }
+
+    /// Stops a port whose place is needed; it can be started again.
+    fn stop(&mut self, name: &str) {
+        if let Some(live) = self.inner.ports.get_mut(name) {
+            live.attachment = None;
+            live.port.fault.clear();
+            self.back.push(Back::Restart(name.to_owned(), live.spec.clone()));
+        }
+    }
+
+    fn retune(&mut self, spec: &PortSpec) -> Result<(), Failure> {
+        let Some(live) = self.inner.ports.get_mut(&spec.name) else { return Ok(()) };
+        let old = std::mem::replace(&mut live.spec, spec.clone());
+        let (links, sizes) = (old.link_wanted() != spec.link_wanted(), old.mtu != spec.mtu);
+        self.back.push(Back::Retune(old));
+        live.tune(links, sizes).map_err(|cause| (spec.name.clone(), cause))
+    }
+
+    fn commit(self) {
+        let Carrier { engine, inner, wanted, .. } = self;
+        inner.spec = wanted.clone();
+        let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
+        let gone: Vec<String> = inner.ports.keys().filter(|name| !stay(name)).cloned().collect();
+        // First out of the graph, then stopped: no core finds a port whose queues are going away.
+        engine.fabric.publish(&graph(&inner.spec, &inner.ports));
+        for name in gone {
+            engine.bury(inner, &name);
+        }
+    }
+
+    /// Takes all steps back and returns the ports that did not come up again.
+    fn undo(&mut self) -> Vec<String> {
+        let mut lost = Vec::new();
+        let mut forgotten = Vec::new();
+        for back in std::mem::take(&mut self.back).into_iter().rev() {
+            match back {
+                Back::Forget(name) => {
+                    if let Some(live) = self.inner.ports.get_mut(&name) {
+                        live.attachment = None;
+                    }
+                    forgotten.push(name);
+                }
+                Back::Restart(name, spec) => {
+                    // What took its place goes first.
+                    for live in self.inner.ports.values_mut() {
+                        if live.spec.name == name
+                            || (live.spec.kind == spec.kind && live.spec.place == spec.place)
+                        {
+                            live.attachment = None;
+                        }
+                    }
+                    if let Err((_, cause)) = self.start(&spec) {
+                        lost.push(format!("port {name}: {cause}"));
+                        if let Some(live) = self.inner.ports.get_mut(&name) {
+                            live.spec = spec;
+                            live.stopped = Some(cause);
+                        }
+                    }
+                }
+                Back::Retune(spec) => {
+                    if let Some(live) = self.inner.ports.get_mut(&spec.name) {
+                        let new = std::mem::replace(&mut live.spec, spec);
+                        let links = new.link_wanted() != live.spec.link_wanted();
+                        if let Err(cause) = live.tune(links, new.mtu != live.spec.mtu) {
+                            lost.push(format!("port {}: {cause}", live.spec.name));
+                        }
+                    }
+                }
+            }
+        }
+        self.engine.fabric.publish(&graph(&self.inner.spec, &self.inner.ports));
+        for name in forgotten {
+            self.engine.bury(self.inner, &name);
+        }
+        lost
+    }
+}
+
+impl Live {
+    /// Brings carrier and MTU to what the specification says, those that changed.
+    fn tune(&mut self, links: bool, sizes: bool) -> Result<(), String> {
+        if sizes {
+            self.port.set_mtu(mtu(&self.spec));
+        }
+        let Some(attachment) = &mut self.attachment else { return Ok(()) };
+        if sizes {
+            attachment.set_mtu(mtu(&self.spec))?;
+        }
+        if links {
+            attachment.set_link(self.spec.link_wanted())?;
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
+        let kind = find(self.kinds, &spec.kind)?;
+        port.set_mtu(mtu(spec));
+        let mut attachment = (kind.start)(spec, port, self.fabric.scheduler())?;
+        if !spec.link_wanted() {
+            attachment.set_link(false)?;
+        }
+        Ok(attachment)
+    }
+
+    /// Stops a port that is out of the graph, keeps its sums and frees its number.
+    fn bury(&self, inner: &mut Inner, name: &str) {
+        let Some(Live { port, attachment, .. }) = inner.ports.remove(name) else { return };
+        drop(attachment);
+        port.capture.close();
+        inner.retired.add(&port.counters.totals());
+        self.counters.close_slot(&port.counters);
+        inner.ids.give_back(port.id);
+    }
+}
+
+fn mtu(spec: &PortSpec) -> u32 {
+    spec.mtu.map_or(DEFAULT_MTU, |mtu| mtu.get())
+}

@@ -1,0 +1,174 @@
+//! Whether a configuration makes sense as a whole. Every finding names the part and the key, says what
+//! is wrong and what would be right; nothing is started before all of it is in order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sidecore_abi::counters::MAX_CORES;
+
+use super::kinds::{find, Kind};
+use super::spec::{PortSpec, Spec, COMMON_KEYS, DEFAULT_SWITCH};
+
+/// A part of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `[daemon]`.
+    Daemon,
+    /// The `[[switch]]` of this place in the list.
+    Switch(usize),
+    /// The `[[port]]` of this place in the list.
+    Port(usize),
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where in the configuration.
+    pub part: Part,
+    /// The name of that part, as in `port web`.
+    pub label: String,
+    /// The key.
+    pub key: String,
+    /// What is wrong, and what is allowed.
+    pub why: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: key `{}`: {}", self.label, self.key, self.why)
+    }
+}
+
+/// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
+pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
+
+/// Everything that is wrong with `spec`, in its order.
+pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    check_cores(spec, &mut found);
+    check_switches(spec, &mut found);
+    let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (i, port) in spec.ports.iter().enumerate() {
+        let mut bad = |key: &str, why: String| {
+            let label = format!("port {}", port.name);
+            found.push(Finding { part: Part::Port(i), label, key: key.to_owned(), why });
+        };
+        if let Some(why) = name_complaint(&port.name) {
+            bad("name", why);
+        }
+        let earlier = spec.ports.iter().take(i);
+        if earlier.clone().any(|other| other.name == port.name) {
+            bad("name", "another port has this name".to_owned());
+        }
+        if let Some(other) =
+            earlier.clone().find(|other| (&other.kind, &other.place) == (&port.kind, &port.place))
+        {
+            bad("where", format!("port {} has this place", other.name));
+        }
+        check_kind(port, kinds, &mut bad);
+        check_joint(spec, port, &mut ends, &mut bad);
+    }
+    found
+}
+
+fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
+    let Some(cores) = &spec.daemon.cores else { return };
+    let twice = cores.iter().enumerate().find(|(i, core)| cores[..*i].contains(core));
+    let why = match (cores.len(), twice) {
+        (1..=MAX_CORES, None) => return,
+        (_, Some((_, core))) => format!("processor {core} is named twice; allowed: one I/O core each"),
+        (n, None) => format!("{n} processors; allowed: 1 to {MAX_CORES}"),
+    };
+    found.push(Finding { part: Part::Daemon, label: "daemon".to_owned(), key: "cores".to_owned(), why });
+}
+
+fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
+    for (i, switch) in spec.switches.iter().enumerate() {
+        let mut bad = |why: String| {
+            let label = format!("switch {}", switch.name);
+            found.push(Finding { part: Part::Switch(i), label, key: "name".to_owned(), why });
+        };
+        if let Some(why) = name_complaint(&switch.name) {
+            bad(why);
+        }
+        if spec.switches.iter().take(i).any(|other| other.name == switch.name) {
+            bad("another switch has this name".to_owned());
+        }
+    }
+}
+
+fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String)) {
+    let kind = match find(kinds, &port.kind) {
+        Ok(kind) => kind,
+        Err(why) => return bad("kind", why),
+    };
+    if let Some(why) = kind.place.complaint(&port.place) {
+        bad("where", why);
+    }
+    for (key, given) in port.kind_keys() {
+        if given && !kind.keys.contains(&key) {
+            bad(key, not_known(kind));
+        }
+    }
+    if let (Some(words), true) = (&port.features_off, kind.keys.contains(&"features-off")) {
+        let known = (kind.features)();
+        if let Some(word) = words.0.iter().find(|word| !known.contains(word)) {
+            bad("features-off", format!("{word:?} is not allowed; allowed: {}", known.join(", ")));
+        }
+    }
+}
+
+/// What to say of a key that a kind does not know.
+pub fn not_known(kind: &Kind) -> String {
+    let allowed: Vec<_> = COMMON_KEYS.iter().chain(kind.keys).copied().collect();
+    format!("does not apply to kind {}; allowed: {}", kind.name, allowed.join(", "))
+}
+
+fn check_joint<'s>(
+    spec: &'s Spec,
+    port: &'s PortSpec,
+    ends: &mut BTreeMap<&'s str, Vec<&'s str>>,
+    bad: &mut impl FnMut(&str, String),
+) {
+    if let Some(wire) = &port.wire {
+        if port.switch.is_some() {
+            bad("wire", "a port joins a switch or a wire; allowed: one of switch, wire".to_owned());
+        }
+        if port.mac_limit.is_some() {
+            bad(
+                "mac-limit",
+                "does not apply to a wire, which learns no addresses; allowed: with switch".to_owned(),
+            );
+        }
+        if let Some(why) = name_complaint(wire) {
+            bad("wire", why);
+        }
+        let ends = ends.entry(wire).or_default();
+        if ends.len() == 2 {
+            bad("wire", format!("wire {wire} joins {} already; a wire has two ends", ends.join(" and ")));
+        }
+        ends.push(&port.name);
+    }
+    if let Some(name) = &port.switch {
+        let declared = || spec.switches.iter().map(|switch| switch.name.as_str());
+        if name != DEFAULT_SWITCH && !declared().any(|other| other == name) {
+            let mut allowed: Vec<_> = declared().filter(|other| *other != DEFAULT_SWITCH).collect();
+            allowed.insert(0, DEFAULT_SWITCH);
+            bad("switch", format!("there is no switch {name:?}; allowed: {}", allowed.join(", ")));
+        }
+    }
+}
+
+/// Why `name` cannot be a name, if it cannot. Names stand in paths, in option lists and in labels of
+/// metrics, so they have none of the marks that mean something there.
+pub fn name_complaint(name: &str) -> Option<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let fits =
+        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with(['.', '-']);
+    (!fits).then(|| {
+        format!(
+            "{name:?} is no name; allowed: 1 to {MAX_NAME} letters, digits, '.', '_' and '-', \
+             the first not '.' or '-'"
+        )
+    })
+}

@@ -1,0 +1,259 @@
+//! The kinds of ports that this build has: one row each. Everything that differs from kind to kind in
+//! the control plane stands in its row; a new kind is a new row.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::spec::PortSpec;
+use super::values::{Fds, Owner, Role};
+use crate::device::e1000::{self, E1000Config, Model, E1000};
+use crate::device::virtio_net::{self, NetConfig, VirtioNet};
+use crate::host::passed;
+use crate::host::tap::{Tap, TapConfig, TapSource};
+use crate::port::{Attachment, Port, Scheduler, MAX_QUEUES};
+use crate::ring::Geometry;
+use crate::transport::ring::{self, RingConfig, RingPort};
+use crate::transport::vfio_user::VfioUser;
+use crate::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig, VhostUserError};
+
+/// Makes what stands behind a port. An error says what could not be done and why.
+pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String>;
+
+/// One kind of port.
+pub struct Kind {
+    /// The word before the colon.
+    pub name: &'static str,
+    /// What the words after the colon are.
+    pub place: Place,
+    /// The options that it knows beyond those of every port.
+    pub keys: &'static [&'static str],
+    /// The words that `features-off` may name.
+    pub features: fn() -> Vec<String>,
+    /// Makes it.
+    pub start: Start,
+}
+
+/// What the `where` of a kind is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The path of a Unix socket.
+    Socket,
+    /// The name of a network interface.
+    Interface,
+    /// The name by which native programs ask for a ring port, or the path of its socket.
+    Ring,
+}
+
+/// Longest path of a Unix socket in bytes: `sun_path` holds 108 with the closing zero (unix(7)).
+pub const MAX_SOCKET_PATH: usize = 107;
+/// Longest name of a ring port in bytes: netmap's names have 64 with the closing zero.
+pub const MAX_RING: usize = 63;
+/// Longest name of an interface in bytes: `IFNAMSIZ` less the closing zero (netdevice(7)).
+pub const MAX_INTERFACE: usize = 15;
+
+impl Place {
+    /// Why `text` cannot be one, if it cannot.
+    pub fn complaint(self, text: &str) -> Option<String> {
+        match self {
+            Place::Socket if text.is_empty() => Some("a socket needs a path".to_owned()),
+            Place::Socket if text.len() > MAX_SOCKET_PATH => Some(format!(
+                "the path is {} bytes long; a socket's path may have {MAX_SOCKET_PATH}",
+                text.len()
+            )),
+            Place::Interface
+                if text.is_empty()
+                    || text.len() > MAX_INTERFACE
+                    || text.bytes().any(|b| b == b'/' || !b.is_ascii_graphic()) =>
+            {
+                Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
+            }
+            Place::Ring if text.contains('/') => Place::Socket.complaint(text),
+            Place::Ring
+                if text.is_empty()
+                    || text.len() > MAX_RING
+                    || text.starts_with('.')
+                    || text.bytes().any(|b| !b.is_ascii_graphic()) =>
+            {
+                Some(format!("{text:?} is no ring port's name; allowed: 1 to {MAX_RING} letters, digits or marks, the first no '.', or a path"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The kinds that this build has.
+pub const KINDS: &[Kind] = &[
+    Kind {
+        name: "vhost-user",
+        place: Place::Socket,
+        keys: &["role", "mode", "owner", "queues", "features-off", "mac", "journal", "fd"],
+        features: || virtio_net::features::names(u64::MAX),
+        start: start_vhost_user,
+    },
+    Kind {
+        name: "tap",
+        place: Place::Interface,
+        keys: &["queues", "fd"],
+        features: Vec::new,
+        start: start_tap,
+    },
+    Kind {
+        name: "e1000",
+        place: Place::Socket,
+        keys: &["mode", "owner", "features-off", "mac", "fd"],
+        features: || e1000::FEATURES.map(str::to_owned).to_vec(),
+        start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
+    },
+    Kind {
+        name: "e1000e",
+        place: Place::Socket,
+        keys: &["mode", "owner", "features-off", "mac", "fd"],
+        features: || e1000::FEATURES.map(str::to_owned).to_vec(),
+        start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
+    },
+    Kind {
+        name: "ring",
+        place: Place::Ring,
+        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "header"],
+        features: Vec::new,
+        start: start_ring,
+    },
+];
+
+/// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.
+fn start_vhost_user(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let endpoint = endpoint(spec)?;
+    let journal = match &spec.journal {
+        Some(path) if path.as_os_str() == "none" => None,
+        Some(path) => Some(path.clone()),
+        None if spec.fd.is_some() => None,
+        None => Some(PathBuf::from(format!("{}.journal", spec.place))),
+    };
+    let config = NetConfig {
+        // Left open, the VMM decides: it uses as many as it wants.
+        queue_pairs: spec.queues.map_or(MAX_QUEUES, |queues| queues.get() as usize),
+        features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
+        mac: spec.mac.map(|mac| mac.0),
+    };
+    let device = VirtioNet::new(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    let started = VhostUser::start(VhostUserConfig { endpoint, journal }, device);
+    Ok(Box::new(started.map_err(|e| match e {
+        VhostUserError::Journal { .. } => {
+            format!("{e}; choose another with journal=PATH, or do without: journal=none")
+        }
+        e => e.to_string(),
+    })?))
+}
+
+/// The socket that `spec` describes.
+fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
+    let path = PathBuf::from(&spec.place);
+    let ours = match (&spec.fd, spec.role) {
+        (Some(_), _) => Err("a socket that was passed"),
+        (None, Some(Role::Client)) => Err("a socket that the VMM makes"),
+        (None, _) => Ok(()),
+    };
+    if let (Err(whose), true) = (ours, spec.mode.is_some() || spec.owner.is_some()) {
+        return Err(format!("mode and owner do not apply to {whose}"));
+    }
+    match (&spec.fd, spec.role) {
+        (Some(_), Some(_)) => Err("role does not apply to a socket that was passed".to_owned()),
+        (Some(Fds(numbers)), None) => match numbers.as_slice() {
+            [number] => Ok(Endpoint::Opened(take(*number)?)),
+            _ => Err("fd: one socket is needed, not several".to_owned()),
+        },
+        (None, Some(Role::Client)) => Ok(Endpoint::Connect { path }),
+        (None, _) => {
+            let owner = spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?;
+            Ok(Endpoint::Listen { path, mode: spec.mode.map(|mode| mode.0), owner })
+        }
+    }
+}
+
+/// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
+fn start_e1000(
+    model: Model,
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let is_off =
+        |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
+    let config = E1000Config {
+        model,
+        mac: spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0)),
+        exitless: !is_off(e1000::EXITLESS),
+        pcix: !is_off(e1000::PCIX),
+    };
+    let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    let started = VfioUser::start(endpoint(spec)?, Arc::clone(port), Box::new(device));
+    Ok(Box::new(started.map_err(|e| e.to_string())?))
+}
+
+/// A duplicate of the daemon's descriptor `number`.
+fn take(number: i32) -> Result<OwnedFd, String> {
+    passed(number).map_err(|e| format!("fd={number}: the daemon has no such descriptor: {e}"))
+}
+
+/// `tap:IFNAME`: made, adopted, or passed as descriptors.
+fn start_tap(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let queues = spec.queues.map(|queues| queues.get() as usize);
+    let (source, queues) = match &spec.fd {
+        None => (TapSource::Name(spec.place.clone()), queues.unwrap_or(1)),
+        Some(Fds(numbers)) => {
+            let take =
+                |&n: &i32| passed(n).map_err(|e| format!("fd={n}: the daemon has no such descriptor: {e}"));
+            let fds = numbers.iter().map(take).collect::<Result<Vec<_>, _>>()?;
+            (TapSource::Fds(fds), queues.unwrap_or(numbers.len()))
+        }
+    };
+    let config = TapConfig { source, queues, mtu: spec.mtu.map(|mtu| mtu.get()) };
+    let tap = Tap::start(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    if tap.interface() != spec.place {
+        return Err(format!("the passed descriptors belong to {}, not to {}", tap.interface(), spec.place));
+    }
+    Ok(Box::new(tap))
+}
+
+/// `ring:NAME`: rings in netmap's format for a native program.
+fn start_ring(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let path = ring::socket_path(&spec.place)?;
+    let default = Geometry::default();
+    let config = RingConfig {
+        mode: spec.mode.map(|mode| mode.0),
+        owner: spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?,
+        geometry: Geometry {
+            rings: spec.queues.map_or(default.rings, |queues| queues.get() as usize),
+            slots: spec.slots.map_or(default.slots, |slots| slots.get()),
+            buf_size: spec.buf_size.map_or(default.buf_size, |bytes| bytes.get()),
+            extra_bufs: spec.extra_bufs.map_or(default.extra_bufs, |bufs| bufs.get()),
+        },
+        header: spec.header.map_or(0, |bytes| bytes.get()),
+        path,
+    };
+    Ok(Box::new(RingPort::start(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+}
+
+/// The row of `name`, or an error that names the kinds there are.
+///
+/// # Errors
+/// The kind is not in `kinds`.
+pub fn find<'k>(kinds: &'k [Kind], name: &str) -> Result<&'k Kind, String> {
+    kinds.iter().find(|kind| kind.name == name).ok_or_else(|| {
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
+        format!("{name:?} is not a kind that this build has; allowed: {}", names.join(", "))
+    })
+}

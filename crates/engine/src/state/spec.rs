@@ -1,0 +1,212 @@
+//! What the operator asks for. These types are the only description of the configuration: the TOML
+//! file, the JSON of the control socket and the words of the command line are all read into them.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::values::{Fds, Link, Mac, Mode, Number, Owner, Role, Words};
+
+/// The switch that ports join unless they say otherwise. It always exists.
+pub const DEFAULT_SWITCH: &str = "lan";
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Spec {
+    /// What can only be chosen at the start.
+    #[serde(default, skip_serializing_if = "DaemonSpec::is_empty")]
+    pub daemon: DaemonSpec,
+    /// Switches beside [`DEFAULT_SWITCH`], which may be listed to give it options.
+    #[serde(default, rename = "switch", skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<SwitchSpec>,
+    /// Ports.
+    #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortSpec>,
+}
+
+/// What can only be chosen at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DaemonSpec {
+    /// Processors that the I/O cores are pinned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<Vec<usize>>,
+    /// The control socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// Permission bits of the control socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<Mode>,
+    /// Owner of the control socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<Owner>,
+    /// The counters file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<PathBuf>,
+}
+
+impl DaemonSpec {
+    fn is_empty(&self) -> bool {
+        *self == DaemonSpec::default()
+    }
+}
+
+/// One switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SwitchSpec {
+    /// Its name.
+    pub name: String,
+    /// Seconds after which a silent address is forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ageing: Option<Number<1, 86400>>,
+    /// Addresses that it can remember.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_size: Option<Number<64, 1_048_576>>,
+}
+
+impl SwitchSpec {
+    /// A switch without options.
+    pub fn new(name: &str) -> SwitchSpec {
+        SwitchSpec { name: name.to_owned(), ageing: None, table_size: None }
+    }
+}
+
+/// One port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PortSpec {
+    /// Its name.
+    pub name: String,
+    /// What stands behind it, one of `kinds::KINDS`.
+    pub kind: String,
+    /// Where that is: a path or the name of an interface, as the kind says.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// The switch that it joins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
+    /// The wire that it is one end of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<String>,
+    /// Largest Ethernet payload that it may send, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Number<68, 65535>>,
+    /// Source addresses that it may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac_limit: Option<Number<1, 65535>>,
+    /// The carrier that the operator wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+    /// Who makes the socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// Permission bits of the socket that we make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Owner of the socket that we make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Queue pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Number<1, 16>>,
+    /// Features that are not offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub features_off: Option<Words>,
+    /// The guest's address, if it is ours to say; most VMMs say it themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// The file that keeps the places of packed rings while no daemon runs, or `none`. By default the
+    /// socket's path with `.journal` behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<PathBuf>,
+    /// Slots of each ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<Number<2, 4096>>,
+    /// Bytes of a ring's buffer, a multiple of 64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buf_size: Option<Number<64, 65536>>,
+    /// Buffers beyond those of the rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extra_bufs: Option<Number<0, 163_840>>,
+    /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<Number<0, 12>>,
+    /// Open descriptors of the daemon to use instead of opening the interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fd: Option<Fds>,
+}
+
+/// Keys that every kind of port knows; the others stand in the row of their kind.
+pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "mtu", "mac-limit", "link"];
+
+impl PortSpec {
+    /// The keys beyond the common ones, and whether each was given.
+    pub fn kind_keys(&self) -> [(&'static str, bool); 12] {
+        [
+            ("role", self.role.is_some()),
+            ("mode", self.mode.is_some()),
+            ("owner", self.owner.is_some()),
+            ("queues", self.queues.is_some()),
+            ("features-off", self.features_off.is_some()),
+            ("mac", self.mac.is_some()),
+            ("journal", self.journal.is_some()),
+            ("slots", self.slots.is_some()),
+            ("buf-size", self.buf_size.is_some()),
+            ("extra-bufs", self.extra_bufs.is_some()),
+            ("header", self.header.is_some()),
+            ("fd", self.fd.is_some()),
+        ]
+    }
+
+    /// Whether `other` can be reached from this without a new attachment: only what the port itself and
+    /// its place in the graph are made of differs.
+    pub fn same_attachment(&self, other: &PortSpec) -> bool {
+        let stripped = |spec: &PortSpec| PortSpec {
+            switch: None,
+            wire: None,
+            mtu: None,
+            mac_limit: None,
+            link: None,
+            ..spec.clone()
+        };
+        stripped(self) == stripped(other)
+    }
+
+    /// Whether the operator wants the carrier up.
+    pub fn link_wanted(&self) -> bool {
+        self.link != Some(Link::Down)
+    }
+
+    /// What it is joined to, for people.
+    pub fn joined(&self) -> String {
+        match (&self.wire, &self.switch) {
+            (Some(wire), _) => format!("wire {wire}"),
+            (None, Some(switch)) => format!("switch {switch}"),
+            (None, None) => format!("switch {DEFAULT_SWITCH}"),
+        }
+    }
+}
+
+impl Spec {
+    /// The same configuration with every default that depends on others written out, so that two that
+    /// mean the same are equal.
+    #[must_use]
+    pub fn settled(mut self) -> Spec {
+        for port in &mut self.ports {
+            if port.switch.is_none() && port.wire.is_none() {
+                port.switch = Some(DEFAULT_SWITCH.to_owned());
+            }
+            if port.link == Some(Link::Up) {
+                port.link = None;
+            }
+        }
+        if !self.switches.iter().any(|switch| switch.name == DEFAULT_SWITCH) {
+            self.switches.push(SwitchSpec::new(DEFAULT_SWITCH));
+        }
+        self.switches.sort_by(|a, b| a.name.cmp(&b.name));
+        self.ports.sort_by(|a, b| a.name.cmp(&b.name));
+        self
+    }
+}

@@ -1,0 +1,301 @@
+//! What `show` shows. These types are the JSON of the control socket and of `--json`; `docs/json.md`
+//! describes them. A field that exists keeps its meaning while [`VERSION`] stays.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sidecore_abi::counters::DROPS;
+
+use super::engine::{Engine, Live};
+use super::fabric::Address;
+use crate::core::CoreStatus;
+use crate::observe::Totals;
+use crate::port::Peer;
+
+/// Raised when a field goes or changes its meaning; a new field does not raise it.
+pub const VERSION: u32 = 1;
+
+/// Answer to `show ports`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Whether a daemon answered; if not, the counters are the last ones that it wrote.
+    pub running: bool,
+    /// All ports in the order of their names.
+    pub ports: Vec<PortView>,
+    /// Sums over ports that are gone; absent without a daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<Sums>,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortView {
+    /// Its name.
+    pub name: String,
+    /// Its number: its place in the counters file.
+    pub number: u16,
+    /// What it counted.
+    pub counters: Sums,
+    /// How it is doing; absent without a daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<PortState>,
+}
+
+/// How a port is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortState {
+    /// What stands behind it.
+    pub kind: String,
+    /// Where that is.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// The switch that it joins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
+    /// The wire that it is one end of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<String>,
+    /// The carrier that the operator wants: `up` or `down`.
+    pub link_wanted: String,
+    /// The carrier that there is: `up` or `down`.
+    pub link: String,
+    /// The MTU that was asked for, if any was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_wanted: Option<u32>,
+    /// Largest Ethernet payload in bytes that is let in.
+    pub mtu: u32,
+    /// Source addresses that it may use, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac_limit: Option<u32>,
+    /// Source addresses that the switch knows behind it.
+    pub macs: u32,
+    /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
+    pub peer: String,
+    /// One line for people.
+    pub detail: String,
+    /// What stopped it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// Queue pairs that were asked for, if any number was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues_wanted: Option<u32>,
+    /// Ingress queues that run.
+    pub queues: u32,
+    /// Names of what was negotiated.
+    pub features: Vec<String>,
+}
+
+/// Counters, all cores together. They are never reset by reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sums {
+    /// Frames taken from the port.
+    pub in_frames: u64,
+    /// Bytes of those.
+    pub in_bytes: u64,
+    /// Frames delivered to the port.
+    pub out_frames: u64,
+    /// Bytes of those.
+    pub out_bytes: u64,
+    /// Frames that came into being by flooding or segmentation.
+    pub made: u64,
+    /// Kicks received.
+    pub kicks: u64,
+    /// Interrupts sent.
+    pub interrupts: u64,
+    /// Batches taken from the port.
+    pub batches: u64,
+    /// Frames dropped, by the name of the reason; reasons without drops are left out.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl From<&Totals> for Sums {
+    fn from(totals: &Totals) -> Sums {
+        Sums {
+            in_frames: totals.in_frames,
+            in_bytes: totals.in_bytes,
+            out_frames: totals.out_frames,
+            out_bytes: totals.out_bytes,
+            made: totals.made,
+            kicks: totals.kicks,
+            interrupts: totals.interrupts,
+            batches: totals.batches,
+            drops: totals.named_drops().map(|(name, n)| (name.to_owned(), n)).collect(),
+        }
+    }
+}
+
+/// Answer to `show mac`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Addresses {
+    /// [`VERSION`].
+    pub version: u32,
+    /// All addresses that switches remember.
+    pub addresses: Vec<Address>,
+}
+
+/// Answer to `show cores`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cores {
+    /// [`VERSION`].
+    pub version: u32,
+    /// All I/O cores.
+    pub cores: Vec<CoreStatus>,
+}
+
+/// Answer to `show queues`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// [`VERSION`].
+    pub version: u32,
+    /// All queues of all ports.
+    pub queues: Vec<QueueView>,
+}
+
+/// One queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// The port.
+    pub port: String,
+    /// `ingress` or `egress`.
+    pub direction: String,
+    /// Number within its direction.
+    pub index: usize,
+    /// Entries.
+    pub size: u32,
+    /// `split`, `packed`, `tap`, …
+    pub kind: String,
+    /// `running`, or why it is not.
+    pub state: String,
+}
+
+/// Answer to `show drops`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Whether a daemon answered.
+    pub running: bool,
+    /// The most frequent first.
+    pub drops: Vec<DropView>,
+}
+
+/// Frames dropped at one port for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropView {
+    /// The port that caused it.
+    pub port: String,
+    /// The name of the reason.
+    pub reason: String,
+    /// How many.
+    pub frames: u64,
+    /// What the reason means.
+    pub meaning: String,
+}
+
+impl Ports {
+    /// The drops of these ports, the most frequent first.
+    pub fn drops(&self) -> Drops {
+        let meaning = |reason: &str| {
+            DROPS.iter().find(|(_, name, _)| *name == reason).map_or(String::new(), |row| row.2.to_owned())
+        };
+        let of_port = |port: &PortView| {
+            let name = port.name.clone();
+            let view = move |(reason, &frames): (&String, &u64)| DropView {
+                port: name.clone(),
+                reason: reason.clone(),
+                frames,
+                meaning: meaning(reason),
+            };
+            port.counters.drops.iter().map(view).collect::<Vec<_>>()
+        };
+        let mut drops: Vec<_> = self.ports.iter().flat_map(of_port).collect();
+        drops.sort_by(|a, b| b.frames.cmp(&a.frames).then_with(|| a.port.cmp(&b.port)));
+        Drops { version: VERSION, running: self.running, drops }
+    }
+}
+
+impl Engine {
+    /// All ports, as they are at this moment.
+    pub fn ports(&self) -> Ports {
+        let inner = self.lock();
+        let ports = inner.ports.values().map(view).collect();
+        Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&inner.retired)) }
+    }
+
+    /// All queues of all ports.
+    pub fn queues(&self) -> Queues {
+        let inner = self.lock();
+        let mut queues = Vec::new();
+        for (name, live) in &inner.ports {
+            let status = live.attachment.as_ref().map(|attachment| attachment.status());
+            queues.extend(status.into_iter().flat_map(|status| status.queues).map(|queue| QueueView {
+                port: name.clone(),
+                direction: queue.direction.to_owned(),
+                index: queue.index,
+                size: queue.size,
+                kind: queue.kind.to_owned(),
+                state: queue.state,
+            }));
+        }
+        Queues { version: VERSION, queues }
+    }
+
+    /// The addresses that the switches remember.
+    pub fn addresses(&self) -> Addresses {
+        Addresses { version: VERSION, addresses: self.fabric.addresses() }
+    }
+
+    /// What the I/O cores did so far.
+    pub fn cores(&self) -> Cores {
+        Cores { version: VERSION, cores: self.fabric.cores() }
+    }
+}
+
+fn view(live: &Live) -> PortView {
+    let Live { spec, port, attachment, stopped } = live;
+    let status = attachment.as_ref().map(|attachment| attachment.status());
+    let (peer, detail, features, queues) = match status {
+        Some(status) => {
+            let ingress =
+                status.queues.iter().filter(|q| q.direction == "ingress" && q.state.starts_with("running"));
+            (peer_name(status.peer), status.detail, status.features, ingress.count())
+        }
+        None => ("stopped", stopped.clone().unwrap_or_default(), Vec::new(), 0),
+    };
+    let up = |up: bool| if up { "up" } else { "down" }.to_owned();
+    let state = PortState {
+        kind: spec.kind.clone(),
+        place: spec.place.clone(),
+        switch: spec.switch.clone(),
+        wire: spec.wire.clone(),
+        link_wanted: up(spec.link_wanted()),
+        link: up(port.link() && spec.link_wanted()),
+        mtu_wanted: spec.mtu.map(|mtu| mtu.get()),
+        mtu: port.mtu(),
+        mac_limit: spec.mac_limit.map(|limit| limit.get()),
+        macs: port.macs.count(),
+        peer: peer.to_owned(),
+        detail,
+        fault: port.fault.get().map(|fault| fault.to_string()),
+        queues_wanted: spec.queues.map(|queues| queues.get()),
+        queues: u32::try_from(queues).unwrap_or(u32::MAX),
+        features,
+    };
+    PortView {
+        name: spec.name.clone(),
+        number: port.id.0,
+        counters: Sums::from(&port.counters.totals()),
+        state: Some(state),
+    }
+}
+
+fn peer_name(peer: Peer) -> &'static str {
+    match peer {
+        Peer::Waiting => "waiting",
+        Peer::Connected => "connected",
+        Peer::Running => "running",
+        Peer::Faulted => "faulted",
+    }
+}

@@ -1,0 +1,354 @@
+//! The control plane with port kinds that only note that they are open, and refuse when told to.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+
+use super::kinds::{Kind, Place};
+use super::*;
+use crate::core::CoreStatus;
+use crate::observe::CounterFile;
+use crate::port::{Attachment, AttachmentStatus, IngressQueue, Peer, Port, QueueKey, Scheduler};
+
+thread_local! {
+    /// Places that are open, as sockets and interfaces would be.
+    static OPEN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    /// Places whose carrier is down.
+    static DOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+struct Fake(String);
+
+fn start(spec: &PortSpec, _: &Arc<Port>, _: Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String> {
+    if spec.place.contains("refused") {
+        return Err(format!("cannot bind {}: permission denied", spec.place));
+    }
+    if !OPEN.with_borrow_mut(|open| open.insert(spec.place.clone())) {
+        return Err(format!("cannot bind {}: address in use", spec.place));
+    }
+    Ok(Box::new(Fake(spec.place.clone())))
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        OPEN.with_borrow_mut(|open| open.remove(&self.0));
+        DOWN.with_borrow_mut(|down| down.remove(&self.0));
+    }
+}
+
+impl Attachment for Fake {
+    fn status(&self) -> AttachmentStatus {
+        AttachmentStatus { peer: Peer::Waiting, detail: self.0.clone(), features: vec![], queues: vec![] }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        if self.0.contains("stiff") && !up {
+            return Err("its carrier cannot be put down".to_owned());
+        }
+        DOWN.with_borrow_mut(|down| if up { down.remove(&self.0) } else { down.insert(self.0.clone()) });
+        Ok(())
+    }
+}
+
+const FAKES: &[Kind] = &[
+    Kind {
+        name: "sock",
+        place: Place::Socket,
+        keys: &["role", "mode", "owner", "queues", "features-off", "mac", "journal"],
+        features: || vec!["csum".into(), "tso4".into()],
+        start,
+    },
+    Kind { name: "iface", place: Place::Interface, keys: &["queues", "fd"], features: Vec::new, start },
+];
+
+#[derive(Default)]
+struct Paper {
+    graph: Mutex<Graph>,
+}
+
+impl Scheduler for Paper {
+    fn serve(&self, _: &Arc<Port>, _: Box<dyn IngressQueue>) -> QueueKey {
+        QueueKey(0)
+    }
+    fn take_back(&self, _: QueueKey) -> Option<Box<dyn IngressQueue>> {
+        None
+    }
+}
+
+impl Fabric for Paper {
+    fn scheduler(&self) -> Arc<dyn Scheduler> {
+        Arc::new(Paper::default())
+    }
+
+    fn publish(&self, graph: &Graph) {
+        let mut ids = BTreeSet::new();
+        let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+        for joined in &graph.ports {
+            assert!(ids.insert(joined.port.id), "two ports have one number");
+            match &joined.joint {
+                Joint::Switch(name) => assert!(graph.switches.iter().any(|s| s.name == *name)),
+                Joint::Wire(name) => *ends.entry(name).or_default() += 1,
+            }
+        }
+        assert!(ends.values().all(|&n| n <= 2), "a wire has three ends");
+        *self.graph.lock().unwrap() = graph.clone();
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    fn cores(&self) -> Vec<CoreStatus> {
+        Vec::new()
+    }
+
+    fn tick(&self) {}
+}
+
+fn engine() -> (Engine, Arc<Paper>) {
+    let paper = Arc::new(Paper::default());
+    let counters = CounterFile::anonymous().unwrap();
+    let daemon = DaemonSpec { cores: Some(vec![1]), ..DaemonSpec::default() };
+    (Engine::new(FAKES, Arc::clone(&paper) as Arc<dyn Fabric>, counters, daemon), paper)
+}
+
+fn port(text: &str) -> PortSpec {
+    text::port(text, FAKES).unwrap()
+}
+
+fn spec(ports: &[&str]) -> Spec {
+    Spec { ports: ports.iter().map(|text| port(text)).collect(), ..Spec::default() }
+}
+
+fn open() -> BTreeSet<String> {
+    OPEN.with_borrow(Clone::clone)
+}
+
+#[test]
+fn the_words_of_the_command_line() {
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,mac-limit=3,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let json = toml::to_string(&full).unwrap();
+    let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
+    assert_eq!(back.ports, [full], "the file form says the same");
+    let errors = [
+        ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
+        ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
+        ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface"),
+        ("web=sock:/x,speed=10", "key `speed`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, queues, fd"),
+        ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
+        ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
+        ("web=sock:/x,queues", "\"queues\" is not key=value"),
+        ("web=sock:/x,role=both", "key `role`: \"both\" is not allowed; allowed: server, client"),
+        ("web=sock:/x,mode=0999", "key `mode`: \"0999\" is not allowed; allowed: octal digits from 000 to 0777, such as 0660"),
+        ("web=sock:/x,owner=", "key `owner`: \"\" is not allowed; allowed: USER, USER:GROUP or :GROUP, names or numbers"),
+        ("web=sock:/x,link=on", "key `link`: \"on\" is not allowed; allowed: up, down"),
+        ("web=sock:/x,mtu=67", "key `mtu`: \"67\" is not allowed; allowed: a number from 68 to 65535"),
+        ("t=iface:t0,fd=2", "key `fd`: \"2\" is not allowed; allowed: descriptor numbers above 2 joined by '+'"),
+    ];
+    for (given, why) in errors {
+        let error = text::port(given, FAKES).unwrap_err().to_string();
+        assert_eq!(error, format!("port {given:?}: {why}"));
+    }
+    let error = text::switch("s,ageing=0").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "switch \"s,ageing=0\": key `ageing`: \"0\" is not allowed; allowed: a number from 1 to 86400"
+    );
+    assert_eq!(text::switch("s,ageing=5").unwrap().ageing.unwrap().get(), 5);
+}
+
+#[test]
+fn a_bad_file_names_line_key_and_what_is_allowed() {
+    const WEB: &str = "[[port]]\nname = 'web'\nkind = 'sock'\nwhere = '/w'\n";
+    let cases: &[(&str, &str)] = &[
+        ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
+        ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[port]]"),
+        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `socket`, `socket-mode`, `socket-owner`, `counters`"),
+        ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: invalid type: string \"all\", expected a sequence"),
+        ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: 0 processors; allowed: 1 to 16"),
+        (
+            "[daemon]\ncores = [2, 1, 2]",
+            "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
+        ),
+        ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`"),
+        ("[[switch]]\nageing = 3", "f.toml:1: switch: missing field `name`"),
+        ("[[switch]]\nname = 'a b'", "f.toml:2: switch a b: key `name`: \"a b\" is no name; allowed: 1 to 63 letters, digits, '.', '_' and '-', the first not '.' or '-'"),
+        ("[[switch]]\nname='s'\n[[switch]]\nname='s'", "f.toml:4: switch s: key `name`: another switch has this name"),
+        ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
+        ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
+        ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\""),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
+        ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
+        ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
+        ("WEB\nwire = 'w'\nmac-limit = 2", "f.toml:7: port web: key `mac-limit`: does not apply to a wire, which learns no addresses; allowed: with switch"),
+        ("WEB\nWEB", "f.toml:7: port web: key `name`: another port has this name\nf.toml:9: port web: key `where`: port web has this place"),
+        ("[[port]]\nname = 'x'\nkind = 'e1000'\nwhere = '/x'", "f.toml:3: port x: key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface"),
+        ("[[port]]\nname = 'x'\nkind = 'iface'\nwhere = 'a-very-long-name'", "f.toml:4: port x: key `where`: \"a-very-long-name\" is no interface name; allowed: 1 to 15 letters, digits or marks without '/'"),
+        ("[[port]]\nname = 'x'\nkind = 'sock'", "f.toml:1: port x: missing field `where`"),
+        ("a = ", "f.toml:1: string values must be quoted, expected literal string"),
+    ];
+    for (given, expected) in cases {
+        let text = given.replace("WEB", WEB);
+        let error = text::from_toml("f.toml", &text, FAKES).unwrap_err().to_string();
+        assert_eq!(error, *expected, "for {text}");
+    }
+    let long = format!("[[port]]\nname='x'\nkind='sock'\nwhere='/{}'", "x".repeat(107));
+    let error = text::from_toml("f", &long, FAKES).unwrap_err().to_string();
+    assert_eq!(error, "f:4: port x: key `where`: the path is 108 bytes long; a socket's path may have 107");
+    let three = "[[port]]\nname='NAME'\nkind='sock'\nwhere='/NAME'\nwire='w'\n";
+    let three: String = ["a", "b", "c"].iter().map(|name| three.replace("NAME", name)).collect();
+    let error = text::from_toml("f", &three, FAKES).unwrap_err().to_string();
+    assert_eq!(error, "f:15: port c: key `wire`: wire w joins a and b already; a wire has two ends");
+}
+
+#[test]
+fn every_key_is_in_the_lists() {
+    let all = PortSpec {
+        switch: Some("s".into()),
+        wire: Some("w".into()),
+        fd: Some("3".parse().unwrap()),
+        slots: Some("2".parse().unwrap()),
+        buf_size: Some("64".parse().unwrap()),
+        extra_bufs: Some("0".parse().unwrap()),
+        header: Some("12".parse().unwrap()),
+        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
+    };
+    let table = toml::Table::try_from(&all).unwrap();
+    let written: BTreeSet<&str> = table.keys().map(String::as_str).collect();
+    let listed = COMMON_KEYS.into_iter().chain(all.kind_keys().map(|(key, _)| key)).collect();
+    assert_eq!(written, listed);
+    assert!(all.kind_keys().iter().all(|(_, given)| *given));
+    assert!(port("web=sock:/w").kind_keys().iter().all(|(_, given)| !given));
+}
+
+#[test]
+fn a_port_comes_changes_and_goes() {
+    let (engine, paper) = engine();
+    engine.add_port(&port("a=sock:/a")).unwrap();
+    let error = engine.add_port(&port("a=sock:/b")).unwrap_err().to_string();
+    assert_eq!(error, "there is a port \"a\" already; change it with `set`, or delete it first");
+    let changes = engine.set_port("a", |_| Ok(port("a=sock:/a,mtu=9000,link=down"))).unwrap();
+    assert_eq!(
+        (changes[0].verb, changes[0].details.clone()),
+        (Verb::Changed, vec!["link: unset → down".to_owned(), "mtu: unset → 9000".to_owned()])
+    );
+    assert_eq!(engine.port("a").unwrap().mtu(), 9000);
+    assert!(DOWN.with_borrow(|down| down.contains("/a")));
+    let changes = engine.set_port("a", |_| Ok(port("a=sock:/b"))).unwrap();
+    assert_eq!(changes[0].verb, Verb::Restarted);
+    assert_eq!((open(), engine.port("a").unwrap().mtu()), (BTreeSet::from(["/b".to_owned()]), 1500));
+    let view = &engine.ports().ports[0];
+    assert_eq!((view.name.as_str(), view.state.as_ref().unwrap().place.as_str()), ("a", "/b"));
+    let error = engine.set_port("x", |old| Ok(old.clone())).unwrap_err().to_string();
+    assert_eq!(error, "there is no port \"x\"; there are: a");
+    let error = engine.set_port("a", |_| Ok(port("b=sock:/b"))).unwrap_err().to_string();
+    assert_eq!(error, "port a: key `name`: a port keeps its name; delete it and add another");
+    engine.put_switch(&SwitchSpec::new("s"), true).unwrap();
+    engine.add_port(&port("c=sock:/c,switch=s")).unwrap();
+    let error = engine.del_switch("s").unwrap_err().to_string();
+    assert_eq!(error, "switch \"s\" cannot go: port c is joined to it");
+    engine.del_port("c").unwrap();
+    engine.del_switch("s").unwrap();
+    let error = engine.del_switch("lan").unwrap_err().to_string();
+    assert_eq!(error, "switch \"lan\" cannot go: ports join it unless they say otherwise");
+    drop(engine);
+    assert!(open().is_empty() && paper.graph.lock().unwrap().ports.is_empty());
+}
+
+#[test]
+fn what_was_chosen_at_the_start_stays() {
+    let (engine, _) = engine();
+    let cores =
+        |cores| Spec { daemon: DaemonSpec { cores: Some(cores), ..DaemonSpec::default() }, ..spec(&[]) };
+    assert!(engine.apply(&cores(vec![1]), false).unwrap().is_empty());
+    let error = engine.apply(&cores(vec![2]), false).unwrap_err().to_string();
+    assert_eq!(error, "[daemon] cores cannot change while the daemon runs; restart it with the new value");
+}
+
+#[test]
+fn ports_that_swap_places_and_a_failure_between_them() {
+    let (engine, paper) = engine();
+    let before = spec(&["a=sock:/a,wire=w", "b=sock:/b,wire=w", "d=sock:/d"]);
+    engine.apply(&before, false).unwrap();
+    let ids = |paper: &Paper| -> BTreeMap<String, u16> {
+        paper.graph.lock().unwrap().ports.iter().map(|j| (j.port.name.clone(), j.port.id.0)).collect()
+    };
+    let numbers = ids(&paper);
+    let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "e=sock:/refused"]), false);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "port e: cannot bind /refused: permission denied; nothing was changed"
+    );
+    assert_eq!(ids(&paper), numbers);
+    assert_eq!(engine.ports().ports.len(), 3);
+    let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "d=sock:/refused"]), false);
+    assert!(error.unwrap_err().to_string().starts_with("port d: cannot bind"));
+    assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
+    engine.apply(&spec(&["a=sock:/b,wire=w", "b=sock:/a", "c=sock:/d,wire=w"]), false).unwrap();
+    assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
+    assert_eq!(ids(&paper).get("a"), numbers.get("a"), "a port that restarts keeps its number");
+}
+
+/// Configurations that make sense, so that what fails does so while it is carried out: each port has a
+/// home, from which all may move on by one; one of the homes refuses to lose its carrier, and now and
+/// then a port is sent to a place that refuses it.
+fn any_spec() -> impl Strategy<Value = Spec> {
+    let names = prop::sample::subsequence(vec![0, 1, 2, 3, 4], 0..=5);
+    let moved = prop::sample::select(vec![0, 0, 0, 1]);
+    let refused = prop::sample::select(vec![0, 1, 2, 3, 4, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
+    let options = ["", "", ",mtu=9000", ",link=down", ",queues=2", ",wire=w", ",mac-limit=1", ",switch=s"];
+    let options = prop::collection::vec(prop::sample::select(options.to_vec()), 5);
+    let switches = prop::sample::select(vec![vec!["s"], vec!["s", "t"]]);
+    (names, moved, refused, options, switches).prop_map(|(names, moved, refused, options, switches)| {
+        let place = |i: usize| match i == refused {
+            true => "/refused",
+            false => ["/1", "/2", "/3", "/4", "/stiff"][(i + moved) % 5],
+        };
+        let text = |i: &usize| format!("{}=sock:{}{}", ["a", "b", "c", "d", "e"][*i], place(*i), options[*i]);
+        let switches = switches.into_iter().map(SwitchSpec::new).collect();
+        Spec { ports: names.iter().map(|i| port(&text(i))).collect(), switches, ..Spec::default() }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn all_or_nothing_and_never_twice(specs in prop::collection::vec(any_spec(), 1..12)) {
+        let (engine, paper) = engine();
+        for wanted in specs {
+            let before = (engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper));
+            let dry = engine.apply(&wanted, true);
+            prop_assert_eq!(&before, &(engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper)));
+            match engine.apply(&wanted, false) {
+                Ok(changes) => {
+                    prop_assert_eq!(&changes, &dry.unwrap());
+                    let places: BTreeSet<String> = wanted.ports.iter().map(|p| p.place.clone()).collect();
+                    prop_assert_eq!(open(), places);
+                    let down: BTreeSet<String> =
+                        wanted.ports.iter().filter(|p| !p.link_wanted()).map(|p| p.place.clone()).collect();
+                    prop_assert_eq!(DOWN.with_borrow(Clone::clone), down);
+                    let names: BTreeSet<String> = wanted.ports.iter().map(|p| p.name.clone()).collect();
+                    prop_assert_eq!(numbers(&paper).into_keys().collect::<BTreeSet<_>>(), names);
+                    prop_assert_eq!(engine.apply(&wanted, false).unwrap(), []);
+                    prop_assert_eq!(engine.apply(&engine.spec(), false).unwrap(), []);
+                }
+                Err(e) => {
+                    let refuses = |p: &PortSpec| p.place == "/refused" || p.place == "/stiff" && !p.link_wanted();
+                    prop_assert!(dry.is_err() || wanted.ports.iter().any(refuses), "{}", e);
+                    prop_assert_eq!(before, (engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper)));
+                }
+            }
+        }
+        drop(engine);
+        prop_assert!(open().is_empty());
+    }
+}
+
+fn numbers(paper: &Paper) -> BTreeMap<String, u16> {
+    paper.graph.lock().unwrap().ports.iter().map(|j| (j.port.name.clone(), j.port.id.0)).collect()
+}

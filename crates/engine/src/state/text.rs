@@ -1,0 +1,257 @@
+//! From text to [`Spec`]: the TOML file and the words of the command line.
+//!
+//! Every complaint names its origin (file and line, or the option), the part, the key and what is
+//! allowed. All complaints of a text are reported together.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::value::{Error as WordError, MapDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::Spanned;
+
+use super::check::{check, not_known, Finding, Part};
+use super::kinds::{find, Kind};
+use super::spec::{PortSpec, Spec, SwitchSpec, COMMON_KEYS};
+
+/// Everything that is wrong with a configuration, one line each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct BadSpec(pub Vec<String>);
+
+impl fmt::Display for BadSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl BadSpec {
+    /// The findings, each behind its origin.
+    pub fn new(findings: &[Finding], origin: impl Fn(&Finding) -> String) -> BadSpec {
+        BadSpec(findings.iter().map(|finding| format!("{}{finding}", origin(finding))).collect())
+    }
+}
+
+/// Reads the TOML text of the file `name`.
+///
+/// # Errors
+/// All that is wrong with it, with lines.
+pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec> {
+    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let document = DeTable::parse(text).map_err(|e| {
+        let at = e.span().map_or(1, |span| line(span.start));
+        BadSpec(vec![format!("{name}:{at}: {}", e.message())])
+    })?;
+    let mut reader = Reader { kinds, complaints: Vec::new(), spec: Spec::default() };
+    for (key, value) in document.get_ref() {
+        reader.section(key, value);
+    }
+    let Reader { complaints, spec, .. } = reader;
+    if !complaints.is_empty() {
+        let lines = complaints.into_iter().map(|c| format!("{name}:{}: {}", line(c.at), c.text));
+        return Err(BadSpec(lines.collect()));
+    }
+    let findings = check(&spec, kinds);
+    if findings.is_empty() {
+        return Ok(spec);
+    }
+    Err(BadSpec::new(&findings, |finding| format!("{name}:{}: ", line(locate(document.get_ref(), finding)))))
+}
+
+/// Where in the file the key of `finding` stands; the part's head if the key was not given.
+fn locate(document: &DeTable<'_>, finding: &Finding) -> usize {
+    let (section, index) = match finding.part {
+        Part::Daemon => ("daemon", 0),
+        Part::Switch(i) => ("switch", i),
+        Part::Port(i) => ("port", i),
+    };
+    let Some(value) = document.get(section) else { return 0 };
+    let part = match value.get_ref() {
+        DeValue::Array(list) => list.get(index).unwrap_or(value),
+        _ => value,
+    };
+    let DeValue::Table(table) = part.get_ref() else { return part.span().start };
+    table.get_key_value(finding.key.as_str()).map_or(part.span().start, |(key, _)| key.span().start)
+}
+
+struct Complaint {
+    at: usize,
+    text: String,
+}
+
+struct Reader<'k> {
+    kinds: &'k [Kind],
+    complaints: Vec<Complaint>,
+    spec: Spec,
+}
+
+impl Reader<'_> {
+    fn section(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) {
+        match key.get_ref().as_ref() {
+            "daemon" => {
+                if let Some(daemon) = self.part("daemon", value) {
+                    self.spec.daemon = daemon;
+                }
+            }
+            "switch" => {
+                for item in self.list("switch", value) {
+                    if let Some(switch) = self.part("switch", item) {
+                        self.spec.switches.push(switch);
+                    }
+                }
+            }
+            "port" => {
+                for item in self.list("port", value) {
+                    if self.keys_fit(item) {
+                        if let Some(port) = self.part("port", item) {
+                            self.spec.ports.push(port);
+                        }
+                    }
+                }
+            }
+            other => self.complain(
+                key.span(),
+                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[port]]"),
+            ),
+        }
+    }
+
+    fn complain(&mut self, at: Range<usize>, text: String) {
+        self.complaints.push(Complaint { at: at.start, text });
+    }
+
+    fn list<'v, 'i>(&mut self, what: &str, value: &'v Spanned<DeValue<'i>>) -> Vec<&'v Spanned<DeValue<'i>>> {
+        if let DeValue::Array(list) = value.get_ref() {
+            return list.iter().collect();
+        }
+        self.complain(value.span(), format!("key `{what}` must be a list of tables; allowed: [[{what}]]"));
+        Vec::new()
+    }
+
+    /// Reads one table, naming the key at which that fails.
+    fn part<T: DeserializeOwned>(&mut self, what: &str, value: &Spanned<DeValue<'_>>) -> Option<T> {
+        let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
+            Ok(part) => return Some(part),
+            Err(error) => error,
+        };
+        let at = error.span().unwrap_or_else(|| value.span());
+        let mut label = what.to_owned();
+        let mut key = String::new();
+        if let DeValue::Table(table) = value.get_ref() {
+            if let Some(DeValue::String(name)) = table.get("name").map(Spanned::get_ref) {
+                label = format!("{what} {name}");
+            }
+            let inside = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
+            if let Some((k, _)) = table.iter().find(|(k, v)| inside(k.span()) || inside(v.span())) {
+                key = format!("key `{}`: ", k.get_ref());
+            }
+        }
+        self.complain(at, format!("{label}: {key}{}", error.message()));
+        None
+    }
+
+    /// Whether the kind of a port knows all keys of its table. A kind that is missing or unknown is
+    /// left to later checks.
+    fn keys_fit(&mut self, item: &Spanned<DeValue<'_>>) -> bool {
+        let DeValue::Table(table) = item.get_ref() else { return true };
+        let text = |key: &str| match table.get(key).map(Spanned::get_ref) {
+            Some(DeValue::String(text)) => text.as_ref().to_owned(),
+            _ => String::new(),
+        };
+        let Ok(kind) = find(self.kinds, &text("kind")) else { return true };
+        let before = self.complaints.len();
+        for key in table.keys() {
+            if !fits(kind, key.get_ref()) {
+                let why = not_known(kind);
+                self.complain(key.span(), format!("port {}: key `{}`: {why}", text("name"), key.get_ref()));
+            }
+        }
+        self.complaints.len() == before
+    }
+}
+
+fn fits(kind: &Kind, key: &str) -> bool {
+    COMMON_KEYS.contains(&key) || kind.keys.contains(&key)
+}
+
+/// Reads `NAME=KIND:WHERE[,key=value…]`. What can only be judged beside other ports is left to `check`.
+///
+/// # Errors
+/// What is wrong with it, and what is allowed.
+pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
+    let bad = |why: String| BadSpec(vec![format!("port {text:?}: {why}")]);
+    let form = || bad("allowed: NAME=KIND:WHERE[,key=value]…".to_owned());
+    let (name, rest) = text.split_once('=').ok_or_else(form)?;
+    let mut words = rest.split(',');
+    let (kind, place) = words.next().and_then(|word| word.split_once(':')).ok_or_else(form)?;
+    let row = find(kinds, kind).map_err(|why| bad(format!("key `kind`: {why}")))?;
+    let mut pairs = vec![("name", name), ("kind", kind), ("where", place)];
+    for word in words {
+        let (key, value) = word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?;
+        if pairs.iter().any(|(other, _)| *other == key) {
+            return Err(bad(format!("key `{key}`: given twice")));
+        }
+        if !fits(row, key) {
+            return Err(bad(format!("key `{key}`: {}", not_known(row))));
+        }
+        pairs.push((key, value));
+    }
+    from_pairs(&pairs).map_err(bad)
+}
+
+/// Reads `NAME[,key=value…]`.
+///
+/// # Errors
+/// What is wrong with it, and what is allowed.
+pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
+    let bad = |why: String| BadSpec(vec![format!("switch {text:?}: {why}")]);
+    let mut words = text.split(',');
+    let mut pairs = vec![("name", words.next().unwrap_or_default())];
+    for word in words {
+        pairs.push(word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?);
+    }
+    from_pairs(&pairs).map_err(bad)
+}
+
+/// Reads key and value pairs one by one first, so that a bad value is reported with its key.
+fn from_pairs<T: DeserializeOwned>(pairs: &[(&str, &str)]) -> Result<T, String> {
+    let read = |pairs: &[(&str, &str)]| {
+        T::deserialize(MapDeserializer::new(pairs.iter().map(|&(key, value)| (key, Word(value)))))
+    };
+    read(pairs).map_err(|whole| {
+        let missing = |e: &WordError| e.to_string().starts_with("missing field");
+        let culprit = pairs.iter().find_map(|pair| match read(&[*pair]) {
+            Err(e) if !missing(&e) => Some(format!("key `{}`: {e}", pair.0)),
+            _ => None,
+        });
+        culprit.unwrap_or_else(|| whole.to_string())
+    })
+}
+
+/// The value of an option; an optional one is there because its key is.
+struct Word<'t>(&'t str);
+
+impl<'t> IntoDeserializer<'t, WordError> for Word<'t> {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Word<'de> {
+    type Error = WordError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
+        visitor.visit_borrowed_str(self.0)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}

@@ -1,0 +1,275 @@
+//! The values that options take. Each type is read from one word of text, the same on the command
+//! line, in a file and in JSON, and says itself what it allows; nothing else checks it again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Reads a value from text, or from a number or truth value written without quotes.
+fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
+    struct Word;
+    impl<'de> Visitor<'de> for Word {
+        type Value = String;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("one word or number")
+        }
+        fn visit_str<E>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+        fn visit_i64<E>(self, number: i64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+        fn visit_u64<E>(self, number: u64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<String, A::Error> {
+            let mut words: Vec<String> = Vec::new();
+            while let Some(Piece(piece)) = list.next_element()? {
+                words.push(piece);
+            }
+            Ok(words.join("+"))
+        }
+    }
+    struct Piece(String);
+    impl<'de> Deserialize<'de> for Piece {
+        fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Piece, D::Error> {
+            source.deserialize_any(Word).map(Piece)
+        }
+    }
+    source.deserialize_any(Word)?.parse().map_err(D::Error::custom)
+}
+
+macro_rules! read_as_word {
+    ($($type:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+                word(source)
+            }
+        }
+    )*};
+}
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Number<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> FromStr for Number<MIN, MAX> {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u32>() {
+            Ok(n) if (MIN..=MAX).contains(&n) => Ok(Self(n)),
+            _ => Err(format!("{text:?} is not allowed; allowed: a number from {MIN} to {MAX}")),
+        }
+    }
+}
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        word(source)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> fmt::Display for Number<MIN, MAX> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who makes the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// We listen, the VMM connects.
+    Server,
+    /// The VMM listens, we connect, and connect again.
+    Client,
+}
+
+impl FromStr for Role {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "server" => Ok(Role::Server),
+            "client" => Ok(Role::Client),
+            _ => Err(format!("{text:?} is not allowed; allowed: server, client")),
+        }
+    }
+}
+
+/// The carrier that the operator wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// It follows the peer.
+    Up,
+    /// It is down whatever the peer does.
+    Down,
+}
+
+impl FromStr for Link {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "up" => Ok(Link::Up),
+            "down" => Ok(Link::Down),
+            _ => Err(format!("{text:?} is not allowed; allowed: up, down")),
+        }
+    }
+}
+
+/// Permission bits of a socket, written as octal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(bits) if bits <= 0o777 && text.len() >= 3 => Ok(Mode(bits)),
+            _ => {
+                Err(format!("{text:?} is not allowed; allowed: octal digits from 000 to 0777, such as 0660"))
+            }
+        }
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        sink.collect_str(&format_args!("{:04o}", self.0))
+    }
+}
+
+// Text only: TOML's 0o660 would arrive as the number 432, and 660 as itself.
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct Octal;
+        impl Visitor<'_> for Octal {
+            type Value = Mode;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("octal digits in quotes, such as \"0660\"")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mode, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        source.deserialize_str(Octal)
+    }
+}
+
+/// `USER`, `USER:GROUP` or `:GROUP`; names or numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Owner(String);
+
+impl FromStr for Owner {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let named = parts.iter().any(|part| !part.is_empty());
+        let sane = text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        if named && sane && parts.len() <= 2 {
+            Ok(Owner(text.to_owned()))
+        } else {
+            Err(format!("{text:?} is not allowed; allowed: USER, USER:GROUP or :GROUP, names or numbers"))
+        }
+    }
+}
+
+impl Owner {
+    /// The numbers of user and group.
+    ///
+    /// # Errors
+    /// A name that the system does not know.
+    pub fn ids(&self) -> Result<(Option<u32>, Option<u32>), String> {
+        let (user, group) = self.0.split_once(':').unwrap_or((&self.0, ""));
+        let user = lookup(user, "/etc/passwd", "user")?;
+        let group = lookup(group, "/etc/group", "group")?;
+        Ok((user, group))
+    }
+}
+
+/// The number in the third field of `file`, which both of the system's files have.
+fn lookup(name: &str, file: &str, what: &str) -> Result<Option<u32>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {file}: {e}"))?;
+    text.lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields.first() == Some(&name))
+        .and_then(|fields| fields.get(2)?.parse().ok())
+        .map(Some)
+        .ok_or_else(|| {
+            format!(
+                "{what} {name:?} is not in {file}; a name from a directory service must be given by number"
+            )
+        })
+}
+
+/// Words joined by `+` on the command line, a list in files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Words(pub Vec<String>);
+
+impl FromStr for Words {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<String> = text.split('+').map(str::to_owned).collect();
+        if words.iter().any(String::is_empty) {
+            return Err(format!("{text:?} is not allowed; allowed: words joined by '+'"));
+        }
+        Ok(Words(words))
+    }
+}
+
+/// Open descriptors of the daemon, joined by `+`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fds(pub Vec<i32>);
+
+impl FromStr for Fds {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fds: Result<Vec<i32>, _> = text.split('+').map(str::parse).collect();
+        match fds {
+            Ok(fds) if fds.iter().all(|&fd| fd > 2) => Ok(Fds(fds)),
+            _ => Err(format!("{text:?} is not allowed; allowed: descriptor numbers above 2 joined by '+'")),
+        }
+    }
+}
+
+/// An address of one station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pairs: Vec<&str> = text.split(':').collect();
+        let two = |pair: &&str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+        let bytes: Result<Vec<u8>, _> = pairs.iter().map(|pair| u8::from_str_radix(pair, 16)).collect();
+        match bytes.ok().and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()) {
+            Some(mac) if pairs.iter().all(two) && mac[0] & 1 == 0 && mac != [0; 6] => Ok(Mac(mac)),
+            _ => Err(format!(
+                "{text:?} is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56"
+            )),
+        }
+    }
+}
+
+impl Serialize for Mac {
+    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        sink.serialize_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
+    }
+}
+
+read_as_word!(Role, Link, Owner, Words, Fds, Mac);

@@ -1,0 +1,203 @@
+//! Where each frame of a batch goes: lists of frames by destination, in the order of the batch.
+//!
+//! The lists are linked through one array, as VALE does it: `head[d]` and `tail[d]` of destination `d`
+//! index into the batch, `next[i]` links frame `i` to the next one for the same destination. One more
+//! list holds the frames for everybody. Filling costs a few stores a frame, whatever the number of ports.
+
+use crate::frame::{Batch, MAX_BATCH};
+use crate::port::{DropReason, Port, PortId};
+
+use sidecore_abi::counters::MAX_PORTS;
+
+/// The list of frames for everybody.
+pub const FLOOD: usize = MAX_PORTS;
+
+const END: u16 = u16::MAX;
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u16,
+    tail: u16,
+}
+
+const EMPTY: List = List { head: END, tail: END };
+
+/// Verdicts on the frames of one batch.
+pub struct Verdicts {
+    lists: Box<[List]>,
+    next: Box<[u16]>,
+    /// Destinations with a list, without `FLOOD`.
+    used: Vec<u16>,
+    /// Frames dropped, with reasons.
+    drops: Vec<(u16, DropReason)>,
+}
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Verdicts {
+    /// No verdicts, and all the memory that will ever be needed.
+    pub fn new() -> Verdicts {
+        Verdicts {
+            lists: vec![EMPTY; MAX_PORTS + 1].into(),
+            next: vec![END; MAX_BATCH].into(),
+            used: Vec::with_capacity(MAX_BATCH),
+            drops: Vec::with_capacity(MAX_BATCH),
+        }
+    }
+
+    /// Forgets all verdicts.
+    pub fn clear(&mut self) {
+        for &port in &self.used {
+            self.lists[usize::from(port)] = EMPTY;
+        }
+        self.lists[FLOOD] = EMPTY;
+        self.used.clear();
+        self.drops.clear();
+    }
+
+    #[inline]
+    fn append(&mut self, list: usize, frame: usize) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]
+        let index = frame as u16;
+        let entry = &mut self.lists[list];
+        let first = entry.head == END;
+        if first {
+            entry.head = index;
+        } else {
+            self.next[usize::from(entry.tail)] = index;
+        }
+        entry.tail = index;
+        self.next[frame] = END;
+        first
+    }
+
+    /// Frame `frame` goes to `port`.
+    #[inline]
+    pub fn send(&mut self, frame: usize, port: PortId) {
+        if self.append(usize::from(port.0), frame) {
+            self.used.push(port.0);
+        }
+    }
+
+    /// Frame `frame` goes to everybody but its sender.
+    #[inline]
+    pub fn flood(&mut self, frame: usize) {
+        self.append(FLOOD, frame);
+    }
+
+    /// Frame `frame` goes nowhere.
+    #[inline]
+    pub fn drop(&mut self, frame: usize, reason: DropReason) {
+        #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]
+        self.drops.push((frame as u16, reason));
+    }
+
+    /// The frames that were dropped.
+    pub fn drops(&self) -> &[(u16, DropReason)] {
+        &self.drops
+    }
+
+    /// Whether any frame goes to everybody.
+    #[inline]
+    pub fn any_flood(&self) -> bool {
+        self.lists[FLOOD].head != END
+    }
+
+    /// There is nobody to give the frames for everybody to.
+    pub fn forget_floods(&mut self) {
+        self.lists[FLOOD] = EMPTY;
+    }
+
+    /// Whether the whole batch goes to a single destination.
+    #[inline]
+    pub fn is_all_for_one(&self, batch: &Batch) -> bool {
+        self.used.len() == 1 && self.drops.is_empty() && !self.any_flood() && !batch.is_empty()
+    }
+
+    /// Destinations that at least one frame is for alone.
+    #[inline]
+    pub fn destinations(&self) -> &[u16] {
+        &self.used
+    }
+
+    /// The frames for `port`, those for everybody merged in, in the order of the batch.
+    #[inline]
+    pub fn picks(&self, port: PortId, picks: &mut Vec<u16>) {
+        picks.clear();
+        let mut own = self.lists[usize::from(port.0)].head;
+        let mut all = self.lists[FLOOD].head;
+        while own != END || all != END {
+            // END is the largest number, so the smaller one comes first.
+            let at = if own < all { &mut own } else { &mut all };
+            picks.push(*at);
+            *at = self.next[usize::from(*at)];
+        }
+    }
+
+    /// The frames for `port` alone.
+    pub fn picks_alone(&self, port: PortId, picks: &mut Vec<u16>) {
+        self.walk(usize::from(port.0), picks);
+    }
+
+    /// The frames for everybody.
+    pub fn floods(&self, picks: &mut Vec<u16>) {
+        self.walk(FLOOD, picks);
+    }
+
+    fn walk(&self, list: usize, picks: &mut Vec<u16>) {
+        picks.clear();
+        let mut at = self.lists[list].head;
+        while at != END {
+            picks.push(at);
+            at = self.next[usize::from(at)];
+        }
+    }
+
+    /// All frames of `batch` that are short enough go to `port`: wire mode.
+    pub fn wire(&mut self, batch: &Batch, from: &Port, port: PortId) {
+        for (i, frame) in batch.frames().iter().enumerate() {
+            if from.is_too_long(frame) {
+                self.drop(i, DropReason::TooLong);
+            } else {
+                self.send(i, port);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Every destination gets its own frames and those for everybody, in the order of the batch.
+        #[test]
+        fn order_is_kept(goes in prop::collection::vec(0usize..6, 0..MAX_BATCH)) {
+            let mut verdicts = Verdicts::new();
+            for round in 0..2 {
+                verdicts.clear();
+                for (i, to) in goes.iter().enumerate() {
+                    match to {
+                        0 => verdicts.flood(i),
+                        1 => verdicts.drop(i, DropReason::Hairpin),
+                        port => verdicts.send(i, PortId(u16::try_from(*port).unwrap() + round)),
+                    }
+                }
+                let mut picks = Vec::new();
+                for port in 2..6u16 {
+                    verdicts.picks(PortId(port + round), &mut picks);
+                    let expected: Vec<u16> = goes.iter().enumerate()
+                        .filter(|(_, to)| **to == 0 || **to == usize::from(port))
+                        .map(|(i, _)| u16::try_from(i).unwrap()).collect();
+                    prop_assert_eq!(&picks, &expected);
+                }
+                prop_assert_eq!(verdicts.drops().len(), goes.iter().filter(|to| **to == 1).count());
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Transports: how rings and registers reach us from a VMM or a native program.
+
+pub mod ring;
+mod socket;
+pub mod vfio_user;
+pub mod vhost_user;
+mod wait;
+
+pub use self::socket::{check_path, Endpoint, SocketError, MAX_PATH};

@@ -1,0 +1,194 @@
+//! How a native program attaches to a ring port.
+//!
+//! Theory of operation. Each port listens at a socket of its own, so whoever may open that file may use that
+//! port and no other: a container is given one by a bind mount. A client asks (`sidecore_abi::ring::Ask`), each
+//! message being of one fixed size; asked to attach, the port makes a new memory region and puts its queues
+//! live, then answers with descriptors. The connection stays open for as long as the client is attached: when it
+//! ends, for whatever reason, the queues are taken back and the region goes, so nothing of one client is left
+//! for the next. One client is attached at a time; others may ask what the port is like.
+//!
+//! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
+//! what has arrived, and answers fit into a socket's buffer or the client is dropped.
+
+mod server;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::ring::Info;
+
+use super::socket::{Listener, SocketError};
+use crate::host::ring::Traits;
+use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
+use crate::ring::{Geometry, GeometryError, RingStats};
+
+/// A ring port to be.
+#[derive(Clone, Debug)]
+pub struct RingConfig {
+    /// The socket at which clients attach; it is made.
+    pub path: PathBuf,
+    /// Its permissions; by default those that the umask leaves.
+    pub mode: Option<u32>,
+    /// Its user and group; by default ours.
+    pub owner: (Option<u32>, Option<u32>),
+    /// The rings that a client gets.
+    pub geometry: Geometry,
+    /// Bytes of the virtio-net header before each frame: 0, 10 or 12. A client may change it.
+    pub header: u32,
+}
+
+impl RingConfig {
+    /// One pair of rings at `path`, everything else by default.
+    pub fn new(path: &Path) -> RingConfig {
+        RingConfig {
+            path: path.to_owned(),
+            mode: None,
+            owner: (None, None),
+            geometry: Geometry::default(),
+            header: 0,
+        }
+    }
+}
+
+/// Where the sockets of ring ports with plain names are.
+static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says once where the sockets of ring ports with plain names are: the directory `ring` beside the daemon's control
+/// socket, where clients look, too. Later calls change nothing.
+pub fn set_directory(control_socket: &Path) {
+    let beside = control_socket.parent().unwrap_or(Path::new("."));
+    let _ = DIRECTORY.set(beside.join("ring"));
+}
+
+/// The socket of ring port `name`: a name with a slash is a path, others are files in the directory, which is made
+/// if it is not there.
+///
+/// # Errors
+/// Nobody has said where the directory is, or it cannot be made.
+pub fn socket_path(name: &str) -> Result<PathBuf, String> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let directory = DIRECTORY.get().ok_or("ring ports need a path here: there is no control socket")?;
+    std::fs::create_dir_all(directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
+    Ok(directory.join(name))
+}
+
+/// Why a ring port cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// Its rings.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// Its header.
+    #[error("a header of {0} bytes is not possible; allowed: 0, 10, 12")]
+    Header(u32),
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The system refused.
+    #[error("cannot start the port's thread: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A running ring port.
+pub struct RingPort {
+    inner: Arc<Inner>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the owner share.
+struct Inner {
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    config: RingConfig,
+    info: Info,
+    traits: Arc<Traits>,
+    state: Mutex<State>,
+}
+
+/// How it is doing.
+#[derive(Default)]
+struct State {
+    /// The attached client's rings: ingress, egress.
+    rings: Vec<(Arc<RingStats>, Arc<RingStats>)>,
+    attaches: u64,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RingPort {
+    /// Listens at the socket; clients that attach become `port`.
+    ///
+    /// # Errors
+    /// An impossible configuration, or what the system says of socket or thread.
+    pub fn start(
+        config: RingConfig,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> Result<RingPort, RingError> {
+        let info = config.geometry.layout()?;
+        let traits = Arc::new(Traits::default());
+        if !traits.set_header(config.header, &port) {
+            return Err(RingError::Header(config.header));
+        }
+        let listener = Listener::bind(&config.path, config.mode, config.owner)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
+        let name = format!("ring-{}", port.name);
+        let inner = Arc::new(Inner { port, scheduler, config, info, traits, state: Mutex::default() });
+        let server = server::Server::new(Arc::clone(&inner), listener, Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name(name).spawn(move || server.run())?;
+        Ok(RingPort { inner, stop, thread: Some(thread) })
+    }
+}
+
+impl Attachment for RingPort {
+    fn status(&self) -> AttachmentStatus {
+        let state = self.inner.state();
+        let Info { tx_slots, rx_slots, .. } = self.inner.info;
+        let mut queues = Vec::new();
+        for (index, (ingress, egress)) in state.rings.iter().enumerate() {
+            for (direction, size, stats) in [("ingress", tx_slots, ingress), ("egress", rx_slots, egress)] {
+                queues.push(QueueStatus { index, direction, size, kind: "ring", state: stats.describe() });
+            }
+        }
+        let features = match self.inner.traits.header() {
+            0 => Vec::new(),
+            bytes => vec![format!("header-{bytes}")],
+        };
+        AttachmentStatus {
+            peer: if queues.is_empty() { Peer::Waiting } else { Peer::Running },
+            detail: format!(
+                "listens at {}; clients so far: {}",
+                self.inner.config.path.display(),
+                state.attaches
+            ),
+            features,
+            queues,
+        }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        self.inner.traits.set_down(!up);
+        Ok(())
+    }
+}
+
+impl Drop for RingPort {
+    fn drop(&mut self) {
+        // Cannot fail: nobody else writes to it.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

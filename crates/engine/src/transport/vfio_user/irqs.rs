@@ -1,0 +1,115 @@
+//! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (`linux/vfio.h` has the rules).
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::io::Errno;
+use sidecore_abi::vfio_user::{irq, SetIrqs};
+
+use super::messages::{Handled, Refusal};
+use crate::device::pci::{Index, Interrupts};
+
+/// What a kind of interrupts can do.
+pub(super) fn info(index: Index) -> u32 {
+    match index {
+        Index::Intx => irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED,
+        // MSI-X vectors come one by one: no NO_RESIZE, or the VMM would unwire and wire all of them each time.
+        Index::Msix => irq::EVENTFD,
+        Index::Msi | Index::Error | Index::Request => irq::EVENTFD | irq::NO_RESIZE,
+    }
+}
+
+/// Does what `set` says. `bools` follow it, `fds` came along.
+pub(super) fn set(interrupts: &Interrupts, set: &SetIrqs, bools: &[u8], fds: Vec<OwnedFd>) -> Handled {
+    const DATA: u32 = irq::DATA_NONE | irq::DATA_BOOL | irq::DATA_EVENTFD;
+    const ACTION: u32 = irq::ACTION_MASK | irq::ACTION_UNMASK | irq::ACTION_TRIGGER;
+    let SetIrqs { flags, index: number, start, count, .. } = *set;
+    let (data, action) = (flags & DATA, flags & ACTION);
+    if flags & !(DATA | ACTION) != 0 || !data.is_power_of_two() || !action.is_power_of_two() {
+        return Err(Refusal::invalid(format!("flags {flags:#x} are not one kind of data and one action")));
+    }
+    let index =
+        Index::new(number).ok_or_else(|| Refusal::invalid(format!("no interrupts of kind {number}")))?;
+    let total = interrupts.count(index);
+    let range = (start as usize)..(start as usize).saturating_add(count as usize);
+    if range.end > total {
+        return Err(Refusal::invalid(format!("{count} from {start} of kind {index:?}, which has {total}")));
+    }
+    let expected = if data == irq::DATA_BOOL { count as usize } else { 0 };
+    if bools.len() != expected {
+        return Err(Refusal::invalid(format!("{} bytes of data; {expected} belong to it", bools.len())));
+    }
+    // No descriptors at all: those that are there are taken away.
+    let fds_fit = fds.is_empty() || (data == irq::DATA_EVENTFD && fds.len() == count as usize);
+    if !fds_fit {
+        return Err(Refusal::invalid(format!("{} descriptors for {count} interrupts", fds.len())));
+    }
+    if range.is_empty() {
+        if data == irq::DATA_NONE && action == irq::ACTION_TRIGGER && start == 0 {
+            interrupts.disable(index);
+            return Ok(());
+        }
+        return Err(Refusal::invalid(
+            "an empty range means something only with DATA_NONE and ACTION_TRIGGER",
+        ));
+    }
+    let meant = range
+        .clone()
+        .filter(|at| data == irq::DATA_NONE || bools.get(at - range.start).is_some_and(|yes| *yes != 0));
+    match (action, data) {
+        (irq::ACTION_TRIGGER, irq::DATA_EVENTFD) => wire(interrupts, index, range, fds),
+        (irq::ACTION_TRIGGER, _) => {
+            meant.for_each(|at| interrupts.fire(index, at));
+            Ok(())
+        }
+        _ if index != Index::Intx => {
+            Err(Refusal::invalid(format!("interrupts of kind {index:?} cannot be masked")))
+        }
+        (irq::ACTION_UNMASK, irq::DATA_EVENTFD) => {
+            let resample = fds.into_iter().next().map(check).transpose()?;
+            interrupts.set_resample(resample);
+            Ok(())
+        }
+        (irq::ACTION_UNMASK, _) => {
+            for _ in meant {
+                interrupts.unmask();
+            }
+            Ok(())
+        }
+        (irq::ACTION_MASK, irq::DATA_EVENTFD) => {
+            // The kernel's VFIO does not have it either.
+            Err(Refusal::new(Errno::NOTSUP, "masking by an eventfd is not offered"))
+        }
+        _ => {
+            meant.for_each(|_| interrupts.mask());
+            Ok(())
+        }
+    }
+}
+
+/// All of them, or none if one is bad.
+fn wire(interrupts: &Interrupts, index: Index, range: std::ops::Range<usize>, fds: Vec<OwnedFd>) -> Handled {
+    if fds.is_empty() {
+        range.for_each(|at| interrupts.set_trigger(index, at, None));
+        return Ok(());
+    }
+    let fds = fds.into_iter().map(check).collect::<Result<Vec<_>, _>>()?;
+    for (at, fd) in range.zip(fds) {
+        interrupts.set_trigger(index, at, Some(fd));
+    }
+    Ok(())
+}
+
+/// An I/O core will write this: it must be an eventfd, and it must not block. (Somebody who holds it, too, can
+/// make it block again and fill its counter. That is the VMM itself, not its guest.)
+fn check(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let name =
+        name.map_err(|e| Refusal::invalid(format!("a descriptor cannot be looked at in /proc: {e}")))?;
+    if name.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(Refusal::invalid(format!("a descriptor is {}, no eventfd", name.display())));
+    }
+    let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
+    flags.map_err(|e| Refusal::invalid(format!("an eventfd cannot be made non-blocking: {e}")))?;
+    Ok(fd)
+}

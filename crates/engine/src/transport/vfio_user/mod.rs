@@ -1,0 +1,277 @@
+//! vfio-user: the conversation with a VMM that plugs one of our PCI devices into its guest.
+//!
+//! Theory of operation. Each device ([`PciDevice`]) has a thread of its own that listens at a path, talks to
+//! one client at a time ([`conversation`]) and, when the client is gone, waits for the next one, for ever. The
+//! protocol is a table ([`messages`]); its commands are answered by a [`session`], which lives as long as the
+//! client and owns everything that the client gave: memory ([`dma`]), eventfds, the agreed limits. Dropping it
+//! gives all of it back, whatever ended the conversation. A client that stalls stalls only this thread.
+//!
+//! Faults. A message after which nobody can tell where the next one begins, or one that comes before VERSION,
+//! ends the conversation, is named once in the log and, until the next client, in `show`; the next client has
+//! to wait for [`PENALTY`]. Every other mistake is answered with an errno, as the protocol wants it, and
+//! changes nothing. A fault that a queue finds stops the device, not the conversation: VMMs cannot connect
+//! again, but a guest can reset its device.
+//!
+//! Limits: no DMA by messages (memory without `share=on` cannot be reached), no migration, no dirty log, no
+//! region descriptors: a polled page needs none.
+
+mod conversation;
+mod dma;
+mod fuzz;
+mod irqs;
+mod messages;
+mod regions;
+mod session;
+mod version;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{eventfd, EventfdFlags, PollFd, PollFlags};
+
+pub use self::fuzz::{fuzz_conversation, Talk};
+pub use super::socket::{Endpoint, SocketError};
+
+use self::conversation::{Conversation, End, Others};
+use self::session::{lock, SharedDevice};
+use super::socket::{Door, Listener};
+use super::wait::{wait, wait_for};
+use crate::device::pci::PciDevice;
+use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
+
+/// How long the next client has to wait after one that broke a rule.
+const PENALTY: Duration = Duration::from_secs(1);
+
+/// Why a device cannot be put on a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum VfioUserError {
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// VMMs call, they do not listen.
+    #[error("a vfio-user device listens; no VMM can be called at \"{0}\"")]
+    CannotCall(String),
+    /// Something that every conversation needs.
+    #[error("cannot start the conversation: {0}")]
+    System(#[from] io::Error),
+}
+
+#[derive(Clone)]
+struct State {
+    stop: bool,
+    peer: Peer,
+    /// What happens, for people.
+    detail: String,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Readable when the thread shall stop.
+    wake: OwnedFd,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, peer: Peer, detail: String) {
+        let mut state = self.state();
+        (state.peer, state.detail) = (peer, detail);
+    }
+}
+
+/// A PCI device on a vfio-user socket.
+pub struct VfioUser {
+    shared: Arc<Shared>,
+    device: SharedDevice,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VfioUser {
+    /// Puts `device`, which stands behind `port`, on the socket and serves one VMM after the other until this
+    /// is dropped.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    pub fn start(
+        endpoint: Endpoint,
+        port: Arc<Port>,
+        device: Box<dyn PciDevice>,
+    ) -> Result<VfioUser, VfioUserError> {
+        if let Endpoint::Connect { path } = &endpoint {
+            return Err(VfioUserError::CannotCall(path.display().to_string()));
+        }
+        let door = Door::new(endpoint)?;
+        let device: SharedDevice = Arc::new(Mutex::new(device));
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { stop: false, peer: Peer::Waiting, detail: door.describe() }),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
+        });
+        // The kernel shows 15 bytes of it.
+        let name = format!("vfu-{}", port.name);
+        let host =
+            Host { port, shared: Arc::clone(&shared), device: Arc::clone(&device), door, last_fault: None };
+        let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
+        Ok(VfioUser { shared, device, thread: Some(thread) })
+    }
+}
+
+impl Attachment for VfioUser {
+    fn status(&self) -> AttachmentStatus {
+        let device = lock(&self.device);
+        let (queues, features) = (device.queues(), device.features());
+        drop(device);
+        let State { mut peer, detail, .. } = self.shared.state().clone();
+        if peer == Peer::Connected && queues.iter().any(|queue| queue.state == "running") {
+            peer = Peer::Running;
+        }
+        AttachmentStatus { peer, detail, features, queues }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        lock(&self.device).set_link(up);
+        Ok(())
+    }
+}
+
+impl Drop for VfioUser {
+    fn drop(&mut self) {
+        self.shared.state().stop = true;
+        // Fails only when the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own.
+struct Host {
+    port: Arc<Port>,
+    shared: Arc<Shared>,
+    device: SharedDevice,
+    door: Door,
+    last_fault: Option<String>,
+}
+
+impl Host {
+    fn run(mut self) {
+        while !self.shared.state().stop {
+            let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
+            self.shared.set(peer, self.detail());
+            if let Some(stream) = self.meet() {
+                self.talk(stream);
+            }
+        }
+    }
+
+    fn detail(&self) -> String {
+        match &self.last_fault {
+            Some(fault) => format!("{}; last fault: {fault}", self.door.describe()),
+            None => self.door.describe(),
+        }
+    }
+
+    /// Waits for a client. `None`: the owner calls.
+    fn meet(&mut self) -> Option<UnixStream> {
+        loop {
+            let mut pause = None;
+            match &mut self.door {
+                Door::Once { stream } => {
+                    if let Some(stream) = stream.take() {
+                        return Some(stream);
+                    }
+                }
+                door => match door.listener().map(Listener::accept) {
+                    Some(Ok(Some(stream))) => return Some(stream),
+                    Some(Err(e)) => {
+                        tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        pause = Some(PENALTY);
+                    }
+                    Some(Ok(None)) | None => {}
+                },
+            }
+            let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+            // A listener that cannot accept stays readable: then only time helps.
+            let door = self.door.listener().filter(|_| pause.is_none());
+            fds.extend(door.map(|door| PollFd::new(door, PollFlags::IN)));
+            if wait(&mut fds, pause).is_err() || !fds[0].revents().is_empty() {
+                return None;
+            }
+        }
+    }
+
+    fn talk(&mut self, stream: UnixStream) {
+        let name = &self.port.name;
+        tracing::info!(port = %name, "a VMM has connected");
+        self.port.fault.clear();
+        self.last_fault = None;
+        let detail = self.door.describe();
+        let mut refusals = 0;
+        let mut knocked = || {
+            // Closing it is the answer.
+            let refused = self.door.listener().is_some_and(|door| matches!(door.accept(), Ok(Some(_))));
+            refusals += u32::from(refused);
+            if refused && refusals == 1 {
+                tracing::warn!(port = %name, "a second VMM has called and was refused: one at a time");
+            }
+            refused
+        };
+        let mut last = None;
+        let mut changed = |session: &session::Session| {
+            // After every message: only what is news costs anything.
+            let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint());
+            if last == Some(news) {
+                return;
+            }
+            last = Some(news);
+            let (fault, agreed, refused, hint) = news;
+            let peer = match fault {
+                Some(_) => Peer::Faulted,
+                None if agreed => Peer::Connected,
+                None => Peer::Waiting,
+            };
+            let mut detail = detail.clone();
+            if let Some(fault) = fault {
+                detail = format!("{detail}; stopped until the guest resets it: {fault}");
+            }
+            if refused > 0 {
+                detail = format!("{detail}; commands refused: {refused}");
+            }
+            if let Some(hint) = hint {
+                detail = format!("{detail}; {hint}");
+            }
+            self.shared.set(peer, detail);
+        };
+        let end = match Conversation::new(stream, &self.port, &self.device) {
+            Ok(conversation) => conversation.run(Others {
+                wake: self.shared.wake.as_fd(),
+                door: self.door.listener().map(AsFd::as_fd),
+                knocked: &mut knocked,
+                changed: &mut changed,
+            }),
+            Err(e) => {
+                tracing::warn!(port = %name, "the connection cannot be used: {e}");
+                End::Closed
+            }
+        };
+        match end {
+            End::Closed => tracing::info!(port = %name, "the VMM has left"),
+            End::Called => {}
+            End::Fault(why) => {
+                let fault = Fault::BadMessage;
+                self.port.fault.set(fault);
+                tracing::warn!(port = %name, fault = %fault.name(), "the conversation was ended: {why}");
+                self.last_fault = Some(format!("{}: {why}", fault.name()));
+                self.shared.set(Peer::Faulted, self.detail());
+                wait_for(&self.shared.wake, Some(PENALTY));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Regions: what they are, and reads and writes of them.
+
+use sidecore_abi::vfio_user::{region, RegionAccess, RegionInfo, SparseArea, SparseCap};
+
+use super::messages::{Answer, Handled, Refusal};
+use crate::device::pci::{self, PciDevice, Region, Space, REGIONS};
+
+/// What there is to know of the regions of a device.
+pub(super) struct Regions {
+    /// BARs and ROM.
+    list: [Option<Region>; REGIONS],
+    /// Bytes of configuration space.
+    config: u64,
+}
+
+impl Regions {
+    pub(super) fn new(device: &mut dyn PciDevice) -> Regions {
+        Regions { list: device.regions(), config: device.config().size() as u64 }
+    }
+
+    fn get(&self, index: u32) -> Option<&Region> {
+        self.list.get(index as usize)?.as_ref()
+    }
+
+    /// Bytes of region `index`; 0: there is none.
+    fn size(&self, index: u32) -> u64 {
+        if index == region::CONFIG {
+            return self.config;
+        }
+        self.get(index).map_or(0, |region| region.size)
+    }
+
+    /// DEVICE_GET_REGION_INFO. A client whose `argsz` is too small for the list of areas gets the structure
+    /// alone, with the `argsz` that it takes, and asks again.
+    pub(super) fn describe(&self, ask: &RegionInfo, takes_fds: bool, answer: &mut Answer) -> Handled {
+        if ask.index >= region::COUNT {
+            return Err(Refusal::invalid(format!("no region {}", ask.index)));
+        }
+        let mut info = RegionInfo { index: ask.index, size: self.size(ask.index), ..RegionInfo::default() };
+        let known = self.get(ask.index);
+        info.flags = match known {
+            Some(Region { space: Space::Rom, .. }) => region::READ,
+            _ if info.size > 0 => region::READ | region::WRITE,
+            _ => 0,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes, and a few areas")]
+        let (fixed, cap) = (RegionInfo::SIZE as u32, SparseCap::SIZE as u32);
+        info.argsz = fixed;
+        let Some(shared) = known.and_then(|region| region.shared.as_ref()).filter(|_| takes_fds) else {
+            answer.put(&info.bytes());
+            return Ok(());
+        };
+        let areas = u32::try_from(shared.areas.len()).unwrap_or(0);
+        #[expect(clippy::cast_possible_truncation, reason = "16")]
+        {
+            info.argsz = fixed + cap + areas * SparseArea::SIZE as u32;
+        }
+        info.flags |= region::MMAP | region::CAPS;
+        info.cap_offset = fixed;
+        answer.put(&info.bytes());
+        if ask.argsz < info.argsz {
+            return Ok(());
+        }
+        answer.put(&SparseCap { id: region::CAP_SPARSE, version: 1, next: 0, areas, reserved: 0 }.bytes());
+        for area in &shared.areas {
+            answer.put(&SparseArea { offset: area.offset, size: area.size }.bytes());
+        }
+        let fd = shared.pages.file().try_clone_to_owned();
+        answer.fd = Some(fd.map_err(|e| Refusal::invalid(format!("no descriptor is left: {e}")))?);
+        Ok(())
+    }
+
+    /// Whether `access` is inside a region.
+    pub(super) fn check(&self, access: &RegionAccess) -> Handled {
+        let RegionAccess { offset, region, count } = *access;
+        let size = self.size(region);
+        if offset.checked_add(u64::from(count)).is_none_or(|end| end > size) {
+            return Err(Refusal::invalid(format!(
+                "{count} bytes at {offset:#x} are not inside region {region}, which has {size:#x}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Reads what `check` has passed.
+pub(super) fn read(device: &mut dyn PciDevice, access: &RegionAccess, data: &mut [u8]) {
+    if access.region == region::CONFIG {
+        return pci::read_config(device, access.offset, data);
+    }
+    let mut done = 0;
+    while done < data.len() {
+        let at = access.offset + done as u64;
+        let len = step(at, data.len() - done);
+        device.read(access.region as usize, at, &mut data[done..done + len]);
+        done += len;
+    }
+}
+
+/// Writes what `check` has passed.
+pub(super) fn write(device: &mut dyn PciDevice, access: &RegionAccess, data: &[u8]) {
+    if access.region == region::CONFIG {
+        return pci::write_config(device, access.offset, data);
+    }
+    let mut done = 0;
+    while done < data.len() {
+        let at = access.offset + done as u64;
+        let len = step(at, data.len() - done);
+        device.write(access.region as usize, at, &data[done..done + len]);
+        done += len;
+    }
+}
+
+/// The next piece of an access: 1, 2 or 4 bytes, aligned to their number.
+fn step(at: u64, left: usize) -> usize {
+    [4, 2].into_iter().find(|&len| at % len as u64 == 0 && left >= len).unwrap_or(1)
+}

@@ -1,0 +1,324 @@
+//! What each message does: to the memory table, to the rings, to the device.
+//!
+//! A ring runs while everything that it needs is known and it is enabled. Messages may come in any order,
+//! and on rings that run: whatever changes under a ring, the ring is first taken back (so that nobody is
+//! in the middle of it), the change is made, and all rings that can run run again where they stood.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sidecore_abi::virtio::features as bit;
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
+
+use super::files;
+use super::journal::Slots;
+use super::messages;
+use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
+use crate::device::VirtioDevice;
+use crate::mem::{GuestMap, RegionSpec};
+use crate::port::{AttachmentStatus, Peer, QueueStatus};
+use crate::virtq::{Position, RingConfig, WriteLog};
+
+/// Bits of the feature word that are the transport's and not the device's.
+pub(super) const TRANSPORT_FEATURES: u64 = bit::VHOST_USER_PROTOCOL | bit::VHOST_LOG_ALL;
+/// SET_STATUS 0 resets the device (virtio 1.2 §2.4).
+pub(super) const STATUS_RESET: u64 = 0;
+
+/// One device in a conversation with its VMM.
+pub(super) struct Backend<D> {
+    pub(super) device: D,
+    pub(super) rings: Vec<Ring>,
+    pub(super) regions: Vec<RegionSpec>,
+    pub(super) map: Option<Arc<GuestMap>>,
+    /// `None` until SET_FEATURES: no ring can run before it is known in which format.
+    pub(super) acked: Option<u64>,
+    pub(super) protocol: u64,
+    pub(super) status: u64,
+    pub(super) log: Option<Arc<dyn WriteLog>>,
+    pub(super) inflight: Option<Slots>,
+    pub(super) positions: Slots,
+}
+
+pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::ReqHandlerError(std::io::Error::other(why.into())))
+}
+
+/// An error of ours or of the `vhost` crate.
+pub(super) fn in_words(error: &Error) -> String {
+    match error {
+        Error::ReqHandlerError(why) => why.to_string(),
+        error => error.to_string(),
+    }
+}
+
+impl<D: VirtioDevice> Backend<D> {
+    pub(super) fn new(device: D, positions: Slots) -> Backend<D> {
+        let rings = (0..device.rings()).map(|_| Ring::new()).collect();
+        Backend {
+            device,
+            rings,
+            regions: Vec::new(),
+            map: None,
+            acked: None,
+            protocol: 0,
+            status: 0,
+            log: None,
+            inflight: None,
+            positions,
+        }
+    }
+
+    pub(super) fn protocol_features(&mut self) -> Protocol {
+        let mut set = Protocol::MQ
+            | Protocol::LOG_SHMFD
+            | Protocol::REPLY_ACK
+            | Protocol::INFLIGHT_SHMFD
+            | Protocol::RESET_DEVICE
+            | Protocol::CONFIGURE_MEM_SLOTS
+            | Protocol::STATUS;
+        if self.device.network().is_some() {
+            set |= Protocol::RARP | Protocol::MTU;
+        }
+        // QEMU warns of CONFIG on network devices and ignores it: offered only if there is something in it.
+        if self.device.config_space().is_some() {
+            set |= Protocol::CONFIG;
+        }
+        set
+    }
+
+    /// Whether every message that has no answer of its own may ask for one.
+    pub(super) fn acknowledges(&self) -> bool {
+        self.protocol & Protocol::REPLY_ACK.bits() != 0
+    }
+
+    pub(super) fn index(&self, index: u32) -> Result<usize> {
+        match usize::try_from(index) {
+            Ok(at) if at < self.rings.len() => Ok(at),
+            _ => refuse(format!("ring {index} does not exist, there are {}", self.rings.len())),
+        }
+    }
+
+    pub(super) fn stop(&mut self, index: usize) {
+        if std::mem::take(&mut self.rings[index].running) {
+            if let Some(position) = self.device.stop_ring(index) {
+                self.rings[index].base = Base::At(position);
+            }
+        }
+    }
+
+    /// Makes a change while none of `rings` runs, then runs those that can.
+    pub(super) fn stopped<T>(&mut self, rings: Range<usize>, change: impl FnOnce(&mut Self) -> T) -> T {
+        for index in rings.clone() {
+            self.stop(index);
+        }
+        let result = change(self);
+        for index in rings {
+            self.start(index);
+        }
+        result
+    }
+
+    pub(super) fn all(&self) -> Range<usize> {
+        0..self.rings.len()
+    }
+
+    pub(super) fn features(&self) -> u64 {
+        self.acked.unwrap_or(0)
+    }
+
+    fn missing(&self, index: usize) -> Option<&'static str> {
+        if self.acked.is_none() {
+            return Some("waits for features");
+        }
+        // With protocol features rings start disabled, without them nothing could enable them.
+        let starts_enabled = self.features() & bit::VHOST_USER_PROTOCOL == 0;
+        self.rings[index].missing(self.map.is_some(), starts_enabled)
+    }
+
+    /// Runs a ring if it can run. That it cannot is no error of the message that came last: the next one
+    /// may mend it. It is said in the log and in `show`.
+    pub(super) fn start(&mut self, index: usize) {
+        if self.rings[index].running || self.missing(index).is_some() {
+            return;
+        }
+        let refused = self.try_start(index).err();
+        if let Some(why) = &refused {
+            if self.rings[index].refused != refused {
+                tracing::warn!(port = %self.device.port().name, ring = index, "the ring cannot run: {why}");
+            }
+        }
+        self.rings[index].refused = refused;
+    }
+
+    fn try_start(&mut self, index: usize) -> std::result::Result<(), String> {
+        let ring = &self.rings[index];
+        let (Some(map), Some(at), Some(size)) = (&self.map, ring.addresses, ring.size) else { return Ok(()) };
+        let features = self.features() & !TRANSPORT_FEATURES;
+        let [desc, driver, device] = translate(map, at, size, features)?;
+        let region = self.inflight.as_ref().and_then(|region| region.slot(index));
+        let slot = region.or_else(|| self.positions.slot(index));
+        let is_packed = features & bit::RING_PACKED != 0;
+        let position = match ring.base {
+            Base::At(position) => position,
+            Base::Sent(word) if is_packed => {
+                let kept = slot.as_ref().and_then(|slot| slot.recover(&desc, &device, size));
+                kept.unwrap_or(packed_from_wire(word))
+            }
+            // The used index in memory is where we stopped; what the front end sent may be older (after a
+            // crash) or newer (the available index, as cloud-hypervisor sends it).
+            Base::Sent(_) | Base::Unknown => Position::Split(used_index(&device)),
+        };
+        let logging = self.features() & bit::VHOST_LOG_ALL != 0;
+        let journal = match (position, slot) {
+            (Position::Packed { used, .. }, Some(slot)) if used & 0x7fff < size => {
+                Some(slot.begin(features, size, used, &device))
+            }
+            _ => None,
+        };
+        let config = RingConfig {
+            size,
+            desc,
+            driver,
+            device,
+            // A packed ring's used descriptors lie in the descriptor ring, whatever address was sent.
+            used_log: if is_packed { at.log.and(map.gpa_of(&desc)) } else { at.log },
+            map: Arc::clone(map),
+            features,
+            position,
+            notifier: Arc::clone(&ring.notifier),
+            log: self.log.clone().filter(|_| logging),
+            journal,
+        };
+        let kick = ring.kick_copy().map_err(|e| format!("its kick descriptor cannot be duplicated: {e}"))?;
+        self.device.start_ring(index, config, kick).map_err(|e| e.to_string())?;
+        let ring = &mut self.rings[index];
+        ring.running = true;
+        // Whoever ran the ring before us may have died between publishing and interrupting.
+        ring.notifier.interrupt();
+        Ok(())
+    }
+
+    pub(super) fn set_memory(&mut self, regions: Vec<RegionSpec>) -> Result<()> {
+        if let Some(why) = regions.iter().find_map(|region| files::memory(&region.file).err()) {
+            return refuse(why);
+        }
+        let map = if regions.is_empty() {
+            None
+        } else {
+            match GuestMap::new(&regions) {
+                Ok(map) => Some(Arc::new(map)),
+                Err(e) => return refuse(e.to_string()),
+            }
+        };
+        self.stopped(self.all(), |backend| {
+            backend.regions = regions;
+            backend.map = map;
+        });
+        Ok(())
+    }
+
+    /// Stops everything and forgets what the driver set up; memory and features stay.
+    pub(super) fn reset(&mut self) {
+        for index in self.all() {
+            self.stop(index);
+            self.close_journal(index);
+            self.rings[index].reset();
+        }
+    }
+
+    pub(super) fn close_journal(&self, index: usize) {
+        for slots in [self.inflight.as_ref(), Some(&self.positions)].into_iter().flatten() {
+            if let Some(slot) = slots.slot(index) {
+                slot.close();
+            }
+        }
+    }
+
+    /// The conversation is over: nothing of it stays but the positions.
+    pub(super) fn disconnect(&mut self, faulty: bool) {
+        for index in self.all() {
+            self.stop(index);
+            if faulty {
+                self.rings[index].report_error();
+            }
+            self.rings[index] = Ring::new();
+        }
+        self.device.set_features(0);
+        (self.regions, self.map, self.log, self.inflight) = (Vec::new(), None, None, None);
+        (self.acked, self.protocol, self.status) = (None, 0, 0);
+    }
+
+    /// The messages that are not read by the `vhost` crate. `Some`: the number to reply.
+    pub(super) fn handle(&mut self, code: u32, payload: &[u8]) -> std::result::Result<Option<u64>, String> {
+        let number = || match <[u8; 8]>::try_from(payload) {
+            Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
+            Err(_) => Err(format!("its payload has {} bytes instead of 8", payload.len())),
+        };
+        match code {
+            // For error reports of a kernel back end, which has no better way.
+            messages::SET_LOG_FD => Ok(None),
+            messages::SET_VRING_ENABLE => {
+                let number = number()?;
+                #[expect(clippy::cast_possible_truncation, reason = "two halves of a word")]
+                let (index, enable) = (number as u32, (number >> 32) as u32);
+                if enable > 1 {
+                    return Err(format!("{enable} is neither 0 nor 1"));
+                }
+                self.set_vring_enable(index, enable == 1).map_err(|e| in_words(&e))?;
+                Ok(None)
+            }
+            messages::SEND_RARP => {
+                let mut mac = [0; 6];
+                mac.copy_from_slice(&number()?.to_le_bytes()[..6]);
+                let network = self.device.network().ok_or("this is no network device")?;
+                if let Err(why) = network.announce(mac) {
+                    tracing::warn!(port = %self.device.port().name, "RARP not sent: {why}");
+                }
+                Ok(None)
+            }
+            messages::NET_SET_MTU => {
+                let mtu = number()?;
+                self.device.network().ok_or("this is no network device")?.set_mtu(mtu)?;
+                Ok(None)
+            }
+            messages::SET_STATUS => {
+                self.status = number()?;
+                if self.status == STATUS_RESET {
+                    self.reset();
+                }
+                Ok(None)
+            }
+            messages::GET_STATUS => Ok(Some(self.status)),
+            _ => Err("it is not handled".to_owned()),
+        }
+    }
+
+    /// For `show`.
+    pub(super) fn status(&self, detail: String) -> AttachmentStatus {
+        let running = self.rings.iter().any(|ring| ring.running);
+        let packed = self.features() & bit::RING_PACKED != 0;
+        let mut features = self.device.feature_names(self.features());
+        if self.features() & bit::VHOST_LOG_ALL != 0 {
+            features.push("log_all".to_owned());
+        }
+        let known = |(_, ring): &(usize, &Ring)| ring.size.is_some();
+        let queues = self.rings.iter().enumerate().filter(known).map(|(index, ring)| {
+            let (number, direction) = self.device.ring_role(index);
+            let state = if ring.running { Some("running") } else { self.missing(index) };
+            QueueStatus {
+                index: number,
+                direction,
+                size: ring.size.map_or(0, u32::from),
+                kind: if packed { "packed" } else { "split" },
+                state: state.map_or_else(|| ring.refused.clone().unwrap_or_default(), str::to_owned),
+            }
+        });
+        AttachmentStatus {
+            peer: if running { Peer::Running } else { Peer::Connected },
+            detail,
+            features,
+            queues: queues.collect(),
+        }
+    }
+}

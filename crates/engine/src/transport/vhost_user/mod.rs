@@ -1,0 +1,345 @@
+//! vhost-user: the conversation with a VMM that runs a virtio device's other half.
+//!
+//! Theory of operation. Each device has a thread of its own that meets a peer ([`super::socket`]), talks with it
+//! ([`conversation`]) and, when the peer is gone, waits for the next one, for ever. It never touches a
+//! frame; it sets rings up ([`backend`]) and hands them to the device. It blocks on nothing but its own
+//! poll and the I/O core that gives a ring back, so it can always be stopped.
+//!
+//! Reconnection. A VMM that finds its back end gone replays the whole set-up to the next one. Where its
+//! rings stand is taken from guest memory (split) or from our journal (packed, [`journal`]), not from
+//! what the VMM remembers.
+//!
+//! Faults. What breaks the protocol or a ring ends the conversation and is named once in the log and,
+//! until the next fault, in `show`. The peer may come back after a second, so that a broken guest cannot
+//! make us spin.
+//!
+//! Limits: no IOMMU (ACCESS_PLATFORM), no postcopy, no in-band notifications, no requests to the front
+//! end, and a disabled ring is left alone where the specification would have its frames discarded: they
+//! go out when it is enabled again.
+
+mod backend;
+mod conversation;
+mod files;
+mod handlers;
+mod journal;
+mod log;
+mod messages;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{eventfd, EventfdFlags, PollFd, PollFlags};
+
+pub use super::socket::{check_path, Endpoint, SocketError, MAX_PATH};
+
+use self::backend::Backend;
+use self::conversation::{lock, Conversation, End};
+use self::journal::Slots;
+use super::socket::{self, call, Door};
+use super::wait::{wait, wait_for};
+use crate::device::VirtioDevice;
+use crate::port::{Attachment, AttachmentStatus, Peer, Port};
+
+/// First and longest pause between two attempts at something that fails. The longest is also what a peer
+/// has to wait that broke a rule.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// What an operator can choose of the conversation.
+#[derive(Debug)]
+pub struct VhostUserConfig {
+    /// Where the VMM is met.
+    pub endpoint: Endpoint,
+    /// A file in which packed rings keep their positions, so that the guest goes on after this process
+    /// was killed. Best on a tmpfs. Without it positions survive the connection but not the process.
+    pub journal: Option<PathBuf>,
+}
+
+/// Why a device cannot be put on a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostUserError {
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Its journal.
+    #[error("cannot use the journal \"{}\": {source}", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something that every conversation needs.
+    #[error("cannot start the conversation: {0}")]
+    System(#[from] io::Error),
+}
+
+struct Control {
+    stop: bool,
+    link: bool,
+}
+
+struct Shared {
+    control: Mutex<Control>,
+    /// Readable when `control` has changed.
+    wake: OwnedFd,
+    status: Mutex<AttachmentStatus>,
+}
+
+impl Shared {
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_status(&self, status: AttachmentStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    fn call(&self) {
+        // Fails only when the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn heard(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+    }
+}
+
+/// A virtio device on a vhost-user socket.
+pub struct VhostUser {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VhostUser {
+    /// Puts `device` on the socket and talks to whoever is at the other end, until this is dropped.
+    ///
+    /// # Errors
+    /// The socket or the journal cannot be used.
+    pub fn start<D: VirtioDevice + 'static>(
+        config: VhostUserConfig,
+        device: D,
+    ) -> Result<VhostUser, VhostUserError> {
+        let positions = match config.journal {
+            None => Slots::anonymous(device.rings())?,
+            Some(path) => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
+                .and_then(|file| Slots::open(&file, device.rings()))
+                .map_err(|source| VhostUserError::Journal { path, source })?,
+        };
+        let door = Door::new(config.endpoint)?;
+        let shared = Arc::new(Shared {
+            control: Mutex::new(Control { stop: false, link: true }),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
+            status: Mutex::new(idle(Peer::Waiting, door.describe())),
+        });
+        let host = Host {
+            port: Arc::clone(device.port()),
+            shared: Arc::clone(&shared),
+            backend: Arc::new(Mutex::new(Backend::new(device, positions))),
+            door,
+            last_fault: None,
+            pause: PAUSES.0,
+        };
+        // The kernel shows 15 bytes of it.
+        let name = format!("vu-{}", host.port.name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
+        Ok(VhostUser { shared, thread: Some(thread) })
+    }
+}
+
+impl Attachment for VhostUser {
+    fn status(&self) -> AttachmentStatus {
+        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Down: hangs up and is not to be reached, which is what VMMs show their guest as a lost carrier.
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        self.shared.control().link = up;
+        self.shared.call();
+        Ok(())
+    }
+}
+
+impl Drop for VhostUser {
+    fn drop(&mut self) {
+        self.shared.control().stop = true;
+        self.shared.call();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own.
+struct Host<D: VirtioDevice> {
+    port: Arc<Port>,
+    shared: Arc<Shared>,
+    backend: Arc<Mutex<Backend<D>>>,
+    door: Door,
+    last_fault: Option<String>,
+    pause: Duration,
+}
+
+impl<D: VirtioDevice> Host<D> {
+    fn run(mut self) {
+        let mut link = true;
+        loop {
+            self.shared.heard();
+            let control = {
+                let control = self.shared.control();
+                (control.stop, control.link)
+            };
+            if control.0 {
+                return;
+            }
+            if link != control.1 {
+                link = control.1;
+                tracing::info!(port = %self.port.name, "link set {}", if link { "up" } else { "down" });
+            }
+            if !link {
+                self.door.close();
+                self.shared.set_status(idle(Peer::Waiting, "link set down".to_owned()));
+                wait_for(&self.shared.wake, None);
+                continue;
+            }
+            if let Err(e) = self.door.open() {
+                self.shared.set_status(idle(Peer::Waiting, e.to_string()));
+                wait_for(&self.shared.wake, Some(PAUSES.1));
+                continue;
+            }
+            let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
+            self.shared.set_status(idle(peer, self.detail()));
+            if let Some(stream) = self.meet() {
+                self.talk(stream);
+            }
+        }
+    }
+
+    fn detail(&self) -> String {
+        match &self.last_fault {
+            Some(fault) => format!("{}; last fault: {fault}", self.door.describe()),
+            None => self.door.describe(),
+        }
+    }
+
+    /// Waits for a peer. `None`: the owner calls.
+    fn meet(&mut self) -> Option<UnixStream> {
+        let mut pause = PAUSES.0;
+        loop {
+            let mut again = None;
+            match &mut self.door {
+                Door::Once { stream } => {
+                    if let Some(stream) = stream.take() {
+                        return Some(stream);
+                    }
+                }
+                Door::Call { path } => match call(path) {
+                    Ok(stream) => return Some(stream),
+                    Err(e) => {
+                        tracing::debug!(port = %self.port.name, "no VMM at {}: {e}", path.display());
+                        again = Some(pause);
+                    }
+                },
+                door => match door.listener().map(socket::Listener::accept) {
+                    Some(Ok(Some(stream))) => return Some(stream),
+                    Some(Err(e)) => {
+                        tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        again = Some(PAUSES.1);
+                    }
+                    Some(Ok(None)) | None => {}
+                },
+            }
+            let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+            // A listener that cannot accept stays readable: then only time helps.
+            let door = self.door.listener().filter(|_| again.is_none());
+            fds.extend(door.map(|door| PollFd::new(door, PollFlags::IN)));
+            if wait(&mut fds, again).is_err() || !fds[0].revents().is_empty() {
+                return None;
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn talk(&mut self, stream: UnixStream) {
+        let port = Arc::clone(&self.port);
+        tracing::info!(port = %port.name, "a VMM has connected");
+        port.fault.clear();
+        let mut conversation = match Conversation::new(stream, Arc::clone(&self.backend)) {
+            Ok(conversation) => conversation,
+            Err(e) => {
+                tracing::warn!(port = %port.name, "the connection cannot be used: {e}");
+                self.pause();
+                return;
+            }
+        };
+        let (detail, mut refusals, mut ran) = (self.detail(), 0, false);
+        let mut knocked = || {
+            // Closing it is the answer.
+            let refused = self.door.listener().is_some_and(|door| matches!(door.accept(), Ok(Some(_))));
+            refusals += u32::from(refused);
+            if refused && refusals == 1 {
+                tracing::warn!(port = %port.name, "a second VMM has called and was refused: one at a time");
+            }
+            refused
+        };
+        let mut changed = |backend: &Backend<D>| {
+            let status = backend.status(detail.clone());
+            ran |= status.peer == Peer::Running;
+            self.shared.set_status(status);
+        };
+        changed(&lock(&self.backend));
+        let door = self.door.listener().map(AsFd::as_fd);
+        let end = conversation.run(self.shared.wake.as_fd(), door, &mut knocked, &mut changed);
+        // First nobody touches the guest's memory any more, then the VMM learns that we are gone.
+        lock(&self.backend).disconnect(matches!(end, End::Fault(..)));
+        drop(conversation);
+        match end {
+            End::Called => {}
+            End::Closed => {
+                tracing::info!(port = %port.name, "the VMM has left");
+                if ran {
+                    self.pause = PAUSES.0;
+                } else {
+                    // Who comes and goes without a purpose shall not keep us busy.
+                    self.shared.set_status(idle(Peer::Waiting, self.detail()));
+                    self.pause();
+                }
+            }
+            End::Fault(fault, why) => {
+                port.fault.set(fault);
+                tracing::warn!(port = %port.name, fault = %fault.name(), "the port was stopped: {why}");
+                let name = fault.name();
+                self.last_fault = Some(if why.starts_with(&name) { why } else { format!("{name}: {why}") });
+                self.shared.set_status(idle(Peer::Faulted, self.detail()));
+                wait_for(&self.shared.wake, Some(PAUSES.1));
+            }
+        }
+    }
+
+    /// Waits a little, and longer the next time; less if the owner calls.
+    fn pause(&mut self) {
+        wait_for(&self.shared.wake, Some(self.pause));
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+fn idle(peer: Peer, detail: String) -> AttachmentStatus {
+    AttachmentStatus { peer, detail, features: Vec::new(), queues: Vec::new() }
+}

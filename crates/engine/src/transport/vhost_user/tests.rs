@@ -1,0 +1,476 @@
+//! The back end message by message, with a device that does nothing; and the crate's own front end
+//! against a whole conversation.
+#![allow(clippy::cast_possible_truncation)]
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_abi::virtio::{features as bit, PACKED_F_AVAIL, PACKED_F_USED};
+use vhost::vhost_user::message::{
+    VhostUserMemoryRegion, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
+};
+use vhost::vhost_user::VhostUserBackendReqHandlerMut;
+
+use super::backend::Backend;
+use super::journal::Slots;
+use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_STATUS, SET_VRING_ENABLE};
+use crate::device::VirtioDevice;
+use crate::mem::{GuestMap, Piece, RegionSpec};
+use crate::observe::CounterFile;
+use crate::port::{Port, PortId, DEFAULT_MTU};
+use crate::virtq::{Position, RingConfig, RingConfigError};
+
+const GPA: u64 = 0x10_0000;
+const USER: u64 = 0x7f00_0000_0000;
+const MEMORY: u64 = 0x10_0000;
+const SIZE: u16 = 64;
+const OFFERED: u64 = bit::VERSION_1 | bit::RING_PACKED | bit::EVENT_IDX;
+const PROTOCOL: u64 = bit::VHOST_USER_PROTOCOL;
+
+/// A device whose rings move on by `step` entries between start and stop.
+struct Still {
+    port: Arc<Port>,
+    features: u64,
+    running: [Option<RingConfig>; 2],
+    step: u16,
+}
+
+impl VirtioDevice for Still {
+    fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+    fn features(&self) -> u64 {
+        OFFERED
+    }
+    fn feature_names(&self, _: u64) -> Vec<String> {
+        Vec::new()
+    }
+    fn rings(&self) -> usize {
+        2
+    }
+    fn ring_role(&self, index: usize) -> (usize, &'static str) {
+        (index, "ingress")
+    }
+    fn set_features(&mut self, features: u64) {
+        assert!(self.running.iter().all(Option::is_none), "features change under a ring");
+        self.features = features;
+    }
+    fn start_ring(
+        &mut self,
+        index: usize,
+        config: RingConfig,
+        _: Option<OwnedFd>,
+    ) -> Result<(), RingConfigError> {
+        assert!(self.running[index].is_none());
+        config.check()?;
+        self.running[index] = Some(config);
+        Ok(())
+    }
+    fn stop_ring(&mut self, index: usize) -> Option<Position> {
+        let mut config = self.running[index].take()?;
+        match &mut config.position {
+            Position::Split(index) => *index = index.wrapping_add(self.step),
+            Position::Packed { avail, used } => {
+                let mut at = *used;
+                for _ in 0..self.step {
+                    at = if at & 0x7fff == SIZE - 1 { (at & 0x8000) ^ 0x8000 } else { at + 1 };
+                }
+                let after = Position::Packed { avail: at, used: at };
+                if let Some(journal) = &mut config.journal {
+                    journal.will_publish(Position::Packed { avail: *avail, used: *used }, after);
+                    journal.published(after);
+                }
+                config.position = after;
+            }
+        }
+        // What a real ring would have left in memory.
+        if let Position::Split(index) = config.position {
+            let mut at = config.device;
+            at.advance(2);
+            at.write(&index.to_le_bytes());
+        }
+        Some(config.position)
+    }
+}
+
+fn memory(size: u64) -> File {
+    let fd = memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, size).unwrap();
+    fd.into()
+}
+
+fn event() -> File {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap().into()
+}
+
+fn port() -> Arc<Port> {
+    let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "still");
+    Arc::new(Port::new(PortId(0), "still", counters, DEFAULT_MTU).unwrap())
+}
+
+fn backend() -> Backend<Still> {
+    let device = Still { port: port(), features: 0, running: [None, None], step: 0 };
+    Backend::new(device, Slots::anonymous(2).unwrap())
+}
+
+/// One step of setting ring 0 or 1 up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Say {
+    Features,
+    Memory,
+    Size(u8),
+    Base(u8),
+    Addresses(u8),
+    Kick(u8),
+    Call(u8),
+    Enable(u8),
+}
+
+const ALL: [Say; 14] = [
+    Say::Features,
+    Say::Memory,
+    Say::Size(0),
+    Say::Base(0),
+    Say::Addresses(0),
+    Say::Kick(0),
+    Say::Call(0),
+    Say::Enable(0),
+    Say::Size(1),
+    Say::Base(1),
+    Say::Addresses(1),
+    Say::Kick(1),
+    Say::Call(1),
+    Say::Enable(1),
+];
+
+fn say(backend: &mut Backend<Still>, file: &File, features: u64, what: Say) {
+    match what {
+        Say::Features => backend.set_features(features),
+        Say::Memory => {
+            let region = VhostUserMemoryRegion::new(GPA, MEMORY, USER, 0);
+            backend.set_mem_table(&[region], vec![file.try_clone().unwrap()], None).map(drop)
+        }
+        Say::Size(ring) => backend.set_vring_num(ring.into(), SIZE.into()),
+        Say::Base(ring) => backend
+            .set_vring_base(ring.into(), if features & bit::RING_PACKED == 0 { 0 } else { 0x8000_8000 }),
+        Say::Addresses(ring) => addresses(backend, ring, None),
+        Say::Kick(ring) => backend.set_vring_kick(ring, Some(event())),
+        Say::Call(ring) => backend.set_vring_call(ring, Some(event())),
+        Say::Enable(ring) => backend.set_vring_enable(ring.into(), true),
+    }
+    .unwrap();
+}
+
+fn addresses(backend: &mut Backend<Still>, ring: u8, log: Option<u64>) -> vhost::vhost_user::Result<()> {
+    let at = USER + 0x1_0000 * u64::from(ring);
+    let flags = match log {
+        Some(_) => VhostUserVringAddrFlags::VHOST_VRING_F_LOG,
+        None => VhostUserVringAddrFlags::empty(),
+    };
+    backend.set_vring_addr(ring.into(), flags, at, at + 0x2000, at + 0x1000, log.unwrap_or(0))
+}
+
+fn running(backend: &Backend<Still>) -> [bool; 2] {
+    [0, 1].map(|ring| backend.device.running[ring].is_some())
+}
+
+fn position(backend: &Backend<Still>, ring: usize) -> Position {
+    backend.device.running[ring].as_ref().unwrap().position
+}
+
+/// A back end with both rings running.
+fn set_up(features: u64) -> (Backend<Still>, File) {
+    let (mut backend, file) = (backend(), memory(MEMORY));
+    for what in ALL {
+        say(&mut backend, &file, features, what);
+    }
+    assert_eq!(running(&backend), [true, true]);
+    (backend, file)
+}
+
+const FORMATS: [u64; 2] = [bit::VERSION_1 | PROTOCOL, bit::VERSION_1 | PROTOCOL | bit::RING_PACKED];
+
+proptest! {
+    #[test]
+    fn a_ring_runs_as_soon_as_all_is_known_in_any_order(
+        order in Just(ALL.to_vec()).prop_shuffle(), format in 0usize..2,
+    ) {
+        let (mut backend, file) = (backend(), memory(MEMORY));
+        let mut said = Vec::new();
+        for what in order {
+            say(&mut backend, &file, FORMATS[format], what);
+            said.push(what);
+            for ring in 0..2u8 {
+                let known = |what: Say| said.contains(&what);
+                let its = [Say::Size(ring), Say::Base(ring), Say::Addresses(ring), Say::Kick(ring), Say::Enable(ring)];
+                let ready = known(Say::Features) && known(Say::Memory) && its.into_iter().all(known);
+                prop_assert_eq!(running(&backend)[usize::from(ring)], ready, "{:?}", said);
+            }
+        }
+        prop_assert_eq!(running(&backend), [true, true]);
+    }
+
+    #[test]
+    fn no_disturbance_moves_a_ring(steps in prop::collection::vec(0u8..10, 1..40), format in 0usize..2) {
+        let features = FORMATS[format];
+        let (mut backend, file) = set_up(features);
+        backend.device.step = 0;
+        // Ring 0 stands somewhere in the middle, past a lap.
+        backend.device.step = SIZE + 7;
+        backend.set_vring_kick(0, Some(event())).unwrap();
+        backend.device.step = 0;
+        let at = position(&backend, 0);
+        for step in steps {
+            match step {
+                0 => say(&mut backend, &file, features, Say::Memory),
+                1 => backend.set_features(features | bit::VHOST_LOG_ALL).unwrap(),
+                2 => backend.set_features(features).unwrap(),
+                3 => addresses(&mut backend, 0, Some(GPA + 0x2000)).unwrap(),
+                4 => addresses(&mut backend, 0, None).unwrap(),
+                5 => say(&mut backend, &file, features, Say::Kick(0)),
+                6 => say(&mut backend, &file, features, Say::Call(0)),
+                7 => {
+                    backend.set_vring_enable(0, false).unwrap();
+                    prop_assert_eq!(running(&backend), [false, true]);
+                    backend.set_vring_enable(0, true).unwrap();
+                }
+                8 => {
+                    let base = backend.get_vring_base(0).unwrap().num;
+                    prop_assert_eq!(running(&backend), [false, true]);
+                    backend.set_vring_base(0, base).unwrap();
+                    say(&mut backend, &file, features, Say::Kick(0));
+                }
+                _ => {
+                    let more = VhostUserSingleMemoryRegion::new(GPA + MEMORY, 0x1000, USER + MEMORY, 0);
+                    backend.add_mem_region(&more, memory(0x1000), None).unwrap();
+                    backend.remove_mem_region(&more).unwrap();
+                }
+            }
+            prop_assert_eq!(running(&backend), [true, true], "step {}", step);
+            prop_assert_eq!(position(&backend, 0), at, "step {}", step);
+        }
+    }
+
+    #[test]
+    fn any_twelve_bytes_are_a_header_or_an_error(bytes in any::<[u8; HEADER]>()) {
+        if let Ok(header) = Header::parse(bytes) {
+            prop_assert!(header.size <= MAX_PAYLOAD);
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_was_asked_for_its_base_runs_again_only_when_kicked() {
+    let (mut backend, file) = set_up(FORMATS[0]);
+    backend.device.step = 300;
+    assert_eq!(backend.get_vring_base(0).map(|state| { state.num }).unwrap(), 300);
+    say(&mut backend, &file, FORMATS[0], Say::Memory);
+    backend.set_vring_enable(0, false).unwrap();
+    backend.set_vring_enable(0, true).unwrap();
+    assert_eq!(running(&backend), [false, true]);
+    backend.set_vring_kick(0, None).unwrap();
+    assert_eq!(running(&backend), [true, true]);
+    assert_eq!(position(&backend, 0), Position::Split(300));
+}
+
+#[test]
+fn a_split_ring_starts_at_its_used_index_whatever_was_sent() {
+    let (mut backend, file) = (backend(), memory(MEMORY));
+    std::os::unix::fs::FileExt::write_at(&file, &77u16.to_le_bytes(), 0x2002).unwrap();
+    for what in ALL {
+        say(&mut backend, &file, FORMATS[0], what);
+    }
+    assert_eq!(position(&backend, 0), Position::Split(77));
+    assert_eq!(position(&backend, 1), Position::Split(0));
+}
+
+#[test]
+fn a_packed_ring_survives_a_stale_base_but_not_a_new_driver() {
+    let (mut backend, file) = set_up(FORMATS[1]);
+    backend.device.step = 9;
+    let again = |backend: &mut Backend<Still>| {
+        backend.disconnect(false);
+        backend.device.step = 0;
+        for what in ALL {
+            say(backend, &file, FORMATS[1], what);
+        }
+        position(backend, 0)
+    };
+    let at = |used| Position::Packed { avail: used, used };
+    // The VMM says what it said at the first start, as QEMU does.
+    assert_eq!(again(&mut backend), at(0x8009));
+    assert_eq!(again(&mut backend), at(0x8009));
+    // A driver that sets its ring up anew clears it.
+    std::os::unix::fs::FileExt::write_at(&file, &[0; 0x3000], 0).unwrap();
+    assert_eq!(again(&mut backend), at(0x8000));
+    // And what was handed over is the front end's to say.
+    backend.device.step = 5;
+    assert_eq!(backend.get_vring_base(0).map(|state| { state.num }).unwrap(), 0x8005_8005);
+    assert_eq!(again(&mut backend), at(0x8000));
+}
+
+#[test]
+fn a_reset_forgets_the_rings_and_keeps_the_memory() {
+    for reset in [0, 1, 2] {
+        let (mut backend, file) = set_up(FORMATS[0]);
+        match reset {
+            0 => backend.reset_device().unwrap(),
+            1 => backend.reset_owner().unwrap(),
+            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8]).unwrap(), None),
+        }
+        assert_eq!(running(&backend), [false, false]);
+        for what in ALL.into_iter().filter(|what| *what != Say::Memory && *what != Say::Features) {
+            say(&mut backend, &file, FORMATS[0], what);
+        }
+        assert_eq!(running(&backend), [true, true]);
+    }
+}
+
+#[test]
+fn a_ring_outside_of_memory_waits_for_the_memory_that_holds_it() {
+    let (mut backend, file) = set_up(FORMATS[0]);
+    let small = VhostUserMemoryRegion::new(GPA, 0x1_0000, USER, 0);
+    backend.set_mem_table(&[small], vec![file.try_clone().unwrap()], None).unwrap();
+    assert_eq!(running(&backend), [true, false]);
+    let status = backend.status(String::new());
+    assert!(status.queues[1].state.contains("is not inside one region"), "{status:?}");
+    say(&mut backend, &file, FORMATS[0], Say::Memory);
+    assert_eq!(running(&backend), [true, true]);
+}
+
+#[test]
+fn impossible_requests_are_named() {
+    let (mut backend, _file) = set_up(FORMATS[0]);
+    let said = |result: vhost::vhost_user::Result<()>| result.unwrap_err().to_string();
+    assert!(said(backend.set_features(1 << 40)).contains("not offered"));
+    assert!(said(backend.set_protocol_features(1 << 40)).contains("not offered"));
+    assert!(said(backend.set_vring_num(2, 64)).contains("ring 2 does not exist"));
+    assert!(said(backend.set_vring_num(0, 65_536)).contains("65536"));
+    assert!(said(backend.set_vring_base(0, 0)).contains("runs"));
+    let gone = VhostUserSingleMemoryRegion::new(0, 0x1000, 0, 0);
+    assert!(said(backend.remove_mem_region(&gone)).contains("no memory region"));
+    let long = VhostUserMemoryRegion::new(GPA, 2 * MEMORY, USER, 0);
+    let result = backend.set_mem_table(&[long], vec![memory(MEMORY)], None).map(drop);
+    assert!(said(result).contains("bytes but"));
+    assert!(backend.handle(SET_VRING_ENABLE, &[0; 4]).unwrap_err().contains("4 bytes"));
+    assert!(backend.handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
+    assert!(backend.handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
+    assert!(backend.handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
+}
+
+/// A packed ring of 16 entries and its event area.
+fn packed_ring() -> (GuestMap, Piece, Piece) {
+    let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: memory(0x1000) };
+    let map = GuestMap::new(&[spec]).unwrap();
+    let (desc, device) = (map.translate(0, 256, &mut 0).unwrap(), map.translate(256, 4, &mut 0).unwrap());
+    (map, desc, device)
+}
+
+fn set_flags(desc: &Piece, index: usize, flags: u16) {
+    let mut at = *desc;
+    at.advance(16 * index + 14);
+    at.write(&flags.to_le_bytes());
+}
+
+#[test]
+fn a_crash_between_two_writes_is_seen_from_the_first_descriptor() {
+    let at = |used: u16| Position::Packed { avail: used, used };
+    // In the lap whose wrap counter is one, then in the next.
+    for wrap in [0x8000u16, 0] {
+        let (available, used) =
+            if wrap == 0 { (PACKED_F_USED, 0) } else { (PACKED_F_AVAIL, PACKED_F_AVAIL | PACKED_F_USED) };
+        let next_lap = if wrap == 0 { PACKED_F_AVAIL } else { PACKED_F_USED };
+        let slots = Slots::anonymous(1).unwrap();
+        let (_map, desc, device) = packed_ring();
+        let slot = || slots.slot(0).unwrap();
+        let mut journal = slot().begin(0, 16, wrap | 3, &device);
+        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 3)));
+        set_flags(&desc, 3, available);
+        journal.will_publish(at(wrap | 3), at(wrap | 5));
+        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 3)), "not published");
+        set_flags(&desc, 3, used);
+        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "published");
+        set_flags(&desc, 3, next_lap);
+        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "published and filled again");
+        journal.published(at(wrap | 5));
+        set_flags(&desc, 3, available);
+        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "committed");
+        assert_eq!(slot().recover(&desc, &device, 4), None, "a ring of another size");
+        slot().close();
+        assert_eq!(slot().recover(&desc, &device, 16), None);
+    }
+}
+
+#[test]
+fn an_inflight_region_holds_what_its_size_says() {
+    let (file, bytes) = Slots::create(2, SIZE).unwrap();
+    assert!(Slots::adopt(&file, 0, bytes, 2, SIZE).is_ok());
+    assert!(Slots::adopt(&file, 0, bytes, 3, SIZE).is_err());
+    assert!(Slots::adopt(&file, 8, bytes, 2, SIZE).is_err());
+    assert!(Slots::adopt(&file, 0, bytes - 1, 2, SIZE).is_err());
+    assert!(Slots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE).is_err());
+    let slots = Slots::adopt(&file, 0, bytes, 2, SIZE).unwrap();
+    assert!(slots.slot(1).is_some() && slots.slot(2).is_none());
+}
+
+mod front_end {
+    //! The `vhost` crate's front end over a socket pair.
+    use super::*;
+    use crate::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+    use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
+    use vhost::vhost_user::{Frontend, VhostUserFrontend};
+    use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
+
+    #[test]
+    fn understands_every_answer() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let device = Still { port: port(), features: 0, running: [None, None], step: 0 };
+        let config = VhostUserConfig { endpoint: Endpoint::Opened(ours.into()), journal: None };
+        let attachment = VhostUser::start(config, device).unwrap();
+        let mut front = Frontend::from_stream(theirs, 2);
+        front.set_owner().unwrap();
+        let features = front.get_features().unwrap();
+        assert_eq!(features, OFFERED | PROTOCOL | bit::VHOST_LOG_ALL);
+        front.set_features(bit::VERSION_1 | PROTOCOL).unwrap();
+        let protocol = front.get_protocol_features().unwrap();
+        assert!(!protocol.contains(VhostUserProtocolFeatures::CONFIG));
+        front.set_protocol_features(protocol).unwrap();
+        front.set_hdr_flags(vhost::vhost_user::message::VhostUserHeaderFlag::NEED_REPLY);
+        assert_eq!(front.get_queue_num().unwrap(), 2);
+        assert_eq!(front.get_max_mem_slots().unwrap(), 509);
+        let file = memory(MEMORY);
+        let region = VhostUserMemoryRegionInfo {
+            guest_phys_addr: GPA,
+            memory_size: MEMORY,
+            userspace_addr: USER,
+            mmap_offset: 0,
+            mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file),
+        };
+        front.add_mem_region(&region).unwrap();
+        front.set_vring_num(0, SIZE).unwrap();
+        front.set_vring_base(0, 0).unwrap();
+        front.set_vring_enable(0, true).unwrap();
+        let (inflight, fd) = front.get_inflight_fd(&VhostUserInflight::new(0, 0, 2, SIZE)).unwrap();
+        front.set_inflight_fd(&inflight, std::os::fd::AsRawFd::as_raw_fd(&fd)).unwrap();
+        let log = memory(0x1000);
+        let log = VhostUserDirtyLogRegion {
+            mmap_size: 0x1000,
+            mmap_offset: 0,
+            mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&log),
+        };
+        front.set_log_base(0, Some(log)).unwrap();
+        assert_eq!(front.get_vring_base(0).unwrap(), 0);
+        assert_eq!(crate::port::Attachment::status(&attachment).queues[0].state, "waits for its addresses");
+        front.reset_device().unwrap();
+        front.remove_mem_region(&region).unwrap();
+        let none = front.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]);
+        assert!(none.is_err(), "it was not offered");
+        drop(attachment);
+        assert!(front.get_features().is_err());
+        let _ = file.as_fd();
+    }
+}

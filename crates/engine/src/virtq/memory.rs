@@ -1,0 +1,276 @@
+//! From descriptors to pieces: translation with the last region remembered, and the list of chains that
+//! have been taken but not given back.
+
+use std::sync::Arc;
+
+use super::raw::Raw;
+use super::{RingConfig, WriteLog};
+use crate::fault::Fault;
+use crate::mem::{GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
+
+use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+
+/// Which way the device uses the buffers of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device reads them: the guest's transmit ring.
+    Read,
+    /// The device writes them: the guest's receive ring.
+    Write,
+}
+
+/// A chain that was taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chain {
+    /// Its first piece in the list that was given to `take`.
+    pub start: u32,
+    /// How many pieces.
+    pub count: u16,
+    /// Ring descriptors that it occupies (packed ring).
+    pub(super) descs: u16,
+    /// Bytes of all pieces.
+    pub len: u32,
+    /// The driver's name for it: head index (split) or buffer id (packed).
+    pub(super) id: u16,
+}
+
+/// Why a chain was not taken.
+pub(super) enum Refusal {
+    /// The list of pieces is full: the chain waits for the next batch.
+    NoRoom,
+    /// The driver lies.
+    Fault(Fault),
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Refusal {
+        Refusal::Fault(fault)
+    }
+}
+
+/// What both ring formats need to turn descriptors into pieces.
+pub(super) struct Memory {
+    map: Arc<GuestMap>,
+    /// The region of the last hit.
+    window: Window,
+    indirect: bool,
+    log: Option<Arc<dyn WriteLog>>,
+}
+
+impl Memory {
+    pub(super) fn new(config: &RingConfig) -> Memory {
+        Memory {
+            map: Arc::clone(&config.map),
+            window: Window::EMPTY,
+            indirect: config.features & features::INDIRECT_DESC != 0,
+            log: config.log.clone(),
+        }
+    }
+
+    pub(super) fn is_truncated(&self) -> bool {
+        self.map.is_truncated()
+    }
+
+    /// Adds one buffer to the chain that starts at piece `chain.start`.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        chain: &mut Chain,
+        pieces: &mut Pieces,
+        access: Access,
+        addr: u64,
+        len: u32,
+        flags: u16,
+    ) -> Result<(), Refusal> {
+        if (flags & DESC_F_WRITE != 0) != (access == Access::Write) {
+            return Err(Fault::WrongDirection.into());
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        chain.len = chain.len.checked_add(len).ok_or(Fault::FrameTooLong)?;
+        if let Some(piece) = self.window.piece(addr, len) {
+            return Self::push(chain, pieces, piece);
+        }
+        self.add_elsewhere(chain, pieces, addr, len)
+    }
+
+    /// A buffer outside the region of the last one.
+    #[cold]
+    fn add_elsewhere(
+        &mut self,
+        chain: &mut Chain,
+        pieces: &mut Pieces,
+        addr: u64,
+        len: u32,
+    ) -> Result<(), Refusal> {
+        match self.map.window(addr, len) {
+            Some(window) => {
+                self.window = window;
+                window.piece(addr, len).map_or(Ok(()), |piece| Self::push(chain, pieces, piece))
+            }
+            None => self.add_spanning(chain, pieces, addr, len),
+        }
+    }
+
+    /// A chain of one plain buffer in the region of the last one, as nearly all are. `None` means that it is
+    /// another kind of chain, not that it is wrong.
+    #[inline]
+    pub(super) fn direct(
+        &self,
+        pieces: &mut Pieces,
+        access: Access,
+        addr: u64,
+        len: u32,
+        flags: u16,
+        id: u16,
+    ) -> Option<Chain> {
+        let expected = if access == Access::Write { DESC_F_WRITE } else { 0 };
+        if flags & (DESC_F_WRITE | DESC_F_NEXT | DESC_F_INDIRECT) != expected || len == 0 {
+            return None;
+        }
+        let piece = self.window.piece(addr, len)?;
+        let start = place(pieces);
+        if !pieces.push(piece) {
+            return None;
+        }
+        prefetch_chain(&piece);
+        Some(Chain { start, count: 1, descs: 1, len, id })
+    }
+
+    #[inline]
+    fn push(chain: &mut Chain, pieces: &mut Pieces, piece: Piece) -> Result<(), Refusal> {
+        if usize::from(chain.count) == MAX_PIECES {
+            return Err(Fault::ChainTooLong.into());
+        }
+        if !pieces.push(piece) {
+            return Err(Refusal::NoRoom);
+        }
+        chain.count += 1;
+        Ok(())
+    }
+
+    /// A buffer may span regions that are adjacent in the guest, as hot-plugged memory is.
+    #[cold]
+    fn add_spanning(
+        &self,
+        chain: &mut Chain,
+        pieces: &mut Pieces,
+        mut addr: u64,
+        mut len: u32,
+    ) -> Result<(), Refusal> {
+        while len > 0 {
+            let piece = self.map.translate_part(addr, len).ok_or(Fault::AddressOutOfRange)?;
+            let part = u32::try_from(piece.len()).map_err(|_| Fault::AddressOutOfRange)?;
+            Self::push(chain, pieces, piece)?;
+            addr += u64::from(part);
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// The indirect table that a descriptor names, with its number of entries (virtio 1.2 §2.7.5.3).
+    /// `None` as the table's part means that it may not be used here.
+    #[cold]
+    pub(super) fn indirect(&self, addr: u64, len: u32, flags: u16) -> Result<(Raw, usize), Fault> {
+        if !self.indirect || len == 0 || len % 16 != 0 || flags & DESC_F_NEXT != 0 {
+            return Err(Fault::BadIndirect);
+        }
+        let entries = len as usize / 16;
+        if entries > MAX_PIECES {
+            return Err(Fault::BadIndirect);
+        }
+        let piece = self.map.translate(addr, len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
+        if piece.as_ptr() as usize % 8 != 0 {
+            return Err(Fault::BadIndirect);
+        }
+        Ok((Raw::new(&piece), entries))
+    }
+
+    /// Logs the first `len` bytes of `pieces` as written.
+    pub(super) fn log_pieces(&self, pieces: &[Piece], len: u32) {
+        let Some(log) = &self.log else { return };
+        let mut left = len;
+        for piece in pieces {
+            let n = u32::try_from(piece.len()).unwrap_or(u32::MAX).min(left);
+            if n == 0 {
+                break;
+            }
+            if let Some(gpa) = self.map.gpa_of(piece) {
+                log.wrote(gpa, n);
+            }
+            left -= n;
+        }
+    }
+
+    /// Logs `len` bytes at guest address `gpa` as written.
+    #[inline]
+    pub(super) fn log_at(&self, gpa: u64, len: u32) {
+        if let Some(log) = &self.log {
+            log.wrote(gpa, len);
+        }
+    }
+
+    /// Whether writes are logged.
+    #[inline]
+    pub(super) fn logs(&self) -> bool {
+        self.log.is_some()
+    }
+}
+
+/// Whether a descriptor's flags ask for an indirect table.
+#[inline]
+pub(super) fn is_indirect(flags: u16) -> bool {
+    flags & DESC_F_INDIRECT != 0
+}
+
+/// The chains that were taken and not yet given back, in ring order.
+pub(super) struct Taken {
+    chains: Box<[Chain]>,
+    len: usize,
+}
+
+impl Taken {
+    pub(super) fn new() -> Taken {
+        Taken { chains: vec![Chain::default(); MAX_BATCH].into(), len: 0 }
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.chains.len() - self.len
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, chain: Chain) {
+        if let Some(place) = self.chains.get_mut(self.len) {
+            *place = chain;
+            self.len += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[Chain] {
+        &self.chains[..self.len]
+    }
+}
+
+/// Place that the next piece gets. The list is far shorter than 2^32.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "BATCH_PIECES fits u32")]
+pub(super) fn place(pieces: &Pieces) -> u32 {
+    pieces.len() as u32
+}
+
+/// Brings the lines of a chain's first piece that will be touched first: header and head. Lines that will be
+/// written are asked for in the same way: asking for them exclusively (PREFETCHW) was measured to be slower,
+/// 36 against 34 ns a frame with near cores and 66 against 57 with far ones (example `hop`).
+#[inline]
+pub(super) fn prefetch_chain(piece: &Piece) {
+    piece.prefetch(0);
+    piece.prefetch(64);
+}

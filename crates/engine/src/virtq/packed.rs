@@ -1,0 +1,315 @@
+//! The packed virtqueue (virtio 1.2 §2.8), device side.
+//!
+//! Theory of operation. There is one ring of descriptors; a descriptor is available when its AVAIL bit
+//! equals the wrap counter and its USED bit does not (§2.8.1), and it is given back by overwriting the
+//! first descriptor of its chain. We complete in the order in which we took, so at rest the next
+//! available and the next used position are the same, `pos`.
+//!
+//! A batch is published all or nothing: every used descriptor but the first is written, then the first
+//! one's flags with release order. A driver looks at them in ring order, so it sees none or all; and a
+//! daemon that was killed in between can tell from that one descriptor which it was (`Journal`).
+//!
+//! The `unsafe` invariant is that of `raw.rs`.
+
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+use sidecore_abi::virtio::{
+    features, packed, DESC_F_NEXT, DESC_F_WRITE, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE,
+    PACKED_F_AVAIL, PACKED_F_USED,
+};
+
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::raw::{Raw, RawDesc};
+use super::{Journal, Notifier, Position, RingConfig};
+use crate::fault::Fault;
+use crate::mem::{prefetch_read, Pieces};
+
+const FLAGS: usize = 14;
+
+/// A place in the ring with the wrap counter that belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    index: u16,
+    wrap: bool,
+}
+
+impl Place {
+    fn from_bits(bits: u16) -> Place {
+        Place { index: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
+    }
+
+    fn bits(self) -> u16 {
+        self.index | (u16::from(self.wrap) << 15)
+    }
+
+    #[inline]
+    fn advance(&mut self, by: u16, size: u16) {
+        self.index += by;
+        if self.index >= size {
+            self.index -= size;
+            self.wrap = !self.wrap;
+        }
+    }
+}
+
+/// A packed ring.
+pub struct Packed {
+    desc: Raw,
+    driver: Raw,
+    device: Raw,
+    size: u16,
+    pos: Place,
+    taken: Taken,
+    memory: Memory,
+    event_idx: bool,
+    in_order: bool,
+    used_log: Option<u64>,
+    notifier: Arc<Notifier>,
+    journal: Option<Box<dyn Journal>>,
+    broken: Option<Fault>,
+}
+
+impl Packed {
+    /// A ring on a configuration that has been checked, from used position `used` on.
+    pub(super) fn new(config: RingConfig, used: u16) -> Packed {
+        let ring = Packed {
+            desc: Raw::new(&config.desc),
+            driver: Raw::new(&config.driver),
+            device: Raw::new(&config.device),
+            size: config.size,
+            pos: Place::from_bits(used),
+            taken: Taken::new(),
+            memory: Memory::new(&config),
+            event_idx: config.features & features::EVENT_IDX != 0,
+            in_order: config.features & features::IN_ORDER != 0,
+            used_log: config.used_log,
+            notifier: config.notifier,
+            journal: config.journal,
+            broken: None,
+        };
+        ring.set_events(EVENT_F_DISABLE);
+        ring
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position::Packed { avail: self.pos.bits(), used: self.pos.bits() }
+    }
+
+    #[inline]
+    fn is_available(&self, at: Place) -> bool {
+        let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
+        let avail = flags & PACKED_F_AVAIL != 0;
+        let used = flags & PACKED_F_USED != 0;
+        avail == at.wrap && used != at.wrap
+    }
+
+    /// Takes up to `want` chains that the driver has made available.
+    pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
+        self.taken.clear();
+        if let Some(fault) = self.broken {
+            return Err(fault);
+        }
+        let mut at = self.pos;
+        let mut left = self.size;
+        let want = want.min(self.taken.room());
+        while self.taken.as_slice().len() < want && left > 0 && self.is_available(at) {
+            // Descriptors lie in a row: ask for the line after next.
+            prefetch_read(self.desc.at(16 * usize::from(at.index) + 128));
+            let desc = RawDesc::read(&self.desc, usize::from(at.index));
+            let direct = self.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);
+            if let Some(chain) = direct {
+                at.advance(1, self.size);
+                left -= 1;
+                self.taken.push(chain);
+                continue;
+            }
+            let before = pieces.len();
+            match self.walk(at, left, access, pieces) {
+                Ok(chain) => {
+                    at.advance(chain.descs, self.size);
+                    left -= chain.descs;
+                    self.taken.push(chain);
+                }
+                Err(refusal) => {
+                    pieces.truncate(before);
+                    let first = self.taken.as_slice().is_empty();
+                    let fault = match refusal {
+                        Refusal::Fault(fault) => fault,
+                        Refusal::NoRoom if first => Fault::ChainTooLong,
+                        Refusal::NoRoom => break,
+                    };
+                    if first {
+                        return Err(fault);
+                    }
+                    self.broken = Some(fault);
+                    break;
+                }
+            }
+        }
+        Ok(self.taken.as_slice().len())
+    }
+
+    /// Walks the chain at `at`; it may use at most the `left` descriptors that are not taken yet.
+    #[inline]
+    fn walk(
+        &mut self,
+        mut at: Place,
+        left: u16,
+        access: Access,
+        pieces: &mut Pieces,
+    ) -> Result<Chain, Refusal> {
+        let mut chain = Chain { start: place(pieces), ..Chain::default() };
+        loop {
+            if chain.descs == left {
+                return Err(Fault::ChainTooLong.into());
+            }
+            let desc = RawDesc::read(&self.desc, usize::from(at.index));
+            let (id, flags) = (desc.third, desc.fourth);
+            chain.descs += 1;
+            if is_indirect(flags) {
+                if chain.descs > 1 {
+                    return Err(Fault::BadIndirect.into());
+                }
+                self.indirect(desc, access, &mut chain, pieces)?;
+            } else {
+                self.memory.add(&mut chain, pieces, access, desc.addr, desc.len, flags)?;
+            }
+            if flags & DESC_F_NEXT == 0 {
+                // §2.8.6: the id counts in the last descriptor of a chain.
+                chain.id = id;
+                break;
+            }
+            at.advance(1, self.size);
+        }
+        if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
+            prefetch_chain(piece);
+        }
+        Ok(chain)
+    }
+
+    /// §2.8.7: all entries of an indirect table belong to the chain, NEXT is reserved there.
+    fn indirect(
+        &mut self,
+        desc: RawDesc,
+        access: Access,
+        chain: &mut Chain,
+        pieces: &mut Pieces,
+    ) -> Result<(), Refusal> {
+        let (table, entries) = self.memory.indirect(desc.addr, desc.len, desc.fourth)?;
+        for i in 0..entries {
+            let entry = RawDesc::read(&table, i);
+            if is_indirect(entry.fourth) {
+                return Err(Fault::BadIndirect.into());
+            }
+            self.memory.add(chain, pieces, access, entry.addr, entry.len, entry.fourth)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn taken(&self) -> &[Chain] {
+        self.taken.as_slice()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Gives the first `n` taken chains back; see `Split::complete`.
+    pub(super) fn complete(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) {
+        let n = n.min(self.taken.as_slice().len());
+        if n == 0 {
+            return;
+        }
+        let first = self.pos;
+        let mut after = first;
+        let one = skip && self.in_order;
+        for i in 0..n {
+            let chain = self.taken.as_slice()[i];
+            // §2.8.9: with IN_ORDER one used descriptor, with the id of the last buffer, stands for all.
+            if i == 0 {
+                let id = if one { self.taken.as_slice()[n - 1].id } else { chain.id };
+                self.write_id_len(first, id, len(if one { n - 1 } else { 0 }));
+            } else if !one {
+                self.write_id_len(after, chain.id, len(i));
+                self.write_flags(after, len(i), Ordering::Relaxed);
+            }
+            after.advance(chain.descs, self.size);
+        }
+        let positions = [first, after].map(|p| Position::Packed { avail: p.bits(), used: p.bits() });
+        if let Some(journal) = &mut self.journal {
+            journal.will_publish(positions[0], positions[1]);
+        }
+        self.write_flags(first, len(if one { n - 1 } else { 0 }), Ordering::Release);
+        self.pos = after;
+        self.taken.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.published(positions[1]);
+        }
+    }
+
+    #[inline]
+    fn write_id_len(&self, at: Place, id: u16, len: u32) {
+        let offset = 16 * usize::from(at.index);
+        // One store of len, id and flags would also do, but it would publish: keep the old flags.
+        let flags = self.desc.load_u16(offset + FLAGS, Ordering::Relaxed);
+        let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        self.desc.store_u64(offset + 8, word);
+    }
+
+    #[inline]
+    fn write_flags(&self, at: Place, len: u32, order: Ordering) {
+        let offset = 16 * usize::from(at.index);
+        let mut flags = if at.wrap { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+        if len > 0 {
+            // §2.8.13: WRITE in a used descriptor says that its length is meaningful.
+            flags |= DESC_F_WRITE;
+        }
+        self.desc.store_u16(offset + FLAGS, flags, order);
+        if let Some(gpa) = self.used_log {
+            self.memory.log_at(gpa + offset as u64, 16);
+        }
+    }
+
+    /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
+    pub(super) fn interrupt(&self, before: u16) -> bool {
+        fence(Ordering::SeqCst);
+        let event = self.driver.load_u32(packed::EVENT_OFF_WRAP);
+        #[expect(clippy::cast_possible_truncation, reason = "two halves of a word")]
+        let (off_wrap, flags) = (event as u16, (event >> 16) as u16 & 3);
+        let due = match flags {
+            EVENT_F_DISABLE => false,
+            EVENT_F_DESC if self.event_idx => {
+                // §2.8.10: compare in one lap, the one that `pos` is in.
+                let mut event = off_wrap & 0x7fff;
+                if (off_wrap & 0x8000 != 0) != self.pos.wrap {
+                    event = event.wrapping_sub(self.size);
+                }
+                let mut old = before & 0x7fff;
+                if (before & 0x8000 != 0) != self.pos.wrap {
+                    old = old.wrapping_sub(self.size);
+                }
+                self.pos.index.wrapping_sub(event).wrapping_sub(1) < self.pos.index.wrapping_sub(old)
+            }
+            _ => true,
+        };
+        due && self.notifier.interrupt()
+    }
+
+    pub(super) fn next(&self) -> u16 {
+        self.pos.bits()
+    }
+
+    fn set_events(&self, flags: u16) {
+        self.device.store_u16(packed::EVENT_FLAGS, flags, Ordering::Relaxed);
+    }
+
+    pub(super) fn want_kicks(&mut self, on: bool) -> bool {
+        self.set_events(if on { EVENT_F_ENABLE } else { EVENT_F_DISABLE });
+        if !on {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.broken.is_some() || self.is_available(self.pos)
+    }
+}

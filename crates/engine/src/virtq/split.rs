@@ -1,0 +1,307 @@
+//! The split virtqueue (virtio 1.2 §2.7), device side.
+//!
+//! Theory of operation. `take` reads `avail.idx` once, with acquire order; everything up to it is ours.
+//! It reads the head indices of the batch and prefetches their descriptors, then walks the chains and
+//! prefetches the buffers. Nothing moves in the ring yet: `complete` writes the used elements of as many
+//! chains as were really used and publishes them with one release store of `used.idx`; chains that were
+//! taken but not used are simply taken again. As chains are completed in the order in which they were
+//! taken, one index says it all: it is the base that survives a restart.
+//!
+//! Kicks: while polling they are declined. With EVENT_IDX that means parking `avail_event` half the
+//! index space away, refreshed each quarter (§2.7.10): the driver kicks only when it passes it.
+//!
+//! The `unsafe` invariant is that of `raw.rs`.
+
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
+
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::raw::{Raw, RawDesc};
+use super::{Journal, Notifier, Position, RingConfig};
+use crate::fault::Fault;
+use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
+
+/// A split ring.
+pub struct Split {
+    desc: Raw,
+    avail: Raw,
+    used: Raw,
+    size: u16,
+    mask: u16,
+    /// Next chain to give back; also the next one to take, as `taken` starts here.
+    next: u16,
+    taken: Taken,
+    /// The heads of the batch that is being taken.
+    heads: Box<[u16]>,
+    memory: Memory,
+    event_idx: bool,
+    in_order: bool,
+    parked_at: u16,
+    wants_kicks: bool,
+    used_log: Option<u64>,
+    notifier: Arc<Notifier>,
+    journal: Option<Box<dyn Journal>>,
+    broken: Option<Fault>,
+}
+
+impl Split {
+    /// A ring on a configuration that has been checked.
+    pub(super) fn new(config: RingConfig, next: u16) -> Split {
+        let ring = Split {
+            desc: Raw::new(&config.desc),
+            avail: Raw::new(&config.driver),
+            used: Raw::new(&config.device),
+            size: config.size,
+            mask: config.size - 1,
+            next,
+            taken: Taken::new(),
+            heads: vec![0; MAX_BATCH].into(),
+            memory: Memory::new(&config),
+            event_idx: config.features & features::EVENT_IDX != 0,
+            in_order: config.features & features::IN_ORDER != 0,
+            parked_at: next,
+            wants_kicks: false,
+            used_log: config.used_log,
+            notifier: config.notifier,
+            journal: config.journal,
+            broken: None,
+        };
+        ring.decline_kicks();
+        ring
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position::Split(self.next)
+    }
+
+    /// Takes up to `want` chains that the driver has made available.
+    pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
+        self.taken.clear();
+        if let Some(fault) = self.broken {
+            return Err(fault);
+        }
+        let idx = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire);
+        let waiting = idx.wrapping_sub(self.next);
+        if waiting == 0 {
+            return Ok(0);
+        }
+        if waiting > self.size {
+            return Err(Fault::IndexJump);
+        }
+        let n = usize::from(waiting).min(want).min(self.taken.room());
+        let mut heads = std::mem::take(&mut self.heads);
+        for (i, head) in heads.iter_mut().enumerate().take(n) {
+            *head = self.head(i);
+            prefetch_read(self.desc.at(16 * usize::from(*head & self.mask)));
+        }
+        for (i, &head) in heads.iter().enumerate().take(n) {
+            if let Some(chain) = self.direct(head, access, pieces) {
+                self.taken.push(chain);
+            } else if !self.take_any(i, head, access, pieces) {
+                break;
+            }
+        }
+        self.heads = heads;
+        if let (Some(fault), []) = (self.broken, self.taken.as_slice()) {
+            return Err(fault);
+        }
+        Ok(self.taken.as_slice().len())
+    }
+
+    /// The chain at `head` if it is a single plain buffer. `None`: it is something else, or wrong.
+    #[inline]
+    fn direct(&self, head: u16, access: Access, pieces: &mut Pieces) -> Option<Chain> {
+        if head >= self.size {
+            return None;
+        }
+        let desc = RawDesc::read(&self.desc, usize::from(head));
+        self.memory.direct(pieces, access, desc.addr, desc.len, desc.third, head)
+    }
+
+    /// Takes chain number `i` of this batch, whatever it looks like. False: the batch ends before it. Chains
+    /// before a bad one are good; the ring stops after them.
+    #[inline(never)]
+    fn take_any(&mut self, i: usize, head: u16, access: Access, pieces: &mut Pieces) -> bool {
+        let before = pieces.len();
+        match self.walk(head, access, pieces) {
+            Ok(chain) => {
+                self.taken.push(chain);
+                return true;
+            }
+            Err(Refusal::Fault(fault)) => self.broken = Some(fault),
+            // A batch that cannot hold even one chain never will.
+            Err(Refusal::NoRoom) if i == 0 => self.broken = Some(Fault::ChainTooLong),
+            Err(Refusal::NoRoom) => {}
+        }
+        pieces.truncate(before);
+        false
+    }
+
+    /// The `i`-th available head from `next` on.
+    #[inline]
+    fn head(&self, i: usize) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "i is below the queue size")]
+        let slot = self.next.wrapping_add(i as u16) & self.mask;
+        self.avail.load_u16(split::AVAIL_RING + 2 * usize::from(slot), Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn walk(&mut self, head: u16, access: Access, pieces: &mut Pieces) -> Result<Chain, Refusal> {
+        let mut chain = Chain { start: place(pieces), id: head, ..Chain::default() };
+        if head >= self.size {
+            return Err(Fault::DescriptorOutOfRange.into());
+        }
+        let first = RawDesc::read(&self.desc, usize::from(head));
+        let flags = first.third;
+        if is_indirect(flags) {
+            let (table, entries) = self.memory.indirect(first.addr, first.len, flags)?;
+            self.follow(&table, entries, RawDesc::read(&table, 0), access, &mut chain, pieces)?;
+        } else if flags & DESC_F_NEXT != 0 {
+            let table = self.desc;
+            self.follow(&table, usize::from(self.size), first, access, &mut chain, pieces)?;
+        } else {
+            self.memory.add(&mut chain, pieces, access, first.addr, first.len, flags)?;
+        }
+        if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
+            prefetch_chain(piece);
+        }
+        Ok(chain)
+    }
+
+    /// Follows `next` from `desc` on, inside `table`. Each step uses one of `entries` lives, so a loop ends.
+    fn follow(
+        &mut self,
+        table: &Raw,
+        entries: usize,
+        mut desc: RawDesc,
+        access: Access,
+        chain: &mut Chain,
+        pieces: &mut Pieces,
+    ) -> Result<(), Refusal> {
+        for _ in 0..entries.min(MAX_PIECES) {
+            let (flags, next) = (desc.third, usize::from(desc.fourth));
+            if is_indirect(flags) {
+                // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
+                return Err(Fault::BadIndirect.into());
+            }
+            self.memory.add(chain, pieces, access, desc.addr, desc.len, flags)?;
+            if flags & DESC_F_NEXT == 0 {
+                return Ok(());
+            }
+            if next >= entries {
+                return Err(Fault::DescriptorOutOfRange.into());
+            }
+            desc = RawDesc::read(table, next);
+        }
+        Err(Fault::ChainTooLong.into())
+    }
+
+    pub(super) fn taken(&self) -> &[Chain] {
+        self.taken.as_slice()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Gives the first `n` taken chains back, chain `i` with `len(i)` bytes written, and publishes them
+    /// together. `skip`: the lengths do not matter, so that IN_ORDER needs one element for them all
+    /// (§2.7.9).
+    pub(super) fn complete(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) {
+        let n = n.min(self.taken.as_slice().len());
+        if n == 0 {
+            return;
+        }
+        let before = self.next;
+        if skip && self.in_order {
+            let last = self.taken.as_slice()[n - 1];
+            self.used_elem(before, last.id, len(n - 1));
+        } else {
+            for i in 0..n {
+                let chain = self.taken.as_slice()[i];
+                #[expect(clippy::cast_possible_truncation, reason = "i is below MAX_BATCH")]
+                self.used_elem(before.wrapping_add(i as u16), chain.id, len(i));
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
+        let after = before.wrapping_add(n as u16);
+        if let Some(journal) = &mut self.journal {
+            journal.will_publish(Position::Split(before), Position::Split(after));
+        }
+        self.used.store_u16(split::USED_IDX, after, Ordering::Release);
+        self.next = after;
+        self.taken.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.published(Position::Split(after));
+        }
+        if let Some(gpa) = self.used_log {
+            self.memory.log_at(gpa + split::USED_IDX as u64, 2);
+        }
+        if !self.wants_kicks && self.event_idx && after.wrapping_sub(self.parked_at) >= 0x4000 {
+            self.parked_at = after;
+            self.decline_kicks();
+        }
+    }
+
+    #[inline]
+    fn used_elem(&self, index: u16, id: u16, len: u32) {
+        let at = split::USED_RING + 8 * usize::from(index & self.mask);
+        self.used.store_used_elem(at, u32::from(id), len);
+        if let Some(gpa) = self.used_log {
+            self.memory.log_at(gpa + at as u64, 8);
+        }
+    }
+
+    /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
+    pub(super) fn interrupt(&self, before: u16) -> bool {
+        // The driver stores its wish and then reads used.idx; we stored used.idx and now read the wish.
+        fence(Ordering::SeqCst);
+        let due = if self.event_idx {
+            let event = self.avail.load_u16(split::avail_used_event(self.size), Ordering::Relaxed);
+            // §2.7.10: the event lies in [before, next).
+            self.next.wrapping_sub(event).wrapping_sub(1) < self.next.wrapping_sub(before)
+        } else {
+            self.avail.load_u16(split::AVAIL_FLAGS, Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
+        };
+        due && self.notifier.interrupt()
+    }
+
+    pub(super) fn next(&self) -> u16 {
+        self.next
+    }
+
+    fn decline_kicks(&self) {
+        if self.event_idx {
+            let parked = self.parked_at.wrapping_add(0x8000);
+            self.used.store_u16(split::used_avail_event(self.size), parked, Ordering::Relaxed);
+        }
+        // Drivers without EVENT_IDX look at the flag; those with it ignore it.
+        self.used.store_u16(split::USED_FLAGS, USED_F_NO_NOTIFY, Ordering::Relaxed);
+        self.log_events();
+    }
+
+    pub(super) fn want_kicks(&mut self, on: bool) -> bool {
+        self.wants_kicks = on;
+        if !on {
+            self.parked_at = self.next;
+            self.decline_kicks();
+            return false;
+        }
+        self.used.store_u16(split::USED_FLAGS, 0, Ordering::Relaxed);
+        if self.event_idx {
+            self.used.store_u16(split::used_avail_event(self.size), self.next, Ordering::Relaxed);
+        }
+        self.log_events();
+        fence(Ordering::SeqCst);
+        self.broken.is_some() || self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next
+    }
+
+    fn log_events(&self) {
+        if let Some(gpa) = self.used_log {
+            self.memory.log_at(gpa + split::USED_FLAGS as u64, 2);
+            self.memory.log_at(gpa + split::used_avail_event(self.size) as u64, 2);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A number that is the same for all frames of a flow, for the choice of a queue.
+
+use super::{
+    be16,
+    ip::{Ip, TCP, UDP},
+};
+
+/// Hashes the addresses, protocol and ports of a frame that begins with `head`; the first 64 bytes count.
+///
+/// The two directions of a connection differ. Fragments are hashed by addresses alone, since only the first
+/// has ports; frames that are not IP by their Ethernet addresses. Total: any bytes have a hash. Not keyed: a
+/// guest can aim its flows at one queue, which costs nobody but the receiver that it may send to anyway.
+#[must_use]
+#[inline]
+pub fn flow_hash(head: &[u8]) -> u32 {
+    let head = &head[..head.len().min(64)];
+    let Some(ip) = Ip::parse(head) else {
+        let mut macs = [0; 16];
+        let n = head.len().min(12);
+        macs[..n].copy_from_slice(&head[..n]);
+        return finish(mix_all(&macs));
+    };
+    let hash = mix_all(&head[ip.src..ip.src + 2 * ip.address_len()]);
+    // The protocol is not mixed in: for the choice of a queue TCP and UDP may share one.
+    let Some((TCP | UDP, at)) = ip.l4 else { return finish(hash) };
+    // Behind two tags and IPv6 the first 64 bytes end between the ports: one is better than none.
+    let port = |at| u64::from(be16(head, at).unwrap_or(0));
+    finish(mix(hash, port(at) << 16 | port(at + 2)))
+}
+
+/// Stirs a word into `hash`: multiplication by 2⁶⁴/φ spreads it upwards, the shift brings it down again.
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}
+
+/// Stirs bytes, a multiple of eight of them.
+fn mix_all(bytes: &[u8]) -> u64 {
+    bytes.chunks_exact(8).fold(0, |hash, chunk| {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        mix(hash, u64::from_le_bytes(word))
+    })
+}
+
+fn finish(hash: u64) -> u32 {
+    (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}

@@ -1,0 +1,241 @@
+//! e1000 and e1000e from outside: native drivers at the other end of real sockets, a real switch and I/O core
+//! between them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver};
+use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::port::{Attachment, Peer, Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::switch::{Switch, SwitchOptions};
+use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
+use sidecore_engine::wire::Mac;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Two devices on one switch.
+struct Rig {
+    dir: PathBuf,
+    attachments: Vec<VfioUser>,
+    ports: Vec<Arc<Port>>,
+    _cores: Arc<Cores>,
+    _counters: CounterFile,
+}
+
+fn mac(index: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0xe0, index])
+}
+
+impl Rig {
+    fn new(name: &str, models: [Model; 2], exitless: bool) -> Rig {
+        let dir = std::env::temp_dir().join(format!("sidecore-e1000-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let counters = CounterFile::anonymous().unwrap();
+        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
+        let (mut attachments, mut ports) = (Vec::new(), Vec::new());
+        for (index, model) in models.into_iter().enumerate() {
+            let (id, name) = (PortId(index as u16), format!("p{index}"));
+            let slot = counters.open_slot(id, &name);
+            let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).unwrap());
+            let config = E1000Config { model, mac: mac(index as u8), exitless, pcix: true };
+            let scheduler = Arc::clone(&cores) as Arc<dyn Scheduler>;
+            let device = E1000::new(config, Arc::clone(&port), scheduler).unwrap();
+            let endpoint = Endpoint::Listen { path: dir.join(&name), mode: None, owner: (None, None) };
+            attachments.push(VfioUser::start(endpoint, Arc::clone(&port), Box::new(device)).unwrap());
+            ports.push(port);
+        }
+        let members: Vec<_> =
+            ports.iter().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch)))).collect();
+        cores.publish(&Arc::new(Topology::new(&members)));
+        Rig { dir, attachments, ports, _cores: cores, _counters: counters }
+    }
+
+    fn driver(&self, index: usize, config: &Config) -> Driver {
+        Driver::open(&self.dir.join(format!("p{index}")), config).unwrap()
+    }
+
+    /// Σ in + Σ made = Σ out + Σ drops, between two batches.
+    fn conserved(&self) -> bool {
+        let totals: Vec<_> = self.ports.iter().map(|port| port.counters.totals()).collect();
+        let came: u64 = totals.iter().map(|t| t.in_frames + t.made).sum();
+        let went: u64 = totals.iter().map(|t| t.out_frames + t.drops.iter().sum::<u64>()).sum();
+        came == went
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.attachments.clear();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Frame number `n` of `len` bytes from one station to the other.
+fn frame(to: Mac, from: Mac, n: u32, len: usize) -> Vec<u8> {
+    let mut frame = [&to.0[..], &from.0, &[0x88, 0xb5], &n.to_be_bytes()].concat();
+    frame.extend((frame.len()..len).map(|i| (i as u32).wrapping_mul(n) as u8));
+    frame
+}
+
+/// Receives until `count` frames have come; all of them, in order.
+fn collect(driver: &mut Driver, count: usize) -> Vec<Vec<u8>> {
+    let mut got = Vec::new();
+    let end = Instant::now() + LIMIT;
+    while got.len() < count {
+        driver.receive(count - got.len(), |bytes| got.push(bytes.to_vec())).unwrap();
+        assert!(Instant::now() < end, "{} of {count} frames came", got.len());
+        std::thread::yield_now();
+    }
+    if !driver.is_exitless() {
+        // Buffers are given back by posted writes; a read on the same socket is answered behind them.
+        driver.link().unwrap();
+    }
+    got
+}
+
+/// Sends frames of all sizes from `a` to `b` and checks that they arrive as they were.
+fn exchange(a: &mut Driver, b: &mut Driver) {
+    let (to, from) = (Mac(b.mac()), Mac(a.mac()));
+    let mut n = 0;
+    for burst in [1usize, 2, 31, 64, 200] {
+        let frames: Vec<Vec<u8>> =
+            (0..burst).map(|i| frame(to, from, n + i as u32, 60 + (i * 97) % 1400)).collect();
+        n += burst as u32;
+        let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        let mut sent = 0;
+        while sent < burst {
+            sent += a.send(&slices[sent..]).unwrap();
+        }
+        assert_eq!(collect(b, burst), frames);
+    }
+    let end = Instant::now() + LIMIT;
+    while !a.reclaim() {
+        assert!(Instant::now() < end, "sent frames are not given back");
+    }
+}
+
+#[test]
+fn frames_cross_without_a_single_trap() {
+    let rig = Rig::new("exitless", [Model::E1000, Model::E1000e], true);
+    let (mut a, mut b) = (rig.driver(0, &Config::default()), rig.driver(1, &Config::default()));
+    assert_eq!([a.model(), b.model()], [Part::E1000, Part::E1000e]);
+    assert_eq!([a.mac(), b.mac()], [mac(0).0, mac(1).0]);
+    assert!(a.is_exitless() && b.is_exitless() && a.link().unwrap());
+    // The switch learns where both are.
+    b.send(&[&frame(mac(0), mac(1), 0, 60)]).unwrap();
+    collect(&mut a, 1);
+    let before = [a.traps(), b.traps()];
+    for _ in 0..20 {
+        exchange(&mut a, &mut b);
+        exchange(&mut b, &mut a);
+    }
+    assert_eq!([a.traps(), b.traps()], before);
+    assert!(rig.conserved());
+    for attachment in &rig.attachments {
+        let status = attachment.status();
+        assert_eq!(status.peer, Peer::Running);
+        for queue in status.queues {
+            assert_eq!((queue.kind, queue.state.as_str(), queue.size), ("exitless", "running", 256));
+        }
+    }
+}
+
+#[test]
+fn frames_cross_by_traps_where_nothing_is_mapped() {
+    for exitless in [true, false] {
+        let rig = Rig::new("trapping", [Model::E1000e, Model::E1000], exitless);
+        let config = Config { map: !exitless, ..Config::default() };
+        let (mut a, mut b) = (rig.driver(0, &config), rig.driver(1, &config));
+        assert!(!a.is_exitless() && !b.is_exitless());
+        let before = a.traps();
+        exchange(&mut a, &mut b);
+        assert!(a.traps().writes >= before.writes + 5, "a doorbell for every batch");
+        assert_eq!(rig.attachments[0].status().queues[0].kind, "trapping");
+        exchange(&mut b, &mut a);
+    }
+}
+
+#[test]
+fn interrupts_come_when_they_were_asked_for() {
+    let rig = Rig::new("interrupts", [Model::E1000, Model::E1000e], true);
+    let (mut a, mut b) = (rig.driver(0, &Config::default()), rig.driver(1, &Config::default()));
+    for n in 0..50 {
+        for reverse in [false, true] {
+            let (from, to) = if reverse { (&mut b, &mut a) } else { (&mut a, &mut b) };
+            to.arm().unwrap();
+            let sent = frame(Mac(to.mac()), Mac(from.mac()), n, 80);
+            from.send(&[&sent]).unwrap();
+            let mut got = Vec::new();
+            let end = Instant::now() + LIMIT;
+            // The pin also tells of frames sent; what counts is that an interrupt comes with the frame.
+            while got.is_empty() {
+                assert!(to.wait(LIMIT).unwrap() && Instant::now() < end, "no interrupt for frame {n}");
+                to.receive(8, |bytes| got.push(bytes.to_vec())).unwrap();
+                to.arm().unwrap();
+            }
+            assert_eq!(got, [sent]);
+        }
+    }
+}
+
+#[test]
+fn resets_and_departures_in_the_middle_of_traffic() {
+    let rig = Rig::new("resets", [Model::E1000e, Model::E1000e], true);
+    let config = Config { ring: 64, ..Config::default() };
+    let mut b = rig.driver(1, &config);
+    for round in 0..10 {
+        // A new VMM each time: the one before was dropped without a word.
+        let mut a = rig.driver(0, &config);
+        for n in 0..20 {
+            let frames: Vec<Vec<u8>> = (0..40).map(|i| frame(mac(1), mac(0), 100 * n + i, 200)).collect();
+            let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            a.send(&slices).unwrap();
+            if n % 7 == 3 {
+                a.start().unwrap();
+            }
+            b.receive(64, |bytes| assert_eq!(bytes[..6], mac(1).0)).unwrap();
+        }
+        if round % 3 == 2 {
+            b.start().unwrap();
+        }
+    }
+    let mut a = rig.driver(0, &config);
+    a.start().unwrap();
+    b.start().unwrap();
+    // Whatever was under way when the rings were new has passed when this frame comes.
+    let last = frame(mac(1), mac(0), u32::MAX, 300);
+    a.send(&[&last]).unwrap();
+    let end = Instant::now() + LIMIT;
+    let mut seen = false;
+    while !seen {
+        b.receive(64, |bytes| seen |= bytes == last).unwrap();
+        assert!(Instant::now() < end, "the last frame never came");
+    }
+    assert_eq!(rig.ports[0].fault.get(), None);
+    assert!(rig.conserved());
+}
+
+#[test]
+fn memory_that_goes_away_stops_the_device_until_it_is_reset() {
+    let rig = Rig::new("unmap", [Model::E1000e, Model::E1000e], true);
+    let config = Config::default();
+    let (mut a, mut b) = (rig.driver(0, &config), rig.driver(1, &config));
+    exchange(&mut a, &mut b);
+    let memory = Arc::clone(a.memory());
+    a.client().unmap(memory.gpa(0), memory.size() as u64).unwrap();
+    a.send(&[&frame(mac(1), mac(0), 1, 60)]).unwrap();
+    let end = Instant::now() + LIMIT;
+    while rig.ports[0].fault.get().is_none() {
+        assert!(Instant::now() < end, "nobody noticed");
+        std::thread::yield_now();
+    }
+    a.client().map_memory(&memory).unwrap();
+    a.start().unwrap();
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+}

@@ -1,0 +1,34 @@
+//! Frames for tests.
+
+use sidecore_engine::frame::{Batch, HEAD};
+use sidecore_engine::mem::Piece;
+use sidecore_engine::wire::Offload;
+
+/// Adds a frame whose body lies in `bytes`, in three pieces of which one is empty.
+pub fn push(batch: &mut Batch, bytes: &[u8], offload: Offload) {
+    let (frame, pieces) = batch.next_frame().unwrap();
+    let head = bytes.len().min(HEAD);
+    frame.head[..head].copy_from_slice(&bytes[..head]);
+    frame.len = bytes.len() as u32;
+    frame.offload = offload;
+    frame.piece = pieces.len() as u32;
+    frame.pieces = 0;
+    let body = &bytes[head..];
+    let (a, b) = body.split_at(body.len() / 3);
+    for part in [a, &[], b] {
+        // SAFETY: callers keep `bytes` until they are done with the batch, and nobody writes to it.
+        assert!(pieces.push(unsafe { Piece::new(part.as_ptr().cast_mut(), part.len() as u32) }));
+        frame.pieces += 1;
+    }
+    batch.commit();
+}
+
+/// An Ethernet frame with an UDP datagram for 10.9.0.1, checksums and all.
+pub fn datagram(dst_mac: [u8; 6], src_port: u16, dst_port: u16, payload: &[u8]) -> Vec<u8> {
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], dst_mac)
+        .ipv4([10, 9, 0, 9], [10, 9, 0, 1], 64)
+        .udp(src_port, dst_port);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, payload).unwrap();
+    bytes
+}

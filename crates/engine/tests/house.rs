@@ -1,0 +1,140 @@
+//! The rules of the house, held by reading the sources: who may use whom, where `unsafe` may stand, how
+//! long a file may be.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The engine's modules in layers: a module may use those of earlier layers, and itself.
+const LAYERS: &[&[&str]] = &[
+    &["fault", "place"],
+    &["mem"],
+    &["ring", "virtq", "wire"],
+    &["frame"],
+    // A port is described to the observer, which writes its counters: the two know each other.
+    &["port", "observe"],
+    &["switch", "group", "policy", "host", "device"],
+    &["core"],
+    &["transport"],
+    &["state"],
+];
+
+/// Modules of one layer that must not use each other.
+const STRANGERS: &[(&str, &str)] =
+    &[("device", "switch"), ("switch", "device"), ("host", "switch"), ("device", "host")];
+
+/// Modules in which `unsafe` is allowed; each such file opens with its invariant.
+const UNSAFE: &[&str] = &["mem", "ring", "virtq", "host", "observe"];
+
+/// Lines that a file may have. Tables may be longer: list them here with the reason.
+const HARD_CAP: usize = 1000;
+const MEDIAN: usize = 250;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn engine_files() -> Vec<(String, PathBuf, String)> {
+    let src = root().join("crates/engine/src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let module = |path: &Path| {
+        let first = path.strip_prefix(&src).unwrap().components().next().unwrap();
+        first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
+    };
+    files.into_iter().map(|path| (module(&path), path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn layer(module: &str) -> usize {
+    let place = LAYERS.iter().position(|layer| layer.contains(&module));
+    place.unwrap_or_else(|| panic!("module `{module}` has no layer: give it one in LAYERS"))
+}
+
+/// The code without comments and without what stands behind `#[cfg(test)]`.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"))
+        .map(|line| line.split("//").next().unwrap_or(""))
+}
+
+#[test]
+fn modules_use_only_earlier_layers() {
+    let mut wrong = Vec::new();
+    for (module, path, text) in engine_files() {
+        if module == "lib" || path.ends_with("tests.rs") {
+            continue;
+        }
+        for line in code(&text) {
+            for used in line.split("crate::").skip(1) {
+                let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if used.is_empty() || used == module {
+                    continue;
+                }
+                let bad_layer = layer(&used) > layer(&module);
+                let strangers = STRANGERS.contains(&(module.as_str(), used.as_str()));
+                if bad_layer || strangers {
+                    wrong.push(format!("{}: `{module}` uses `{used}`: {}", path.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn unsafe_stands_only_where_it_may() {
+    let mut wrong = Vec::new();
+    for (module, path, text) in engine_files() {
+        let has = code(&text)
+            .any(|line| line.split_whitespace().any(|word| word.trim_start_matches('(') == "unsafe"));
+        if !has {
+            continue;
+        }
+        if !UNSAFE.contains(&module.as_str()) {
+            wrong.push(format!("{}: unsafe outside {UNSAFE:?}", path.display()));
+        }
+        let opening: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
+        if !opening.to_lowercase().contains("invariant") {
+            wrong.push(format!("{}: has unsafe, but does not open with its invariant", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_are_short() {
+    let mut files = Vec::new();
+    for dir in ["crates", "lab", "fuzz"] {
+        let dir = root().join(dir);
+        if dir.exists() {
+            sources(&dir, &mut files);
+        }
+    }
+    let mut lengths: Vec<(usize, PathBuf)> =
+        files.into_iter().map(|path| (fs::read_to_string(&path).unwrap().lines().count(), path)).collect();
+    lengths.sort();
+    let long: Vec<_> = lengths.iter().filter(|(lines, _)| *lines > HARD_CAP).collect();
+    assert!(long.is_empty(), "longer than {HARD_CAP} lines: {long:?}");
+    let median = lengths[lengths.len() / 2].0;
+    assert!(median <= MEDIAN, "the median file has {median} lines, more than {MEDIAN}");
+}
+
+#[test]
+fn every_engine_file_says_what_it_is_for() {
+    for (_, path, text) in engine_files() {
+        assert!(text.starts_with("//!"), "{} does not open with what it is for", path.display());
+    }
+}

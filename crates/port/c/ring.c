@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Attaching to a ring port, and the protocol of its words: what crates/port/src/{attach,link}.rs does, in C. */
+#define _GNU_SOURCE
+#include "ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MAX_FDS (1 + 3 * RING_MAX)
+#define PATIENCE 5 /* seconds that an answer may take */
+
+/* The socket of port `name`; see `socket_path` in crates/port/src/attach.rs. */
+static int
+socket_path(const char *name, struct sockaddr_un *address)
+{
+	const char *control = getenv("SIDECORE_SOCKET");
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	size_t room = sizeof(address->sun_path);
+	int need;
+
+	memset(address, 0, sizeof(*address));
+	address->sun_family = AF_UNIX;
+	if (strchr(name, '/') != NULL) {
+		need = snprintf(address->sun_path, room, "%s", name);
+	} else if (control != NULL && *control != '\0') {
+		const char *slash = strrchr(control, '/');
+		int len = slash ? (int)(slash - control) : 1;
+
+		need = snprintf(address->sun_path, room, "%.*s/ring/%s", len, slash ? control : ".", name);
+	} else if (geteuid() != 0 && runtime != NULL && *runtime != '\0') {
+		need = snprintf(address->sun_path, room, "%s/sidecore/ring/%s", runtime, name);
+	} else {
+		need = snprintf(address->sun_path, room, "/run/sidecore/ring/%s", name);
+	}
+	if (need < 0 || (size_t)need >= room) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	return 0;
+}
+
+static void
+close_all(const int *fds, int count)
+{
+	int saved = errno;
+
+	while (count-- > 0)
+		close(fds[count]);
+	errno = saved;
+}
+
+/* Connects, asks and reads the answer with its descriptors; the connection, or -1. */
+static int
+converse(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer, int *fds, int *count)
+{
+	struct ring_request request = { .magic = RING_MAGIC, .version = RING_VERSION, .ask = ask, .value = value };
+	struct timeval patience = { .tv_sec = PATIENCE };
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	} space;
+	struct iovec part = { .iov_base = answer, .iov_len = sizeof(*answer) };
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof(space.bytes)
+	};
+	struct cmsghdr *header;
+	struct sockaddr_un address;
+	ssize_t got;
+	int control;
+
+	*count = 0;
+	if (socket_path(name, &address) < 0)
+		return -1;
+	control = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (control < 0)
+		return -1;
+	setsockopt(control, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(control, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(control, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    send(control, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request))
+		goto fail;
+	got = recvmsg(control, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+	if (got < 0)
+		goto fail;
+	for (header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
+		if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+			*count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+			memcpy(fds, CMSG_DATA(header), (size_t)*count * sizeof(int));
+		}
+	}
+	if (got != (ssize_t)sizeof(*answer) || answer->magic != RING_MAGIC || answer->version != RING_VERSION)
+		errno = EPROTO;
+	else if (answer->error != 0)
+		errno = (int)answer->error;
+	else
+		return control;
+	close_all(fds, *count);
+fail:
+	close_all(&control, 1);
+	return -1;
+}
+
+int
+ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer)
+{
+	int fds[MAX_FDS], count;
+	int control = converse(name, ask, value, answer, fds, &count);
+
+	if (control < 0)
+		return -1;
+	close_all(fds, count);
+	close(control);
+	return 0;
+}
+
+/* Whether all that the answer names is inside the memory. */
+static int
+fits(const struct ring_answer *i, int file, int count)
+{
+	uint64_t rings = (uint64_t)i->tx_rings + i->rx_rings;
+	uint64_t slots = i->tx_slots > i->rx_slots ? i->tx_slots : i->rx_slots;
+	struct stat st;
+	int seals = fcntl(file, F_GET_SEALS);
+
+	return i->tx_rings >= 1 && i->tx_rings <= RING_MAX && i->rx_rings >= 1 && i->rx_rings <= RING_MAX &&
+	    (uint64_t)count == 1 + 2 * (uint64_t)i->tx_rings + i->rx_rings &&
+	    i->tx_slots >= 2 && i->rx_slots >= 2 && slots <= 4096 &&
+	    fstat(file, &st) == 0 && (uint64_t)st.st_size == i->total &&
+	    seals >= 0 && (seals & F_SEAL_SHRINK) != 0 &&
+	    i->ring_size >= 256 + 16 * slots && i->ring_pool <= i->total && i->buf_pool <= i->total &&
+	    i->words <= i->total && i->ring_pool + rings * i->ring_size <= i->total &&
+	    i->buf_pool + (uint64_t)i->bufs * i->buf_size <= i->total &&
+	    i->words % 128 == 0 && i->words + rings * sizeof(struct ring_words) <= i->total;
+}
+
+int
+ring_attach(struct ring_port *port, const char *name)
+{
+	struct ring_answer *info = &port->info;
+	struct ring_words *words;
+	uint32_t i;
+	int fds[MAX_FDS], count;
+
+	port->control = converse(name, RING_ATTACH, 0, info, fds, &count);
+	if (port->control < 0)
+		return -1;
+	if (count < 1 || !fits(info, fds[0], count)) {
+		errno = EPROTO;
+		goto fail;
+	}
+	port->base = mmap(NULL, info->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fds[0], 0);
+	if (port->base == MAP_FAILED)
+		goto fail;
+	close(fds[0]);
+	words = (struct ring_words *)(void *)(port->base + info->words);
+	for (i = 0; i < info->tx_rings; i++)
+		port->tx[i] = (struct ring_link){ .words = words + i, .num_slots = info->tx_slots,
+			.kick = fds[1 + i], .wake = fds[1 + info->tx_rings + i] };
+	for (i = 0; i < info->rx_rings; i++)
+		port->rx[i] = (struct ring_link){ .words = words + info->tx_rings + i, .num_slots = info->rx_slots,
+			.kick = -1, .wake = fds[1 + 2 * info->tx_rings + i] };
+	return 0;
+fail:
+	close_all(fds, count);
+	close_all(&port->control, 1);
+	return -1;
+}
+
+void
+ring_detach(struct ring_port *port)
+{
+	uint32_t i;
+
+	for (i = 0; i < port->info.tx_rings; i++) {
+		close(port->tx[i].kick);
+		close(port->tx[i].wake);
+	}
+	for (i = 0; i < port->info.rx_rings; i++)
+		close(port->rx[i].wake);
+	munmap(port->base, port->info.total);
+	close(port->control);
+}
+
+/* Gives all slots before `head` to the engine, and kicks it if it sleeps and has not been kicked for that. */
+void
+ring_give(struct ring_link *link, uint32_t head, uint32_t cur)
+{
+	static const uint64_t one = 1;
+	uint32_t ticket;
+
+	atomic_store_explicit(&link->words->client.cur, cur, memory_order_relaxed);
+	atomic_store_explicit(&link->words->client.head, head, memory_order_release);
+	if (link->kick < 0)
+		return;
+	/* Between our index and their ticket: one of us sees what the other did. */
+	atomic_thread_fence(memory_order_seq_cst);
+	ticket = atomic_load_explicit(&link->words->engine.ticket, memory_order_relaxed);
+	if (ticket != 0 && ticket != link->answered) {
+		link->answered = ticket;
+		/* Fails only when the counter is full, and then the engine has been kicked. */
+		if (write(link->kick, &one, sizeof(one)) < 0)
+			return;
+	}
+}
+
+static uint32_t
+index_of(struct ring_link *link, _Atomic uint32_t *word)
+{
+	uint32_t value = atomic_load_explicit(word, memory_order_acquire);
+
+	return value < link->num_slots ? value : link->num_slots - 1;
+}
+
+uint32_t
+ring_hwcur(struct ring_link *link)
+{
+	return index_of(link, &link->words->engine.hwcur);
+}
+
+uint32_t
+ring_hwtail(struct ring_link *link)
+{
+	return index_of(link, &link->words->engine.hwtail);
+}
+
+/* Whether the engine has reset the ring since this was asked last. */
+int
+ring_was_reset(struct ring_link *link)
+{
+	uint32_t resets = atomic_load_explicit(&link->words->engine.resets, memory_order_acquire);
+
+	if (resets == link->resets)
+		return 0;
+	link->resets = resets;
+	return 1;
+}
+
+/* Asks to be woken when hwtail moves; hwtail as it is after that. */
+uint32_t
+ring_arm(struct ring_link *link)
+{
+	if (++link->ticket == 0)
+		link->ticket = 1;
+	atomic_store_explicit(&link->words->client.ticket, link->ticket, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	return ring_hwtail(link);
+}
+
+/* Asks no more, and empties the pipe. */
+void
+ring_disarm(struct ring_link *link)
+{
+	char bytes[64];
+
+	atomic_store_explicit(&link->words->client.ticket, 0, memory_order_relaxed);
+	while (read(link->wake, bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes))
+		;
+}

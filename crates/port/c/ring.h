@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The engine's side of a ring port as C sees it: messages of the attach socket, and the words by which slots change
+ * hands. Same layouts as `sidecore_abi::ring`, which explains them; a test compares the two.
+ */
+#ifndef SIDECORE_RING_H
+#define SIDECORE_RING_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define RING_MAGIC 0x676e6972u /* "ring" */
+#define RING_VERSION 1
+#define RING_MESSAGE 128
+#define RING_MAX 16
+
+enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER };
+
+struct ring_client_words {
+	_Alignas(128) _Atomic uint32_t head;
+	_Atomic uint32_t cur;
+	_Atomic uint32_t ticket;
+};
+
+struct ring_engine_words {
+	_Alignas(128) _Atomic uint32_t hwcur;
+	_Atomic uint32_t hwtail;
+	_Atomic uint32_t ticket;
+	_Atomic uint32_t resets;
+	_Atomic uint32_t reason;
+};
+
+struct ring_words {
+	struct ring_client_words client;
+	struct ring_engine_words engine;
+};
+
+struct ring_request {
+	uint32_t magic, version, ask, value;
+	uint8_t zero[RING_MESSAGE - 16];
+};
+
+struct ring_answer {
+	uint32_t magic, version, error, ring_size;
+	uint64_t memsize, total, words, ring_pool, buf_pool;
+	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id;
+	uint8_t zero[RING_MESSAGE - 96];
+};
+
+_Static_assert(sizeof(struct ring_request) == RING_MESSAGE, "request");
+_Static_assert(sizeof(struct ring_answer) == RING_MESSAGE, "answer");
+_Static_assert(sizeof(struct ring_words) == 256, "words");
+
+/* One end of a ring. */
+struct ring_link {
+	struct ring_words *words;
+	uint32_t num_slots;
+	int kick; /* eventfd of the engine, or -1 */
+	int wake; /* pipe that wakes us */
+	uint32_t ticket, answered, resets;
+};
+
+/* An attached port. */
+struct ring_port {
+	int control;
+	char *base;
+	struct ring_answer info;
+	struct ring_link tx[RING_MAX], rx[RING_MAX];
+};
+
+/* 0, or -1 and errno. */
+int ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer);
+int ring_attach(struct ring_port *port, const char *name);
+void ring_detach(struct ring_port *port);
+
+void ring_give(struct ring_link *link, uint32_t head, uint32_t cur);
+uint32_t ring_hwcur(struct ring_link *link);
+uint32_t ring_hwtail(struct ring_link *link);
+int ring_was_reset(struct ring_link *link);
+uint32_t ring_arm(struct ring_link *link);
+void ring_disarm(struct ring_link *link);
+
+#endif

@@ -1,0 +1,180 @@
+//! The conversation by which a port is found and attached to.
+
+use std::ffi::OsStr;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use sidecore_abi::ring::{Answer, Ask, Info, Request, MAX_RINGS, MESSAGE};
+
+use crate::link::Link;
+use crate::map::Map;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_FDS: usize = 1 + 3 * MAX_RINGS;
+
+/// Why a port cannot be attached to.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// Nobody listens there.
+    #[error("no ring port at \"{}\" ({source}); is the daemon running, and has it a port ring:{name}?", path.display())]
+    NotThere {
+        /// The name that was asked for.
+        name: String,
+        /// Its socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another client has it.
+    #[error("ring port \"{0}\" is in use by another program")]
+    InUse(String),
+    /// The daemon said no.
+    #[error("ring port \"{name}\" refuses: {reason}")]
+    Refused {
+        /// The name that was asked for.
+        name: String,
+        /// Why.
+        reason: io::Error,
+    },
+    /// The conversation broke off or makes no sense.
+    #[error("the conversation with ring port \"{name}\" failed: {source}")]
+    Broken {
+        /// The name that was asked for.
+        name: String,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// The socket of ring port `name`. A name with a slash is a path. Others are files in the directory `ring` beside
+/// the daemon's control socket: `$SIDECORE_SOCKET`, or by default `/run/sidecore/control.sock` for root and
+/// `$XDG_RUNTIME_DIR/sidecore/control.sock` for others.
+pub fn socket_path(name: &str) -> PathBuf {
+    if name.contains('/') {
+        return PathBuf::from(name);
+    }
+    let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+    let control = set("SIDECORE_SOCKET").map(PathBuf::from);
+    let directory = match (&control, set("XDG_RUNTIME_DIR")) {
+        (Some(control), _) => control.parent().unwrap_or(Path::new(".")).to_owned(),
+        (None, Some(runtime)) if !rustix::process::geteuid().is_root() => {
+            Path::new(&runtime).join("sidecore")
+        }
+        _ => PathBuf::from("/run/sidecore"),
+    };
+    directory.join("ring").join(OsStr::new(name))
+}
+
+/// A port's memory and the ends of its rings.
+#[derive(Debug)]
+pub struct Attached {
+    /// The connection: the port stays attached as long as it is open.
+    pub control: UnixStream,
+    /// The memory.
+    pub map: Arc<Map>,
+    /// Rings on which we send.
+    pub tx: Vec<Link>,
+    /// Rings on which we receive.
+    pub rx: Vec<Link>,
+}
+
+/// Attaches to port `name`.
+///
+/// # Errors
+/// There is no such port, it is taken, or it refuses.
+pub fn attach(name: &str) -> Result<Attached, AttachError> {
+    let control = call(name)?;
+    let (answer, mut fds) = converse(&control, Ask::Attach, 0).map_err(broken(name))?;
+    check(name, &answer)?;
+    let info = answer.info;
+    let (txs, rxs) = (info.tx_rings as usize, info.rx_rings as usize);
+    if fds.len() != 1 + 2 * txs + rxs {
+        return Err(broken(name)(io::Error::other(format!(
+            "{} descriptors came with the answer",
+            fds.len()
+        ))));
+    }
+    let mut rest = fds.split_off(1).into_iter();
+    let map = Arc::new(Map::new(&fds[0], info).map_err(broken(name))?);
+    let kicks: Vec<OwnedFd> = rest.by_ref().take(txs).collect();
+    let link =
+        |(number, (kick, wake)): (u32, (Option<OwnedFd>, OwnedFd))| Link::new(&map, number, kick, wake);
+    let tx = (0..).zip(kicks.into_iter().map(Some).zip(rest.by_ref().take(txs))).map(link).collect();
+    let rx = (info.tx_rings..).zip(rest.map(|wake| (None, wake))).map(link).collect();
+    Ok(Attached { control, map, tx, rx })
+}
+
+/// What port `name` is like, without attaching to it; it may be in use.
+///
+/// # Errors
+/// There is no such port, or it refuses.
+pub fn info(name: &str) -> Result<Info, AttachError> {
+    request(name, Ask::Info, 0)
+}
+
+/// Sets the size of the virtio-net header before each frame of port `name`: 0, 10 or 12 bytes.
+///
+/// # Errors
+/// There is no such port, or there is no such header.
+pub fn set_header(name: &str, bytes: u32) -> Result<Info, AttachError> {
+    request(name, Ask::SetHeader, bytes)
+}
+
+fn request(name: &str, ask: Ask, value: u32) -> Result<Info, AttachError> {
+    let (answer, _) = converse(&call(name)?, ask, value).map_err(broken(name))?;
+    check(name, &answer)?;
+    Ok(answer.info)
+}
+
+fn broken(name: &str) -> impl Fn(io::Error) -> AttachError + '_ {
+    move |source| AttachError::Broken { name: name.to_owned(), source }
+}
+
+fn check(name: &str, answer: &Answer) -> Result<(), AttachError> {
+    let busy = Errno::BUSY.raw_os_error().unsigned_abs();
+    match answer.errno {
+        0 => Ok(()),
+        errno if errno == busy => Err(AttachError::InUse(name.to_owned())),
+        errno => {
+            let reason = io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(i32::MAX));
+            Err(AttachError::Refused { name: name.to_owned(), reason })
+        }
+    }
+}
+
+fn call(name: &str) -> Result<UnixStream, AttachError> {
+    let path = socket_path(name);
+    UnixStream::connect(&path).map_err(|source| AttachError::NotThere { name: name.to_owned(), path, source })
+}
+
+fn converse(mut socket: &UnixStream, ask: Ask, value: u32) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.write_all(&Request { ask: ask as u32, value }.to_bytes())?;
+    let mut bytes = [0; MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut room = [IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(socket, &mut room, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    socket.read_exact(&mut bytes[got..])?;
+    let answer = Answer::from_bytes(&bytes)
+        .ok_or_else(|| io::Error::other("the daemon speaks another language or version"))?;
+    Ok((answer, fds))
+}

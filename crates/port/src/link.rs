@@ -1,0 +1,113 @@
+//! The client's end of one ring: how slots change hands and how both sides wake each other.
+//!
+//! This is the protocol alone (`sidecore_abi::ring`), without slots and frames: [`TxRing`](crate::TxRing) and
+//! [`RxRing`](crate::RxRing) stand on it, and so does the netmap API in C.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Nonsense, Words};
+
+use crate::map::Map;
+
+/// The client's end of one ring.
+#[derive(Debug)]
+pub struct Link {
+    map: Arc<Map>,
+    number: u32,
+    num_slots: u32,
+    /// The engine's eventfd, for rings on which the client sends.
+    kick: Option<OwnedFd>,
+    wake: OwnedFd,
+    ticket: u32,
+    answered: u32,
+    resets: u32,
+}
+
+impl Link {
+    pub(crate) fn new(map: &Arc<Map>, number: u32, kick: Option<OwnedFd>, wake: OwnedFd) -> Link {
+        let num_slots = map.num_slots(number);
+        Link { map: Arc::clone(map), number, num_slots, kick, wake, ticket: 0, answered: 0, resets: 0 }
+    }
+
+    #[inline]
+    fn words(&self) -> &Words {
+        self.map.words(self.number)
+    }
+
+    /// The region that the ring is in.
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// The ring's number, counted over both directions: those on which the client sends come first.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Slots of the ring.
+    #[inline]
+    pub fn num_slots(&self) -> u32 {
+        self.num_slots
+    }
+
+    /// Gives all slots before `head` to the engine, and kicks it if it sleeps.
+    #[inline]
+    pub fn give(&mut self, head: u32, cur: u32) {
+        let words = self.map.words(self.number);
+        words.client.cur.store(cur, Ordering::Relaxed);
+        publish(&words.client.head, head);
+        if let Some(kick) = &self.kick {
+            if due(&words.engine.ticket, &mut self.answered) {
+                // Fails only when the counter is full, and then the engine has been kicked.
+                let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// First slot that the engine has not given back.
+    #[inline]
+    pub fn hwcur(&self) -> u32 {
+        observe(&self.words().engine.hwcur).min(self.num_slots - 1)
+    }
+
+    /// First slot that the client does not own.
+    #[inline]
+    pub fn hwtail(&self) -> u32 {
+        observe(&self.words().engine.hwtail).min(self.num_slots - 1)
+    }
+
+    /// Why the engine has reset the ring since this was asked last, if it has. The client's `head` is then to
+    /// be put back to [`Link::hwcur`].
+    #[inline]
+    pub fn reset(&mut self) -> Option<Nonsense> {
+        let resets = observe(&self.words().engine.resets);
+        if resets == self.resets {
+            return None;
+        }
+        self.resets = resets;
+        let reason = self.words().engine.reason.load(Ordering::Relaxed);
+        Some(Nonsense::from_code(reason).unwrap_or(Nonsense::HeadOutOfTurn))
+    }
+
+    /// Asks to be woken by [`Link::wake_fd`] when `hwtail` moves, and returns `hwtail` as it is after that. If that
+    /// is where the client waits, it may sleep.
+    pub fn arm(&mut self) -> u32 {
+        self.ticket = next_ticket(self.ticket);
+        let words = self.words();
+        ask(&words.client.ticket, self.ticket, &words.engine.hwtail).min(self.num_slots - 1)
+    }
+
+    /// Asks no more, and empties the pipe.
+    pub fn disarm(&mut self) {
+        withdraw(&self.words().client.ticket);
+        let mut bytes = [0; 64];
+        while matches!(rustix::io::read(&self.wake, &mut bytes), Ok(n) if n == bytes.len()) {}
+    }
+
+    /// Readable when the engine has woken us, or is gone.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

@@ -1,0 +1,191 @@
+//! The C headers and library: layouts compared with `sidecore_abi`, and netmap programs of our own that are
+//! built with `-Wall -Wextra -Werror` and run. Needs a C compiler and make.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rig::{Directory, Engine};
+use sidecore_abi::netmap::{If, Ring, Slot};
+use sidecore_abi::ring::{Client, Words};
+use sidecore_engine::port::DropReason;
+
+fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}: is it installed?"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// The library and one of the programs, built as a user would.
+fn build(directory: &Directory, program: &str, library: &str) -> PathBuf {
+    let out = &directory.0;
+    run(Command::new("make").arg("-s").arg("-C").arg(source("c")).arg(format!("OUT={}", out.display())));
+    let target = out.join(program);
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
+        .arg(format!("-I{}", source("../../include").display()))
+        .arg(source("tests/c").join(program).with_extension("c"))
+        .arg("-o")
+        .arg(&target)
+        .arg(format!("-L{}", out.display()))
+        .arg(format!("-Wl,-rpath,{}", out.display()))
+        .args([library, "-lpthread"]));
+    target
+}
+
+#[test]
+fn c_and_rust_mean_the_same_bytes() {
+    let directory = Directory::new();
+    let program = build(&directory, "layout", "-l:libnetmap.a");
+    let text = String::from_utf8(run(&mut Command::new(program)).stdout).unwrap();
+    let printed: BTreeMap<&str, usize> =
+        text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k, v.parse().unwrap())).collect();
+    let engine = offset_of!(Words, engine);
+    let mut expected = BTreeMap::from([
+        ("netmap_slot", size_of::<Slot>()),
+        ("netmap_slot.buf_idx", offset_of!(Slot, buf_idx)),
+        ("netmap_slot.len", offset_of!(Slot, len)),
+        ("netmap_slot.flags", offset_of!(Slot, flags)),
+        ("netmap_slot.ptr", offset_of!(Slot, ptr)),
+        ("netmap_ring", size_of::<Ring>()),
+        ("netmap_ring.buf_ofs", offset_of!(Ring, buf_ofs)),
+        ("netmap_ring.num_slots", offset_of!(Ring, num_slots)),
+        ("netmap_ring.nr_buf_size", offset_of!(Ring, nr_buf_size)),
+        ("netmap_ring.ringid", offset_of!(Ring, ringid)),
+        ("netmap_ring.dir", offset_of!(Ring, dir)),
+        ("netmap_ring.head", offset_of!(Ring, head)),
+        ("netmap_ring.cur", offset_of!(Ring, cur)),
+        ("netmap_ring.tail", offset_of!(Ring, tail)),
+        ("netmap_ring.flags", offset_of!(Ring, flags)),
+        ("netmap_ring.ts", offset_of!(Ring, ts)),
+        ("netmap_ring.offset_mask", offset_of!(Ring, offset_mask)),
+        ("netmap_ring.buf_align", offset_of!(Ring, buf_align)),
+        ("netmap_ring.sem", offset_of!(Ring, sem)),
+        ("netmap_ring.slot", size_of::<Ring>()),
+        ("netmap_if", size_of::<If>()),
+        ("netmap_if.ni_version", offset_of!(If, ni_version)),
+        ("netmap_if.ni_flags", offset_of!(If, ni_flags)),
+        ("netmap_if.ni_tx_rings", offset_of!(If, ni_tx_rings)),
+        ("netmap_if.ni_rx_rings", offset_of!(If, ni_rx_rings)),
+        ("netmap_if.ni_bufs_head", offset_of!(If, ni_bufs_head)),
+        ("netmap_if.ni_host_tx_rings", offset_of!(If, ni_host_tx_rings)),
+        ("netmap_if.ni_host_rx_rings", offset_of!(If, ni_host_rx_rings)),
+        ("netmap_if.ring_ofs", size_of::<If>()),
+        ("ring_words", size_of::<Words>()),
+        ("ring_words.client.head", offset_of!(Client, head)),
+        ("ring_words.client.cur", offset_of!(Client, cur)),
+        ("ring_words.client.ticket", offset_of!(Client, ticket)),
+        ("ring_words.engine.hwcur", engine + offset_of!(sidecore_abi::ring::Engine, hwcur)),
+        ("ring_words.engine.hwtail", engine + offset_of!(sidecore_abi::ring::Engine, hwtail)),
+        ("ring_words.engine.ticket", engine + offset_of!(sidecore_abi::ring::Engine, ticket)),
+        ("ring_words.engine.resets", engine + offset_of!(sidecore_abi::ring::Engine, resets)),
+        ("ring_words.engine.reason", engine + offset_of!(sidecore_abi::ring::Engine, reason)),
+    ]);
+    // The control structures are not the engine's: sizes, offsets and numbers as the published headers have them.
+    expected.extend([
+        ("nmreq_header", 88),
+        ("nmreq_option", 24),
+        ("nmreq_register", 56),
+        ("nmreq_register.nr_flags", 48),
+        ("nmreq_port_info_get", 32),
+        ("nmreq_port_hdr", 8),
+        ("nmreq", 60),
+        ("nm_desc", 760),
+        ("nm_desc.nifp", 40),
+        ("nm_desc.req", 60),
+        ("nm_desc.hdr", 120),
+        ("nm_desc.some_ring", 176),
+        ("nm_desc.msg", 248),
+        ("nm_pkthdr", 56),
+        ("nmport_d", 216),
+        ("nmport_d.fd", 176),
+        ("nmport_d.nifp", 184),
+        ("nmport_d.first_tx_ring", 192),
+        ("NIOCTXSYNC", 0x6994),
+        ("NIOCRXSYNC", 0x6995),
+        ("NIOCCTRL", 0xc058_6997),
+        ("NIOCREGIF", 0xc03c_6992),
+    ]);
+    assert_eq!(printed, expected);
+}
+
+fn exchange(library: &str, frames: u64) {
+    let directory = Directory::new();
+    let (sender, receiver) = (build(&directory, "sender", library), build(&directory, "receiver", library));
+    // A ring that holds all frames: a sender of netmap's is never held up, so what does not fit is lost.
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 4096);
+    let name = |i: usize| format!("netmap:{}", engine.name(i));
+    let mut receiver =
+        Command::new(receiver).args([name(1), frames.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(receiver.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let sent = run(Command::new(sender).args([name(0), frames.to_string()]));
+    assert_eq!(String::from_utf8_lossy(&sent.stdout), format!("sent {frames}\n"));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert!(receiver.wait().unwrap().success());
+    assert_eq!(rest, format!("received {frames}\n"));
+    assert_eq!(engine.ports[1].counters.totals().drops[DropReason::RingFull as usize], 0);
+}
+
+#[test]
+fn netmap_programs_exchange_frames_with_the_static_library() {
+    exchange("-l:libnetmap.a", 4000);
+}
+
+#[test]
+fn netmap_programs_exchange_frames_with_the_shared_library() {
+    exchange("-lnetmap", 4000);
+}
+
+#[test]
+fn indices_move_as_netmap_moves_them() {
+    let directory = Directory::new();
+    let program = build(&directory, "rules", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| {
+        config.geometry.slots = 8;
+        config.geometry.extra_bufs = 2;
+    });
+    let name = |i: usize| format!("netmap:{}", engine.name(i));
+    run(Command::new(program).args([name(0), name(1)]));
+}
+
+#[test]
+fn a_netmap_program_is_told_that_the_daemon_is_gone() {
+    let directory = Directory::new();
+    let receiver = build(&directory, "receiver", "-l:libnetmap.a");
+    let mut engine = Engine::sleepy(1);
+    let mut receiver = Command::new(receiver)
+        .args([format!("netmap:{}", engine.name(0)), "1".to_owned()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(receiver.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    engine.attachments.clear();
+    let output = receiver.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // POLLERR and POLLHUP.
+    assert!(said.contains("revents 0x18"), "{said}");
+}

@@ -1,0 +1,100 @@
+//! Our own switch as a benchmark's candidate: started as a user would, asked as a user would.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::peers::{PeerError, Process, Scratch};
+
+/// Longest wait for a start.
+pub const START: Duration = Duration::from_secs(20);
+
+/// What a polling core did with its time; the unit of time is the candidate's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Cycles {
+    /// With frames to move.
+    pub busy: f64,
+    /// Without, awake or asleep.
+    pub idle: f64,
+    /// Frames moved.
+    pub frames: f64,
+}
+
+impl Cycles {
+    /// What came since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            busy: self.busy - before.busy,
+            idle: self.idle - before.idle,
+            frames: self.frames - before.frames,
+        }
+    }
+
+    /// Share of the time in which it was busy.
+    pub fn share(self) -> f64 {
+        self.busy / (self.busy + self.idle)
+    }
+
+    /// Busy time for each frame.
+    pub fn per_frame(self) -> f64 {
+        self.busy / self.frames
+    }
+}
+
+/// Our own switch, started as a user would.
+pub struct Switch {
+    process: Process,
+    program: PathBuf,
+    socket: PathBuf,
+}
+
+impl Switch {
+    /// Starts `program` with a vhost-user port for each of `paths`, on one I/O core.
+    ///
+    /// # Errors
+    /// It did not start or says why it is not ready.
+    pub fn start(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        paths: &[PathBuf],
+    ) -> Result<Self, PeerError> {
+        let (log, socket) = (scratch.file("log"), scratch.file("ctl"));
+        let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
+            command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket);
+            for (number, path) in paths.iter().enumerate() {
+                command.arg("--port").arg(format!("p{number}=vhost-user:{}", path.display()));
+            }
+        })?;
+        let ready =
+            || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+        process.wait_until("it is ready", START, ready)?;
+        Ok(Self { process, program: program.to_owned(), socket })
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn cycles(&self) -> Result<Cycles, PeerError> {
+        let mut show = std::process::Command::new(&self.program);
+        show.args(["show", "--socket"]).arg(&self.socket).args(["cores", "--json"]);
+        let failed = |what: String| PeerError::new(format!("sidecore show cores --json: {what}"));
+        let output = show.output().map_err(|e| failed(e.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let answer: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|e| failed(format!("{e}: {}", String::from_utf8_lossy(&output.stderr))))?;
+        let core = &answer["cores"][0];
+        let number = |key: &str| core[key].as_f64().ok_or_else(|| failed(format!("no {key} in {text}")));
+        let per_ns = sidecore_driver::load::ticks_per_ns();
+        Ok(Cycles {
+            busy: number("busy_ns")? * per_ns,
+            idle: (number("idle_ns")? + number("sleep_ns")?) * per_ns,
+            frames: number("frames")?,
+        })
+    }
+}

@@ -1,0 +1,396 @@
+//! The peers that sidecore is measured beside, started as they are packaged: DPDK's testpmd and Open
+//! vSwitch with DPDK. Each runs in a private directory and ends when its owner drops it, or dies.
+//!
+//! Depends on the standard library only, so that tests of other crates may include it by path.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A peer that did not start or stopped by itself.
+#[derive(Debug)]
+pub struct PeerError(String);
+
+impl PeerError {
+    /// With a text for people.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+type Result<T> = std::result::Result<T, PeerError>;
+
+/// A directory of our own, removed with everything in it.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes a new directory. Socket paths have to stay below 108 bytes, so the name is short.
+    pub fn new(name: &str) -> Result<Self> {
+        let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.subsec_nanos());
+        let path = std::env::temp_dir().join(format!("{name}-{}-{nanos:x}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|e| PeerError(format!("making {}: {e}", path.display())))?;
+        Ok(Self(path))
+    }
+
+    /// Its last component: unique on this machine.
+    pub fn name(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Path of a file in it.
+    pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+        // Where DPDK keeps its sockets for a file prefix, which is our name.
+        let _ = fs::remove_dir_all(Path::new("/var/run/dpdk").join(self.name()));
+    }
+}
+
+/// A child process that is killed with its owner.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `program`; its output goes to `log`. `package` is named if the program is missing.
+    pub fn start(program: &str, package: &str, log: PathBuf, set: impl FnOnce(&mut Command)) -> Result<Self> {
+        if !installed(program) {
+            return Err(PeerError(format!("{program} is not installed: apt-get install {package}")));
+        }
+        let out =
+            fs::File::create(&log).map_err(|e| PeerError(format!("creating {}: {e}", log.display())))?;
+        let both = out.try_clone().map_err(|e| PeerError(format!("{}: {e}", log.display())))?;
+        // setpriv (util-linux, always installed) lets the kernel kill the child if we are killed;
+        // stdbuf (coreutils) shows its output line by line.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "stdbuf", "-oL", program]);
+        set(&mut command);
+        command.stdin(Stdio::piped()).stdout(out).stderr(both);
+        let child = command.spawn().map_err(|e| PeerError(format!("starting {program}: {e}")))?;
+        Ok(Self { name: program.to_owned(), child, log })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until `ready` says so. Fails with the end of the output if the process ends or time is over.
+    pub fn wait_until(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !ready() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failed(&format!("ended ({status}) before {what}")));
+            }
+            if start.elapsed() > limit {
+                return Err(self.failed(&format!("took more than {limit:?} until {what}")));
+            }
+            // Another program's progress: there is nothing to wait on but its files.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Ends it at once, without a chance to clean up.
+    pub fn kill(&mut self) -> Option<ExitStatus> {
+        let _ = self.child.kill();
+        self.child.wait().ok()
+    }
+
+    fn failed(&self, what: &str) -> PeerError {
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
+        let tail = lines[lines.len().saturating_sub(15)..].join("\n  ");
+        PeerError(format!("{} {what}; its last words:\n  {tail}", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn installed(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
+    let dirs = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
+    std::env::split_paths(&dirs).any(|dir| dir.join(program).exists())
+}
+
+/// Free 2 MiB pages.
+pub fn free_huge_pages() -> u64 {
+    let read = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    read.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB.
+fn dpdk_memory() -> &'static [&'static str] {
+    if free_huge_pages() >= HUGE_PAGES {
+        &["--in-memory"]
+    } else {
+        &["--no-huge", "-m", "1024"]
+    }
+}
+
+/// Free 2 MiB pages below which peers get 4 KiB pages.
+pub const HUGE_PAGES: u64 = 500;
+
+/// One vhost-user port of testpmd.
+#[derive(Clone, Debug)]
+pub struct VhostPort {
+    /// Socket.
+    pub path: PathBuf,
+    /// testpmd connects to a listening front end (else it listens).
+    pub client: bool,
+}
+
+/// `dpdk-testpmd` in io mode: what comes in on one port goes out on the other.
+#[derive(Debug)]
+pub struct Testpmd {
+    process: Process,
+    _scratch: Scratch,
+}
+
+impl Testpmd {
+    /// Starts forwarding between pairs of ports on one pinned core, with `queues` queue pairs each.
+    pub fn start(core: usize, ports: &[VhostPort], queues: u16) -> Result<Self> {
+        let scratch = Scratch::new("sc-testpmd")?;
+        let prefix = scratch.name();
+        // The main thread only waits for its standard input to end; it may run anywhere.
+        let lcores = format!("0@0-{},1@{core}", cpus() - 1);
+        let mut process = Process::start("dpdk-testpmd", "dpdk-dev", scratch.file("log"), |command| {
+            command.args(["--lcores", &lcores, "--no-pci", "--no-telemetry", "--file-prefix", &prefix]);
+            command.args(dpdk_memory());
+            for (number, port) in ports.iter().enumerate() {
+                let VhostPort { path, client } = port;
+                let (path, client) = (path.display(), u8::from(*client));
+                command.arg("--vdev");
+                command.arg(format!("net_vhost{number},iface={path},client={client},queues={queues}"));
+            }
+            let queues = queues.to_string();
+            command.args(["--", "--forward-mode=io", "--disable-link-check", "--nb-cores=1", "--burst=64"]);
+            command.args(["--rxd=1024", "--txd=1024", "--total-num-mbufs=32768", "--no-flush-rx"]);
+            command.args(["--rxq", &queues, "--txq", &queues]);
+        })?;
+        let limit = Duration::from_secs(20);
+        let log = process.log.clone();
+        process.wait_until("it forwards", limit, || {
+            let forwards =
+                fs::read_to_string(&log).is_ok_and(|text| text.contains("packet forwarding - ports="));
+            forwards && ports.iter().all(|port| port.client || port.path.exists())
+        })?;
+        Ok(Self { process, _scratch: scratch })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What it has printed.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// Is it still running?
+    pub fn alive(&mut self) -> bool {
+        self.process.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// Open vSwitch with DPDK: its own database, its own daemon, nothing of the system's.
+#[derive(Debug)]
+pub struct Ovs {
+    daemon: Process,
+    _database: Process,
+    scratch: Scratch,
+}
+
+/// What Open vSwitch does with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flows {
+    /// The learning switch: action NORMAL.
+    Normal,
+    /// A wire: in_port → output, both ways.
+    Wire,
+}
+
+impl Ovs {
+    /// Starts it with two `dpdkvhostuserclient` ports, which connect to sockets that listen at `ports`,
+    /// and one polling thread on `core`.
+    pub fn start(core: usize, ports: &[PathBuf; 2], flows: Flows) -> Result<Self> {
+        // DPDK inside Open vSwitch wants this directory whatever OVS_RUNDIR says.
+        let system = "/var/run/openvswitch";
+        fs::create_dir_all(system).map_err(|e| PeerError(format!("making {system}: {e}")))?;
+        let scratch = Scratch::new("sc-ovs")?;
+        let socket = format!("unix:{}", scratch.file("db.sock").display());
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        let conf = scratch.file("conf.db");
+        call(&scratch, "ovsdb-tool", &["create", &conf.to_string_lossy(), schema])?;
+        let private = |command: &mut Command, name: &str| {
+            let file = |end: &str| scratch.file(format!("{name}.{end}")).display().to_string();
+            command.env("OVS_RUNDIR", &scratch.0).env("OVS_LOGDIR", &scratch.0).env("OVS_DBDIR", &scratch.0);
+            command.arg(format!("--pidfile={}", file("pid")));
+            command.arg(format!("--unixctl={}", file("ctl")));
+        };
+        let mut database =
+            Process::start("ovsdb-server", "openvswitch-switch-dpdk", scratch.file("db.log"), |command| {
+                command.arg(&conf).arg(format!("--remote=p{socket}"));
+                private(command, "db");
+            })?;
+        let limit = Duration::from_secs(20);
+        database.wait_until("its socket is there", limit, || scratch.file("db.sock").exists())?;
+        let extra =
+            format!("{} --no-pci --no-telemetry --file-prefix {}", dpdk_memory().join(" "), scratch.name());
+        let mask = format!("other_config:pmd-cpu-mask={:#x}", 1u64 << core);
+        vsctl(&scratch, &["--no-wait", "init"])?;
+        let extra = format!("other_config:dpdk-extra=\"{extra}\"");
+        vsctl(
+            &scratch,
+            &["--no-wait", "set", "Open_vSwitch", ".", "other_config:dpdk-init=true", &extra, &mask],
+        )?;
+        let program = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+        let mut daemon =
+            Process::start(program, "openvswitch-switch-dpdk", scratch.file("log"), |command| {
+                command.arg(&socket);
+                private(command, "vswitchd");
+            })?;
+        daemon.wait_until("it answers", limit, || scratch.file("vswitchd.ctl").exists())?;
+        let ovs = Self { daemon, _database: database, scratch };
+        ovs.configure(ports, flows).map_err(|e| PeerError(format!("{e}\n{}", ovs.output())))?;
+        Ok(ovs)
+    }
+
+    fn configure(&self, ports: &[PathBuf; 2], flows: Flows) -> Result<()> {
+        let dir = &self.scratch;
+        vsctl(dir, &["add-br", "sc0", "--", "set", "bridge", "sc0", "datapath_type=netdev"])?;
+        for (name, path) in ["a", "b"].iter().zip(ports) {
+            let path = format!("options:vhost-server-path={}", path.display());
+            let kind = "type=dpdkvhostuserclient";
+            vsctl(dir, &["add-port", "sc0", name, "--", "set", "Interface", name, kind, &path])?;
+        }
+        if flows == Flows::Wire {
+            call(dir, "ovs-ofctl", &["del-flows", "sc0"])?;
+            call(dir, "ovs-ofctl", &["add-flow", "sc0", "in_port=a,actions=output:b"])?;
+            call(dir, "ovs-ofctl", &["add-flow", "sc0", "in_port=b,actions=output:a"])?;
+        }
+        Ok(())
+    }
+
+    /// The daemon's process id.
+    pub fn id(&self) -> u32 {
+        self.daemon.id()
+    }
+
+    /// What it has printed.
+    pub fn output(&self) -> String {
+        self.daemon.output()
+    }
+
+    /// The polling thread's own account so far: busy cycles, idle cycles, packets.
+    pub fn cycles(&self) -> Result<(f64, f64, f64)> {
+        let control = self.scratch.file("vswitchd.ctl");
+        let show = ["-t", &control.to_string_lossy(), "dpif-netdev/pmd-stats-show"];
+        let text = call(&self.scratch, "ovs-appctl", &show)?;
+        // The polling thread comes before the main thread, whose lines have the same names.
+        let value = |key: &str| -> Option<f64> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(key))?;
+            line.split_once(':')?.1.split_whitespace().next()?.parse().ok()
+        };
+        match (value("processing cycles"), value("idle cycles"), value("packets received")) {
+            (Some(busy), Some(idle), Some(packets)) => Ok((busy, idle, packets)),
+            _ => Err(PeerError(format!("pmd-stats-show was not understood:\n{text}"))),
+        }
+    }
+}
+
+fn vsctl(dir: &Scratch, args: &[&str]) -> Result<String> {
+    let socket = format!("--db=unix:{}", dir.file("db.sock").display());
+    let mut all = vec![socket.as_str(), "--timeout=20"];
+    all.extend(args);
+    call(dir, "ovs-vsctl", &all)
+}
+
+/// Runs one of Open vSwitch's tools to its end, in the private directory.
+fn call(dir: &Scratch, program: &str, args: &[&str]) -> Result<String> {
+    if !installed(program) {
+        return Err(PeerError(format!(
+            "{program} is not installed: apt-get install openvswitch-switch-dpdk"
+        )));
+    }
+    let output = Command::new(program).args(args).env("OVS_RUNDIR", &dir.0).output();
+    let output = output.map_err(|e| PeerError(format!("starting {program}: {e}")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(PeerError(format!("{program} {}: {}", args.join(" "), said.trim())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The polling thread of a process on `core`: of those that may run nowhere else, the one that has
+/// used the core most (helpers may be pinned there too).
+pub fn polling_thread(process: u32, core: usize) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let threads = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+    let pinned = |thread: &u32| {
+        let status = fs::read_to_string(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        allowed.is_some_and(|list| list.trim() == core.to_string())
+    };
+    threads.filter(pinned).max_by_key(|thread| schedstat(process, *thread, 0))
+}
+
+fn schedstat(process: u32, thread: u32, field: usize) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).unwrap_or_default();
+    text.split_whitespace().nth(field).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Nanoseconds that a thread was runnable but another one had its core.
+pub fn waited(process: u32, thread: u32) -> u64 {
+    schedstat(process, thread, 1)
+}
+
+/// Gives a thread real-time priority, so that other work on the machine does not interrupt it.
+pub fn prioritize(thread: u32) -> Result<()> {
+    let status = Command::new("chrt").args(["-f", "-p", "10", &thread.to_string()]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(PeerError(format!("chrt (package util-linux) on thread {thread}: {status}"))),
+        Err(error) => Err(PeerError(format!("chrt (package util-linux): {error}"))),
+    }
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

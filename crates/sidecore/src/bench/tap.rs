@@ -1,0 +1,325 @@
+//! `sidecore bench tap`: TCP between two network namespaces, through our switch and TAPs beside a Linux
+//! bridge and veth pairs.
+//!
+//! Theory of operation. Both contestants stand ready all the time, each with two namespaces of its own
+//! that hold nothing but an address; the runs alternate. iperf3 sends for some seconds in one namespace
+//! and receives in the other; its receiver's figure counts. For ours the share of time in which the I/O
+//! core was busy is told, too. Needs root, iperf3 and iproute2.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use serde::Serialize;
+use sidecore_engine::core::{Attach, CoreOptions, CoreStatus, Cores, Topology};
+use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
+use sidecore_engine::switch::{Switch, SwitchOptions};
+
+/// What can be chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// Runs of each contestant.
+    pub rounds: u16,
+    /// Seconds of a run.
+    pub seconds: u32,
+    /// TCP connections at once.
+    pub streams: u32,
+    /// Processor of the I/O core; none: the scheduler's choice.
+    pub io_core: Option<usize>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Figures of one contestant, in Gbit/s.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Each run.
+    pub gbits: Vec<f64>,
+    /// The median.
+    pub median: f64,
+    /// The slowest run.
+    pub min: f64,
+    /// The fastest run.
+    pub max: f64,
+}
+
+impl Figures {
+    fn of(gbits: Vec<f64>) -> Figures {
+        let mut sorted = gbits.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+        Figures { median: at(sorted.len() / 2), min: at(0), max: at(sorted.len().saturating_sub(1)), gbits }
+    }
+}
+
+/// The result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of this form.
+    pub version: u32,
+    /// TAP to TAP through our switch.
+    pub sidecore: Figures,
+    /// veth to veth through a Linux bridge.
+    pub bridge: Figures,
+    /// Ratio of the medians, ours to theirs.
+    pub ratio: f64,
+    /// Share of time in which our I/O core moved frames, during our runs.
+    pub core_busy: f64,
+    /// Bytes of a frame on average, both directions together.
+    pub bytes_per_frame: f64,
+    /// What the kernel lets cross undone.
+    pub offloads: String,
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+/// `bench tap`.
+///
+/// # Errors
+/// What is missing, or what failed.
+pub fn run(args: &Args) -> Result<()> {
+    let report = measure(args)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
+        return Ok(());
+    }
+    println!("{:<14} {:>8} {:>8} {:>8}", "Gbit/s", "median", "min", "max");
+    for (name, figures) in [("sidecore, TAP", &report.sidecore), ("bridge, veth", &report.bridge)] {
+        let Figures { median, min, max, .. } = figures;
+        println!("{name:<14} {median:>8.2} {min:>8.2} {max:>8.2}");
+    }
+    let Report { ratio, core_busy, bytes_per_frame, offloads, .. } = &report;
+    println!(
+        "ratio {ratio:.2}; I/O core busy {:.0} % of our runs; {bytes_per_frame:.0} bytes a frame; {offloads}",
+        core_busy * 100.0,
+    );
+    Ok(())
+}
+
+/// Runs the comparison.
+fn measure(options: &Args) -> Result<Report> {
+    let ours = Ours::new(options)?;
+    let theirs = Bridge::new()?;
+    let (mut a, mut b, mut busy, mut all) = (Vec::new(), Vec::new(), 0, 0);
+    for _ in 0..options.rounds {
+        let before = ours.status();
+        a.push(iperf(&ours.nets, options)?);
+        let after = ours.status();
+        let spent = after.busy_ns - before.busy_ns;
+        busy += spent;
+        all += spent + (after.idle_ns - before.idle_ns) + (after.sleep_ns - before.sleep_ns);
+        b.push(iperf(&theirs.nets, options)?);
+    }
+    let (sidecore, bridge) = (Figures::of(a), Figures::of(b));
+    let (frames, bytes) = ours.passed();
+    Ok(Report {
+        version: 1,
+        ratio: sidecore.median / bridge.median,
+        core_busy: share(busy, all),
+        bytes_per_frame: share(bytes, frames),
+        offloads: ours.taps[0].accepts().to_string(),
+        sidecore,
+        bridge,
+    })
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / (whole as f64).max(1.0)
+}
+
+/// Two TAPs on a learning switch of this process.
+struct Ours {
+    // In this order: the TAPs take their queues back from the cores.
+    taps: [Tap; 2],
+    ports: [Arc<Port>; 2],
+    cores: Arc<Cores>,
+    nets: [Net; 2],
+}
+
+impl Ours {
+    fn new(options: &Args) -> Result<Ours> {
+        let nets = [Net::new()?, Net::new()?];
+        let text = |e: std::io::Error| e.to_string();
+        let file = CounterFile::anonymous().map_err(text)?;
+        let port = |id: u16, name: &str| {
+            let counters = file.open_slot(PortId(id), name);
+            Port::new(PortId(id), name, counters, DEFAULT_MTU).map(Arc::new).map_err(text)
+        };
+        let ports = [port(0, "left")?, port(1, "right")?];
+        let cpus = options.io_core.into_iter().collect();
+        let cores = Cores::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
+        let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
+        let members = ports.each_ref().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch))));
+        cores.publish(&Arc::new(Topology::new(&members)));
+        let start = |i: usize| {
+            let config = TapConfig { source: TapSource::Name("tap0".to_owned()), queues: 1, mtu: None };
+            let (port, cores) = (Arc::clone(&ports[i]), Arc::clone(&cores));
+            let tap = nets[i].enter(|| Tap::start(config, port, cores).map_err(|e| e.to_string()))?;
+            nets[i].address(i, "tap0")?;
+            Ok::<_, String>(tap)
+        };
+        let taps = [start(0)?, start(1)?];
+        Ok(Ours { taps, ports, cores, nets })
+    }
+
+    fn status(&self) -> CoreStatus {
+        self.cores.status().swap_remove(0)
+    }
+
+    /// Frames and bytes that came in at both ports.
+    fn passed(&self) -> (u64, u64) {
+        let totals = self.ports.each_ref().map(|port| port.counters.totals());
+        (totals[0].in_frames + totals[1].in_frames, totals[0].in_bytes + totals[1].in_bytes)
+    }
+}
+
+/// Two veth pairs on a Linux bridge.
+struct Bridge {
+    nets: [Net; 2],
+    _between: Net,
+}
+
+impl Bridge {
+    fn new() -> Result<Bridge> {
+        let nets = [Net::new()?, Net::new()?];
+        let between = Net::new()?;
+        between.ip("link add br0 type bridge")?;
+        between.ip("link set br0 up")?;
+        for (i, net) in nets.iter().enumerate() {
+            between.enter(|| {
+                let (name, space) = (format!("v{i}"), net.keeper.id().to_string());
+                ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &space])
+            })?;
+            between.ip(&format!("link set v{i} master br0 up"))?;
+            net.ip("link set eth0 up")?;
+            net.address(i, "eth0")?;
+        }
+        Ok(Bridge { nets, _between: between })
+    }
+}
+
+/// One run from the first namespace to the second; Gbit/s at the receiver.
+fn iperf(nets: &[Net; 2], options: &Args) -> Result<f64> {
+    let mut server = nets[1].enter(Server::start)?;
+    let output = nets[0].enter(|| {
+        let (seconds, streams) = (options.seconds.to_string(), options.streams.to_string());
+        let mut client = Command::new("iperf3");
+        client.args(["-J", "-c", "10.8.0.2", "-t", &seconds, "-P", &streams]);
+        client.output().map_err(missing("iperf3"))
+    })?;
+    // A one-off server ends with its client.
+    server.0.wait().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("iperf3: {e}: {text}"))?;
+    json["end"]["sum_received"]["bits_per_second"]
+        .as_f64()
+        .map(|bits| bits / 1e9)
+        .ok_or_else(|| format!("iperf3: {}", json["error"]))
+}
+
+/// An iperf3 server for one client; killed if its client never comes.
+struct Server(Child);
+
+impl Server {
+    /// Returns when it listens.
+    fn start() -> Result<Server> {
+        let mut command = Command::new("iperf3");
+        command.args(["-s", "-1", "--forceflush", "-B", "10.8.0.2"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().map_err(missing("iperf3"))?;
+        let out = child.stdout.take();
+        let server = Server(child);
+        let mut lines = BufReader::new(out.ok_or("iperf3: no output")?).lines();
+        loop {
+            match lines.next() {
+                Some(Ok(line)) if line.contains("listening") => break,
+                Some(Ok(_)) => {}
+                _ => return Err("iperf3: the server ended before it listened".to_owned()),
+            }
+        }
+        // It goes on printing: somebody has to read that.
+        thread::spawn(move || lines.for_each(drop));
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A network namespace that lives as long as this; it is gone also if we are killed.
+struct Net {
+    space: File,
+    keeper: Child,
+}
+
+impl Net {
+    fn new() -> Result<Net> {
+        // The keeper reads our end of a pipe, which closes with us, and answers when it is inside.
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo inside; exec cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = command.spawn().map_err(missing("util-linux"))?;
+        let mut line = String::new();
+        let out = keeper.stdout.take().ok_or("unshare: no output")?;
+        BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
+        let space = File::open(format!("/proc/{}/ns/net", keeper.id())).map_err(|e| e.to_string());
+        if line.is_empty() {
+            let _ = keeper.wait();
+            return Err("cannot make a network namespace: this benchmark needs root".to_owned());
+        }
+        let net = Net { space: space?, keeper };
+        net.ip("link set lo up")?;
+        Ok(net)
+    }
+
+    /// Runs `f` in the namespace, on a thread of its own.
+    fn enter<R: Send>(&self, f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(self.space.as_fd(), kind).map_err(|e| format!("setns: {e}"))?;
+                f()
+            });
+            inside.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()))
+        })
+    }
+
+    fn ip(&self, words: &str) -> Result<()> {
+        self.enter(|| ip(&words.split(' ').collect::<Vec<_>>()))
+    }
+
+    /// Gives its interface the address of side `i`.
+    fn address(&self, i: usize, interface: &str) -> Result<()> {
+        self.ip(&format!("addr add 10.8.0.{}/24 dev {interface}", i + 1))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    let Output { status, stderr, .. } =
+        Command::new("ip").args(words).output().map_err(missing("iproute2"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&stderr).trim()))
+    }
+}
+
+fn missing(package: &'static str) -> impl Fn(std::io::Error) -> String {
+    move |e| format!("{e}: apt-get install {package}")
+}

@@ -1,0 +1,147 @@
+//! `add`, `del`, `set`, `apply`, `save`: what changes a running daemon.
+
+use std::path::{Path, PathBuf};
+
+use hyper::Method;
+use serde_json::{Map, Value};
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::{text, Spec, Verb};
+
+use crate::api::{About, Changes};
+use crate::cli::{AddArgs, ApplyArgs, Control, DelArgs, SaveArgs, SetArgs};
+use crate::client::{segment, Client};
+use crate::{print, Outcome};
+
+fn client(control: &Control) -> Result<Client, String> {
+    Ok(Client::new(&control.path())?)
+}
+
+/// The collection that `--switch` chooses.
+fn collection(switch: bool) -> &'static str {
+    if switch {
+        "/v1/switches"
+    } else {
+        "/v1/ports"
+    }
+}
+
+/// `add`. All specifications are read before the first is sent.
+pub fn add(args: &AddArgs) -> Outcome {
+    let read = |spec: &String| {
+        let part = match args.switch {
+            true => text::switch(spec).map(serde_json::to_value),
+            false => text::port(spec, KINDS).map(serde_json::to_value),
+        };
+        part.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    };
+    let parts = args.specs.iter().map(read).collect::<Result<Vec<Value>, String>>()?;
+    let client = client(&args.control)?;
+    for part in &parts {
+        report(&client.send(Method::POST, collection(args.switch), part)?)?;
+    }
+    Ok(())
+}
+
+/// `del`.
+pub fn del(args: &DelArgs) -> Outcome {
+    let client = client(&args.control)?;
+    for name in &args.names {
+        report(&client.delete(&format!("{}/{}", collection(args.switch), segment(name)))?)?;
+    }
+    Ok(())
+}
+
+/// `set`.
+pub fn set(args: &SetArgs) -> Outcome {
+    let mut patch = Map::new();
+    for pair in &args.pairs {
+        let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not key=value"))?;
+        let value = if value.is_empty() { Value::Null } else { Value::from(value) };
+        if patch.insert(key.to_owned(), value).is_some() {
+            return Err(format!("key `{key}`: given twice"));
+        }
+    }
+    let path = format!("{}/{}", collection(args.switch), segment(&args.name));
+    report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
+}
+
+/// `apply`.
+pub fn apply(args: &ApplyArgs) -> Outcome {
+    let spec = read_file(&args.file)?;
+    let path = if args.dry_run { "/v1/config?dry-run=true" } else { "/v1/config" };
+    let answer = client(&args.control)?.send(Method::PUT, path, &spec);
+    report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)
+}
+
+/// Reads and checks a configuration file.
+pub fn read_file(file: &Path) -> Result<Spec, String> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {name}: {e}"))?;
+    text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())
+}
+
+/// `save`.
+pub fn save(args: &SaveArgs) -> Outcome {
+    let client = client(&args.control)?;
+    let spec: Spec = client.get("/v1/config")?;
+    let text = toml::to_string(&spec).map_err(|e| e.to_string())?;
+    let file = match &args.file {
+        Some(file) => file.clone(),
+        None => client
+            .get::<About>("/v1/daemon")?
+            .config
+            .ok_or("the daemon was started without a file; name one, or `-` for standard output")?,
+    };
+    if file == Path::new("-") {
+        return print(&text);
+    }
+    replace(&file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    print(&format!("saved to {}\n", file.display()))
+}
+
+/// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(name);
+    let write = || {
+        let mut out = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
+        if let Ok(old) = std::fs::metadata(file) {
+            out.set_permissions(old.permissions())?;
+        }
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&new, file)
+    };
+    write().inspect_err(|_| {
+        // Best effort: the error that counts is being returned.
+        let _ = std::fs::remove_file(&new);
+    })
+}
+
+/// Says what changed.
+fn report(answer: &Changes) -> Outcome {
+    let mut text = String::new();
+    for change in &answer.changes {
+        let verb = match (answer.dry_run, change.verb) {
+            (false, Verb::Added) => "added",
+            (false, Verb::Removed) => "deleted",
+            (false, Verb::Restarted) => "restarted",
+            (false, Verb::Changed) => "changed",
+            (true, Verb::Added) => "would add",
+            (true, Verb::Removed) => "would delete",
+            (true, Verb::Restarted) => "would restart",
+            (true, Verb::Changed) => "would change",
+        };
+        text.push_str(&format!("{verb} {} {}", change.what, change.name));
+        if !change.details.is_empty() {
+            text.push_str(&format!(" ({})", change.details.join(", ")));
+        }
+        text.push('\n');
+    }
+    if answer.changes.is_empty() {
+        text.push_str("nothing to change\n");
+    }
+    print(&text)
+}

@@ -1,0 +1,392 @@
+//! The one table of commands and flags. `--help`, man pages and completions are generated from it;
+//! the grammar of ports and switches is `state::text`'s.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use sidecore_engine::state::values::{Mode, Owner};
+
+const PORTS: &str = "\
+Ports are written NAME=KIND:WHERE[,key=value]... as in
+
+  web=vhost-user:/run/sidecore/web.sock,mode=0660,queues=4
+  up=tap:tap0,mtu=9000
+  a=vhost-user:/run/a.sock,role=client,wire=w1
+  app=ring:app,queues=2
+
+Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
+mac-limit=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
+owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
+slots=N, buf-size=BYTES, extra-bufs=N, header=0|10|12
+A key that does not apply is an error that names those that do.";
+
+/// A packet I/O engine for virtual machines, on cores of its own.
+#[derive(Debug, Parser)]
+#[command(name = "sidecore", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 it is so; 1 it is not, and standard error says why; 2 the command line is wrong."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon in the foreground.
+    ///
+    /// Prints the line `ready` on standard output when all ports listen. SIGTERM and SIGINT end it,
+    /// SIGHUP applies the file again.
+    #[command(after_help = PORTS)]
+    Run(RunArgs),
+    /// Show what runs.
+    ///
+    /// `ports` and `drops` are also shown of a daemon that is stopped or dead, from its counters file.
+    Show(ShowArgs),
+    /// Add ports or switches.
+    #[command(after_help = PORTS)]
+    Add(AddArgs),
+    /// Delete ports or switches.
+    Del(DelArgs),
+    /// Change a port or a switch.
+    Set(SetArgs),
+    /// Make a file the configuration: add, change and delete whatever differs, all of it or nothing.
+    Apply(ApplyArgs),
+    /// Write the configuration in force to a file.
+    Save(SaveArgs),
+    /// Capture what passes a port, both directions, as pcapng.
+    ///
+    /// Inbound is into the switch, outbound is out of it. A frame that was dropped says why in a comment.
+    /// The port does not notice. SIGINT ends the capture; the file is whole.
+    #[command(after_help = "Example: sidecore capture web -w - | tcpdump -n -r -")]
+    Capture(CaptureArgs),
+    /// Measure, beside others, under the same load, in the same run.
+    #[command(subcommand)]
+    Bench(Benchmark),
+    /// Print completions for a shell.
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for every command into a directory.
+    Man(ManArgs),
+    /// Print the OpenAPI description of the control socket.
+    Openapi,
+}
+
+/// How a daemon is reached.
+#[derive(Debug, Args)]
+pub struct Control {
+    /// Control socket of the daemon [default: $SIDECORE_SOCKET, else /run/sidecore/control.sock for
+    /// root and $XDG_RUNTIME_DIR/sidecore/control.sock for others].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Configuration to start with.
+    pub config: Option<PathBuf>,
+    /// Processors for the I/O cores, overriding the file [default: the last one that may be used].
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pub cores: Option<Vec<usize>>,
+    /// Port to add to those of the file.
+    #[arg(long = "port", value_name = "NAME=KIND:WHERE[,KEY=VALUE]")]
+    pub ports: Vec<String>,
+    /// Switch to add to those of the file, with ageing=SECONDS or table-size=N behind commas.
+    #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]")]
+    pub switches: Vec<String>,
+    #[command(flatten)]
+    pub control: Control,
+    /// Permission bits of the control socket [default: 0660].
+    #[arg(long, value_name = "OCTAL")]
+    pub socket_mode: Option<Mode>,
+    /// Owner of the control socket.
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub socket_owner: Option<Owner>,
+    /// Counters file [default: the control socket's path with the ending .counters].
+    #[arg(long, value_name = "PATH")]
+    pub counters: Option<PathBuf>,
+    /// What to log on standard error: error, warn, info, debug, trace, or module=level lists.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log: String,
+}
+
+/// What `show` can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topic {
+    /// Ports: peers, links, counters.
+    Ports,
+    /// Addresses that the switches remember.
+    Mac,
+    /// I/O cores: busy, idle and asleep.
+    Cores,
+    /// Queues of ports.
+    Queues,
+    /// Frames that were dropped, by port and reason, the most frequent first.
+    Drops,
+}
+
+/// `show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// What to show.
+    pub topic: Topic,
+    /// Print JSON, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+    /// Counters file to read if the daemon is gone [default: beside the control socket].
+    #[arg(long, value_name = "PATH")]
+    pub counters: Option<PathBuf>,
+}
+
+/// `add`.
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch: switches, as NAME[,KEY=VALUE]...
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    /// Add switches instead of ports.
+    #[arg(long)]
+    pub switch: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// `del`.
+#[derive(Debug, Args)]
+pub struct DelArgs {
+    /// Names of ports, or of switches with --switch.
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Delete switches instead of ports.
+    #[arg(long)]
+    pub switch: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// `set`.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// Name of the port, or of the switch with --switch.
+    pub name: String,
+    /// New values; an empty value restores the default. A port that has to restart for one says so.
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub pairs: Vec<String>,
+    /// Change a switch instead of a port.
+    #[arg(long)]
+    pub switch: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// `apply`.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// The file.
+    pub file: PathBuf,
+    /// Say what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// `save`.
+#[derive(Debug, Args)]
+pub struct SaveArgs {
+    /// Where to; `-` is standard output [default: the file that the daemon was started with].
+    /// Comments of the old file are not kept.
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// `capture`.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// Name of the port.
+    pub port: String,
+    /// Where to; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub write: PathBuf,
+    /// Most bytes of a frame to keep [default: all].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..=262_144))]
+    pub snaplen: Option<u32>,
+    /// Frames after which the capture ends [default: no end].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// From one virtio port to another through the learning switch, both ways at once, beside DPDK's
+    /// testpmd and Open vSwitch. Takes two processors, and the peers that it finds installed.
+    Pvp(PvpArgs),
+    /// TCP between two network namespaces: TAPs on our switch beside veth pairs on a Linux bridge.
+    /// Needs root, iperf3 and iproute2; no daemon.
+    Tap(TapArgs),
+    /// One talking pair among more and more silent ports: the cost of a frame, and the memory of a port.
+    Ports(PortsArgs),
+    /// Connected, silent ports: the processor time that they use, and the first frame after a sleep.
+    Idle(IdleArgs),
+}
+
+/// `bench ports`.
+#[derive(Debug, Args)]
+pub struct PortsArgs {
+    /// Numbers of ports; the first is what the others are compared with.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,8,16,32,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub ports: Vec<u16>,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench idle`.
+#[derive(Debug, Args)]
+pub struct IdleArgs {
+    /// Connected, silent ports.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub ports: u16,
+    /// Frames sent to a sleeping daemon.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
+    pub frames: u16,
+    /// Time over which processor time is counted.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench tap`.
+#[derive(Debug, Args)]
+pub struct TapArgs {
+    /// Alternations between the candidates.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// TCP connections at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub streams: u32,
+    /// Processor for the I/O core [default: the scheduler's choice].
+    #[arg(long, value_name = "CPU")]
+    pub io_core: Option<usize>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench pvp`.
+#[derive(Debug, Args)]
+pub struct PvpArgs {
+    /// Peers to measure beside sidecore [default: all].
+    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
+    #[arg(value_parser = ["testpmd", "ovs-normal", "ovs-wire"])]
+    pub peers: Vec<String>,
+    /// Frame sizes in bytes, without frame check sequence [default: 64,1500].
+    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    /// Alternations between the candidates.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Frames per second in each direction, to measure latency [default: as many as go].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the candidate.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Packed rings.
+    #[arg(long)]
+    pub packed: bool,
+    /// Completion in order.
+    #[arg(long)]
+    pub in_order: bool,
+    /// Without mergeable receive buffers.
+    #[arg(long)]
+    pub no_mergeable: bool,
+    /// Send the same bytes again and again, as no guest would.
+    #[arg(long)]
+    pub fixed: bool,
+    /// Real-time priority for the polling threads of load and candidates.
+    #[arg(long)]
+    pub fifo: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory to write sidecore.1, sidecore-run.1, … into [default: print sidecore.1].
+    pub directory: Option<PathBuf>,
+}
+
+impl Control {
+    /// The socket: the flag, else the environment, else the place that fits who asks.
+    pub fn path(&self) -> PathBuf {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.socket
+            .clone()
+            .or_else(|| set("SIDECORE_SOCKET"))
+            .unwrap_or_else(|| default_directory().join("control.sock"))
+    }
+}
+
+fn default_directory() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
+    match (rustix::process::geteuid().is_root(), runtime) {
+        (false, Some(runtime)) => PathBuf::from(runtime).join("sidecore"),
+        _ => PathBuf::from("/run/sidecore"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

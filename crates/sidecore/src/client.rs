@@ -1,0 +1,150 @@
+//! HTTP over the control socket, one request at a time.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+use crate::api::Refused;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Nobody listens.
+    #[error("no daemon listens on {}; start `sidecore run`, or name its socket with --socket", .0.display())]
+    NotRunning(PathBuf),
+    /// The daemon said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The conversation failed.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.to_string()
+    }
+}
+
+/// A daemon, by its socket.
+pub struct Client {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// The daemon behind `socket`. Nothing is sent yet.
+    pub fn new(socket: &Path) -> Result<Client, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| Failure::Broken(format!("cannot start: {e}")))?;
+        Ok(Client { socket: socket.to_owned(), runtime })
+    }
+
+    /// Asks for `path`.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.call(Method::GET, path, Bytes::new())
+    }
+
+    /// Sends `body` to `path`.
+    pub fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|e| Failure::Broken(format!("cannot ask: {e}")))?;
+        self.call(method, path, body.into())
+    }
+
+    /// Asks for `path` to be deleted.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.call(Method::DELETE, path, Bytes::new())
+    }
+
+    /// Hands the body of the answer to `path` to `read`.
+    pub fn stream<F: Future<Output = Result<(), String>>>(
+        &self,
+        path: &str,
+        read: impl FnOnce(Incoming) -> F,
+    ) -> Result<(), String> {
+        self.runtime.block_on(async {
+            let response = self.response(Method::GET, path, Bytes::new()).await?;
+            read(response.into_body()).await
+        })
+    }
+
+    fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+        let answer = self.runtime.block_on(async {
+            let response = self.response(method, path, body).await?;
+            let body = response.into_body().collect().await;
+            body.map(|body| body.to_bytes()).map_err(|e| self.broken(&e))
+        })?;
+        serde_json::from_slice(&answer).map_err(|e| self.broken(&e))
+    }
+
+    /// The response to a request, if it is a success.
+    async fn response(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Failure> {
+        let stream = tokio::net::UnixStream::connect(&self.socket).await.map_err(|e| match e.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::NotRunning(self.socket.clone()),
+            _ => self.broken(&e),
+        })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
+        // Its errors reach the sender.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "sidecore")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|e| self.broken(&e))?;
+        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
+        let text = serde_json::from_slice::<Refused>(&body).map(|refused| refused.error);
+        Err(Failure::Refused(text.unwrap_or_else(|_| format!("the daemon answered {status}"))))
+    }
+
+    fn broken(&self, cause: &dyn std::error::Error) -> Failure {
+        let mut text = format!("control socket {}: {cause}", self.socket.display());
+        let mut next = cause.source();
+        while let Some(cause) = next {
+            text.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        Failure::Broken(text)
+    }
+}
+
+/// `name` as one segment of a path.
+pub fn segment(name: &str) -> String {
+    name.bytes()
+        .map(|b| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => char::from(b).to_string(),
+            b'.' if name.bytes().any(|b| b != b'.') => ".".to_owned(),
+            _ => format!("%{b:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_stay_in_their_segment() {
+        assert_eq!(
+            ["web-1.a", "a/b", "..", "ü"].map(super::segment),
+            ["web-1.a", "a%2Fb", "%2E%2E", "%C3%BC"]
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! `GET /v1/capture/{port}`: a pcapng stream for as long as the client reads.
+//!
+//! A thread of its own waits for the capture's descriptor and hands pieces to the response. The channel
+//! between them is short: a client that reads slowly fills the capture's buffer, and what does not fit
+//! is counted as lost in the stream's statistics. The port never waits.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::body::Frame;
+use rustix::event::{poll, PollFd, PollFlags};
+use sidecore_engine::observe::capture::{CaptureReader, CaptureStop};
+use tokio::sync::mpsc::{channel, Receiver, Sender};
+
+use crate::pcapng::keep_frames;
+
+/// Pieces that wait for the client.
+const PIECES: usize = 2;
+
+/// The response body of a capture of at most `count` frames.
+pub fn body(reader: CaptureReader, count: Option<u64>) -> std::io::Result<Body> {
+    let (sender, pieces) = channel(PIECES);
+    let stop = reader.stopper();
+    std::thread::Builder::new().name("capture".to_owned()).spawn(move || pump(reader, count, &sender))?;
+    Ok(Body::new(Stream { pieces, stop }))
+}
+
+/// Moves pieces from the capture to the client until either ends.
+fn pump(mut reader: CaptureReader, count: Option<u64>, sender: &Sender<Bytes>) {
+    let mut left = count.unwrap_or(u64::MAX);
+    let stop = reader.stopper();
+    loop {
+        // An interrupted wait is followed by an empty piece and another wait.
+        let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], None);
+        let Some(bytes) = reader.next_bytes() else { return };
+        // The reader hands out whole blocks.
+        let piece = if count.is_some() { keep_frames(bytes, &mut left) } else { bytes.to_vec() };
+        if !piece.is_empty() && sender.blocking_send(piece.into()).is_err() {
+            return;
+        }
+        if left == 0 {
+            // What follows are the statistics and the end.
+            stop.stop();
+        }
+    }
+}
+
+/// The response body; dropping it, as when the client goes away, ends the capture.
+struct Stream {
+    pieces: Receiver<Bytes>,
+    stop: CaptureStop,
+}
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}

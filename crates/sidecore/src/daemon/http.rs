@@ -1,0 +1,357 @@
+//! The control socket's HTTP: one handler per route, JSON in and out, described in `openapi.json`.
+//!
+//! Every handler that calls the engine does so on a blocking thread. A refusal is a JSON object with one
+//! text for people and a status for programs: 400 the request makes no sense, 404 there is no such thing,
+//! 409 it is in the way of something else, 500 the host refused.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{header, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sidecore_engine::observe::capture::{start, CaptureOptions};
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::status::{Addresses, Cores, Drops, PortView, Ports, Queues, VERSION};
+use sidecore_engine::state::{BadSpec, Change, Engine, Error, PortSpec, Spec, SwitchSpec};
+
+use super::metrics;
+use super::source::Source;
+use crate::api::{About, Changes, KindView, Refused};
+use crate::generate::OPENAPI;
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct Control {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// Where its configuration came from.
+    pub source: Arc<Source>,
+}
+
+macro_rules! routes {
+    ($($path:literal: $($method:ident $handler:ident),+;)*) => {
+        /// Every path with its methods, to be compared with the description.
+        #[cfg(test)]
+        const ROUTES: &[(&str, &[&str])] = &[$(($path, &[$(stringify!($method)),+])),*];
+
+        /// Every route.
+        pub fn router(control: Control) -> Router {
+            Router::new()
+                $(.route($path, MethodRouter::new()$(.$method($handler))+))*
+                .fallback(|| async {
+                    Refusal::new(StatusCode::NOT_FOUND, "no such path; GET /openapi.json lists them")
+                })
+                .method_not_allowed_fallback(|| async {
+                    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not that method; GET /openapi.json lists them")
+                })
+                .with_state(control)
+        }
+    };
+}
+
+routes! {
+    "/v1/daemon": get about;
+    "/v1/config": get config, put apply;
+    "/v1/ports": get ports, post add_port;
+    "/v1/ports/{name}": get port, put put_port, patch set_port, delete del_port;
+    "/v1/switches": get switches, post add_switch;
+    "/v1/switches/{name}": put put_switch, patch set_switch, delete del_switch;
+    "/v1/mac": get addresses;
+    "/v1/cores": get cores;
+    "/v1/queues": get queues;
+    "/v1/drops": get drops;
+    "/v1/capture/{port}": get capture;
+    "/metrics": get scrape;
+    "/openapi.json": get openapi;
+}
+
+/// A request that was refused.
+struct Refusal {
+    status: StatusCode,
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
+        Refusal { status, text: text.into() }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let status = match &error {
+            Error::Bad(_) => StatusCode::BAD_REQUEST,
+            Error::Unknown { .. } => StatusCode::NOT_FOUND,
+            Error::Exists { .. } | Error::InUse { .. } | Error::Fixed(_) => StatusCode::CONFLICT,
+            Error::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(Refused { version: VERSION, error: self.text })).into_response()
+    }
+}
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// Runs `f` where it may wait.
+async fn ask<T: Send + 'static>(
+    control: Control,
+    f: impl FnOnce(&Engine) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(move || f(&control.engine)).await;
+    let done = done
+        .map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the request failed: {e}")))?;
+    Ok(done?)
+}
+
+async fn show<T: Send + 'static>(control: Control, f: fn(&Engine) -> T) -> Answer<T> {
+    ask(control, move |engine| Ok(f(engine))).await.map(Json)
+}
+
+async fn change(
+    control: Control,
+    dry_run: bool,
+    f: impl FnOnce(&Engine) -> Result<Vec<Change>, Error> + Send + 'static,
+) -> Answer<Changes> {
+    let changes = ask(control, f).await?;
+    for change in changes.iter().filter(|_| !dry_run) {
+        tracing::info!(
+            what = change.what,
+            name = change.name,
+            details = change.details.join(", "),
+            "{:?}",
+            change.verb
+        );
+    }
+    Ok(Json(Changes { version: VERSION, dry_run, changes }))
+}
+
+/// Reads a body, whatever content type it claims.
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
+    serde_json::from_slice(body)
+        .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {e}")))
+}
+
+async fn about(State(control): State<Control>) -> Json<About> {
+    let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect();
+    let kind = |kind: &sidecore_engine::state::kinds::Kind| KindView {
+        name: kind.name.to_owned(),
+        keys: words(kind.keys),
+        features: (kind.features)(),
+    };
+    Json(About {
+        version: VERSION,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        config: control.source.file().map(std::path::Path::to_owned),
+        counters: control.engine.spec().daemon.counters.unwrap_or_default(),
+        kinds: KINDS.iter().map(kind).collect(),
+    })
+}
+
+async fn config(State(control): State<Control>) -> Answer<Spec> {
+    show(control, Engine::spec).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ApplyQuery {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+async fn apply(
+    State(control): State<Control>,
+    Query(ApplyQuery { dry_run }): Query<ApplyQuery>,
+    body: Bytes,
+) -> Answer<Changes> {
+    let spec: Spec = read(&body)?;
+    change(control, dry_run, move |engine| engine.apply(&spec, dry_run)).await
+}
+
+async fn ports(State(control): State<Control>) -> Answer<Ports> {
+    show(control, Engine::ports).await
+}
+
+async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answer<PortView> {
+    let view = ask(control, move |engine| {
+        engine.port(&name)?;
+        Ok(engine.ports().ports.into_iter().find(|port| port.name == name))
+    });
+    let gone = || Refusal::new(StatusCode::NOT_FOUND, "the port has just been deleted");
+    view.await?.map(Json).ok_or_else(gone)
+}
+
+async fn add_port(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
+    let port: PortSpec = read(&body)?;
+    change(control, false, move |engine| engine.add_port(&port)).await
+}
+
+async fn put_port(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
+    let port: PortSpec = named(&name, read(&body)?)?;
+    change(control, false, move |engine| engine.put_port(&port)).await
+}
+
+async fn set_port(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
+    let patch: Map<String, Value> = read(&body)?;
+    change(control, false, move |engine| {
+        engine.set_port(&name, |old| {
+            let mut old = old.clone();
+            // Who names a wire leaves the switch, and the other way round.
+            let names = |key: &str| patch.get(key).is_some_and(|value| !value.is_null());
+            if names("wire") && !patch.contains_key("switch") {
+                old.switch = None;
+            }
+            if names("switch") && !patch.contains_key("wire") {
+                old.wire = None;
+            }
+            merge(&format!("port {name}"), &old, &patch)
+        })
+    })
+    .await
+}
+
+async fn del_port(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
+    change(control, false, move |engine| engine.del_port(&name)).await
+}
+
+async fn switches(State(control): State<Control>) -> Answer<Vec<SwitchSpec>> {
+    show(control, |engine| engine.spec().switches).await
+}
+
+async fn add_switch(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
+    let switch: SwitchSpec = read(&body)?;
+    change(control, false, move |engine| engine.put_switch(&switch, true)).await
+}
+
+async fn put_switch(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<Changes> {
+    let switch: SwitchSpec = named(&name, read(&body)?)?;
+    change(control, false, move |engine| engine.put_switch(&switch, false)).await
+}
+
+async fn set_switch(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<Changes> {
+    let patch: Map<String, Value> = read(&body)?;
+    change(control, false, move |engine| {
+        engine.set_switch(&name, |old| merge(&format!("switch {name}"), old, &patch))
+    })
+    .await
+}
+
+async fn del_switch(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
+    change(control, false, move |engine| engine.del_switch(&name)).await
+}
+
+async fn addresses(State(control): State<Control>) -> Answer<Addresses> {
+    show(control, Engine::addresses).await
+}
+
+async fn cores(State(control): State<Control>) -> Answer<Cores> {
+    show(control, Engine::cores).await
+}
+
+async fn queues(State(control): State<Control>) -> Answer<Queues> {
+    show(control, Engine::queues).await
+}
+
+async fn drops(State(control): State<Control>) -> Answer<Drops> {
+    show(control, |engine| engine.ports().drops()).await
+}
+
+async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
+    let text =
+        ask(control, |engine| Ok(metrics::text(&engine.ports(), &engine.cores(), &engine.addresses())))
+            .await?;
+    let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaptureQuery {
+    snaplen: Option<u32>,
+    count: Option<u64>,
+}
+
+async fn capture(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    Query(query): Query<CaptureQuery>,
+) -> Result<Response, Refusal> {
+    let default = CaptureOptions::default();
+    let snaplen = query.snaplen.unwrap_or(default.snaplen);
+    if !(14..=default.snaplen).contains(&snaplen) || query.count == Some(0) {
+        let text = format!("allowed: snaplen from 14 to {}, count from 1", default.snaplen);
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
+    let port = ask(control, move |engine| engine.port(&name)).await?;
+    let fail = |e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot capture: {e}"));
+    let reader = start(vec![port], CaptureOptions { snaplen, ..default }).map_err(fail)?;
+    let body = super::capture::body(reader, query.count).map_err(fail)?;
+    Ok(([(header::CONTENT_TYPE, "application/x-pcapng")], body).into_response())
+}
+
+/// The part in a body whose path names it. The body may repeat the name, but no other one.
+fn named<T: DeserializeOwned>(name: &str, mut body: Map<String, Value>) -> Result<T, Refusal> {
+    let bad = |why: String| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {why}"));
+    let repeated = body.entry("name").or_insert_with(|| name.into());
+    if repeated != name {
+        return Err(bad(format!("key `name`: it is {repeated}, but the path says {name:?}")));
+    }
+    serde_json::from_value(Value::Object(body)).map_err(|e| bad(e.to_string()))
+}
+
+/// `old` with the keys of `patch`; null takes a key away.
+fn merge<T: Serialize + DeserializeOwned>(
+    label: &str,
+    old: &T,
+    patch: &Map<String, Value>,
+) -> Result<T, BadSpec> {
+    let bad = |key: &str, e: &dyn std::fmt::Display| BadSpec(vec![format!("{label}: key `{key}`: {e}")]);
+    let read = |keys: &Map<String, Value>| serde_json::from_value::<T>(Value::Object(keys.clone()));
+    let Ok(Value::Object(mut keys)) = serde_json::to_value(old) else {
+        return Err(BadSpec(vec![format!("{label}: it cannot be changed key by key")]));
+    };
+    for (key, value) in patch {
+        let known = match value {
+            Value::Null => keys.remove(key).is_some(),
+            value => keys.insert(key.clone(), value.clone()).is_some(),
+        };
+        // After each key, so that a bad one is reported by its name.
+        if let Err(e) = read(&keys) {
+            return Err(bad(key, &e));
+        }
+        if value.is_null() && !known {
+            // A misspelt key must not pass because there is nothing to take away.
+            keys.insert(key.clone(), Value::Null);
+            read(&keys).map_err(|e| bad(key, &e))?;
+            keys.remove(key);
+        }
+    }
+    read(&keys).map_err(|e| BadSpec(vec![format!("{label}: {e}")]))
+}
+
+#[cfg(test)]
+#[path = "openapi_tests.rs"]
+mod openapi_tests;

@@ -1,0 +1,149 @@
+//! `run`: the daemon in the foreground.
+//!
+//! The main thread becomes the control thread: an event loop for HTTP on the control socket, for signals
+//! and for the clock of MAC tables. Calls into the engine that may wait (for the host, for I/O cores) run
+//! on the loop's pool of blocking threads, so a slow one delays no other answer. I/O cores never wait
+//! for any of this.
+//!
+//! Start: read and check everything, take the counters file and the control socket (so that a second
+//! daemon fails before it touches a port), start cores, start ports, listen, say `ready`. The end is the
+//! same backwards. The counters file stays behind, to be read by `show`.
+
+mod capture;
+mod http;
+mod metrics;
+mod socket;
+mod source;
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{signal, SignalKind};
+use tracing::{error, info};
+
+use self::http::Control;
+use self::socket::{claim, ControlSocket};
+use self::source::Source;
+use crate::cli::RunArgs;
+use crate::{print, Outcome};
+
+/// How long answers under way may take once the end was asked for.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// `run`.
+pub fn run(args: RunArgs) -> Outcome {
+    log_to_stderr(&args.log)?;
+    let source = Source::new(args)?;
+    let mut spec = source.read()?;
+    spec.daemon = source.complete(spec.daemon)?;
+    let DaemonSpec { cores: Some(cpus), socket: Some(socket), counters: Some(counters), .. } = &spec.daemon
+    else {
+        return Err("the daemon's options are incomplete".to_owned());
+    };
+
+    let _claim = claim(counters)?;
+    sidecore_engine::transport::ring::set_directory(socket);
+    let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
+    let counter_file = CounterFile::create(counters)
+        .map_err(|e| format!("cannot make counters file {}: {e}", counters.display()))?;
+    let cores = Cores::start(&CoreOptions { cpus: cpus.clone(), ..CoreOptions::default() })
+        .map_err(|e| format!("cannot start I/O cores: {e}"))?;
+    let fabric = Arc::new(CoreFabric::new(cores));
+    let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
+    engine.apply(&spec, false).map_err(|e| e.to_string())?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| format!("cannot start the control thread: {e}"))?;
+    let control = Control { engine: Arc::clone(&engine), source: Arc::new(source) };
+    let ended = runtime.block_on(serve(control, &socket));
+    runtime.shutdown_timeout(GRACE);
+    engine.shut_down();
+    ended
+}
+
+fn log_to_stderr(filter: &str) -> Outcome {
+    use std::io::IsTerminal;
+    let filter = tracing_subscriber::EnvFilter::builder().parse(filter).map_err(|e| {
+        format!("--log {filter:?}: {e}; allowed: error, warn, info, debug, trace, or module=level lists")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Ok(())
+}
+
+/// Serves until a signal ends it.
+async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
+    let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
+    let (mut term, mut int) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    let mut hangup = on(SignalKind::hangup())?;
+    let listener = socket.listener().and_then(UnixListener::from_std);
+    let listener = listener.map_err(|e| format!("cannot listen on the control socket: {e}"))?;
+    let app = http::router(control.clone());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async {
+        // Ends also when the sender is gone.
+        let _ = stopped.await;
+    });
+    let server = tokio::spawn(server.into_future());
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+
+    print("ready\n")?;
+    notify(&[NotifyState::Ready]);
+    let ports = control.engine.ports().ports.len();
+    info!(ports, "ready");
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = hangup.recv() => reload(&control).await,
+            _ = second.tick() => {
+                let engine = Arc::clone(&control.engine);
+                // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
+                let _ = tokio::task::spawn_blocking(move || engine.fabric().tick()).await;
+            }
+        }
+    }
+    info!("stopping");
+    notify(&[NotifyState::Stopping]);
+    // No new request; ports stop, which ends captures as it should; then what is under way may finish.
+    drop(stop);
+    let engine = Arc::clone(&control.engine);
+    let _ = tokio::task::spawn_blocking(move || engine.shut_down()).await;
+    let _ = tokio::time::timeout(GRACE, server).await;
+    Ok(())
+}
+
+/// SIGHUP: the file again. An error changes nothing and is logged.
+async fn reload(control: &Control) {
+    let mut states = vec![NotifyState::Reloading];
+    states.extend(NotifyState::monotonic_usec_now().ok());
+    notify(&states);
+    let control = control.clone();
+    let applied = tokio::task::spawn_blocking(move || {
+        let spec = control.source.read()?;
+        control.engine.apply(&spec, false).map_err(|e| e.to_string())
+    });
+    match applied.await {
+        Ok(Ok(changes)) => info!(changes = changes.len(), "the configuration was applied again"),
+        Ok(Err(why)) => error!("the configuration was not applied: {why}"),
+        Err(e) => error!("the configuration was not applied: {e}"),
+    }
+    notify(&[NotifyState::Ready]);
+}
+
+/// Tells the service manager, if there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(false, states) {
+        error!("cannot notify the service manager: {e}");
+    }
+}

@@ -1,0 +1,188 @@
+//! `openapi.json` against the code: every route, and every field of every type, with which of them are
+//! always there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::{json, Value};
+use sidecore_engine::core::CoreStatus;
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::status::*;
+use sidecore_engine::state::{text, Address, Change, DaemonSpec, PortSpec, Spec, SwitchSpec, Verb};
+
+use super::ROUTES;
+use crate::api::*;
+use crate::generate::OPENAPI;
+
+fn document() -> Value {
+    serde_json::from_str(OPENAPI).unwrap()
+}
+
+#[test]
+fn every_route_is_described_and_no_other() {
+    let document = document();
+    let described: BTreeMap<&str, BTreeSet<&str>> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(path, methods)| {
+            (path.as_str(), methods.as_object().unwrap().keys().map(String::as_str).collect())
+        })
+        .collect();
+    let there = ROUTES.iter().map(|(path, methods)| (*path, methods.iter().copied().collect())).collect();
+    assert_eq!(described, there);
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let named: BTreeSet<_> = parameters
+                .iter()
+                .filter(|p| p["in"] == "path")
+                .map(|p| format!("{{{}}}", p["name"].as_str().unwrap()))
+                .collect();
+            let wanted = path.split('/').filter(|part| part.starts_with('{')).map(str::to_owned).collect();
+            assert_eq!(named, wanted, "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    fn walk(document: &Value, value: &Value) {
+        match value {
+            Value::Object(object) => {
+                if let Some(Value::String(reference)) = object.get("$ref") {
+                    let pointer = reference.strip_prefix('#').unwrap();
+                    assert!(document.pointer(pointer).is_some(), "{reference}");
+                }
+                object.values().for_each(|value| walk(document, value));
+            }
+            Value::Array(list) => list.iter().for_each(|value| walk(document, value)),
+            _ => {}
+        }
+    }
+    let document = document();
+    walk(&document, &document);
+}
+
+/// Compares the schema `name` with a value that has every field and one that has only those that are
+/// always there.
+fn compare<T: Serialize>(seen: &mut BTreeSet<String>, name: &str, full: &T, least: &T) {
+    let keys = |value: &T| -> BTreeSet<String> {
+        serde_json::to_value(value).unwrap().as_object().unwrap().keys().cloned().collect()
+    };
+    let document = document();
+    let schema = &document["components"]["schemas"][name];
+    let properties: BTreeSet<String> = schema["properties"].as_object().unwrap().keys().cloned().collect();
+    let required: BTreeSet<String> =
+        schema["required"].as_array().unwrap().iter().map(|key| key.as_str().unwrap().to_owned()).collect();
+    assert_eq!(properties, keys(full), "properties of {name}");
+    assert_eq!(required, keys(least), "required keys of {name}");
+    seen.insert(name.to_owned());
+}
+
+#[test]
+fn every_field_is_described_and_no_other() {
+    let s = String::new;
+    let mut seen = BTreeSet::new();
+    let seen = &mut seen;
+
+    let port = text::port(
+        "p=vhost-user:/p,switch=s,mtu=1500,mac-limit=1,link=up,role=server,mode=0600,owner=root,queues=1,\
+         features-off=packed,mac=02:00:00:00:00:01,journal=none,fd=3",
+        KINDS,
+    );
+    // No kind knows every key.
+    let ring = text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,header=10", KINDS).unwrap();
+    let PortSpec { slots, buf_size, extra_bufs, header, .. } = ring;
+    let port = PortSpec { wire: Some(s()), slots, buf_size, extra_bufs, header, ..port.unwrap() };
+    compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
+    let switch = text::switch("s,ageing=1,table-size=64").unwrap();
+    compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
+    let daemon = DaemonSpec {
+        cores: Some(vec![]),
+        socket: Some("/s".into()),
+        socket_mode: Some("0600".parse().unwrap()),
+        socket_owner: Some("root".parse().unwrap()),
+        counters: Some("/c".into()),
+    };
+    compare(seen, "DaemonSpec", &daemon, &DaemonSpec::default());
+    compare(seen, "Spec", &Spec { daemon, switches: vec![switch], ports: vec![port] }, &Spec::default());
+
+    let change = Change { verb: Verb::Added, what: s(), name: s(), details: vec![] };
+    compare(seen, "Change", &change, &change);
+    let changes = Changes { version: VERSION, dry_run: true, changes: vec![] };
+    compare(seen, "Changes", &changes, &changes);
+    let refused = Refused { version: VERSION, error: s() };
+    compare(seen, "Refused", &refused, &refused);
+    let kind = KindView { name: s(), keys: vec![], features: vec![] };
+    compare(seen, "KindView", &kind, &kind);
+    let about = About {
+        version: VERSION,
+        program: s(),
+        pid: 1,
+        config: Some("/c".into()),
+        counters: "/c".into(),
+        kinds: vec![],
+    };
+    compare(seen, "About", &about, &About { config: None, ..about.clone() });
+
+    compare(seen, "Sums", &Sums::default(), &Sums::default());
+    let state = PortState {
+        kind: s(),
+        place: s(),
+        switch: Some(s()),
+        wire: Some(s()),
+        link_wanted: s(),
+        link: s(),
+        mtu_wanted: Some(1),
+        mtu: 1,
+        mac_limit: Some(1),
+        macs: 1,
+        peer: s(),
+        detail: s(),
+        fault: Some(s()),
+        queues_wanted: Some(1),
+        queues: 1,
+        features: vec![],
+    };
+    let least = PortState {
+        switch: None,
+        wire: None,
+        mtu_wanted: None,
+        mac_limit: None,
+        fault: None,
+        queues_wanted: None,
+        ..state.clone()
+    };
+    compare(seen, "PortState", &state, &least);
+    let view = PortView { name: s(), number: 0, counters: Sums::default(), state: Some(state) };
+    compare(seen, "PortView", &view, &PortView { state: None, ..view.clone() });
+    let ports = Ports { version: VERSION, running: true, ports: vec![], retired: Some(Sums::default()) };
+    compare(seen, "Ports", &ports, &Ports { retired: None, ..ports.clone() });
+
+    let address = Address { switch: s(), mac: s(), port: s(), age_s: 0 };
+    compare(seen, "Address", &address, &address);
+    let addresses = Addresses { version: VERSION, addresses: vec![address] };
+    compare(seen, "Addresses", &addresses, &addresses);
+    let core: CoreStatus = serde_json::from_value(json!({
+        "number": 0, "cpu": 1, "queues": 0, "busy_ns": 0, "idle_ns": 0, "sleep_ns": 0, "busy_rounds": 0,
+        "frames": 0, "sleeps": 0
+    }))
+    .unwrap();
+    compare(seen, "CoreStatus", &core, &CoreStatus { cpu: None, ..core.clone() });
+    let cores = Cores { version: VERSION, cores: vec![core] };
+    compare(seen, "Cores", &cores, &cores);
+    let queue = QueueView { port: s(), direction: s(), index: 0, size: 0, kind: s(), state: s() };
+    compare(seen, "QueueView", &queue, &queue);
+    let queues = Queues { version: VERSION, queues: vec![queue] };
+    compare(seen, "Queues", &queues, &queues);
+    let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };
+    compare(seen, "DropView", &drop, &drop);
+    let drops = Drops { version: VERSION, running: true, drops: vec![drop] };
+    compare(seen, "Drops", &drops, &drops);
+
+    let document = document();
+    let all: BTreeSet<String> =
+        document["components"]["schemas"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(*seen, all);
+}

@@ -1,0 +1,94 @@
+//! Where a daemon's configuration comes from: its file, and what the command line adds to it.
+
+use std::path::{Path, PathBuf};
+
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::values::Mode;
+use sidecore_engine::state::{check, text, BadSpec, DaemonSpec, PortSpec, Spec, SwitchSpec};
+
+use crate::change::read_file;
+use crate::cli::RunArgs;
+use crate::offline;
+
+/// What `run` was given.
+pub struct Source {
+    file: Option<PathBuf>,
+    ports: Vec<PortSpec>,
+    switches: Vec<SwitchSpec>,
+    daemon: DaemonSpec,
+    socket: PathBuf,
+}
+
+impl Source {
+    /// Reads the command line's part.
+    pub fn new(args: RunArgs) -> Result<Source, String> {
+        let bad = |e: BadSpec| e.to_string();
+        let absolute = |path: PathBuf| {
+            std::path::absolute(&path).map_err(|e| format!("cannot find {}: {e}", path.display()))
+        };
+        let ports =
+            args.ports.iter().map(|spec| text::port(spec, KINDS).map_err(bad)).collect::<Result<_, _>>()?;
+        let switches =
+            args.switches.iter().map(|spec| text::switch(spec).map_err(bad)).collect::<Result<_, _>>()?;
+        let socket = args.control.path();
+        let daemon = DaemonSpec {
+            cores: args.cores,
+            socket: args.control.socket,
+            socket_mode: args.socket_mode,
+            socket_owner: args.socket_owner,
+            counters: args.counters,
+        };
+        Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, daemon, socket })
+    }
+
+    /// The file.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// File and command line together, as they are now. The command line wins.
+    pub fn read(&self) -> Result<Spec, String> {
+        let mut spec = match &self.file {
+            Some(file) => read_file(file)?,
+            None => Spec::default(),
+        };
+        let flags = self.daemon.clone();
+        spec.daemon = DaemonSpec {
+            cores: flags.cores.or(spec.daemon.cores),
+            socket: flags.socket.or(spec.daemon.socket),
+            socket_mode: flags.socket_mode.or(spec.daemon.socket_mode),
+            socket_owner: flags.socket_owner.or(spec.daemon.socket_owner),
+            counters: flags.counters.or(spec.daemon.counters),
+        };
+        spec.switches.extend(self.switches.iter().cloned());
+        spec.ports.extend(self.ports.iter().cloned());
+        let findings = check(&spec, KINDS);
+        match findings.is_empty() {
+            true => Ok(spec),
+            false => Err(BadSpec::new(&findings, |_| String::new()).to_string()),
+        }
+    }
+
+    /// `daemon` with everything that was left open decided.
+    pub fn complete(&self, daemon: DaemonSpec) -> Result<DaemonSpec, String> {
+        let socket = daemon.socket.unwrap_or_else(|| self.socket.clone());
+        Ok(DaemonSpec {
+            cores: Some(match daemon.cores {
+                Some(cores) => cores,
+                None => vec![last_cpu()?],
+            }),
+            counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
+            socket: Some(socket),
+            socket_mode: Some(daemon.socket_mode.unwrap_or(Mode(0o660))),
+            socket_owner: daemon.socket_owner,
+        })
+    }
+}
+
+/// The last processor that this process may use: the first ones get most of the host's interrupts.
+fn last_cpu() -> Result<usize, String> {
+    let allowed =
+        rustix::thread::sched_getaffinity(None).map_err(|e| format!("cannot read the CPU affinity: {e}"))?;
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu));
+    last.ok_or_else(|| "this process may use no processor; name some with --cores".to_owned())
+}

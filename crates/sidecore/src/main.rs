@@ -1,0 +1,73 @@
+//! sidecore: a packet I/O engine for virtual machines, on cores of its own.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cli` | every command and flag; help, man pages and completions come from it |
+//! | `daemon` | `run`: the engine, its control socket, signals |
+//! | `api` | the JSON of the control socket that is not the engine's own |
+//! | `client` | HTTP over the control socket |
+//! | `show`, `change`, `capture` | the commands that talk to a daemon |
+//! | `pcapng` | cutting a capture into its blocks |
+//! | `offline` | the counters file of a daemon that is gone |
+//! | `measure`, `bench` | benchmarks |
+//! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
+//!
+//! Exit codes: 0 it is so; 1 it is not, and standard error says why; 2 the command line is wrong.
+
+mod api;
+#[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]
+mod bench;
+mod capture;
+mod change;
+mod cli;
+mod client;
+mod daemon;
+mod generate;
+mod measure;
+mod offline;
+mod pcapng;
+mod show;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+/// What a command ends with: an error is one text for people.
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => daemon::run(args),
+        Command::Show(args) => show::run(&args),
+        Command::Add(args) => change::add(&args),
+        Command::Del(args) => change::del(&args),
+        Command::Set(args) => change::set(&args),
+        Command::Apply(args) => change::apply(&args),
+        Command::Save(args) => change::save(&args),
+        Command::Capture(args) => capture::run(&args),
+        Command::Bench(benchmark) => measure::run(&benchmark),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
+        Command::Openapi => generate::openapi(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("sidecore: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes to standard output. Nobody reading on is success: `sidecore show ports | head` is no fault.
+fn print(text: &str) -> Outcome {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot write: {e}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,75 @@
+//! `bench`: from flags to measurements.
+
+use std::time::Duration;
+
+use crate::bench::many;
+use crate::bench::pvp::{self, Candidate};
+use crate::bench::tap;
+use crate::cli::{Benchmark, IdleArgs, PortsArgs, PvpArgs, TapArgs};
+use crate::Outcome;
+
+/// `bench`.
+pub fn run(benchmark: &Benchmark) -> Outcome {
+    match benchmark {
+        Benchmark::Pvp(args) => pvp::run(&pvp_args(args)?).map_err(|e| e.to_string()),
+        Benchmark::Tap(args) => tap::run(&tap_args(args)),
+        Benchmark::Ports(args) => many::ports(&ports_args(args)?),
+        Benchmark::Idle(args) => many::idle(&idle_args(args)?),
+    }
+}
+
+fn tap_args(args: &TapArgs) -> tap::Args {
+    let &TapArgs { rounds, seconds, streams, io_core, json } = args;
+    tap::Args { rounds, seconds, streams, io_core, json }
+}
+
+fn ports_args(args: &PortsArgs) -> Result<many::Args, String> {
+    Ok(many::Args {
+        ports: args.ports.clone(),
+        rounds: args.rounds,
+        window: window(args.seconds)?,
+        load_core: args.load_core,
+        io_core: args.io_core,
+        json: args.json,
+    })
+}
+
+fn idle_args(args: &IdleArgs) -> Result<many::Args, String> {
+    Ok(many::Args {
+        ports: vec![args.ports],
+        rounds: args.frames,
+        window: window(args.seconds)?,
+        load_core: 0,
+        io_core: args.io_core,
+        json: args.json,
+    })
+}
+
+fn window(seconds: f64) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(seconds).map_err(|e| format!("--seconds {seconds}: {e}"))
+}
+
+fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {
+    let wanted = |candidate: &Candidate| {
+        *candidate == Candidate::Sidecore
+            || args.peers.is_empty()
+            || args.peers.iter().any(|peer| peer == candidate.name())
+    };
+    let mut run =
+        pvp::Args { candidates: Candidate::ALL.into_iter().filter(wanted).collect(), ..pvp::Args::default() };
+    if !args.sizes.is_empty() {
+        run.sizes = args.sizes.iter().map(|&size| usize::from(size)).collect();
+    }
+    run.rounds = usize::from(args.rounds);
+    run.io_core = args.io_core;
+    run.fifo = args.fifo;
+    run.json = args.json;
+    run.load.core = args.load_core;
+    run.load.window = window(args.seconds)?;
+    run.load.rate = args.rate.map(f64::from);
+    run.load.packed = args.packed;
+    run.load.in_order = args.in_order;
+    run.load.mergeable = !args.no_mergeable;
+    run.load.touch = !args.fixed;
+    Ok(run)
+}

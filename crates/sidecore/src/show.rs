@@ -1,0 +1,196 @@
+//! `show`: tables for people, `--json` for programs.
+
+use std::path::Path;
+
+use serde::Serialize;
+use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues};
+
+use crate::cli::{ShowArgs, Topic};
+use crate::client::{Client, Failure};
+use crate::offline;
+use crate::table::{bytes, percent, Table};
+use crate::{print, Outcome};
+
+/// `show`.
+pub fn run(args: &ShowArgs) -> Outcome {
+    let socket = args.control.path();
+    let client = Client::new(&socket)?;
+    match args.topic {
+        Topic::Ports => show(args, &ports(&client, args, &socket)?, ports_table),
+        Topic::Drops => show(args, &ports(&client, args, &socket)?.drops(), drops_table),
+        Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
+        Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
+        Topic::Queues => show(args, &client.get("/v1/queues")?, queues_table),
+    }
+}
+
+fn show<T: Serialize>(args: &ShowArgs, answer: &T, table: impl Fn(&T) -> String) -> Outcome {
+    if !args.json {
+        return print(&table(answer));
+    }
+    let mut text = serde_json::to_string_pretty(answer).map_err(|e| e.to_string())?;
+    text.push('\n');
+    print(&text)
+}
+
+/// The ports of the daemon, or those that a daemon left behind, saying so.
+fn ports(client: &Client, args: &ShowArgs, socket: &Path) -> Result<Ports, String> {
+    let gone = match client.get("/v1/ports") {
+        Err(failure @ Failure::NotRunning(_)) => failure,
+        other => return Ok(other?),
+    };
+    let file = args.counters.clone().unwrap_or_else(|| offline::beside(socket));
+    if !file.exists() {
+        return Err(gone.into());
+    }
+    let remains = offline::read(&file)?;
+    eprintln!(
+        "sidecore: the daemon is not running; these are the last counters of process {} in {}",
+        remains.pid,
+        file.display()
+    );
+    Ok(remains.ports)
+}
+
+fn ports_table(answer: &Ports) -> String {
+    if !answer.running {
+        return counters_table(answer);
+    }
+    let mut table = Table::new(&[
+        "port",
+        "kind",
+        "where",
+        "joined",
+        "link",
+        "peer",
+        ">mtu",
+        ">queues",
+        ">in",
+        ">in bytes",
+        ">out",
+        ">out bytes",
+        ">drops",
+    ]);
+    let mut notes = String::new();
+    for port in &answer.ports {
+        let Some(state) = &port.state else { continue };
+        let joined = match (&state.wire, &state.switch) {
+            (Some(wire), _) => format!("wire {wire}"),
+            (None, Some(switch)) => format!("switch {switch}"),
+            (None, None) => String::new(),
+        };
+        let queues = match state.queues_wanted {
+            Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),
+            _ => state.queues.to_string(),
+        };
+        let sums = &port.counters;
+        table.row([
+            port.name.clone(),
+            state.kind.clone(),
+            state.place.clone(),
+            joined,
+            state.link.clone(),
+            state.peer.clone(),
+            state.mtu.to_string(),
+            queues,
+            sums.in_frames.to_string(),
+            bytes(sums.in_bytes),
+            sums.out_frames.to_string(),
+            bytes(sums.out_bytes),
+            sums.drops.values().sum::<u64>().to_string(),
+        ]);
+        if let Some(fault) = &state.fault {
+            notes.push_str(&format!("{}: fault {fault}\n", port.name));
+        }
+        if state.link_wanted == "down" {
+            notes.push_str(&format!("{}: link is down because it was set so\n", port.name));
+        }
+        if state.mtu_wanted.is_some_and(|wanted| wanted != state.mtu) {
+            notes.push_str(&format!("{}: mtu is {}, the interface's\n", port.name, state.mtu));
+        }
+        if state.peer == "stopped" {
+            notes.push_str(&format!("{}: stopped: {}\n", port.name, state.detail));
+        }
+    }
+    table.text() + &notes
+}
+
+fn counters_table(answer: &Ports) -> String {
+    let mut table = Table::new(&["port", ">in", ">in bytes", ">out", ">out bytes", ">drops"]);
+    for port in &answer.ports {
+        let sums = &port.counters;
+        table.row([
+            port.name.clone(),
+            sums.in_frames.to_string(),
+            bytes(sums.in_bytes),
+            sums.out_frames.to_string(),
+            bytes(sums.out_bytes),
+            sums.drops.values().sum::<u64>().to_string(),
+        ]);
+    }
+    table.text()
+}
+
+fn drops_table(answer: &Drops) -> String {
+    let mut table = Table::new(&[">frames", "port", "reason", "meaning"]);
+    for drop in &answer.drops {
+        table.row([drop.frames.to_string(), drop.port.clone(), drop.reason.clone(), drop.meaning.clone()]);
+    }
+    table.text()
+}
+
+fn mac_table(answer: &Addresses) -> String {
+    let mut table = Table::new(&["switch", "address", "port", ">seen"]);
+    for address in &answer.addresses {
+        let seen = format!("{} s ago", address.age_s);
+        table.row([address.switch.clone(), address.mac.clone(), address.port.clone(), seen]);
+    }
+    table.text()
+}
+
+fn cores_table(answer: &Cores) -> String {
+    let mut table = Table::new(&[
+        "core",
+        ">cpu",
+        ">queues",
+        ">busy",
+        ">idle",
+        ">asleep",
+        ">frames",
+        ">per round",
+        ">ns per frame",
+        ">sleeps",
+    ]);
+    for core in &answer.cores {
+        let whole = core.busy_ns + core.idle_ns + core.sleep_ns;
+        let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
+        table.row([
+            core.number.to_string(),
+            core.cpu.map_or(String::new(), |cpu| cpu.to_string()),
+            core.queues.to_string(),
+            percent(core.busy_ns, whole),
+            percent(core.idle_ns, whole),
+            percent(core.sleep_ns, whole),
+            core.frames.to_string(),
+            ratio(core.frames, core.busy_rounds),
+            ratio(core.busy_ns, core.frames),
+            core.sleeps.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+fn queues_table(answer: &Queues) -> String {
+    let mut table = Table::new(&["port", "direction", ">queue", "kind", ">size", "state"]);
+    for queue in &answer.queues {
+        table.row([
+            queue.port.clone(),
+            queue.direction.clone(),
+            queue.index.to_string(),
+            queue.kind.clone(),
+            queue.size.to_string(),
+            queue.state.clone(),
+        ]);
+    }
+    table.text()
+}

@@ -1,0 +1,433 @@
+//! The command line from outside: a user's steps with the real program, vhost-user sockets as ports.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::io::Read;
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+
+use rig::{mode, wait, Place, LIMIT};
+use rustix::process::Signal;
+use serde_json::{json, Value};
+
+#[test]
+fn a_daemon_from_ready_to_its_end() {
+    let place = Place::new();
+    let web = format!("web=vhost-user:{},mode=0600,queues=2", place.at("web.sock"));
+    let daemon = place.daemon(&["--port", &web, "--switch", "s,ageing=9"]);
+    assert_eq!(mode(&place.path("web.sock")), 0o600);
+    assert_eq!(mode(&place.path("control.sock")), 0o660);
+    let port = place.port("web");
+    assert_eq!(port["state"]["peer"], "waiting");
+    assert_eq!((&port["state"]["link"], &port["state"]["link_wanted"]), (&json!("down"), &json!("up")));
+    assert_eq!((&port["state"]["queues_wanted"], &port["state"]["queues"]), (&json!(2), &json!(0)));
+    assert_eq!(port["state"]["switch"], "lan");
+
+    let up = format!("up=vhost-user:{},switch=s", place.at("up.sock"));
+    assert_eq!(place.ok(&["add", &up]), "added port up\n");
+    assert_eq!(place.ports(), ["up", "web"]);
+    let table = place.ok(&["show", "ports"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("port  kind        where"), "{table}");
+    assert!(lines[1].starts_with("up    vhost-user  /"), "{table}");
+    assert_eq!(lines[0].find("joined"), lines[2].find("switch lan"), "{table}");
+    assert_eq!(place.ok(&["del", "web"]), "deleted port web\n");
+    assert!(!place.path("web.sock").exists());
+
+    for topic in ["mac", "cores", "queues", "drops"] {
+        place.show(topic);
+        place.ok(&["show", topic]);
+    }
+    assert_eq!(place.show("cores")["cores"].as_array().unwrap().len(), 1);
+
+    assert_eq!(daemon.end(Signal::TERM).code(), Some(0));
+    assert!(!place.path("control.sock").exists() && !place.path("up.sock").exists());
+    let output = place.run(&["show", "ports", "--json"]);
+    let ports: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&ports["running"], &ports["ports"][0]["name"]), (&json!(false), &json!("up")));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && errors.contains("the daemon is not running"), "{errors}");
+    assert!(place.fails(&["show", "mac"]).contains("no daemon listens on"));
+}
+
+#[test]
+fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
+    let place = Place::new();
+    let file = place
+        .write("a.toml", "[[port]]\nname = \"web\"\nkind = \"vhost-user\"\nwhere = \"DIR/w\"\nqueues = 99\n");
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["run", file.to_str().unwrap()],
+            "a.toml:5: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16",
+        ),
+        (&["run", "nowhere.toml"], "nowhere.toml: No such file or directory"),
+        (
+            &["run", "--port", "x=vdpa:/x"],
+            "key `kind`: \"vdpa\" is not a kind that this build has; allowed: vhost-user, ",
+        ),
+        (
+            &["run", "--port", "x=vhost-user:/x,switch=core"],
+            "port x: key `switch`: there is no switch \"core\"; allowed: lan",
+        ),
+        (&["run", "--port", "x=vhost-user:/nowhere/x.sock"], "port x: "),
+        (&["run", "--cores", "4000"], "cannot start I/O cores: there is no processor 4000"),
+        (&["run", "--log", "a=b=c"], "--log \"a=b=c\": "),
+    ];
+    for (args, why) in cases {
+        let errors = place.fails(args);
+        assert!(errors.contains(why), "{args:?}: {errors}");
+        assert!(!place.path("control.sock").exists(), "{args:?}");
+    }
+    for args in
+        [&["run", "--nonsense"] as &[&str], &["show", "nonsense"], &[], &["run", "--socket-mode", "9"]]
+    {
+        assert_eq!(place.run(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+const FILE: &str = "
+[[switch]]
+name = 's'
+ageing = 30
+
+[[port]]
+name = 'a'
+kind = 'vhost-user'
+where = 'DIR/a.sock'
+
+[[port]]
+name = 'b'
+kind = 'vhost-user'
+where = 'DIR/b.sock'
+switch = 's'
+mtu = 9000
+";
+
+#[test]
+fn apply_is_the_difference_and_nothing_else() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    place.write("a.toml", FILE);
+    let all = "added switch s\nadded port a\nadded port b\n";
+    assert_eq!(place.ok(&["apply", "--dry-run", "a.toml"]), all.replace("added", "would add"));
+    assert!(place.ports().is_empty() && !place.path("a.sock").exists());
+    assert_eq!(place.ok(&["apply", "a.toml"]), all);
+    let before = place.show("ports");
+    assert_eq!(place.ok(&["apply", "a.toml"]), "nothing to change\n");
+    assert_eq!(place.show("ports"), before);
+
+    place.write("b.toml", &FILE.replace("9000", "2000").replace("'a'", "'c'").replace("ageing = 30", ""));
+    assert_eq!(
+        place.ok(&["apply", "b.toml"]),
+        "changed switch s (ageing: 30 → unset)\ndeleted port a\nchanged port b (mtu: 9000 → 2000)\nadded port c\n"
+    );
+    assert_eq!(place.ports(), ["b", "c"]);
+    assert!(place.path("a.sock").exists(), "the new port has taken the old one's place");
+
+    let before = place.show("ports");
+    let lines = FILE.replace("DIR/b.sock", "DIR/nowhere/b.sock");
+    place.write("c.toml", &lines);
+    let errors = place.fails(&["apply", "c.toml"]);
+    assert!(errors.contains("c.toml: port b: ") && errors.contains("; nothing was changed"), "{errors}");
+    assert_eq!(place.show("ports"), before);
+    place.write("d.toml", &FILE.replace("mtu", "mut"));
+    let errors = place.fails(&["apply", "d.toml"]);
+    assert!(
+        errors.contains("d.toml:16: port b: key `mut`: does not apply to kind vhost-user; allowed: "),
+        "{errors}"
+    );
+    place.write("e.toml", "[daemon]\ncores = [0, 1, 2, 3]\n");
+    let errors = place.fails(&["apply", "e.toml"]);
+    assert!(errors.contains("[daemon] cores cannot change while the daemon runs"), "{errors}");
+    assert_eq!(place.show("ports"), before);
+}
+
+#[test]
+fn set_add_and_del_tell_the_truth() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let spec =
+        |name: &str, rest: &str| format!("{name}=vhost-user:{}{rest}", place.at(&format!("{name}.sock")));
+    place.ok(&["add", &spec("a", ""), &spec("b", ",wire=w")]);
+    assert_eq!(place.ok(&["set", "a", "wire=w"]), "changed port a (switch: lan → unset, wire: unset → w)\n");
+    assert_eq!(place.port("a")["state"]["wire"], "w");
+    assert_eq!(
+        place.ok(&["set", "a", "mtu=9000", "link=down"]),
+        "changed port a (link: unset → down, mtu: unset → 9000)\n"
+    );
+    let port = place.port("a");
+    assert_eq!((&port["state"]["mtu"], &port["state"]["link_wanted"]), (&json!(9000), &json!("down")));
+    assert!(place.ok(&["show", "ports"]).contains("a: link is down because it was set so"));
+    assert_eq!(place.ok(&["set", "a", "link=up"]), "changed port a (link: down → unset)\n");
+    assert_eq!(place.ok(&["set", "a", "queues=4"]), "restarted port a (queues: unset → 4)\n");
+    assert_eq!(place.ok(&["set", "a", "queues=4"]), "nothing to change\n");
+
+    let errors = [
+        (
+            vec!["set", "a", "queues=0"],
+            "port a: key `queues`: \"0\" is not allowed; allowed: a number from 1 to 16",
+        ),
+        (vec!["set", "a", "queue=1"], "port a: key `queue`: unknown field `queue`, expected one of "),
+        (vec!["set", "a", "queue="], "port a: key `queue`: unknown field `queue`, expected one of "),
+        (vec!["set", "a", "name=z"], "port a: key `name`: a port keeps its name"),
+        (vec!["set", "a", "mac-limit=1"], "port a: key `mac-limit`: does not apply to a wire"),
+        (vec!["set", "z", "mtu=1500"], "there is no port \"z\"; there are: a, b"),
+        (vec!["set", "a", "mtu"], "\"mtu\" is not key=value"),
+        (vec!["del", "z"], "there is no port \"z\"; there are: a, b"),
+        (vec!["del", "--switch", "lan"], "switch \"lan\" cannot go: ports join it unless they say otherwise"),
+        (vec!["add", "--switch", "lan"], "there is a switch \"lan\" already"),
+        (vec!["capture", "z", "-w", "z.pcapng"], "there is no port \"z\"; there are: a, b"),
+    ];
+    let before = place.show("ports");
+    for (args, why) in errors {
+        let said = place.fails(&args);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    assert!(place.fails(&["add", &spec("a", "")]).contains("there is a port \"a\" already"));
+    assert!(place
+        .fails(&["add", &spec("c", ",wire=w")])
+        .contains("wire w joins a and b already; a wire has two ends"));
+    assert_eq!(place.show("ports"), before);
+    assert!(!place.path("z.pcapng").exists());
+
+    assert_eq!(place.ok(&["add", "--switch", "s,ageing=7"]), "added switch s\n");
+    assert_eq!(place.ok(&["set", "--switch", "s", "ageing="]), "changed switch s (ageing: 7 → unset)\n");
+    assert_eq!(place.ok(&["set", "a", "switch=s"]), "changed port a (switch: unset → s, wire: w → unset)\n");
+    assert!(place
+        .fails(&["del", "--switch", "s"])
+        .contains("switch \"s\" cannot go: port a is joined to it"));
+}
+
+#[test]
+fn what_is_saved_is_what_runs() {
+    let place = Place::new();
+    let file = place.write("a.toml", FILE);
+    let daemon = place.daemon(&["a.toml"]);
+    place.ok(&["set", "a", "mtu=4000"]);
+    let ports = place.show("ports");
+    assert_eq!(place.ok(&["save"]), format!("saved to {}\n", file.display()));
+    assert_eq!(place.ok(&["save", "-"]), std::fs::read_to_string(&file).unwrap());
+    assert_eq!(place.ok(&["apply", "a.toml"]), "nothing to change\n");
+    assert!(daemon.end(Signal::INT).success());
+    let daemon = place.daemon(&["a.toml"]);
+    let names = |ports: &Value| -> Vec<Value> {
+        ports["ports"].as_array().unwrap().iter().map(|p| json!([p["name"], p["state"]["mtu"]])).collect()
+    };
+    assert_eq!(names(&place.show("ports")), names(&ports));
+
+    // SIGHUP: the file again; a bad one changes nothing.
+    place.write("a.toml", &FILE.replace("9000", "1000").replace("'b'", "'d'"));
+    daemon.signal(Signal::HUP);
+    daemon.await_log("the configuration was applied again");
+    assert_eq!(place.ports(), ["a", "d"]);
+    place.write("a.toml", "[[port]]\nname = 3\n");
+    daemon.signal(Signal::HUP);
+    assert!(daemon.await_log("was not applied").contains("a.toml:2: port: key `name`: "));
+    assert_eq!(place.ports(), ["a", "d"]);
+}
+
+#[test]
+fn one_daemon_per_socket_and_another_after_a_kill() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
+    assert!(place.fails(&["run"]).contains("belongs to another daemon that runs"));
+    let errors = place.fails(&["run", "--counters", &place.at("other")]);
+    assert!(errors.contains("another daemon does; choose another path with --socket"), "{errors}");
+    assert_eq!(place.ports(), ["a"]);
+
+    daemon.end(Signal::KILL);
+    assert!(place.path("control.sock").exists());
+    let output = place.run(&["show", "drops"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the daemon is not running"));
+    assert!(place.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
+    let _next = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
+    assert_eq!(place.ports(), ["a"]);
+}
+
+#[test]
+fn a_capture_ends_whole_however_it_ends() {
+    let place = Place::new();
+    let spec = format!("a=vhost-user:{}", place.at("a.sock"));
+    let mut daemon = Some(place.daemon(&["--port", &spec]));
+    for end in ["del", "interrupt", "stop"] {
+        let mut capture = place
+            .command()
+            .args(["capture", "a", "-w", "-"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = capture.stdout.take().unwrap();
+        // The head of the stream says that the capture runs.
+        let mut bytes = vec![0; 28];
+        out.read_exact(&mut bytes).unwrap();
+        match end {
+            "del" => {
+                place.ok(&["del", "a"]);
+                place.ok(&["add", &spec]);
+            }
+            "interrupt" => {
+                let pid = rustix::process::Pid::from_child(&capture);
+                rustix::process::kill_process(pid, Signal::INT).unwrap();
+            }
+            _ => assert!(daemon.take().unwrap().end(Signal::TERM).success()),
+        }
+        out.read_to_end(&mut bytes).unwrap();
+        assert!(wait(&mut capture).success(), "{end}");
+        let mut reader = pcap_file::pcapng::PcapNgReader::new(&bytes[..]).unwrap();
+        let mut blocks = Vec::new();
+        while let Some(block) = reader.next_block() {
+            blocks.push(format!("{:?}", block.unwrap()));
+        }
+        assert!(blocks[0].starts_with("InterfaceDescription") && blocks[0].contains("\"a\""), "{blocks:?}");
+        let statistics = blocks.iter().any(|block| block.starts_with("InterfaceStatistics"));
+        assert_eq!(statistics, end != "interrupt", "{end}: {blocks:?}");
+    }
+}
+
+#[test]
+fn the_control_socket_speaks_http() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
+    let body = json!({"kind": "vhost-user", "where": place.at("b.sock"), "mtu": 2000}).to_string();
+    let (status, answer) = place.http("PUT", "/v1/ports/b", &body);
+    assert_eq!(status, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        answer,
+        json!({"version": 1, "dry_run": false, "changes": [
+        {"verb": "added", "what": "port", "name": "b", "details": []}]})
+    );
+    let (_, again) = place.http("PUT", "/v1/ports/b", &body);
+    assert_eq!(serde_json::from_str::<Value>(&again).unwrap()["changes"], json!([]));
+    let (_, one) = place.http("GET", "/v1/ports/b", "");
+    assert_eq!(serde_json::from_str::<Value>(&one).unwrap(), place.port("b"));
+
+    let refused = [
+        ("GET", "/v1/ports/z", "", 404, "there is no port"),
+        ("DELETE", "/v1/ports/z", "", 404, "there is no port"),
+        ("GET", "/v1/nothing", "", 404, "no such path"),
+        ("POST", "/v1/mac", "", 405, "not that method"),
+        ("PUT", "/v1/ports/c", "{", 400, "request body: "),
+        ("PUT", "/v1/ports/c", "{\"name\": \"d\"}", 400, "but the path says"),
+        ("PUT", "/v1/ports/c", "{\"kind\": \"vhost-user\"}", 400, "missing field `where`"),
+        ("PUT", "/v1/config?dry-run=maybe", "{}", 400, ""),
+        ("PUT", "/v1/config", "{\"ports\": []}", 400, "unknown field `ports`"),
+        (
+            "POST",
+            "/v1/ports",
+            "{\"name\":\"a\",\"kind\":\"vhost-user\",\"where\":\"/x\"}",
+            409,
+            "there is a port",
+        ),
+        (
+            "PUT",
+            "/v1/ports/c",
+            "{\"kind\":\"vhost-user\",\"where\":\"/nowhere/x\"}",
+            500,
+            "nothing was changed",
+        ),
+        ("GET", "/v1/capture/a?snaplen=1", "", 400, "snaplen from 14"),
+    ];
+    for (method, path, body, status, why) in refused {
+        let (got, answer) = place.http(method, path, body);
+        assert_eq!(got, status, "{method} {path}: {answer}");
+        assert!(answer.contains(why), "{method} {path}: {answer}");
+    }
+    assert_eq!(place.ports(), ["a", "b"]);
+
+    let (status, metrics) = place.http("GET", "/metrics", "");
+    assert_eq!(status, 200);
+    for line in [
+        "sidecore_frames_total{port=\"a\",direction=\"in\"} 0",
+        "sidecore_port_state{port=\"a\",state=\"link_up\"} 0",
+        "# TYPE sidecore_core_seconds counter",
+        "# EOF",
+    ] {
+        assert!(metrics.lines().any(|other| other == line), "{line} in {metrics}");
+    }
+    let (_, description) = place.http("GET", "/openapi.json", "");
+    assert_eq!(description, place.ok(&["openapi"]));
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let place = Place::new();
+    let manager = UnixDatagram::bind(place.path("notify")).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let n = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    let mut command = place.command();
+    let daemon = rig::Daemon::start(command.arg("run").env("NOTIFY_SOCKET", place.path("notify")));
+    assert_eq!(told(), "READY=1\n");
+    daemon.signal(Signal::HUP);
+    assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(told(), "READY=1\n");
+    assert!(daemon.end(Signal::TERM).success());
+    assert_eq!(told(), "STOPPING=1\n");
+}
+
+#[test]
+fn help_man_pages_and_completions_come_from_one_table() {
+    let place = Place::new();
+    place.ok(&["man", "pages"]);
+    let commands = [
+        "run",
+        "show",
+        "add",
+        "del",
+        "set",
+        "apply",
+        "save",
+        "capture",
+        "completions",
+        "man",
+        "openapi",
+        "bench",
+    ];
+    let bash = place.ok(&["completions", "bash"]);
+    for command in commands {
+        let help = place.ok(&[command, "--help"]);
+        let page = std::fs::read_to_string(place.path(&format!("pages/sidecore-{command}.1"))).unwrap();
+        let page = page.replace("\\-", "-");
+        let flags = help
+            .lines()
+            .filter_map(|line| line.trim_start().split([' ', ',', ':']).find(|w| w.starts_with("--")));
+        for flag in flags {
+            assert!(page.contains(flag), "{flag} in sidecore-{command}.1");
+            assert!(bash.contains(flag), "{flag} in the completions of {command}");
+        }
+    }
+    assert!(place.ok(&["man"]).contains(".TH sidecore 1"));
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_right() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--cores", "0"]);
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text = std::fs::read_to_string(docs.join("configuration.md")).unwrap();
+    let examples: Vec<&str> =
+        text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        place.write("example.toml", example);
+        assert!(place.ok(&["apply", "--dry-run", "example.toml"]).contains("would add port "), "{example}");
+    }
+    // Every key and every field has its line.
+    let description: Value = serde_json::from_str(&place.ok(&["openapi"])).unwrap();
+    let json = std::fs::read_to_string(docs.join("json.md")).unwrap();
+    for (name, schema) in description["components"]["schemas"].as_object().unwrap() {
+        let page = if name.ends_with("Spec") { &text } else { &json };
+        for key in schema["properties"].as_object().unwrap().keys() {
+            assert!(page.contains(&format!("`{key}`")), "`{key}` of {name}");
+        }
+    }
+}

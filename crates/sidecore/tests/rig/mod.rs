@@ -1,0 +1,192 @@
+//! A daemon in a directory of its own, and the commands that talk to it: the real program, seen from
+//! outside. Nothing here sleeps; whatever has to happen is waited for, with a limit that only a fault
+//! reaches.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{channel, Receiver};
+use std::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
+use serde_json::Value;
+
+/// Long enough for a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// A directory that goes away, and the paths in it.
+pub struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("sidecore-cli-{}-{number}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Place { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The path as text, for specifications.
+    pub fn at(&self, name: &str) -> String {
+        self.path(name).into_os_string().into_string().unwrap()
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text.replace("DIR", self.dir.to_str().unwrap())).unwrap();
+        path
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
+        command.current_dir(&self.dir).env("SIDECORE_SOCKET", self.path("control.sock"));
+        command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs one command to its end.
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().unwrap()
+    }
+
+    /// Runs one command that must succeed and say nothing on standard error; what it printed.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && errors.is_empty(), "{args:?}: {}: {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs one command that must fail with code 1; what it said.
+    pub fn fails(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// `show TOPIC --json`.
+    pub fn show(&self, topic: &str) -> Value {
+        let value: Value = serde_json::from_str(&self.ok(&["show", topic, "--json"])).unwrap();
+        assert_eq!(value["version"], 1);
+        value
+    }
+
+    /// The names of all ports.
+    pub fn ports(&self) -> Vec<String> {
+        let ports = self.show("ports");
+        let ports = ports["ports"].as_array().unwrap();
+        ports.iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// One port of `show ports --json`.
+    pub fn port(&self, name: &str) -> Value {
+        let ports = self.show("ports");
+        ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).unwrap().clone()
+    }
+
+    /// A daemon that is ready.
+    pub fn daemon(&self, args: &[&str]) -> Daemon {
+        Daemon::start(self.command().arg("run").args(args))
+    }
+
+    /// Sends one HTTP request; the status and the body.
+    pub fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.path("control.sock")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length:");
+        // In one piece: a request that is refused for its head is answered before its body is read.
+        stream.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A daemon; killed if it still runs when this is dropped.
+pub struct Daemon {
+    child: Child,
+    log: Receiver<String>,
+}
+
+impl Daemon {
+    /// Starts it and waits for the line `ready`.
+    pub fn start(command: &mut Command) -> Daemon {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let err = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            for line in err.lines().map_while(Result::ok) {
+                // The test may have ended.
+                let _ = sender.send(line);
+            }
+        });
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let daemon = Daemon { child, log };
+        assert_eq!(line, "ready\n", "{:?}", daemon.log.iter().collect::<Vec<_>>());
+        daemon
+    }
+
+    /// Waits for a line of the log with `text` in it.
+    pub fn await_log(&self, text: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("no line with {text:?}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.child), signal).unwrap();
+    }
+
+    /// Sends `signal` and waits for the end.
+    pub fn end(mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        wait(&mut self.child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both fail if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Waits for a process to end, not for ever.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let fd = pidfd_open(pid(child), PidfdFlags::empty()).unwrap();
+    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(), 1, "it does not end");
+    child.wait().unwrap()
+}
+
+/// Permission bits of a file.
+pub fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}

@@ -1,0 +1,70 @@
+//! Ring ports of the real daemon, used through the client library by this process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use rig::{Place, LIMIT};
+use sidecore_port::{Interest, Port, WaitError};
+
+fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
+    bytes.resize(len, from);
+    bytes
+}
+
+fn pass(from: &mut Port, to: &mut Port, bytes: &[u8]) {
+    assert!(from.tx[0].push(bytes));
+    from.tx[0].sync().unwrap();
+    assert!(to.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
+    assert_eq!(to.rx[0].take().unwrap().bytes(), bytes);
+    to.rx[0].sync().unwrap();
+}
+
+const PORTS: [&str; 4] =
+    ["--port", "a=ring:a,queues=2,slots=64,buf-size=4096,extra-bufs=8", "--port", "b=ring:vale0:b,mode=0600"];
+
+#[test]
+fn programs_meet_on_a_switch_and_outlive_the_daemon() {
+    let place = Place::new();
+    let daemon = place.daemon(&PORTS);
+    let (name_a, name_b) = (place.at("ring/a"), place.at("ring/vale0:b"));
+    let mut a = Port::attach(&name_a).unwrap();
+    let mut b = Port::attach(&name_b).unwrap();
+    let info = a.info();
+    assert_eq!((info.tx_rings, info.tx_slots, info.buf_size, info.extra_bufs), (2, 64, 4096, 8));
+    pass(&mut a, &mut b, &frame(2, 1, 1514));
+    pass(&mut b, &mut a, &frame(1, 2, 60));
+    let port = place.port("a");
+    assert_eq!(port["state"]["peer"], "running", "{port}");
+    assert_eq!(port["counters"]["in_frames"], 1, "{port}");
+    // A daemon that is killed takes its sockets' files with it or not; the next one takes them over.
+    drop(daemon);
+    assert!(matches!(a.wait(Interest::RECEIVE, Some(LIMIT)), Err(WaitError::Gone)));
+    let _daemon = place.daemon(&PORTS);
+    a.reattach().unwrap();
+    b.reattach().unwrap();
+    pass(&mut a, &mut b, &frame(2, 1, 60));
+    // A port that goes ends its program's connection, nothing else.
+    place.ok(&["del", "b"]);
+    assert!(!b.is_attached());
+    assert!(a.is_attached());
+}
+
+#[test]
+fn impossible_rings_are_refused_with_what_is_possible() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    for (port, says) in [
+        ("x=ring:x,buf-size=100", "buf-size=100 is not possible; allowed: multiples of 64 from 64 to 65536"),
+        ("x=ring:x,header=11", "a header of 11 bytes is not possible; allowed: 0, 10, 12"),
+        ("x=ring:.x", "is no ring port's name"),
+        ("x=tap:x,slots=4", "does not apply to kind tap"),
+    ] {
+        let said = place.run(&["add", port]);
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert!(said.contains(says), "{port}: {said}");
+    }
+    assert_eq!(place.ports(), Vec::<String>::new());
+}

@@ -1,0 +1,22 @@
+//! Arbitrary configuration: an error that says something, or a specification that says itself again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::text;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(input) = std::str::from_utf8(data) else { return };
+    match text::from_toml("fuzz.toml", input, KINDS) {
+        Ok(spec) => assert!(toml_again(&spec)),
+        Err(bad) => assert!(!bad.0.is_empty()),
+    }
+    let _ = text::port(input, KINDS);
+    let _ = text::switch(input);
+});
+
+/// What was understood can be written and understood again, to the same meaning.
+fn toml_again(spec: &sidecore_engine::state::Spec) -> bool {
+    let written = toml::to_string(spec).expect("a specification can be written");
+    text::from_toml("again.toml", &written, KINDS).is_ok_and(|again| again == *spec)
+}

@@ -1,0 +1,43 @@
+//! `sidecore-lab`: the lab for people and Makefiles.
+
+use sidecore_lab::{demo, fetch, Accel, Error, Lab, Result};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: sidecore-lab demo                 two VMs and the host exchange traffic (as root)
+       sidecore-lab fetch                download what guests need, if it is not there
+       sidecore-lab accel                print how guests run here: kvm or tcg
+       sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.split_first() {
+        Some((&"demo", [])) => demo::demo(),
+        Some((&"fetch", [])) => fetched(),
+        Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
+        Some((&"shell", rest)) => shell(rest),
+        _ => Err(Error::new(USAGE)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("sidecore-lab: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn fetched() -> Result<()> {
+    let lab = Lab::open()?;
+    let (major, minor) = lab.qemu_version();
+    println!("{}: QEMU {major}.{minor}, guest kernel {}", lab.dir.display(), lab.kernel_version);
+    Ok(())
+}
+
+fn shell(arguments: &[&str]) -> Result<()> {
+    let status = fetch::shell(arguments)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::new(format!("QEMU ended with {status}")))
+}
