@@ -42,7 +42,7 @@ impl Rig {
             let (id, name) = (PortId(index as u16), format!("p{index}"));
             let slot = counters.open_slot(id, &name);
             let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).unwrap());
-            let config = E1000Config { model, mac: mac(index as u8), exitless, pcix: true };
+            let config = E1000Config { exitless, ..E1000Config::new(model, mac(index as u8)) };
             let scheduler = Arc::clone(&cores) as Arc<dyn Scheduler>;
             let device = E1000::new(config, Arc::clone(&port), scheduler).unwrap();
             let endpoint = Endpoint::Listen { path: dir.join(&name), mode: None, owner: (None, None) };

@@ -181,7 +181,10 @@ fn cores_table(answer: &Cores) -> String {
 }
 
 fn queues_table(answer: &Queues) -> String {
-    let mut table = Table::new(&["port", "direction", ">queue", "kind", ">size", "state"]);
+    let moderated = answer.queues.iter().any(|queue| queue.interrupts.is_some());
+    let heads = ["port", "direction", ">queue", "kind", ">size", "state", ">interrupts", ">held back"];
+    let columns = if moderated { heads.len() } else { heads.len() - 2 };
+    let mut table = Table::new(&heads[..columns]);
     for queue in &answer.queues {
         table.row([
             queue.port.clone(),
@@ -190,6 +193,8 @@ fn queues_table(answer: &Queues) -> String {
             queue.kind.clone(),
             queue.size.to_string(),
             queue.state.clone(),
+            queue.interrupts.map_or_else(String::new, |count| count.raised.to_string()),
+            queue.interrupts.map_or_else(String::new, |count| count.held_back.to_string()),
         ]);
     }
     table.text()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{IngressQueue, Port};
 
@@ -77,4 +77,15 @@ pub struct QueueStatus {
     pub kind: &'static str,
     /// `running`, or why it is not.
     pub state: String,
+    /// Its interrupts, where the device moderates them itself.
+    pub interrupts: Option<InterruptCount>,
+}
+
+/// What moderation did since the device came to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptCount {
+    /// Interrupts that were sent.
+    pub raised: u64,
+    /// Events that had to wait for the next one: those that it stood for beside its own among them.
+    pub held_back: u64,
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use attachment::{Attachment, AttachmentStatus, Peer, QueueKey, QueueStatus, Scheduler};
+pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueKey, QueueStatus, Scheduler};
 
 pub use sidecore_abi::counters::DropReason;
 

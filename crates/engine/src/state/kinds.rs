@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::spec::PortSpec;
 use super::values::{Fds, Owner, Role};
@@ -101,14 +102,14 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "fd"],
+        keys: &["mode", "owner", "features-off", "mac", "moderation", "fd"],
         features: || e1000::FEATURES.map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
     },
     Kind {
         name: "e1000e",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "fd"],
+        keys: &["mode", "owner", "features-off", "mac", "moderation", "fd"],
         features: || e1000::FEATURES.map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
     },
@@ -184,12 +185,13 @@ fn start_e1000(
 ) -> Result<Box<dyn Attachment>, String> {
     let is_off =
         |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
-    let config = E1000Config {
-        model,
-        mac: spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0)),
-        exitless: !is_off(e1000::EXITLESS),
-        pcix: !is_off(e1000::PCIX),
-    };
+    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
+    let mut config = E1000Config::new(model, mac);
+    config.exitless = !is_off(e1000::EXITLESS);
+    config.pcix = !is_off(e1000::PCIX);
+    if let Some(gap) = spec.moderation {
+        config.moderation = Duration::from_micros(gap.get().into());
+    }
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
     let started = VfioUser::start(endpoint(spec)?, Arc::clone(port), Box::new(device));
     Ok(Box::new(started.map_err(|e| e.to_string())?))

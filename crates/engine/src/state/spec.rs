@@ -133,6 +133,9 @@ pub struct PortSpec {
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<Number<0, 12>>,
+    /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moderation: Option<Number<0, 1000>>,
     /// Open descriptors of the daemon to use instead of opening the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<Fds>,
@@ -143,7 +146,7 @@ pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 12] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 13] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -156,6 +159,7 @@ impl PortSpec {
             ("buf-size", self.buf_size.is_some()),
             ("extra-bufs", self.extra_bufs.is_some()),
             ("header", self.header.is_some()),
+            ("moderation", self.moderation.is_some()),
             ("fd", self.fd.is_some()),
         ]
     }

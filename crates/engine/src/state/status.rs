@@ -10,6 +10,7 @@ use super::engine::{Engine, Live};
 use super::fabric::Address;
 use crate::core::CoreStatus;
 use crate::observe::Totals;
+pub use crate::port::InterruptCount;
 use crate::port::Peer;
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
@@ -168,6 +169,9 @@ pub struct QueueView {
     pub kind: String,
     /// `running`, or why it is not.
     pub state: String,
+    /// Its interrupts, where the device moderates them itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupts: Option<InterruptCount>,
 }
 
 /// Answer to `show drops`.
@@ -237,6 +241,7 @@ impl Engine {
                 size: queue.size,
                 kind: queue.kind.to_owned(),
                 state: queue.state,
+                interrupts: queue.interrupts,
             }));
         }
         Queues { version: VERSION, queues }

@@ -234,7 +234,14 @@ impl PciDevice for Scratch {
 
     fn queues(&self) -> Vec<QueueStatus> {
         let state = if self.queue.is_some() { "running" } else { "stopped" }.to_owned();
-        vec![QueueStatus { index: 0, direction: "ingress", size: 1, kind: "scratch", state }]
+        vec![QueueStatus {
+            index: 0,
+            direction: "ingress",
+            size: 1,
+            kind: "scratch",
+            state,
+            interrupts: None,
+        }]
     }
 
     fn features(&self) -> Vec<String> {

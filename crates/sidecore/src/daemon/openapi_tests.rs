@@ -94,7 +94,8 @@ fn every_field_is_described_and_no_other() {
     // No kind knows every key.
     let ring = text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,header=10", KINDS).unwrap();
     let PortSpec { slots, buf_size, extra_bufs, header, .. } = ring;
-    let port = PortSpec { wire: Some(s()), slots, buf_size, extra_bufs, header, ..port.unwrap() };
+    let moderation = text::port("p=e1000:/p,moderation=0", KINDS).unwrap().moderation;
+    let port = PortSpec { wire: Some(s()), slots, buf_size, extra_bufs, header, moderation, ..port.unwrap() };
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::switch("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
@@ -172,8 +173,18 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "CoreStatus", &core, &CoreStatus { cpu: None, ..core.clone() });
     let cores = Cores { version: VERSION, cores: vec![core] };
     compare(seen, "Cores", &cores, &cores);
-    let queue = QueueView { port: s(), direction: s(), index: 0, size: 0, kind: s(), state: s() };
-    compare(seen, "QueueView", &queue, &queue);
+    let interrupts = InterruptCount::default();
+    compare(seen, "InterruptCount", &interrupts, &interrupts);
+    let queue = QueueView {
+        port: s(),
+        direction: s(),
+        index: 0,
+        size: 0,
+        kind: s(),
+        state: s(),
+        interrupts: Some(interrupts),
+    };
+    compare(seen, "QueueView", &queue, &QueueView { interrupts: None, ..queue.clone() });
     let queues = Queues { version: VERSION, queues: vec![queue] };
     compare(seen, "Queues", &queues, &queues);
     let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };

@@ -18,7 +18,7 @@ const PENDING: u64 = 0x2000;
 const IO_ADDRESS: u64 = 0;
 const IO_DATA: u64 = 4;
 /// Unit of the 82574's clock: 25 MHz (82574 §10.2.9).
-const CLOCK_NS: u128 = 40;
+const CLOCK_NS: u64 = 40;
 
 impl E1000 {
     pub(super) fn read_region(&mut self, region: usize, offset: u64, data: &mut [u8]) {
@@ -122,8 +122,8 @@ impl E1000 {
     /// The 82574's clock: so many units for every so many ticks (82574 §10.2.9, TIMINCA).
     fn system_time(&self, offset: u32) -> u32 {
         let increment = self.shared.regs.increment();
-        let ticks = self.shared.irq.age().as_nanos() / CLOCK_NS / u128::from(increment >> 24).max(1);
-        let time = ticks * u128::from(increment & 0xff_ffff);
+        let ticks = self.shared.irq.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
+        let time = ticks.wrapping_mul(u64::from(increment & 0xff_ffff));
         #[expect(clippy::cast_possible_truncation, reason = "the halves of a clock that wraps")]
         if offset == regs::SYSTIML {
             time as u32

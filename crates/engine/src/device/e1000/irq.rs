@@ -11,11 +11,12 @@
 //! one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
 //!
 //! *Moderation.* Each message, and the pin, has a gate: interrupts may come `gap` apart, but a gate that was
-//! quiet lets the next [`BURST`] through at once, so that a single ping waits for nothing. The gap is the
-//! driver's (ITR, EITR), at least our own floor, which grows while interrupts keep having to wait. RDTR, RADV,
-//! TIDV and TADV delay causes before they are set, for pin and MSI, as on silicon.
+//! quiet lets the next [`BURST`] through at once, so that a single ping waits for nothing: neither for its own
+//! gap nor for the one that the completion of its request began. The gap is the driver's (ITR, EITR), at least
+//! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
+//! and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
-//! *Time.* Nothing here has a timer. What waits is written down as one deadline, which the transmit queue
+//! *Time.* Nothing here has a timer, and tests turn the clock by hand. What waits is written down as one deadline, which the transmit queue
 //! compares with the clock whenever it is polled, and which bounds the nap of its I/O core.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,11 +32,12 @@ use super::regs::{
 };
 use super::Model;
 use crate::device::pci::{Interrupts, Mode};
+use crate::port::InterruptCount;
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
-/// Smallest gap between two interrupts, in nanoseconds …
-const FLOOR: u64 = 8_000;
+/// Smallest gap between two interrupts, if the operator does not say otherwise …
+pub(super) const FLOOR: Duration = Duration::from_micros(8);
 /// … doubled this many times at most, once for every so many interrupts in a row that had to wait.
 const FLOOR_SHIFTS: u32 = 2;
 const FLOOR_GROWS_AFTER: u32 = 16;
@@ -55,21 +57,21 @@ struct Gate {
     /// Interrupts in a row that had to wait.
     waited: u32,
     waiting: bool,
+    passed: InterruptCount,
 }
 
 impl Gate {
-    fn gap(&self, driver: u64) -> u64 {
-        driver.max(FLOOR << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS))
-    }
-
-    /// Passes the gate, or tells when it opens.
-    fn pass(&mut self, now: u64, driver: u64) -> Result<(), u64> {
-        let gap = self.gap(driver);
+    /// Passes the gate, or tells when it opens. `driver` and `floor` are gaps in nanoseconds; `news`: something
+    /// has happened since the last try.
+    fn pass(&mut self, now: u64, driver: u64, floor: u64, news: bool) -> Result<(), u64> {
+        let gap = driver.max(floor << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS));
         let opens = self.even.saturating_sub((BURST - 1) * gap);
         if now < opens {
             self.waiting = true;
+            self.passed.held_back += u64::from(news);
             return Err(opens);
         }
+        self.passed.raised += 1;
         self.waited = if self.waiting { self.waited.saturating_add(1) } else { 0 };
         self.waiting = false;
         self.even = self.even.max(now) + gap;
@@ -149,38 +151,61 @@ impl State {
     }
 }
 
+/// Nanoseconds since the device came to be.
+enum Clock {
+    System(Instant),
+    /// Stands until somebody turns it.
+    #[cfg(test)]
+    Manual(AtomicU64),
+}
+
 /// A device's interrupts.
 pub(super) struct Irq {
     model: Model,
     pub(super) interrupts: Arc<Interrupts>,
     state: Mutex<State>,
     deadline: AtomicU64,
-    epoch: Instant,
+    clock: Clock,
+    /// The operator's gap.
+    floor: u64,
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
 }
 
 impl Irq {
-    pub(super) fn new(model: Model, interrupts: Arc<Interrupts>) -> std::io::Result<Irq> {
+    pub(super) fn new(model: Model, interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
         Ok(Irq {
             model,
             interrupts,
             state: Mutex::new(State::new()),
             deadline: AtomicU64::new(NEVER),
-            epoch: Instant::now(),
+            clock: Clock::System(Instant::now()),
+            floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// How long the device has been there.
-    pub(super) fn age(&self) -> Duration {
-        self.epoch.elapsed()
+    /// Nanoseconds since the device came to be.
+    pub(super) fn now(&self) -> u64 {
+        match &self.clock {
+            Clock::System(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(NEVER - 1),
+            #[cfg(test)]
+            Clock::Manual(now) => now.load(Ordering::Relaxed),
+        }
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.age().as_nanos()).unwrap_or(NEVER - 1)
+    /// What was let through and what was not on the way of `cause`, a queue's, or by the pin.
+    pub(super) fn passed(&self, cause: u32) -> InterruptCount {
+        let state = self.lock();
+        let mut vectors = 0..VECTORS;
+        let vector = if self.by_queue() {
+            vectors.find(|v| routed(state.words.ivar, *v) & cause != 0)
+        } else {
+            Some(0)
+        };
+        vector.map_or_else(InterruptCount::default, |vector| state.gates[vector].passed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -218,11 +243,11 @@ impl Irq {
                 _ => state.set(delayable),
             }
         }
-        self.settle(&mut state, now)
+        self.settle(&mut state, now, true)
     }
 
-    /// Sends what may be sent now and notes when to look again.
-    fn settle(&self, state: &mut State, now: u64) -> u64 {
+    /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
+    fn settle(&self, state: &mut State, now: u64, news: bool) -> u64 {
         let mut next = NEVER;
         let mut sent = 0;
         let by_queue = self.by_queue();
@@ -238,9 +263,9 @@ impl Irq {
         }
         next = next.min(state.receive.due()).min(state.transmit.due());
         if by_queue {
-            sent += self.messages(state, now, &mut next);
+            sent += self.messages(state, now, news, &mut next);
         } else {
-            sent += self.pin(state, now, &mut next);
+            sent += self.pin(state, now, news, &mut next);
         }
         let earlier = next < self.deadline.swap(next, Ordering::AcqRel);
         if earlier {
@@ -253,7 +278,7 @@ impl Irq {
         sent
     }
 
-    fn pin(&self, state: &mut State, now: u64, next: &mut u64) -> u64 {
+    fn pin(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
         let pending = state.words.icr & state.words.ims != 0;
         if !pending {
             if state.level {
@@ -265,7 +290,8 @@ impl Irq {
         if state.level {
             return 0;
         }
-        match state.gates[0].pass(now, u64::from(state.words.itr & 0xffff) * ITR_UNIT) {
+        let gap = u64::from(state.words.itr & 0xffff) * ITR_UNIT;
+        match state.gates[0].pass(now, gap, self.floor, news) {
             Err(opens) => {
                 *next = opens.min(*next);
                 0
@@ -282,7 +308,7 @@ impl Irq {
         }
     }
 
-    fn messages(&self, state: &mut State, now: u64, next: &mut u64) -> u64 {
+    fn messages(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
         if state.unsent & state.words.ims & OTHER_CAUSES != 0 {
             state.unsent &= !OTHER_CAUSES;
             state.set(OTHER);
@@ -297,12 +323,12 @@ impl Irq {
         let ready = waiting & !state.held;
         let mut sent = 0;
         for vector in 0..VECTORS {
-            let causes = ready & self.routed(state.words.ivar, vector);
+            let causes = ready & routed(state.words.ivar, vector);
             if causes == 0 {
                 continue;
             }
             let gap = u64::from(state.words.eitr[vector] & 0xffff) * ITR_UNIT;
-            match state.gates[vector].pass(now, gap) {
+            match state.gates[vector].pass(now, gap, self.floor, news) {
                 Err(opens) => *next = opens.min(*next),
                 Ok(()) => {
                     #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
@@ -332,16 +358,6 @@ impl Irq {
         }
     }
 
-    /// The causes that `ivar` sends to message `vector` (82574 §10.2.4.9).
-    fn routed(&self, ivar: u32, vector: usize) -> u32 {
-        let fields = [(RXQ0, 0), (RXQ1, 4), (TXQ0, 8), (TXQ1, 12), (OTHER, 16)];
-        let here = |shift: u32| {
-            let field = ivar >> shift & 0xf;
-            field & 8 != 0 && (field & 7) as usize == vector
-        };
-        fields.iter().filter(|(_, shift)| here(*shift)).fold(0, |all, (cause, _)| all | cause)
-    }
-
     /// Sends what has become due. Cheap when nothing has.
     #[inline]
     pub(super) fn poll(&self) -> u64 {
@@ -350,7 +366,7 @@ impl Irq {
             return 0;
         }
         let mut state = self.lock();
-        self.settle(&mut state, self.now())
+        self.settle(&mut state, self.now(), false)
     }
 
     /// How long until something becomes due.
@@ -410,7 +426,7 @@ impl Irq {
                     words.icr = 0;
                     state.unsent = 0;
                 }
-                self.settle(&mut state, self.now());
+                self.settle(&mut state, self.now(), false);
                 value
             }
             regs::ICS => words.icr,
@@ -458,7 +474,7 @@ impl Irq {
                 }
             }
         }
-        self.settle(&mut state, self.now())
+        self.settle(&mut state, self.now(), false)
     }
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.
@@ -467,6 +483,19 @@ impl Irq {
         let gates = state.gates;
         *state = State { gates, ..State::new() };
         self.interrupts.set_level(false);
-        self.settle(&mut state, self.now());
+        self.settle(&mut state, self.now(), false);
     }
 }
+
+/// The causes that `ivar` sends to message `vector` (82574 §10.2.4.9).
+fn routed(ivar: u32, vector: usize) -> u32 {
+    let fields = [(RXQ0, 0), (RXQ1, 4), (TXQ0, 8), (TXQ1, 12), (OTHER, 16)];
+    let here = |shift: u32| {
+        let field = ivar >> shift & 0xf;
+        field & 8 != 0 && (field & 7) as usize == vector
+    };
+    fields.iter().filter(|(_, shift)| here(*shift)).fold(0, |all, (cause, _)| all | cause)
+}
+
+#[cfg(test)]
+mod tests;

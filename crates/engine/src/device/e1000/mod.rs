@@ -39,6 +39,7 @@ mod tx;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::eeprom::Eeprom;
 use self::irq::Irq;
@@ -107,6 +108,15 @@ pub struct E1000Config {
     pub exitless: bool,
     /// [`PCIX`].
     pub pcix: bool,
+    /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
+    pub moderation: Duration,
+}
+
+impl E1000Config {
+    /// Part `model` with address `mac` and everything on.
+    pub fn new(model: Model, mac: Mac) -> E1000Config {
+        E1000Config { model, mac, exitless: true, pcix: true, moderation: irq::FLOOR }
+    }
 }
 
 /// What the I/O cores and the conversation share.
@@ -189,7 +199,7 @@ impl E1000 {
             model,
             port,
             regs: Registers::new()?,
-            irq: Irq::new(model, interrupts)?,
+            irq: Irq::new(model, interrupts, settings.moderation)?,
             stats: Stats::new(),
             bad_tails: AtomicU64::new(0),
             received: AtomicBool::new(false),
@@ -441,12 +451,19 @@ impl PciDevice for E1000 {
     }
 
     fn queues(&self) -> Vec<QueueStatus> {
+        let irq = &self.shared.irq;
+        // The pin is both queues': it stands with the one that receives.
+        let interrupts = |at| match at {
+            regs::RX_RING => Some(irq.passed(regs::RXQ0)),
+            _ => irq.by_queue().then(|| irq.passed(regs::TXQ0)),
+        };
         let queue = |at, direction, on| QueueStatus {
             index: 0,
             direction,
             size: Ring::length(&self.shared.regs, at),
             kind: self.doorbells(at),
             state: if on { "running".to_owned() } else { self.why_off(at) },
+            interrupts: interrupts(at),
         };
         let receiving = matches!(self.rx, Place::At(()));
         vec![

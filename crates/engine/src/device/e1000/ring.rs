@@ -7,6 +7,8 @@
 //!   re-programs the receive ring of a running 82574);
 //! * when there is work and base or length are not those that we know.
 //!
+//! Never in the middle of a batch: places that have been counted would mean other memory.
+//!
 //! A length of zero, an empty ring and a tail beyond the end are all "nothing to do"; the last is counted.
 //! A ring that has work but lies outside of guest memory is a fault.
 
@@ -78,7 +80,29 @@ impl Ring {
             self.table = Words::new(&piece).ok_or(Fault::AddressOutOfRange)?;
             self.size = len / 16;
         }
-        Ok(if tail > self.head { tail - self.head } else { tail + self.size - self.head })
+        Ok(self.ahead(tail))
+    }
+
+    /// The same in the middle of a batch: more than `avail` if the driver has filled in some meanwhile. The ring
+    /// is not latched again, whatever its registers say now: places that the batch has counted stay what they are.
+    #[inline]
+    pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
+        let tail = regs.acquire(self.at + TAIL) & 0xffff;
+        if tail < self.size {
+            self.ahead(tail).max(avail)
+        } else {
+            avail
+        }
+    }
+
+    /// Descriptors from the head to `tail`, both below `size`.
+    #[inline]
+    fn ahead(&self, tail: u32) -> u32 {
+        if tail >= self.head {
+            tail - self.head
+        } else {
+            tail + self.size - self.head
+        }
     }
 
     /// The descriptor `ahead` places behind `head`.
@@ -128,5 +152,35 @@ impl Ring {
     /// Descriptors that the driver has set up, for `show`.
     pub(super) fn length(regs: &Registers, at: u32) -> u32 {
         (regs.get(at + LEN) & LEN_MASK) / 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::e1000::regs;
+    use crate::mem::RegionSpec;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    #[test]
+    fn a_ring_is_not_latched_in_the_middle_of_a_batch() {
+        let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 0x1000).unwrap();
+        let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
+        let (regs, bad) = (Registers::new().unwrap(), AtomicU64::new(0));
+        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()));
+        let set = |register, value| regs.set(regs::RX_RING + register, value);
+        set(LEN, 16 * 16);
+        set(TAIL, 3);
+        assert_eq!(ring.poll(&regs, &bad), Ok(3));
+        set(TAIL, 7);
+        assert_eq!(ring.more(&regs, 3), 7);
+        // A shorter tail takes nothing back, and one beyond the ring, or another ring, is looked at later.
+        for (register, value) in [(TAIL, 2), (TAIL, 16), (LEN, 0), (BAL, 0x800), (HEAD, 9)] {
+            set(register, value);
+            assert_eq!((ring.more(&regs, 7), ring.size, ring.head), (7, 16, 0));
+        }
+        assert_eq!(ring.poll(&regs, &bad), Ok(0));
+        assert_eq!(ring.size, 0);
     }
 }

@@ -282,7 +282,7 @@ impl EgressQueue for RxRing {
             let mut result = self.fill(&layout, &mut source, (used, avail), facts, need);
             if matches!(result, Err(Shortage::Ring)) {
                 // The guest may have refilled the ring meanwhile.
-                avail = self.avail().max(avail);
+                avail = self.ring.more(regs, avail);
                 result = self.fill(&layout, &mut source, (used, avail), facts, need);
             }
             match result {

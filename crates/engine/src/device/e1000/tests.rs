@@ -68,7 +68,7 @@ fn rig(model: Model) -> Rig {
     let port =
         Arc::new(Port::new(PortId(0), "nic", counters.open_slot(PortId(0), "nic"), DEFAULT_MTU).unwrap());
     let desk = Arc::new(Desk::default());
-    let settings = E1000Config { model, mac: MAC, exitless: true, pcix: false };
+    let settings = E1000Config { pcix: false, ..E1000Config::new(model, MAC) };
     let mut device =
         E1000::new(settings, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
     let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();

@@ -252,6 +252,7 @@ impl Attachment for Tap {
                     size: 0,
                     kind: "tap",
                     state: state.clone(),
+                    interrupts: None,
                 })
                 .collect(),
         }

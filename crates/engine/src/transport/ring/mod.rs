@@ -158,7 +158,14 @@ impl Attachment for RingPort {
         let mut queues = Vec::new();
         for (index, (ingress, egress)) in state.rings.iter().enumerate() {
             for (direction, size, stats) in [("ingress", tx_slots, ingress), ("egress", rx_slots, egress)] {
-                queues.push(QueueStatus { index, direction, size, kind: "ring", state: stats.describe() });
+                queues.push(QueueStatus {
+                    index,
+                    direction,
+                    size,
+                    kind: "ring",
+                    state: stats.describe(),
+                    interrupts: None,
+                });
             }
         }
         let features = match self.inner.traits.header() {

@@ -312,6 +312,7 @@ impl<D: VirtioDevice> Backend<D> {
                 size: ring.size.map_or(0, u32::from),
                 kind: if packed { "packed" } else { "split" },
                 state: state.map_or_else(|| ring.refused.clone().unwrap_or_default(), str::to_owned),
+                interrupts: None,
             }
         });
         AttachmentStatus {

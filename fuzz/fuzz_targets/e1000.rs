@@ -1,0 +1,308 @@
+//! A driver that does anything to an e1000 or e1000e: registers in any order by traps and by the mapped pages,
+//! descriptors and buffers rewritten at any time, memory taken away and given back, resets, link changes.
+//! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
+#![no_main]
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
+use sidecore_engine::device::pci::{self, Index, PciDevice};
+use sidecore_engine::frame::Batch;
+use sidecore_engine::mem::{GuestMap, RegionSpec, SharedPages};
+use sidecore_engine::port::{IngressQueue, Outcome, Port, QueueKey, Scheduler, Tally};
+use sidecore_engine::wire::{Mac, Offload};
+use sidecore_fuzz::{port, Guest, GPA, MEMORY};
+
+/// Registers that do something, so that a byte chooses one of them.
+const REGISTERS: [u32; 44] = [
+    regs::CTRL,
+    regs::STATUS,
+    regs::EECD,
+    regs::EERD,
+    regs::MDIC,
+    regs::CTRL_EXT,
+    regs::VET,
+    regs::ICR,
+    regs::ITR,
+    regs::ICS,
+    regs::IMS,
+    regs::IMC,
+    regs::EIAC,
+    regs::IAM,
+    regs::IVAR,
+    regs::EITR0,
+    regs::EITR0 + 4,
+    regs::RCTL,
+    regs::TCTL,
+    regs::RXCSUM,
+    regs::RFCTL,
+    regs::MTA,
+    regs::RA,
+    regs::RA + 4,
+    regs::VFTA,
+    regs::PSRCTL,
+    0x4010,
+    0x4088,
+    regs::SYSTIML,
+    regs::TIMINCA,
+    0x2820,
+    0x282c,
+    0x3820,
+    0x382c,
+    0x2800,
+    0x2804,
+    0x2808,
+    0x2810,
+    0x2818,
+    0x3800,
+    0x3804,
+    0x3808,
+    0x3810,
+    0x3818,
+];
+/// Where the presets put the rings, in guest memory.
+const TX: u64 = 0x1000;
+const RX: u64 = 0x2000;
+const BUFFERS: u64 = 0x4000;
+/// Descriptors of a preset ring.
+const RING: u32 = 16;
+
+/// Holds the queue that a core would have.
+#[derive(Default)]
+struct Desk {
+    queues: Mutex<(u64, HashMap<u64, Box<dyn IngressQueue>>)>,
+}
+
+impl Scheduler for Desk {
+    fn serve(&self, _: &Arc<Port>, mut queue: Box<dyn IngressQueue>) -> QueueKey {
+        let mut desk = self.queues.lock().unwrap();
+        desk.0 += 1;
+        let key = desk.0;
+        queue.want_kicks(false);
+        desk.1.insert(key, queue);
+        QueueKey(key)
+    }
+
+    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>> {
+        self.queues.lock().unwrap().1.remove(&key.0)
+    }
+}
+
+struct World {
+    guest: Guest,
+    /// The same memory in two parts that are adjacent, and only its first half.
+    maps: [Arc<GuestMap>; 4],
+    batch: Batch,
+}
+
+impl World {
+    fn new() -> World {
+        let guest = Guest::new();
+        let part = |at: u64, size: u64| RegionSpec {
+            gpa: GPA + at,
+            size,
+            user_addr: GPA + at,
+            offset: at,
+            file: guest.fd(),
+        };
+        let half = MEMORY / 2;
+        let map = |parts: &[RegionSpec]| Arc::new(GuestMap::new(parts).unwrap());
+        let maps = [
+            Arc::clone(&guest.map),
+            map(&[part(0, half), part(half, half)]),
+            map(&[part(0, half)]),
+            map(&[]),
+        ];
+        World { guest, maps, batch: Batch::new() }
+    }
+}
+
+thread_local! {
+    static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World::new());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [flags, data @ ..] = data else { return };
+    WORLD.with_borrow_mut(|world| Run::new(world, *flags).run(data));
+});
+
+struct Run<'a> {
+    world: &'a mut World,
+    device: E1000,
+    port: Arc<Port>,
+    desk: Arc<Desk>,
+    pages: Arc<SharedPages>,
+}
+
+fn anonymous_port() -> Arc<Port> {
+    // One for all runs: its counters file is mapped only once.
+    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
+    Arc::clone(PORT.get_or_init(port))
+}
+
+impl Run<'_> {
+    fn new(world: &mut World, flags: u8) -> Run<'_> {
+        let model = if flags & 1 == 0 { Model::E1000 } else { Model::E1000e };
+        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        port.fault.clear();
+        world.guest.write(0, &[0; MEMORY as usize]);
+        let mut config = E1000Config::new(model, Mac([2, 0, 0, 0, 0, 1]));
+        config.pcix = flags & 2 != 0;
+        let mut device =
+            E1000::new(config, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
+        let pages = device.regions()[0].as_ref().unwrap().shared.as_ref().unwrap().pages.clone();
+        if flags & 4 != 0 {
+            for (index, number) in [(Index::Intx, 0), (Index::Msi, 0), (Index::Msix, 0), (Index::Msix, 1)] {
+                let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+                device.interrupts().set_trigger(index, number, Some(event));
+            }
+        }
+        device.dma_changed(Arc::clone(&world.maps[0]));
+        Run { world, device, port, desk, pages }
+    }
+
+    fn run(mut self, mut data: &[u8]) {
+        while let Some(([what, a, b, c, d, e], rest)) = data.split_first_chunk::<6>() {
+            data = rest;
+            let register = if a & 0x80 == 0 {
+                REGISTERS[usize::from(*a) % REGISTERS.len()]
+            } else {
+                u32::from_le_bytes([*a & 0x7f, *b, 0, 0]) << 2 & 0x1_fffc
+            };
+            let value = u32::from_le_bytes([*b, *c, *d, *e]);
+            match what % 16 {
+                0 | 1 => self.device.write(0, u64::from(register), &value.to_le_bytes()),
+                2 => self.device.read(0, u64::from(register), &mut [0; 4]),
+                3 | 4 => {
+                    if let Some(word) = self.pages.word((register & 0x3ffc) as usize) {
+                        word.store(value, Ordering::Release);
+                    }
+                }
+                5 => self.device.write(usize::from(*a % 6), u64::from(*b), &value.to_le_bytes()),
+                6 => pci::write_config(&mut self.device, u64::from(*a), &[*b, *c]),
+                7 => {
+                    // A descriptor or anything else: so many bytes of what follows.
+                    let bytes = &data[..usize::from(*c).min(data.len())];
+                    data = &data[bytes.len()..];
+                    self.world.guest.write(u64::from(u16::from_le_bytes([*a, *b])), bytes);
+                }
+                8 => self.describe(*a, [*b, *c, *d, *e]),
+                9 | 10 => self.poll(),
+                11 => self.send(*a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
+                12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
+                13 => self.device.set_link(a & 1 != 0),
+                14 => self.bring_up(),
+                _ if *a == 0 => pci::reset(&mut self.device),
+                _ => drop((self.device.queues(), self.device.features())),
+            }
+            // As the conversation does.
+            if self.port.fault.get().is_some() {
+                self.device.faulted(self.port.fault.get().unwrap());
+                assert!(self.port.egress(0).unwrap().is_none(), "a stopped device still receives");
+            }
+        }
+        self.device.detached();
+        assert!(self.desk.queues.lock().unwrap().1.is_empty(), "a queue stayed behind");
+    }
+
+    /// What a driver does, so that the fuzzer need not find it out.
+    fn bring_up(&mut self) {
+        pci::write_config(&mut self.device, 4, &[0b111, 0]);
+        for (at, base) in [(regs::TX_RING, TX), (regs::RX_RING, RX)] {
+            let words = [(0, (GPA + base) as u32), (4, 0), (8, RING * 16), (0x10, 0), (0x18, 0)];
+            for (offset, value) in words {
+                self.pages.word((at + offset) as usize).unwrap().store(value, Ordering::Release);
+            }
+        }
+        for n in 0..RING {
+            self.world
+                .guest
+                .write(RX + 16 * u64::from(n), &(GPA + BUFFERS + 0x800 * u64::from(n)).to_le_bytes());
+        }
+        for (register, value) in [
+            (regs::TCTL, regs::TCTL_EN | regs::TCTL_PSP),
+            (regs::RCTL, regs::RCTL_EN | regs::RCTL_UPE | regs::RCTL_MPE | regs::RCTL_BAM),
+            (regs::IMS, u32::MAX),
+        ] {
+            let before = if register == regs::RCTL { self.rctl() } else { 0 };
+            self.device.write(0, u64::from(register), &(value | before).to_le_bytes());
+        }
+        self.pages.word((regs::RX_RING + 0x18) as usize).unwrap().store(RING - 1, Ordering::Release);
+    }
+
+    fn rctl(&mut self) -> u32 {
+        let mut bytes = [0; 4];
+        self.device.read(0, u64::from(regs::RCTL), &mut bytes);
+        // What was chosen of sizes and formats stays.
+        u32::from_le_bytes(bytes) & 0x0203_0c00
+    }
+
+    /// A transmit descriptor at the preset ring's place, plausible but for what the bytes change; the tail
+    /// behind it.
+    fn describe(&mut self, place: u8, [command, option, low, high]: [u8; 4]) {
+        let place = u32::from(place) % RING;
+        let word = u64::from(u16::from_le_bytes([low, high]) & 0x3fff)
+            | u64::from(command & 0x30) << 16
+            | u64::from(command & 0xcf) << 24
+            | u64::from(option) << 40;
+        let word = if command & 0x10 != 0 { word | 1 << 29 | 1 << 20 } else { word };
+        let at = TX + 16 * u64::from(place);
+        self.world.guest.write(at, &(GPA + BUFFERS + 0x400 * u64::from(option)).to_le_bytes());
+        self.world.guest.write(at + 8, &word.to_le_bytes());
+        self.pages
+            .word((regs::TX_RING + 0x18) as usize)
+            .unwrap()
+            .store((place + 1) % RING, Ordering::Release);
+    }
+
+    fn poll(&mut self) {
+        let mut desk = self.desk.queues.lock().unwrap();
+        let batch = &mut self.world.batch;
+        for queue in desk.1.values_mut() {
+            batch.clear();
+            let mut tally = Tally::default();
+            queue.fetch(batch, &mut tally);
+            for frame in batch.frames() {
+                let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
+                assert_eq!(frame.head_len() + body, frame.len as usize);
+                batch.body(frame).iter().for_each(|piece| {
+                    piece.read(&mut [0; 64]);
+                });
+            }
+            let drops: u32 = tally.drops.counts().iter().sum();
+            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
+            queue.release(&mut tally);
+            queue.want_kicks(true);
+            let _ = queue.longest_sleep();
+            queue.want_kicks(false);
+        }
+    }
+
+    fn send(&mut self, count: u8, len: u16, group: u8) {
+        let count = u16::from(count % 40);
+        let batch = &mut self.world.batch;
+        batch.clear();
+        for _ in 0..count {
+            let (frame, pieces) = batch.next_frame().unwrap();
+            frame.head = [group; 64];
+            frame.len = u32::from(len).max(14);
+            (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
+            // The body is the guest's own memory: also the case of a frame that overlaps its receiver's buffer.
+            let body = frame.len.saturating_sub(64);
+            let piece = self.world.guest.map.translate(GPA + BUFFERS, body.max(1), &mut 0).unwrap();
+            assert!(pieces.push(piece.first(body as usize)));
+            batch.commit();
+        }
+        let picks: Vec<u16> = (0..count).collect();
+        let mut outcome = Outcome::new();
+        if let Some(queue) = &mut *self.port.egress(0).unwrap() {
+            queue.send(batch, &picks, &mut outcome);
+            let drops: u32 = outcome.drops.counts().iter().sum();
+            assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
+        }
+    }
+}
