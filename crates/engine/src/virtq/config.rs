@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
+use super::journal::Journal;
 use crate::mem::{GuestMap, Piece};
 
 /// Where a ring stands. What GET_VRING_BASE returns and SET_VRING_BASE sets.
@@ -47,14 +48,6 @@ impl Notifier {
     }
 }
 
-/// Keeps a ring's position where it outlives the daemon: the vhost-user inflight region.
-pub trait Journal: Send {
-    /// Called before a batch of used descriptors is published, with the position before and after it.
-    fn will_publish(&mut self, before: Position, after: Position);
-    /// Called after it has been published.
-    fn published(&mut self, after: Position);
-}
-
 /// Learns which guest pages the device writes: vhost's dirty log.
 pub trait WriteLog: Send + Sync {
     /// `len` bytes at guest address `gpa` were written. Called after the data and before the completion
@@ -84,8 +77,8 @@ pub struct RingConfig {
     pub notifier: Arc<Notifier>,
     /// Present while pages are logged (migration).
     pub log: Option<Arc<dyn WriteLog>>,
-    /// Present if the position must survive us.
-    pub journal: Option<Box<dyn Journal>>,
+    /// Present if a packed ring must survive us.
+    pub journal: Option<Journal>,
 }
 
 /// Why a ring cannot run as configured.

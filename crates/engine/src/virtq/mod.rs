@@ -6,12 +6,14 @@
 //! what only an attacker does has its own [`Fault`](crate::fault::Fault).
 
 mod config;
+mod journal;
 mod memory;
 mod packed;
 mod raw;
 mod split;
 
-pub use config::{Journal, Notifier, Position, RingConfig, RingConfigError, WriteLog};
+pub use config::{Notifier, Position, RingConfig, RingConfigError, WriteLog};
+pub use journal::Journal;
 pub use memory::{Access, Chain};
 
 use self::memory::Memory;

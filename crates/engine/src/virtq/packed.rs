@@ -6,8 +6,8 @@
 //! available and the next used position are the same, `pos`.
 //!
 //! A batch is published all or nothing: every used descriptor but the first is written, then the first
-//! one's flags with release order. A driver looks at them in ring order, so it sees none or all; and a
-//! daemon that was killed in between can tell from that one descriptor which it was (`Journal`).
+//! one's flags with release order. A driver looks at them in ring order, so it sees none or all. What a
+//! daemon that is killed in between leaves is put right by the next one (`journal.rs`).
 //!
 //! The `unsafe` invariant is that of `raw.rs`.
 
@@ -19,32 +19,34 @@ use sidecore_abi::virtio::{
     PACKED_F_AVAIL, PACKED_F_USED,
 };
 
+use super::journal::{Journal, Used};
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
 use super::raw::{Raw, RawDesc};
-use super::{Journal, Notifier, Position, RingConfig};
+use super::{Notifier, Position, RingConfig};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Pieces};
+use crate::mem::{prefetch_read, Piece, Pieces};
 
 const FLAGS: usize = 14;
 
 /// A place in the ring with the wrap counter that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    index: u16,
-    wrap: bool,
+pub(super) struct Place {
+    pub(super) index: u16,
+    pub(super) wrap: bool,
 }
 
 impl Place {
-    fn from_bits(bits: u16) -> Place {
+    pub(super) fn from_bits(bits: u16) -> Place {
         Place { index: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
     }
 
-    fn bits(self) -> u16 {
+    pub(super) fn bits(self) -> u16 {
         self.index | (u16::from(self.wrap) << 15)
     }
 
+    /// `by` is at most `size`.
     #[inline]
-    fn advance(&mut self, by: u16, size: u16) {
+    pub(super) fn advance(&mut self, by: u16, size: u16) {
         self.index += by;
         if self.index >= size {
             self.index -= size;
@@ -53,12 +55,59 @@ impl Place {
     }
 }
 
+/// The descriptors, and how a batch of them is given back.
+pub(super) struct Ring {
+    desc: Raw,
+    size: u16,
+}
+
+impl Ring {
+    /// `desc` holds `size` descriptors, is aligned, and its map outlives the ring.
+    pub(super) fn new(desc: &Piece, size: u16) -> Ring {
+        Ring { desc: Raw::new(desc), size }
+    }
+
+    #[inline]
+    pub(super) fn is_available(&self, at: Place) -> bool {
+        let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
+        let avail = flags & PACKED_F_AVAIL != 0;
+        let used = flags & PACKED_F_USED != 0;
+        avail == at.wrap && used != at.wrap
+    }
+
+    /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
+    /// all of it. `wrote` is told the offset of each descriptor before it is visible.
+    #[inline]
+    pub(super) fn publish(&self, first: Place, batch: impl Iterator<Item = Used>, wrote: impl Fn(usize)) {
+        let mut at = first;
+        let mut publishing = 0;
+        for (i, used) in batch.enumerate() {
+            let offset = 16 * usize::from(at.index);
+            let mut flags = if at.wrap { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+            if used.len > 0 {
+                // §2.8.13: WRITE in a used descriptor says that its length is meaningful.
+                flags |= DESC_F_WRITE;
+            }
+            let kept = if i == 0 {
+                publishing = flags;
+                self.desc.load_u16(offset + FLAGS, Ordering::Relaxed)
+            } else {
+                flags
+            };
+            let word = u64::from(used.len) | u64::from(used.id) << 32 | u64::from(kept) << 48;
+            self.desc.store_u64(offset + 8, word);
+            wrote(offset);
+            at.advance(used.descs, self.size);
+        }
+        self.desc.store_u16(16 * usize::from(first.index) + FLAGS, publishing, Ordering::Release);
+    }
+}
+
 /// A packed ring.
 pub struct Packed {
-    desc: Raw,
+    ring: Ring,
     driver: Raw,
     device: Raw,
-    size: u16,
     pos: Place,
     taken: Taken,
     memory: Memory,
@@ -66,7 +115,7 @@ pub struct Packed {
     in_order: bool,
     used_log: Option<u64>,
     notifier: Arc<Notifier>,
-    journal: Option<Box<dyn Journal>>,
+    journal: Option<Journal>,
     broken: Option<Fault>,
 }
 
@@ -74,10 +123,9 @@ impl Packed {
     /// A ring on a configuration that has been checked, from used position `used` on.
     pub(super) fn new(config: RingConfig, used: u16) -> Packed {
         let ring = Packed {
-            desc: Raw::new(&config.desc),
+            ring: Ring::new(&config.desc, config.size),
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
-            size: config.size,
             pos: Place::from_bits(used),
             taken: Taken::new(),
             memory: Memory::new(&config),
@@ -96,14 +144,6 @@ impl Packed {
         Position::Packed { avail: self.pos.bits(), used: self.pos.bits() }
     }
 
-    #[inline]
-    fn is_available(&self, at: Place) -> bool {
-        let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
-        let avail = flags & PACKED_F_AVAIL != 0;
-        let used = flags & PACKED_F_USED != 0;
-        avail == at.wrap && used != at.wrap
-    }
-
     /// Takes up to `want` chains that the driver has made available.
     pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
         self.taken.clear();
@@ -111,15 +151,15 @@ impl Packed {
             return Err(fault);
         }
         let mut at = self.pos;
-        let mut left = self.size;
+        let mut left = self.ring.size;
         let want = want.min(self.taken.room());
-        while self.taken.as_slice().len() < want && left > 0 && self.is_available(at) {
+        while self.taken.as_slice().len() < want && left > 0 && self.ring.is_available(at) {
             // Descriptors lie in a row: ask for the line after next.
-            prefetch_read(self.desc.at(16 * usize::from(at.index) + 128));
-            let desc = RawDesc::read(&self.desc, usize::from(at.index));
+            prefetch_read(self.ring.desc.at(16 * usize::from(at.index) + 128));
+            let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
             let direct = self.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);
             if let Some(chain) = direct {
-                at.advance(1, self.size);
+                at.advance(1, self.ring.size);
                 left -= 1;
                 self.taken.push(chain);
                 continue;
@@ -127,7 +167,7 @@ impl Packed {
             let before = pieces.len();
             match self.walk(at, left, access, pieces) {
                 Ok(chain) => {
-                    at.advance(chain.descs, self.size);
+                    at.advance(chain.descs, self.ring.size);
                     left -= chain.descs;
                     self.taken.push(chain);
                 }
@@ -164,7 +204,7 @@ impl Packed {
             if chain.descs == left {
                 return Err(Fault::ChainTooLong.into());
             }
-            let desc = RawDesc::read(&self.desc, usize::from(at.index));
+            let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
             let (id, flags) = (desc.third, desc.fourth);
             chain.descs += 1;
             if is_indirect(flags) {
@@ -180,7 +220,7 @@ impl Packed {
                 chain.id = id;
                 break;
             }
-            at.advance(1, self.size);
+            at.advance(1, self.ring.size);
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
             prefetch_chain(piece);
@@ -221,54 +261,33 @@ impl Packed {
         if n == 0 {
             return;
         }
-        let first = self.pos;
-        let mut after = first;
+        let taken = &self.taken.as_slice()[..n];
+        let descs = taken.iter().map(|chain| chain.descs).sum();
+        let (first, mut after) = (self.pos, self.pos);
+        after.advance(descs, self.ring.size);
+        // §2.8.9: with IN_ORDER one used descriptor, with the id of the last buffer, stands for all.
         let one = skip && self.in_order;
-        for i in 0..n {
-            let chain = self.taken.as_slice()[i];
-            // §2.8.9: with IN_ORDER one used descriptor, with the id of the last buffer, stands for all.
-            if i == 0 {
-                let id = if one { self.taken.as_slice()[n - 1].id } else { chain.id };
-                self.write_id_len(first, id, len(if one { n - 1 } else { 0 }));
-            } else if !one {
-                self.write_id_len(after, chain.id, len(i));
-                self.write_flags(after, len(i), Ordering::Relaxed);
+        let count = if one { 1 } else { n };
+        let used = |i: usize| {
+            if one {
+                Used { id: taken[n - 1].id, descs, len: len(n - 1) }
+            } else {
+                Used { id: taken[i].id, descs: taken[i].descs, len: len(i) }
             }
-            after.advance(chain.descs, self.size);
-        }
-        let positions = [first, after].map(|p| Position::Packed { avail: p.bits(), used: p.bits() });
+        };
         if let Some(journal) = &mut self.journal {
-            journal.will_publish(positions[0], positions[1]);
+            journal.will_publish(first, after, (0..count).map(used));
         }
-        self.write_flags(first, len(if one { n - 1 } else { 0 }), Ordering::Release);
+        self.ring.publish(first, (0..count).map(used), |offset| {
+            if let Some(gpa) = self.used_log {
+                self.memory.log_at(gpa + offset as u64, 16);
+            }
+        });
+        if let Some(journal) = &mut self.journal {
+            journal.published(after.bits());
+        }
         self.pos = after;
         self.taken.clear();
-        if let Some(journal) = &mut self.journal {
-            journal.published(positions[1]);
-        }
-    }
-
-    #[inline]
-    fn write_id_len(&self, at: Place, id: u16, len: u32) {
-        let offset = 16 * usize::from(at.index);
-        // One store of len, id and flags would also do, but it would publish: keep the old flags.
-        let flags = self.desc.load_u16(offset + FLAGS, Ordering::Relaxed);
-        let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
-        self.desc.store_u64(offset + 8, word);
-    }
-
-    #[inline]
-    fn write_flags(&self, at: Place, len: u32, order: Ordering) {
-        let offset = 16 * usize::from(at.index);
-        let mut flags = if at.wrap { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
-        if len > 0 {
-            // §2.8.13: WRITE in a used descriptor says that its length is meaningful.
-            flags |= DESC_F_WRITE;
-        }
-        self.desc.store_u16(offset + FLAGS, flags, order);
-        if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa + offset as u64, 16);
-        }
     }
 
     /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
@@ -283,11 +302,11 @@ impl Packed {
                 // §2.8.10: compare in one lap, the one that `pos` is in.
                 let mut event = off_wrap & 0x7fff;
                 if (off_wrap & 0x8000 != 0) != self.pos.wrap {
-                    event = event.wrapping_sub(self.size);
+                    event = event.wrapping_sub(self.ring.size);
                 }
                 let mut old = before & 0x7fff;
                 if (before & 0x8000 != 0) != self.pos.wrap {
-                    old = old.wrapping_sub(self.size);
+                    old = old.wrapping_sub(self.ring.size);
                 }
                 self.pos.index.wrapping_sub(event).wrapping_sub(1) < self.pos.index.wrapping_sub(old)
             }
@@ -310,6 +329,6 @@ impl Packed {
             return false;
         }
         fence(Ordering::SeqCst);
-        self.broken.is_some() || self.is_available(self.pos)
+        self.broken.is_some() || self.ring.is_available(self.pos)
     }
 }

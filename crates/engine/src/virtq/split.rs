@@ -19,7 +19,7 @@ use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, U
 
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
 use super::raw::{Raw, RawDesc};
-use super::{Journal, Notifier, Position, RingConfig};
+use super::{Notifier, Position, RingConfig};
 use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
 
@@ -42,7 +42,6 @@ pub struct Split {
     wants_kicks: bool,
     used_log: Option<u64>,
     notifier: Arc<Notifier>,
-    journal: Option<Box<dyn Journal>>,
     broken: Option<Fault>,
 }
 
@@ -65,7 +64,6 @@ impl Split {
             wants_kicks: false,
             used_log: config.used_log,
             notifier: config.notifier,
-            journal: config.journal,
             broken: None,
         };
         ring.decline_kicks();
@@ -227,15 +225,9 @@ impl Split {
         }
         #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
         let after = before.wrapping_add(n as u16);
-        if let Some(journal) = &mut self.journal {
-            journal.will_publish(Position::Split(before), Position::Split(after));
-        }
         self.used.store_u16(split::USED_IDX, after, Ordering::Release);
         self.next = after;
         self.taken.clear();
-        if let Some(journal) = &mut self.journal {
-            journal.published(Position::Split(after));
-        }
         if let Some(gpa) = self.used_log {
             self.memory.log_at(gpa + split::USED_IDX as u64, 2);
         }

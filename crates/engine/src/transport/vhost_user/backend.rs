@@ -163,6 +163,10 @@ impl<D: VirtioDevice> Backend<D> {
             Base::At(position) => position,
             Base::Sent(word) if is_packed => {
                 let kept = slot.as_ref().and_then(|slot| slot.recover(&desc, &device, size));
+                if let (Some(log), Some(gpa)) = (&self.log, map.gpa_of(&desc)) {
+                    // The journal may have written a batch once more.
+                    log.wrote(gpa, 16 * u32::from(size));
+                }
                 kept.unwrap_or(packed_from_wire(word))
             }
             // The used index in memory is where we stopped; what the front end sent may be older (after a

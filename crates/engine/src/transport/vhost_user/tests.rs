@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-use sidecore_abi::virtio::{features as bit, PACKED_F_AVAIL, PACKED_F_USED};
+use sidecore_abi::virtio::features as bit;
 use vhost::vhost_user::message::{
     VhostUserMemoryRegion, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
 };
@@ -19,7 +19,7 @@ use super::backend::Backend;
 use super::journal::Slots;
 use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_STATUS, SET_VRING_ENABLE};
 use crate::device::VirtioDevice;
-use crate::mem::{GuestMap, Piece, RegionSpec};
+use crate::mem::RegionSpec;
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId, DEFAULT_MTU};
 use crate::virtq::{Position, RingConfig, RingConfigError};
@@ -74,15 +74,14 @@ impl VirtioDevice for Still {
         let mut config = self.running[index].take()?;
         match &mut config.position {
             Position::Split(index) => *index = index.wrapping_add(self.step),
-            Position::Packed { avail, used } => {
+            Position::Packed { used, .. } => {
                 let mut at = *used;
                 for _ in 0..self.step {
                     at = if at & 0x7fff == SIZE - 1 { (at & 0x8000) ^ 0x8000 } else { at + 1 };
                 }
                 let after = Position::Packed { avail: at, used: at };
                 if let Some(journal) = &mut config.journal {
-                    journal.will_publish(Position::Packed { avail: *avail, used: *used }, after);
-                    journal.published(after);
+                    journal.published(at);
                 }
                 config.position = after;
             }
@@ -360,49 +359,6 @@ fn impossible_requests_are_named() {
     assert!(backend.handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
     assert!(backend.handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
     assert!(backend.handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
-}
-
-/// A packed ring of 16 entries and its event area.
-fn packed_ring() -> (GuestMap, Piece, Piece) {
-    let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: memory(0x1000) };
-    let map = GuestMap::new(&[spec]).unwrap();
-    let (desc, device) = (map.translate(0, 256, &mut 0).unwrap(), map.translate(256, 4, &mut 0).unwrap());
-    (map, desc, device)
-}
-
-fn set_flags(desc: &Piece, index: usize, flags: u16) {
-    let mut at = *desc;
-    at.advance(16 * index + 14);
-    at.write(&flags.to_le_bytes());
-}
-
-#[test]
-fn a_crash_between_two_writes_is_seen_from_the_first_descriptor() {
-    let at = |used: u16| Position::Packed { avail: used, used };
-    // In the lap whose wrap counter is one, then in the next.
-    for wrap in [0x8000u16, 0] {
-        let (available, used) =
-            if wrap == 0 { (PACKED_F_USED, 0) } else { (PACKED_F_AVAIL, PACKED_F_AVAIL | PACKED_F_USED) };
-        let next_lap = if wrap == 0 { PACKED_F_AVAIL } else { PACKED_F_USED };
-        let slots = Slots::anonymous(1).unwrap();
-        let (_map, desc, device) = packed_ring();
-        let slot = || slots.slot(0).unwrap();
-        let mut journal = slot().begin(0, 16, wrap | 3, &device);
-        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 3)));
-        set_flags(&desc, 3, available);
-        journal.will_publish(at(wrap | 3), at(wrap | 5));
-        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 3)), "not published");
-        set_flags(&desc, 3, used);
-        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "published");
-        set_flags(&desc, 3, next_lap);
-        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "published and filled again");
-        journal.published(at(wrap | 5));
-        set_flags(&desc, 3, available);
-        assert_eq!(slot().recover(&desc, &device, 16), Some(at(wrap | 5)), "committed");
-        assert_eq!(slot().recover(&desc, &device, 4), None, "a ring of another size");
-        slot().close();
-        assert_eq!(slot().recover(&desc, &device, 16), None);
-    }
 }
 
 #[test]
