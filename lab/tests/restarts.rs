@@ -34,9 +34,15 @@ fn guests_go_on_when_the_daemon_or_a_vmm_is_killed() -> Result<()> {
     }
     let mut site = Site { daemon, guests };
 
-    the_daemon_is_killed_under_pings(&mut site)?;
-    the_daemon_is_killed_under_tcp(&mut site)?;
-    a_vmm_is_killed_and_started_again(&mut site, &dir)
+    let outcome = the_daemon_is_killed_under_pings(&mut site)
+        .and_then(|()| the_daemon_is_killed_under_tcp(&mut site))
+        .and_then(|()| a_vmm_is_killed_and_started_again(&mut site, &dir));
+    if outcome.is_err() {
+        // Which ring stands still, and what it waits for.
+        println!("{}", site.daemon.command(&["show", "queues"])?);
+        println!("{}", site.daemon.command(&["show", "ports", "--json"])?);
+    }
+    outcome
 }
 
 fn spec(dir: &RunDir, index: usize) -> Spec {

@@ -327,9 +327,12 @@ fn a_killed_daemon_loses_nothing() {
             let mut b = NetDriver::start(rig.meet(1, role), config).unwrap();
             let stale = vec![a.session().first_base(); 2];
             let mut stream = Stream::default();
-            for round in 1..=8 {
+            let rounds = std::env::var("KILLS").map_or(8, |kills| kills.parse().unwrap());
+            for round in 1..=rounds {
                 stream.run(&mut a, &mut b, round * 500);
                 stream.send(&mut a);
+                // Death comes at another moment of the batch each time.
+                (0..round * 131 % 4099).for_each(|_| std::hint::spin_loop());
                 drop(daemon);
                 daemon = Daemon::start(&rig, role);
                 // The receiver first: what is sent to a port that nobody uses is dropped.

@@ -19,7 +19,6 @@ use super::backend::Backend;
 use super::journal::Slots;
 use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_STATUS, SET_VRING_ENABLE};
 use crate::device::VirtioDevice;
-use crate::mem::RegionSpec;
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId, DEFAULT_MTU};
 use crate::virtq::{Position, RingConfig, RingConfigError};
