@@ -236,6 +236,51 @@ pub enum Benchmark {
     Ports(PortsArgs),
     /// Connected, silent ports: the processor time that they use, and the first frame after a sleep.
     Idle(IdleArgs),
+    /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
+    /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
+    VirtioUser(VirtioUserArgs),
+}
+
+/// `bench virtio-user`.
+#[derive(Debug, Args)]
+pub struct VirtioUserArgs {
+    /// What testpmd does with the socket.
+    #[arg(long, value_name = "ROLE,…", value_delimiter = ',', default_value = "client,server")]
+    #[arg(value_parser = ["client", "server"])]
+    pub role: Vec<String>,
+    /// Ring formats.
+    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', default_value = "split,packed")]
+    #[arg(value_parser = ["split", "packed"])]
+    pub ring: Vec<String>,
+    /// Mergeable receive buffers.
+    #[arg(long, value_name = "ON,…", value_delimiter = ',', default_value = "on,off")]
+    #[arg(value_parser = ["on", "off"])]
+    pub mergeable: Vec<String>,
+    /// Numbers of queue pairs.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub queues: Vec<u16>,
+    /// Frame size in bytes, without frame check sequence.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub size: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Frames to send at half load, instead of a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub frames: Option<u64>,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for testpmd; the load sleeps between two looks and can share one.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub peer_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `bench ports`.

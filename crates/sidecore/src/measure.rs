@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use crate::bench::echo::Amount;
 use crate::bench::many;
 use crate::bench::pvp::{self, Candidate};
 use crate::bench::tap;
-use crate::cli::{Benchmark, IdleArgs, PortsArgs, PvpArgs, TapArgs};
+use crate::bench::virtio_user;
+use crate::cli::{Benchmark, IdleArgs, PortsArgs, PvpArgs, TapArgs, VirtioUserArgs};
 use crate::Outcome;
 
 /// `bench`.
@@ -15,7 +17,26 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Tap(args) => tap::run(&tap_args(args)),
         Benchmark::Ports(args) => many::ports(&ports_args(args)?),
         Benchmark::Idle(args) => many::idle(&idle_args(args)?),
+        Benchmark::VirtioUser(args) => virtio_user::run(&virtio_user_args(args)?),
     }
+}
+
+fn virtio_user_args(args: &VirtioUserArgs) -> Result<virtio_user::Args, String> {
+    let chosen = |words: &[String], yes: &str| words.iter().map(|word| word == yes).collect();
+    let time = window(args.seconds)?;
+    Ok(virtio_user::Args {
+        server: chosen(&args.role, "server"),
+        packed: chosen(&args.ring, "packed"),
+        mergeable: chosen(&args.mergeable, "on"),
+        queues: args.queues.clone(),
+        size: usize::from(args.size),
+        window: time,
+        half: args.frames.map_or(Amount::Time(time), Amount::Frames),
+        load_core: args.load_core,
+        peer_core: args.peer_core,
+        io_core: args.io_core,
+        json: args.json,
+    })
 }
 
 fn tap_args(args: &TapArgs) -> tap::Args {

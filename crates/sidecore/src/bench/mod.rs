@@ -3,8 +3,10 @@
 //! Every benchmark starts what it compares, loads all of it with the same load, alternates between
 //! them, and prints medians with their spread and ratios. Nothing is compared with a stored number.
 
+pub mod echo;
 pub mod many;
 pub mod ours;
 pub mod peers;
 pub mod pvp;
 pub mod tap;
+pub mod virtio_user;

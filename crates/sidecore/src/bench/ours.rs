@@ -58,11 +58,25 @@ impl Switch {
         scratch: &Scratch,
         paths: &[PathBuf],
     ) -> Result<Self, PeerError> {
+        let ports: Vec<String> = paths.iter().map(|path| format!("vhost-user:{}", path.display())).collect();
+        Self::start_with(program, io_core, scratch, &ports)
+    }
+
+    /// Starts `program` with ports of any kind, `KIND:WHERE,…`; they are called `p0`, `p1`, ….
+    ///
+    /// # Errors
+    /// It did not start or says why it is not ready.
+    pub fn start_with(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        ports: &[String],
+    ) -> Result<Self, PeerError> {
         let (log, socket) = (scratch.file("log"), scratch.file("ctl"));
         let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
             command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket);
-            for (number, path) in paths.iter().enumerate() {
-                command.arg("--port").arg(format!("p{number}=vhost-user:{}", path.display()));
+            for (number, port) in ports.iter().enumerate() {
+                command.arg("--port").arg(format!("p{number}={port}"));
             }
         })?;
         let ready =
@@ -76,20 +90,35 @@ impl Switch {
         self.process.id()
     }
 
+    /// What `show TOPIC --json` prints.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
+        let mut show = std::process::Command::new(&self.program);
+        show.args(["show", "--socket"]).arg(&self.socket).args([topic, "--json"]);
+        let failed = |what: String| PeerError::new(format!("sidecore show {topic} --json: {what}"));
+        let output = show.output().map_err(|e| failed(e.to_string()))?;
+        serde_json::from_slice(&output.stdout)
+            .map_err(|e| failed(format!("{e}: {}", String::from_utf8_lossy(&output.stderr))))
+    }
+
+    /// Its log.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
     /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
     ///
     /// # Errors
     /// The daemon does not answer.
     pub fn cycles(&self) -> Result<Cycles, PeerError> {
-        let mut show = std::process::Command::new(&self.program);
-        show.args(["show", "--socket"]).arg(&self.socket).args(["cores", "--json"]);
-        let failed = |what: String| PeerError::new(format!("sidecore show cores --json: {what}"));
-        let output = show.output().map_err(|e| failed(e.to_string()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let answer: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|e| failed(format!("{e}: {}", String::from_utf8_lossy(&output.stderr))))?;
+        let answer = self.show("cores")?;
         let core = &answer["cores"][0];
-        let number = |key: &str| core[key].as_f64().ok_or_else(|| failed(format!("no {key} in {text}")));
+        let number = |key: &str| {
+            let missing = || PeerError::new(format!("sidecore show cores --json: no {key} in {answer}"));
+            core[key].as_f64().ok_or_else(missing)
+        };
         let per_ns = sidecore_driver::load::ticks_per_ns();
         Ok(Cycles {
             busy: number("busy_ns")? * per_ns,

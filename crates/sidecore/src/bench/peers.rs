@@ -170,7 +170,26 @@ pub struct VhostPort {
     pub client: bool,
 }
 
-/// `dpdk-testpmd` in io mode: what comes in on one port goes out on the other.
+/// One virtio-user port of testpmd: DPDK as the guest's side of vhost-user.
+#[derive(Clone, Debug)]
+pub struct VirtioUser {
+    /// Socket.
+    pub path: PathBuf,
+    /// testpmd listens (else it connects to a listening back end).
+    pub server: bool,
+    /// Packed rings.
+    pub packed: bool,
+    /// Mergeable receive buffers.
+    pub mergeable: bool,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Entries of each ring.
+    pub entries: u16,
+    /// Its address.
+    pub mac: [u8; 6],
+}
+
+/// `dpdk-testpmd`, forwarding on one pinned core.
 #[derive(Debug)]
 pub struct Testpmd {
     process: Process,
@@ -178,8 +197,41 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts forwarding between pairs of ports on one pinned core, with `queues` queue pairs each.
+    /// The io mode: what comes in on one port goes out on the other, with `queues` queue pairs each.
     pub fn start(core: usize, ports: &[VhostPort], queues: u16) -> Result<Self> {
+        let device = |(number, port): (usize, &VhostPort)| {
+            let VhostPort { path, client } = port;
+            let (path, client) = (path.display(), u8::from(*client));
+            format!("net_vhost{number},iface={path},client={client},queues={queues}")
+        };
+        let devices: Vec<String> = ports.iter().enumerate().map(device).collect();
+        let listens = || ports.iter().all(|port| port.client || port.path.exists());
+        Self::forward(core, &devices, &["--forward-mode=io", "--rxd=1024", "--txd=1024"], queues, listens)
+    }
+
+    /// The macswap mode on one port: what comes in goes back to its sender.
+    pub fn echo(core: usize, port: &VirtioUser) -> Result<Self> {
+        let flag = u8::from;
+        let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let device = format!(
+            "net_virtio_user0,path={},server={},packed_vq={},mrg_rxbuf={},queues={},queue_size={},mac={mac}",
+            port.path.display(),
+            flag(port.server),
+            flag(port.packed),
+            flag(port.mergeable),
+            port.queues,
+            port.entries,
+        );
+        Self::forward(core, &[device], &["--forward-mode=macswap"], port.queues, || true)
+    }
+
+    fn forward(
+        core: usize,
+        devices: &[String],
+        mode: &[&str],
+        queues: u16,
+        ready: impl Fn() -> bool,
+    ) -> Result<Self> {
         let scratch = Scratch::new("sc-testpmd")?;
         let prefix = scratch.name();
         // The main thread only waits for its standard input to end; it may run anywhere.
@@ -187,23 +239,19 @@ impl Testpmd {
         let mut process = Process::start("dpdk-testpmd", "dpdk-dev", scratch.file("log"), |command| {
             command.args(["--lcores", &lcores, "--no-pci", "--no-telemetry", "--file-prefix", &prefix]);
             command.args(dpdk_memory());
-            for (number, port) in ports.iter().enumerate() {
-                let VhostPort { path, client } = port;
-                let (path, client) = (path.display(), u8::from(*client));
-                command.arg("--vdev");
-                command.arg(format!("net_vhost{number},iface={path},client={client},queues={queues}"));
+            for device in devices {
+                command.args(["--vdev", device]);
             }
             let queues = queues.to_string();
-            command.args(["--", "--forward-mode=io", "--disable-link-check", "--nb-cores=1", "--burst=64"]);
-            command.args(["--rxd=1024", "--txd=1024", "--total-num-mbufs=32768", "--no-flush-rx"]);
-            command.args(["--rxq", &queues, "--txq", &queues]);
+            command.args(["--", "--disable-link-check", "--nb-cores=1", "--burst=64"]);
+            command.args(["--total-num-mbufs=32768", "--no-flush-rx", "--rxq", &queues, "--txq", &queues]);
+            command.args(mode);
         })?;
-        let limit = Duration::from_secs(20);
         let log = process.log.clone();
-        process.wait_until("it forwards", limit, || {
+        process.wait_until("it forwards", Duration::from_secs(20), || {
             let forwards =
                 fs::read_to_string(&log).is_ok_and(|text| text.contains("packet forwarding - ports="));
-            forwards && ports.iter().all(|port| port.client || port.path.exists())
+            forwards && ready()
         })?;
         Ok(Self { process, _scratch: scratch })
     }

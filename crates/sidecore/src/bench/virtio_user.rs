@@ -1,0 +1,231 @@
+//! `sidecore bench virtio-user`: DPDK as the guest. Does every frame come back, whatever was negotiated?
+//!
+//! Theory of operation. For each combination of socket role, ring format, mergeable buffers and number of
+//! queues our daemon is started with two ports on its learning switch. One is the load's. The other one is
+//! driven by `dpdk-testpmd` over `net_virtio_user`, which sends every frame back to where it came from
+//! (macswap). The load first finds out how fast frames come back when it does not pace itself, then sends
+//! at half of that rate and accounts for every frame. What is lost must be among our named drops, or
+//! it was lost by testpmd; both are told. Any loss is a failure of the command.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use sidecore_abi::virtio::features as f;
+use sidecore_driver::{Config, Frontend, NetDriver, Want};
+
+use super::echo::{Account, Amount, Echo};
+use super::ours::{Switch, START};
+use super::peers::{Scratch, Testpmd, VirtioUser};
+use crate::table::Table;
+
+/// Entries of all rings. Half of it is the most that is on the way at once.
+const ENTRIES: u16 = 1024;
+const LOAD_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
+
+/// Which combinations, and how.
+#[derive(Clone, Debug)]
+pub struct Args {
+    /// testpmd listens: which of them.
+    pub server: Vec<bool>,
+    /// Packed rings: which of them.
+    pub packed: Vec<bool>,
+    /// Mergeable receive buffers: which of them.
+    pub mergeable: Vec<bool>,
+    /// Numbers of queue pairs.
+    pub queues: Vec<u16>,
+    /// Bytes of a frame.
+    pub size: usize,
+    /// Time of the unpaced measurement.
+    pub window: Duration,
+    /// Of the one at half load.
+    pub half: Amount,
+    /// Processor of load and testpmd.
+    pub load_core: usize,
+    /// Processor of testpmd.
+    pub peer_core: usize,
+    /// Processor of the daemon's I/O core.
+    pub io_core: usize,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// One combination and what was measured.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    /// What testpmd does with the socket.
+    role: &'static str,
+    ring: &'static str,
+    mergeable: bool,
+    queues: u16,
+    /// Without pacing.
+    full: Account,
+    /// At half of that rate.
+    half: Account,
+    /// Frames that the daemon dropped in both, by reason.
+    dropped: Vec<(String, u64)>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// What could not be started, or how many frames were lost.
+pub fn run(args: &Args) -> Result<(), String> {
+    let mut rows = Vec::new();
+    for &server in &args.server {
+        for &packed in &args.packed {
+            for &mergeable in &args.mergeable {
+                for &queues in &args.queues {
+                    let row = measure(args, server, packed, mergeable, queues)?;
+                    eprintln!("{}: {} of {} came back", name(&row), row.half.received, row.half.sent);
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    if args.json {
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "virtio-user", "size": args.size, "rows": rows })
+        );
+    } else {
+        print!("{}", table(args, &rows));
+    }
+    let sum = |value: fn(&Account) -> u64| rows.iter().map(|row| value(&row.half)).sum::<u64>();
+    match (sum(|half| half.lost), sum(|half| half.wrong)) {
+        (0, 0) => Ok(()),
+        (lost, wrong) => Err(format!("at half load {lost} frames were lost and {wrong} came back wrong")),
+    }
+}
+
+fn name(row: &Row) -> String {
+    let mergeable = if row.mergeable { "mergeable" } else { "not mergeable" };
+    format!("{}, {}, {mergeable}, {} queues", row.role, row.ring, row.queues)
+}
+
+fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16) -> Result<Row, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let scratch = Scratch::new("sc-vu").map_err(|e| text(&e))?;
+    let [load, peer] = ["load", "peer"].map(|name| scratch.file(name));
+    let role = if server { "client" } else { "server" };
+    let ports = [
+        format!("vhost-user:{},queues={queues}", load.display()),
+        format!("vhost-user:{},queues={queues},role={role}", peer.display()),
+    ];
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sidecore"));
+    let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(|e| text(&e))?;
+    let port = VirtioUser { path: peer, server, packed, mergeable, queues, entries: ENTRIES, mac: PEER_MAC };
+    let testpmd = Testpmd::echo(args.peer_core, &port).map_err(|e| text(&e))?;
+    let words = |e: String| {
+        format!("{e}\nsidecore's words:\n{}\ntestpmd's words:\n{}", switch.output(), testpmd.output())
+    };
+    // The load has the same kind of rings as testpmd; a thread of its own, since pinning stays with it.
+    let want = Want::default().and_if(packed, f::RING_PACKED).and_if(mergeable, f::NET_MRG_RXBUF);
+    let config = Config { want, pairs: queues, entries: ENTRIES, ..Config::default() };
+    let run = || {
+        sidecore_driver::load::pin(args.load_core).map_err(|e| text(&e))?;
+        // The ticks are meant (prctl(2), timer slack).
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let frontend = Frontend::connect(&load, START).map_err(|e| text(&e))?;
+        let driver = NetDriver::start(frontend, config).map_err(|e| text(&e))?;
+        let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size, u64::from(ENTRIES) / 2);
+        echo.warm_up(START)?;
+        negotiated(&switch, packed, mergeable, queues)?;
+        let before = drops(&switch)?;
+        let full = echo.measure(Amount::Time(args.window), None)?;
+        let half = echo.measure(args.half, Some(full.mpps * 1e6 / 2.0))?;
+        let mut dropped = drops(&switch)?;
+        for (reason, frames) in &mut dropped {
+            *frames -= before.iter().find(|(r, _)| r == reason).map_or(0, |(_, frames)| *frames);
+        }
+        dropped.retain(|(_, frames)| *frames > 0);
+        Ok((full, half, dropped))
+    };
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let (full, half, dropped) = measured.map_err(words)?;
+    Ok(Row {
+        role: if server { "server" } else { "client" },
+        ring: if packed { "packed" } else { "split" },
+        mergeable,
+        queues,
+        full,
+        half,
+        dropped,
+    })
+}
+
+/// Fails unless testpmd's port has become what was asked for.
+fn negotiated(switch: &Switch, packed: bool, mergeable: bool, queues: u16) -> Result<(), String> {
+    let answer = switch.show("ports").map_err(|e| e.to_string())?;
+    let ports = answer["ports"].as_array();
+    let port = ports.and_then(|ports| ports.iter().find(|port| port["name"] == "p1"));
+    let state = &port.ok_or("the daemon does not know testpmd's port")?["state"];
+    let features: Vec<&str> =
+        state["features"].as_array().into_iter().flatten().filter_map(|name| name.as_str()).collect();
+    let is = (features.contains(&"packed"), features.contains(&"mrg_rxbuf"), &state["queues"]);
+    if is.0 == packed && is.1 == mergeable && is.2.as_u64() == Some(queues.into()) {
+        return Ok(());
+    }
+    Err(format!("testpmd did not take what was asked for: {} queues with {}", is.2, features.join(", ")))
+}
+
+/// The daemon's drops by reason, all ports together.
+fn drops(switch: &Switch) -> Result<Vec<(String, u64)>, String> {
+    let answer = switch.show("drops").map_err(|e| e.to_string())?;
+    let mut sums: Vec<(String, u64)> = Vec::new();
+    for drop in answer["drops"].as_array().into_iter().flatten() {
+        let (Some(reason), Some(frames)) = (drop["reason"].as_str(), drop["frames"].as_u64()) else {
+            continue;
+        };
+        match sums.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, sum)) => *sum += frames,
+            None => sums.push((reason.to_owned(), frames)),
+        }
+    }
+    Ok(sums)
+}
+
+fn table(args: &Args, rows: &[Row]) -> String {
+    let mut table = Table::new(&[
+        "testpmd",
+        "ring",
+        "mergeable",
+        ">queues",
+        ">full Mpps",
+        ">half Mpps",
+        ">sent",
+        ">received",
+        ">lost",
+        ">wrong",
+        ">lost at full",
+        "dropped by us",
+    ]);
+    for row in rows {
+        let dropped: Vec<String> =
+            row.dropped.iter().map(|(reason, frames)| format!("{reason} {frames}")).collect();
+        table.row([
+            row.role.to_owned(),
+            row.ring.to_owned(),
+            if row.mergeable { "on" } else { "off" }.to_owned(),
+            row.queues.to_string(),
+            format!("{:.3}", row.full.mpps),
+            format!("{:.3}", row.half.mpps),
+            row.half.sent.to_string(),
+            row.half.received.to_string(),
+            row.half.lost.to_string(),
+            row.half.wrong.to_string(),
+            row.full.lost.to_string(),
+            dropped.join(", "),
+        ]);
+    }
+    format!(
+        "virtio-user: frames of {} bytes through the learning switch to testpmd (macswap) and back; at most {} on \
+         the way\n{}",
+        args.size,
+        ENTRIES / 2,
+        table.text()
+    )
+}
