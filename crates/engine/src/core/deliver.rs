@@ -6,7 +6,7 @@
 
 use super::boundary::Boundary;
 use super::topology::{Topology, View};
-use crate::frame::{Batch, MAX_BATCH};
+use crate::frame::{Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, MAX_QUEUES};
 use crate::switch::Verdicts;
 use crate::wire::{flow_hash, Offloads};
@@ -163,6 +163,10 @@ impl Delivery {
         let mut boundary = std::mem::take(&mut self.boundary);
         for &pick in picks {
             let frame = &batch.frames()[usize::from(pick)];
+            if is_full(port, queue_of(port, frame)) {
+                self.count_drops(port, std::iter::once(DropReason::RingFull));
+                continue;
+            }
             let made = boundary.convert(frame, batch.body(frame), port.accepts(), |plain, picks| {
                 self.send(port, plain, picks);
             });
@@ -180,14 +184,11 @@ impl Delivery {
         if queues <= 1 {
             return self.send_to(port, 0, batch, picks);
         }
-        let queue_of = |pick: &u16| {
-            let frame = &batch.frames()[usize::from(*pick)];
-            flow_hash(&frame.head[..frame.head_len()]) as usize % queues
-        };
+        let of = |pick: &u16| queue_of(port, &batch.frames()[usize::from(*pick)]);
         let mut mine = std::mem::take(&mut self.by_queue);
         for queue in 0..queues {
             mine.clear();
-            mine.extend(picks.iter().copied().filter(|pick| queue_of(pick) == queue));
+            mine.extend(picks.iter().copied().filter(|pick| of(pick) == queue));
             if !mine.is_empty() {
                 self.send_to(port, queue, batch, &mine);
             }
@@ -210,4 +211,18 @@ impl Delivery {
             port.capture.egress(batch, picks, drops);
         }
     }
+}
+
+/// The queue of `port` that takes `frame`: by its flow, so that a flow stays in order.
+#[inline]
+fn queue_of(port: &Port, frame: &Frame) -> usize {
+    match port.egress_queues().min(MAX_QUEUES) {
+        0 | 1 => 0,
+        queues => flow_hash(&frame.head[..frame.head_len()]) as usize % queues,
+    }
+}
+
+/// Whether the receiver gives queue `queue` no buffers: then nothing is worked out for it.
+fn is_full(port: &Port, queue: usize) -> bool {
+    port.egress(queue).is_some_and(|mut slot| slot.as_mut().is_some_and(|queue| queue.is_full()))
 }

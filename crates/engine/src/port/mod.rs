@@ -83,7 +83,16 @@ pub trait IngressQueue: Send {
 pub trait EgressQueue: Send {
     /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
     /// receiver once if it is due. Every pick is either delivered or dropped with a reason.
+    ///
+    /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks is
+    /// dropped ([`DropReason::RingFull`]) before a byte of them is touched.
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome);
+
+    /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a frame
+    /// that would be in vain; false if it is not known.
+    fn is_full(&mut self) -> bool {
+        false
+    }
 
     /// The queue itself again, for the owner that swaps it out.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;

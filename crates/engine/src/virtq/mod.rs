@@ -127,6 +127,12 @@ impl Queue {
         both!(mut self, ring => ring.want_kicks(on))
     }
 
+    /// Whether no chain waits to be taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        both!(self, ring => ring.is_empty())
+    }
+
     fn memory(&self) -> &Memory {
         both!(self, ring => ring.memory())
     }

@@ -323,6 +323,12 @@ impl Packed {
         self.device.store_u16(packed::EVENT_FLAGS, flags, Ordering::Relaxed);
     }
 
+    /// Whether the driver has offered nothing that was not completed.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.ring.is_available(self.pos)
+    }
+
     pub(super) fn want_kicks(&mut self, on: bool) -> bool {
         self.set_events(if on { EVENT_F_ENABLE } else { EVENT_F_DISABLE });
         if !on {

@@ -290,6 +290,12 @@ impl Split {
         self.broken.is_some() || self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next
     }
 
+    /// Whether the driver has offered nothing that was not completed.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
+    }
+
     fn log_events(&self) {
         if let Some(gpa) = self.used_log {
             self.memory.log_at(gpa + split::USED_FLAGS as u64, 2);

@@ -15,7 +15,7 @@ use crate::wire::{Gso, Offload, Offloads, Sum, MAX_HEADER};
 /// Shortest frame: an Ethernet header.
 const MIN_FRAME: u32 = 14;
 /// Frames are padded to this length (without FCS) if `TCTL.PSP` is set.
-const MIN_PADDED: u32 = 60;
+pub(super) const MIN_PADDED: u32 = 60;
 const TAG: u32 = 4;
 
 /// A context descriptor's words (8254x SDM §3.3.6).

@@ -4,7 +4,12 @@
 //! write-back replaces the address; and packet split (`RCTL.DTYP`), with four buffers in a descriptor of
 //! twice the size. In all of them the status word with DD is stored last and with release order, so a driver
 //! that sees it sees the frame. A frame that is longer than a descriptor's buffers goes on in the next one;
-//! descriptors are collected until it fits, and only then is anything written.
+//! descriptors are collected until it fits, and only then is anything written. A receiver that makes no
+//! progress is not written to at all: once its ring is full, frames are dropped before their bytes are touched.
+//!
+//! For speed: buffers are looked up [`AHEAD`] descriptors at a time, so that their lines are on their way before
+//! the copy; descriptors are marked done together behind the copies, each of their lines once; registers are
+//! read once a batch, and the head is written once.
 //!
 //! A descriptor without a buffer address is used up without data (8254x SDM §3.2.3): Linux's e1000e leaves
 //! such a ring behind while it shuts down.
@@ -17,11 +22,11 @@ use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
 use super::regs::{self, ring, rx};
 use super::ring::Ring;
-use super::stats::Counter;
+use super::stats::{Counter, Frames};
 use super::{Model, Shared};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD};
-use crate::mem::{GuestMap, Piece};
+use crate::mem::{prefetch_write, GuestMap, Piece};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::wire::Offload;
 
@@ -31,6 +36,10 @@ const FCS: u32 = 4;
 const TAG: usize = 4;
 /// Most descriptors of one frame: 16 KiB in buffers of 256 bytes, and some without an address.
 const MAX_DESCRIPTORS: usize = 96;
+/// Descriptors that are looked at before their buffers are needed.
+const AHEAD: u32 = 64;
+/// Descriptors that are marked done together at most.
+const FILLED: usize = 256;
 
 /// How descriptors look and how much their buffers hold.
 #[derive(Clone, Copy)]
@@ -79,6 +88,46 @@ enum Shortage {
     Fault(Fault),
 }
 
+/// What the registers say about frames: read once a batch.
+struct Rules {
+    rctl: u32,
+    layout: Layout,
+    vet: u32,
+    /// Tags are taken out.
+    strip: bool,
+    /// Bytes that the length counts beyond the frame.
+    fcs: u32,
+    /// What is said about a frame whose checksums somebody has checked (8254x SDM §3.2.9).
+    checked: u64,
+}
+
+impl Rules {
+    fn new(shared: &Shared) -> Rules {
+        let regs = &shared.regs;
+        let rctl = regs.get(regs::RCTL);
+        let wanted = regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
+        let udp = if shared.model == Model::E1000e { rx::UDPCS } else { 0 };
+        Rules {
+            rctl,
+            layout: Layout::new(shared, rctl),
+            vet: regs.get(regs::VET),
+            strip: regs.get(regs::CTRL) & regs::CTRL_VME != 0,
+            fcs: if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 },
+            checked: if wanted { rx::TCPCS | udp } else { rx::IXSM },
+        }
+    }
+
+    /// What is said about the checksums of `frame`.
+    #[inline]
+    fn checksums(&self, frame: &Frame) -> u64 {
+        if frame.offload.flags & Offload::DATA_VALID == 0 {
+            rx::IXSM
+        } else {
+            self.checked
+        }
+    }
+}
+
 /// A guest's receive ring.
 pub(super) struct RxRing {
     shared: Arc<Shared>,
@@ -87,12 +136,26 @@ pub(super) struct RxRing {
     stopped: bool,
     /// The descriptors of the frame at hand: places and first addresses.
     found: Vec<(u32, u64)>,
+    /// Buffers of the descriptors from `ahead_at` places behind the head on: asked for before they are needed.
+    /// Empty where there is none, or none that can be reached.
+    ahead: Vec<Piece>,
+    ahead_at: u32,
+    /// Descriptors that are filled in and not yet marked so: places and words.
+    filled: Vec<(u32, [u64; 2])>,
 }
 
 impl RxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> RxRing {
-        let ring = Ring::new(regs::RX_RING, map);
-        RxRing { shared, ring, hint: 0, stopped: false, found: Vec::with_capacity(MAX_DESCRIPTORS) }
+        RxRing {
+            shared,
+            ring: Ring::new(regs::RX_RING, map),
+            hint: 0,
+            stopped: false,
+            found: Vec::with_capacity(MAX_DESCRIPTORS),
+            ahead: Vec::with_capacity(AHEAD as usize),
+            ahead_at: 0,
+            filled: Vec::with_capacity(FILLED + 2 * MAX_DESCRIPTORS),
+        }
     }
 
     /// The receiver is turned off.
@@ -118,6 +181,9 @@ impl RxRing {
     }
 
     fn avail(&mut self) -> u32 {
+        if self.stopped {
+            return 0;
+        }
         match self.ring.poll(&self.shared.regs, &self.shared.bad_tails) {
             Ok(avail) => avail,
             Err(fault) => {
@@ -127,16 +193,59 @@ impl RxRing {
         }
     }
 
-    /// Fills descriptors from `used` places behind the head on with `frame`; returns how many places it took.
+    /// Looks at descriptors from `used` places behind the head on and asks the cache for their buffers.
+    fn look_ahead(&mut self, used: u32, avail: u32, size: u32) {
+        self.ahead_at = used;
+        self.ahead.clear();
+        let map = Arc::as_ref(self.ring.map());
+        for at in used..avail.min(used + AHEAD) {
+            let address = self.ring.table.load(2 * self.ring.place(at) as usize);
+            let piece = if address == 0 { None } else { map.translate(address, size, &mut self.hint) };
+            let piece = piece.unwrap_or(Piece::EMPTY);
+            prefetch_write(piece.as_ptr());
+            self.ahead.push(piece);
+        }
+    }
+
+    /// Fills the next descriptor with a frame as nearly all are: nothing to take out or to pad, and it fits one
+    /// buffer. False: it is something else, and nothing has been done.
     #[inline]
+    fn fill_plain(&mut self, rules: &Rules, frame: &Frame, body: &[Piece], used: u32, avail: u32) -> bool {
+        let need = frame.len + rules.fcs;
+        if need > rules.layout.buffers[0] || rules.layout.step != 1 || (frame.len as usize) < MIN_PADDED {
+            return false;
+        }
+        if used.wrapping_sub(self.ahead_at) as usize >= self.ahead.len() {
+            self.look_ahead(used, avail, rules.layout.buffers[0]);
+        }
+        let Some(mut to) = self.ahead.get((used - self.ahead_at) as usize).copied() else { return false };
+        if to.is_empty() {
+            return false;
+        }
+        to.write(&frame.head[..frame.head_len()]);
+        if !body.is_empty() {
+            to.advance(frame.head_len());
+            for piece in body {
+                to.advance(to.write_from(piece));
+            }
+        }
+        let status = rules.checksums(frame) | rx::EOP | rx::DD;
+        let words = words(rules.layout.extended, u64::from(need), status, 0);
+        self.filled.push((self.ring.place(used), words));
+        true
+    }
+
+    /// Fills descriptors from `used` places behind the head on with any frame; returns how many places it took.
+    #[inline(never)]
     fn fill(
         &mut self,
-        layout: &Layout,
+        rules: &Rules,
         source: &mut Source,
         (used, avail): (u32, u32),
-        (status, special, checksum): (u64, u64, u64),
-        need: u32,
+        (status, special): (u64, u64),
     ) -> Result<u32, Shortage> {
+        let layout = &rules.layout;
+        let need = source.len() + rules.fcs;
         // Pass 1: the descriptors, until the frame fits.
         self.found.clear();
         let (mut room, mut at) = (0, used);
@@ -155,7 +264,7 @@ impl RxRing {
             }
             at += layout.step;
         }
-        // Pass 2: data, then status, descriptor by descriptor.
+        // Pass 2: data.
         let mut left = need;
         for index in 0..self.found.len() {
             let (place, address) = self.found[index];
@@ -166,7 +275,7 @@ impl RxRing {
                     0 => address,
                     // The other three addresses of a packet split descriptor.
                     1 => self.ring.table.load(2 * place as usize + 1),
-                    _ => self.ring.table.load(2 * self.ring_place(place, 1) + index - 2),
+                    _ => self.ring.table.load(2 * self.second(place) + index - 2),
                 };
                 if address == 0 || part == 0 {
                     if layout.step == 1 || index == 0 {
@@ -180,46 +289,30 @@ impl RxRing {
                 left -= part;
             }
             let last = if left == 0 { rx::EOP } else { 0 };
-            self.write_back(layout, place, &lens, status | last | rx::DD, special, checksum);
+            if layout.step == 2 {
+                let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
+                self.ring.table.publish(2 * self.second(place), upper);
+            }
+            let words = words(layout.extended, lens[0], status | last | rx::DD, special);
+            self.filled.push((place, words));
         }
         Ok(at - used)
     }
 
-    fn ring_place(&self, place: u32, more: u32) -> usize {
-        ((place + more) % self.ring.size) as usize
+    /// The ring place behind `place`: the second half of a packet split descriptor.
+    fn second(&self, place: u32) -> usize {
+        ((place + 1) % self.ring.size.max(1)) as usize
     }
 
-    #[inline]
-    fn write_back(
-        &self,
-        layout: &Layout,
-        place: u32,
-        lens: &[u64; 4],
-        status: u64,
-        special: u64,
-        checksum: u64,
-    ) {
-        let table = &self.ring.table;
-        let at = 2 * place as usize;
-        if !layout.extended {
-            return table.publish(at + 1, lens[0] | checksum << 16 | status << 32 | special << 48);
+    /// Marks what was filled in as done, in order: the driver sees a descriptor when its frame is there.
+    fn write_back(&mut self, extended: bool) {
+        for (place, [first, second]) in self.filled.drain(..) {
+            let at = 2 * place as usize;
+            if extended {
+                self.ring.table.publish(at, first);
+            }
+            self.ring.table.publish(at + 1, second);
         }
-        if layout.step == 2 {
-            let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
-            table.publish(2 * self.ring_place(place, 1), upper);
-        }
-        table.publish(at, 0);
-        table.publish(at + 1, status | lens[0] << 32 | special << 48);
-    }
-
-    /// What is said about a frame's checksums: only what somebody has checked (8254x SDM §3.2.9).
-    #[inline]
-    fn checked(&self, frame: &Frame) -> u64 {
-        let wanted = self.shared.regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
-        if frame.offload.flags & Offload::DATA_VALID == 0 || !wanted {
-            return rx::IXSM;
-        }
-        rx::TCPCS | if self.shared.model == Model::E1000e { rx::UDPCS } else { 0 }
     }
 
     fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
@@ -242,26 +335,35 @@ impl RxRing {
     }
 }
 
+/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2).
+#[inline]
+fn words(extended: bool, len: u64, status: u64, special: u64) -> [u64; 2] {
+    if extended {
+        [0, status | len << 32 | special << 48]
+    } else {
+        [0, len | status << 32 | special << 48]
+    }
+}
+
 impl EgressQueue for RxRing {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
         let shared = Arc::clone(&self.shared);
         let regs = &shared.regs;
-        let rctl = regs.get(regs::RCTL);
-        let layout = Layout::new(&shared, rctl);
-        let vet = regs.get(regs::VET);
-        let strip = regs.get(regs::CTRL) & regs::CTRL_VME != 0;
-        let fcs = if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 };
-        let mut avail = if self.stopped { 0 } else { self.avail() };
+        let rules = Rules::new(&shared);
+        let (layout, rctl) = (&rules.layout, rules.rctl);
+        let mut avail = self.avail();
         let before = avail;
         let mut used = 0;
-        let mut missed = false;
+        let mut missed = 0u64;
+        let mut frames = Frames::default();
+        self.ahead.clear();
         for &pick in picks {
             let frame = &batch.frames()[usize::from(pick)];
             if self.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);
                 continue;
             }
-            let tci = tag(frame, vet);
+            let tci = tag(frame, rules.vet);
             match admit(regs, rctl, frame, tci) {
                 Ok(()) => {}
                 Err(Refused::TooLong) => {
@@ -274,26 +376,42 @@ impl EgressQueue for RxRing {
                     continue;
                 }
             }
-            let stripped = tci.filter(|_| strip);
-            let mut source = Source::new(frame, batch.body(frame), stripped.is_some());
+            if used + layout.step > avail {
+                // The guest may have refilled the ring meanwhile. One that has not is not asked for every frame,
+                // and nothing of a frame is touched that it has no place for.
+                if missed == 0 {
+                    avail = self.ring.more(regs, avail);
+                }
+                if used + layout.step > avail {
+                    missed += 1;
+                    outcome.dropped(pick, DropReason::RingFull);
+                    continue;
+                }
+            }
+            let body = batch.body(frame);
+            let stripped = tci.filter(|_| rules.strip);
+            if stripped.is_none() && self.fill_plain(&rules, frame, body, used, avail) {
+                used += 1;
+                frames.count(frame);
+                outcome.delivered(frame.len);
+                continue;
+            }
             let vlan = if stripped.is_some() { rx::VP } else { 0 };
-            let facts = (self.checked(frame) | vlan, u64::from(stripped.unwrap_or(0)), 0);
-            let need = source.len() + fcs;
-            let mut result = self.fill(&layout, &mut source, (used, avail), facts, need);
-            if matches!(result, Err(Shortage::Ring)) {
-                // The guest may have refilled the ring meanwhile.
+            let facts = (rules.checksums(frame) | vlan, u64::from(stripped.unwrap_or(0)));
+            let source = || Source::new(frame, body, stripped.is_some());
+            let mut result = self.fill(&rules, &mut source(), (used, avail), facts);
+            if matches!(result, Err(Shortage::Ring)) && missed == 0 {
                 avail = self.ring.more(regs, avail);
-                result = self.fill(&layout, &mut source, (used, avail), facts, need);
+                result = self.fill(&rules, &mut source(), (used, avail), facts);
             }
             match result {
                 Ok(places) => {
                     used += places;
-                    shared.stats.frame(Counter::Rx, frame);
+                    frames.count(frame);
                     outcome.delivered(frame.len);
                 }
                 Err(Shortage::Ring) => {
-                    missed = true;
-                    shared.stats.add(Counter::Missed, 1);
+                    missed += 1;
                     outcome.dropped(pick, DropReason::RingFull);
                 }
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
@@ -302,15 +420,26 @@ impl EgressQueue for RxRing {
                     outcome.dropped(pick, DropReason::RingBroken);
                 }
             }
+            if self.filled.len() >= FILLED {
+                self.write_back(layout.extended);
+            }
         }
+        self.write_back(layout.extended);
+        shared.stats.frames(Counter::Rx, &frames);
+        shared.stats.add(Counter::Missed, missed);
         if used > 0 {
             shared.received.store(true, Ordering::Relaxed);
             self.ring.advance(regs, used, used == avail);
         }
-        self.interrupt(before.max(avail), before.max(avail) - used, rctl, missed, outcome);
+        let most = before.max(avail);
+        self.interrupt(most, most - used, rctl, missed > 0, outcome);
         if self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);
         }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.avail() == 0 && !self.stopped
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

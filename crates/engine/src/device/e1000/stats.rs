@@ -11,6 +11,7 @@ use crate::frame::{is_group, Frame};
 
 /// Bytes of the FCS.
 const FCS: u64 = 4;
+const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// What is counted.
 #[derive(Clone, Copy)]
@@ -128,18 +129,17 @@ impl Stats {
         count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Counts a frame that was sent or received, in `direction`.
-    #[inline]
-    pub(super) fn frame(&self, direction: fn(Kind) -> Counter, frame: &Frame) {
-        let bytes = u64::from(frame.len) + FCS;
-        self.add(direction(Kind::Frames), 1);
-        self.add(direction(Kind::Bytes), bytes);
-        let class = [65, 128, 256, 512, 1024].iter().filter(|limit| bytes >= **limit).count();
-        self.add(direction(Kind::Size(class)), 1);
-        if is_group(frame.dst()) {
-            let all = frame.dst() == 0xffff_ffff_ffff;
-            self.add(direction(if all { Kind::Broadcast } else { Kind::Multicast }), 1);
+    /// Counts frames that were sent or received, in `direction`.
+    pub(super) fn frames(&self, direction: fn(Kind) -> Counter, frames: &Frames) {
+        if frames.count == 0 {
+            return;
         }
+        let add = |kind, n| self.add(direction(kind), n);
+        add(Kind::Frames, frames.count);
+        add(Kind::Bytes, frames.bytes);
+        add(Kind::Broadcast, frames.broadcast);
+        add(Kind::Multicast, frames.multicast);
+        frames.sizes.iter().enumerate().for_each(|(class, n)| add(Kind::Size(class), *n));
     }
 
     /// What has been counted for `counter` since the device came to be.
@@ -167,6 +167,39 @@ impl Stats {
     pub(super) fn reset(&self) {
         for (seen, (_, counter)) in self.seen.iter().zip(&TABLE) {
             seen.store(self.total(*counter), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A batch's frames, counted in private memory.
+#[derive(Default)]
+pub(super) struct Frames {
+    count: u64,
+    bytes: u64,
+    broadcast: u64,
+    multicast: u64,
+    sizes: [u64; 6],
+}
+
+impl Frames {
+    /// Counts one more.
+    #[inline]
+    pub(super) fn count(&mut self, frame: &Frame) {
+        let bytes = u64::from(frame.len) + FCS;
+        self.count += 1;
+        self.bytes += bytes;
+        // Up to 64, 127, 255, 511, 1023 bytes, and longer ones.
+        let class = match bytes {
+            ..=64 => 0,
+            65..=127 => 1,
+            128..=255 => 2,
+            256..=511 => 3,
+            512..=1023 => 4,
+            _ => 5,
+        };
+        self.sizes[class] += 1;
+        if is_group(frame.dst()) {
+            *(if frame.dst() == BROADCAST { &mut self.broadcast } else { &mut self.multicast }) += 1;
         }
     }
 }

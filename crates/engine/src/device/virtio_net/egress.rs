@@ -263,6 +263,10 @@ impl EgressQueue for EgressRing {
         self.publish(outcome);
     }
 
+    fn is_full(&mut self) -> bool {
+        !self.stopped && self.queue.is_empty()
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self
     }

@@ -139,10 +139,15 @@ impl EgressQueue for RingEgress {
         }
         let header = self.traits.header();
         self.room = self.ring.look();
-        for &pick in picks {
+        for (done, &pick) in picks.iter().enumerate() {
             let frame = &batch.frames()[usize::from(pick)];
             match self.put(frame, batch.body(frame), header) {
                 Ok(()) => outcome.delivered(frame.len),
+                // The client was asked once more for this one; it is not asked for each of the others.
+                Err(DropReason::RingFull) if self.room == 0 => {
+                    outcome.dropped_all(&picks[done..], DropReason::RingFull);
+                    break;
+                }
                 Err(reason) => outcome.dropped(pick, reason),
             }
         }
@@ -150,6 +155,10 @@ impl EgressQueue for RingEgress {
             self.wake.wake();
             outcome.interrupts += 1;
         }
+    }
+
+    fn is_full(&mut self) -> bool {
+        !self.traits.is_down() && self.ring.look() == 0
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

@@ -1,0 +1,233 @@
+//! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched.
+//!
+//! The proof is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
+//! receiver's ring is full. Whoever then reads a body, to copy it or to work out a checksum, marks the map.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_abi::virtio::features as f;
+use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::{Config, Want};
+use sidecore_driver::{e1000, Frontend};
+use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
+use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::frame::Batch;
+use sidecore_engine::mem::{GuestMap, RegionSpec};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::port::{
+    Attachment, DropReason, IngressQueue, Port, PortId, Scheduler, Tally, DEFAULT_MTU,
+};
+use sidecore_engine::transport::vfio_user::{self, VfioUser};
+use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+use sidecore_engine::wire::{Gso, Mac, Offload};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Entries of the receivers' rings.
+const RING: u16 = 64;
+/// Bytes of memory that hold the frames' bodies.
+const BODIES: u64 = 0x1_0000;
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+/// A queue that sends as many frames as it is told to.
+struct Source {
+    orders: Arc<AtomicU64>,
+    bodies: Arc<GuestMap>,
+    large: bool,
+}
+
+/// A TCP packet of `len` bytes, to be cut into segments or with a checksum to be made.
+fn describe(large: bool) -> ([u8; 64], u32, Offload) {
+    let len: u32 = if large { 5_000 } else { 1_000 };
+    let mut head = [0; 64];
+    head[..6].copy_from_slice(&MAC.0);
+    head[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    head[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6]);
+    head[16..18].copy_from_slice(&(len as u16 - 14).to_be_bytes());
+    head[46] = 0x50;
+    let offload = Offload {
+        flags: Offload::NEEDS_CSUM,
+        gso: if large { Gso::Tcp4 } else { Gso::None },
+        ecn: false,
+        hdr_len: 54,
+        gso_size: if large { 1_000 } else { 0 },
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    (head, len, if large { offload } else { Offload::NONE })
+}
+
+impl IngressQueue for Source {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        let (head, len, offload) = describe(self.large);
+        while batch.room() > 0 && self.orders.load(Ordering::Acquire) > 0 {
+            self.orders.fetch_sub(1, Ordering::AcqRel);
+            let (frame, pieces) = batch.next_frame().unwrap();
+            (frame.head, frame.len, frame.offload) = (head, len, offload);
+            (frame.piece, frame.pieces) = (pieces.len() as u32, 1);
+            assert!(pieces.push(self.bodies.translate(0, len - 64, &mut 0).unwrap()));
+            batch.commit();
+            tally.frames += 1;
+            tally.bytes += u64::from(len);
+        }
+    }
+
+    fn release(&mut self, _: &mut Tally) {}
+
+    fn want_kicks(&mut self, _: bool) -> bool {
+        self.orders.load(Ordering::Acquire) > 0
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        Some(Duration::from_millis(1))
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// A receiver at the other end of a socket that never takes a frame.
+enum Stalled {
+    E1000(#[expect(dead_code, reason = "held open")] Box<e1000::E1000>),
+    Virtio(#[expect(dead_code, reason = "held open")] Box<NetDriver>),
+}
+
+struct Rig {
+    dir: PathBuf,
+    cores: Arc<Cores>,
+    source: Arc<Port>,
+    sink: Arc<Port>,
+    _counters: CounterFile,
+}
+
+impl Rig {
+    fn new(name: &str) -> Rig {
+        let dir = std::env::temp_dir().join(format!("sidecore-livelock-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let counters = CounterFile::anonymous().unwrap();
+        let port = |id, name| {
+            Arc::new(Port::new(PortId(id), name, counters.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
+        };
+        let (source, sink) = (port(0, "source"), port(1, "sink"));
+        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let wire =
+            [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
+        cores.publish(&Arc::new(Topology::new(&wire)));
+        Rig { dir, cores, source, sink, _counters: counters }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join("sink")
+    }
+
+    /// Frames that the sink's ring had no place for.
+    fn ring_full(&self) -> u64 {
+        self.sink.counters.totals().drops[DropReason::RingFull as usize]
+    }
+
+    /// Sends frames to a sink that has its buffers and never takes one back.
+    fn run(self, large: bool) {
+        let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
+        ftruncate(&file, BODIES).unwrap();
+        let spec =
+            RegionSpec { gpa: 0, size: BODIES, user_addr: 0, offset: 0, file: file.try_clone().unwrap() };
+        let bodies = Arc::new(GuestMap::new(&[spec]).unwrap());
+        let orders = Arc::new(AtomicU64::new(0));
+        let source = Source { orders: Arc::clone(&orders), bodies: Arc::clone(&bodies), large };
+        let key = Scheduler::serve(&*self.cores, &self.source, Box::new(source));
+        let wait = |what: &str, done: &dyn Fn() -> bool| {
+            let end = Instant::now() + LIMIT;
+            while !done() {
+                assert!(Instant::now() < end, "{what}: {:?}", self.sink.counters.totals());
+                std::thread::yield_now();
+            }
+        };
+        wait("the sink has a peer", &|| self.sink.link());
+        // Until the ring is full.
+        while self.ring_full() == 0 {
+            let sent = self.source.counters.totals().in_frames;
+            orders.store(8, Ordering::Release);
+            // Counted when they have been delivered or dropped.
+            wait("frames were dealt with", &|| self.source.counters.totals().in_frames == sent + 8);
+        }
+        let dropped = self.ring_full();
+        let before = self.sink.counters.totals();
+        assert!(before.out_frames > 0 && before.out_frames <= u64::from(RING) * 4, "{before:?}");
+        ftruncate(&file, 0).unwrap();
+        orders.store(10_000, Ordering::Release);
+        wait("all is dropped", &|| self.ring_full() >= dropped + 10_000);
+        let after = self.sink.counters.totals();
+        assert_eq!(after.out_bytes, before.out_bytes, "bytes were copied for a ring that is full");
+        assert_eq!(after.made, before.made, "segments were made for a ring that is full");
+        assert_eq!(self.ring_full(), dropped + 10_000);
+        assert!(!bodies.is_truncated(), "the bodies of frames that were dropped were read");
+        assert!(self.sink.fault.get().is_none());
+        Scheduler::take_back(&*self.cores, key).unwrap();
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn e1000(rig: &Rig, model: Model) -> (Box<dyn Attachment>, Stalled) {
+    let scheduler = Arc::clone(&rig.cores) as Arc<dyn Scheduler>;
+    let device = E1000::new(E1000Config::new(model, MAC), Arc::clone(&rig.sink), scheduler).unwrap();
+    let endpoint = vfio_user::Endpoint::Listen { path: rig.path(), mode: None, owner: (None, None) };
+    let attachment = VfioUser::start(endpoint, Arc::clone(&rig.sink), Box::new(device)).unwrap();
+    let config = e1000::Config { ring: RING, ..e1000::Config::default() };
+    let driver = e1000::E1000::open(&rig.path(), &config).unwrap();
+    (Box::new(attachment), Stalled::E1000(Box::new(driver)))
+}
+
+fn virtio(rig: &Rig, features: u64) -> (Box<dyn Attachment>, Stalled) {
+    let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
+    let scheduler = Arc::clone(&rig.cores) as Arc<dyn Scheduler>;
+    let device = VirtioNet::new(&net, Arc::clone(&rig.sink), scheduler).unwrap();
+    let endpoint = Endpoint::Listen { path: rig.path(), mode: None, owner: (None, None) };
+    let attachment = VhostUser::start(VhostUserConfig { endpoint, journal: None }, device).unwrap();
+    let config = Config { want: Want::default().and(features), entries: RING, ..Config::default() };
+    let driver = NetDriver::start(connect(&rig.path()), config).unwrap();
+    (Box::new(attachment), Stalled::Virtio(Box::new(driver)))
+}
+
+fn connect(path: &Path) -> Frontend {
+    Frontend::connect(path, LIMIT).unwrap()
+}
+
+#[test]
+fn a_stalled_e1000_costs_no_copy() {
+    for (name, model) in [("e1000", Model::E1000), ("e1000e", Model::E1000e)] {
+        for large in [false, true] {
+            let rig = Rig::new(&format!("{name}-{large}"));
+            let _sink = e1000(&rig, model);
+            rig.run(large);
+        }
+    }
+}
+
+#[test]
+fn a_stalled_virtio_net_costs_no_copy() {
+    for (name, features) in [("split", 0), ("packed", f::RING_PACKED), ("mergeable", f::NET_MRG_RXBUF)] {
+        for large in [false, true] {
+            let rig = Rig::new(&format!("{name}-{large}"));
+            let _sink = virtio(&rig, features);
+            rig.run(large);
+        }
+    }
+}
