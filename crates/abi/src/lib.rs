@@ -6,9 +6,11 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod bytes;
 pub mod counters;
 pub mod netmap;
 pub mod pci;
 pub mod ring;
+pub mod vale;
 pub mod vfio_user;
 pub mod virtio;

@@ -25,6 +25,8 @@
 
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 
+use crate::bytes::{Reader, Writer};
+
 /// A shared word. Real ones are [`AtomicU32`]; the model checker brings its own.
 pub trait Word {
     /// Reads it.
@@ -272,7 +274,7 @@ pub struct Answer {
 impl Request {
     /// As a message.
     pub fn to_bytes(self) -> [u8; MESSAGE] {
-        let mut writer = Writer::new();
+        let mut writer = Writer::<MESSAGE>::new(MAGIC, VERSION);
         writer.u32(self.ask);
         writer.u32(self.value);
         writer.bytes
@@ -280,7 +282,7 @@ impl Request {
 
     /// From a message; `None` if it is of another length, kind or version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
-        let mut reader = Reader::new(bytes)?;
+        let mut reader = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
         Some(Request { ask: reader.u32(), value: reader.u32() })
     }
 }
@@ -288,7 +290,7 @@ impl Request {
 impl Answer {
     /// As a message.
     pub fn to_bytes(self) -> [u8; MESSAGE] {
-        let mut writer = Writer::new();
+        let mut writer = Writer::<MESSAGE>::new(MAGIC, VERSION);
         writer.u32(self.errno);
         let i = self.info;
         writer.u32(i.ring_size);
@@ -314,7 +316,7 @@ impl Answer {
 
     /// From a message; `None` if it is of another length, kind or version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Answer> {
-        let mut r = Reader::new(bytes)?;
+        let mut r = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
         let errno = r.u32();
         let ring_size = r.u32();
         let [memsize, total, words, ring_pool, buf_pool] = core::array::from_fn(|_| r.u64());
@@ -339,53 +341,6 @@ impl Answer {
             mem_id,
         };
         Some(Answer { errno, info })
-    }
-}
-
-struct Writer {
-    bytes: [u8; MESSAGE],
-    at: usize,
-}
-
-impl Writer {
-    fn new() -> Writer {
-        let mut writer = Writer { bytes: [0; MESSAGE], at: 0 };
-        writer.u32(MAGIC);
-        writer.u32(VERSION);
-        writer
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.bytes[self.at..self.at + 4].copy_from_slice(&value.to_le_bytes());
-        self.at += 4;
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
-        self.at += 8;
-    }
-}
-
-struct Reader {
-    bytes: [u8; MESSAGE],
-    at: usize,
-}
-
-impl Reader {
-    fn new(bytes: &[u8]) -> Option<Reader> {
-        let mut reader = Reader { bytes: bytes.try_into().ok()?, at: 0 };
-        (reader.u32() == MAGIC && reader.u32() == VERSION).then_some(reader)
-    }
-
-    fn u32(&mut self) -> u32 {
-        let mut word = [0; 4];
-        word.copy_from_slice(&self.bytes[self.at..self.at + 4]);
-        self.at += 4;
-        u32::from_le_bytes(word)
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from(self.u32()) | u64::from(self.u32()) << 32
     }
 }
 

@@ -2,6 +2,7 @@
 /* Attaching to a ring port, and the protocol of its words: what crates/port/src/{attach,link}.rs does, in C. */
 #define _GNU_SOURCE
 #include "ring.h"
+#include "vale.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,12 +59,33 @@ close_all(const int *fds, int count)
 	errno = saved;
 }
 
+/* Connects to the socket of port `name`; the connection, or -1. */
+int
+ring_call(const char *name)
+{
+	struct timeval patience = { .tv_sec = PATIENCE };
+	struct sockaddr_un address;
+	int fd;
+
+	if (socket_path(name, &address) < 0)
+		return -1;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		close_all(&fd, 1);
+		return -1;
+	}
+	return fd;
+}
+
 /* Connects, asks and reads the answer with its descriptors; the connection, or -1. */
 static int
 converse(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer, int *fds, int *count)
 {
 	struct ring_request request = { .magic = RING_MAGIC, .version = RING_VERSION, .ask = ask, .value = value };
-	struct timeval patience = { .tv_sec = PATIENCE };
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
@@ -73,20 +95,14 @@ converse(const char *name, uint32_t ask, uint32_t value, struct ring_answer *ans
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = space.bytes, .msg_controllen = sizeof(space.bytes)
 	};
 	struct cmsghdr *header;
-	struct sockaddr_un address;
 	ssize_t got;
 	int control;
 
 	*count = 0;
-	if (socket_path(name, &address) < 0)
-		return -1;
-	control = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	control = ring_call(name);
 	if (control < 0)
 		return -1;
-	setsockopt(control, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(control, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	if (connect(control, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-	    send(control, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request))
+	if (send(control, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request))
 		goto fail;
 	got = recvmsg(control, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
 	if (got < 0)
@@ -142,17 +158,46 @@ fits(const struct ring_answer *i, int file, int count)
 	    i->words % 128 == 0 && i->words + rings * sizeof(struct ring_words) <= i->total;
 }
 
+/* Has a port of VALE's made if it is not there, and keeps it; its name in `found`. One that is configured can be used
+ * without the socket at which others are asked for. */
+static int
+lease(struct ring_port *port, const char *name, char found[NETMAP_REQ_IFNAMSIZ])
+{
+	struct vale_ask ask = { .verb = VALE_OPEN };
+	struct vale_reply reply;
+	struct sockaddr_un address;
+
+	port->lease = -1;
+	snprintf(found, NETMAP_REQ_IFNAMSIZ, "%s", name);
+	if (strncmp(name, NM_BDG_NAME, 4) != 0 || strchr(name, ':') == NULL || strchr(name, '/') != NULL)
+		return 0;
+	if (vale_ask(name, &ask, &reply, &port->lease) == 0) {
+		snprintf(found, NETMAP_REQ_IFNAMSIZ, "%s", reply.name);
+		return 0;
+	}
+	if ((errno == ENOENT || errno == ECONNREFUSED || errno == EACCES) && socket_path(name, &address) == 0 &&
+	    access(address.sun_path, F_OK) == 0)
+		return 0;
+	return -1;
+}
+
 int
-ring_attach(struct ring_port *port, const char *name)
+ring_attach(struct ring_port *port, const char *wanted)
 {
 	struct ring_answer *info = &port->info;
 	struct ring_words *words;
 	uint32_t i;
+	char name[NETMAP_REQ_IFNAMSIZ];
 	int fds[MAX_FDS], count;
 
-	port->control = converse(name, RING_ATTACH, 0, info, fds, &count);
-	if (port->control < 0)
+	if (lease(port, wanted, name) < 0)
 		return -1;
+	port->control = converse(name, RING_ATTACH, 0, info, fds, &count);
+	if (port->control < 0) {
+		if (port->lease >= 0)
+			close_all(&port->lease, 1);
+		return -1;
+	}
 	if (count < 1 || !fits(info, fds[0], count)) {
 		errno = EPROTO;
 		goto fail;
@@ -172,6 +217,8 @@ ring_attach(struct ring_port *port, const char *name)
 fail:
 	close_all(fds, count);
 	close_all(&port->control, 1);
+	if (port->lease >= 0)
+		close_all(&port->lease, 1);
 	return -1;
 }
 
@@ -188,6 +235,8 @@ ring_detach(struct ring_port *port)
 		close(port->rx[i].wake);
 	munmap(port->base, port->info.total);
 	close(port->control);
+	if (port->lease >= 0)
+		close(port->lease);
 }
 
 /* Gives all slots before `head` to the engine, and kicks it if it sleeps and has not been kicked for that. */

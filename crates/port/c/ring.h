@@ -63,10 +63,14 @@ struct ring_link {
 /* An attached port. */
 struct ring_port {
 	int control;
+	int lease; /* what keeps a port that was made on demand, or -1 */
 	char *base;
 	struct ring_answer info;
 	struct ring_link tx[RING_MAX], rx[RING_MAX];
 };
+
+/* A connection to the socket of port `name`, or -1 and errno. */
+int ring_call(const char *name);
 
 /* 0, or -1 and errno. */
 int ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer);

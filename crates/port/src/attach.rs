@@ -15,9 +15,10 @@ use sidecore_abi::ring::{Answer, Ask, Info, Request, MAX_RINGS, MESSAGE};
 
 use crate::link::Link;
 use crate::map::Map;
+use crate::vale::{self, is_vale, Vale, ValeError};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_FDS: usize = 1 + 3 * MAX_RINGS;
 
 /// Why a port cannot be attached to.
@@ -44,6 +45,14 @@ pub enum AttachError {
         /// Why.
         reason: io::Error,
     },
+    /// It is to be made on demand, and the daemon said no.
+    #[error("ring port \"{name}\" cannot be made: {source}")]
+    NotMade {
+        /// The name that was asked for.
+        name: String,
+        /// Why.
+        source: ValeError,
+    },
     /// The conversation broke off or makes no sense.
     #[error("the conversation with ring port \"{name}\" failed: {source}")]
     Broken {
@@ -61,6 +70,11 @@ pub fn socket_path(name: &str) -> PathBuf {
     if name.contains('/') {
         return PathBuf::from(name);
     }
+    directory().join(OsStr::new(name))
+}
+
+/// The directory of the sockets of ring ports with plain names.
+pub(crate) fn directory() -> PathBuf {
     let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
     let control = set("SIDECORE_SOCKET").map(PathBuf::from);
     let directory = match (&control, set("XDG_RUNTIME_DIR")) {
@@ -70,7 +84,7 @@ pub fn socket_path(name: &str) -> PathBuf {
         }
         _ => PathBuf::from("/run/sidecore"),
     };
-    directory.join("ring").join(OsStr::new(name))
+    directory.join("ring")
 }
 
 /// A port's memory and the ends of its rings.
@@ -78,6 +92,8 @@ pub fn socket_path(name: &str) -> PathBuf {
 pub struct Attached {
     /// The connection: the port stays attached as long as it is open.
     pub control: UnixStream,
+    /// What keeps the port if it was made on demand.
+    pub lease: Option<Vale>,
     /// The memory.
     pub map: Arc<Map>,
     /// Rings on which we send.
@@ -91,6 +107,8 @@ pub struct Attached {
 /// # Errors
 /// There is no such port, it is taken, or it refuses.
 pub fn attach(name: &str) -> Result<Attached, AttachError> {
+    let (name, lease) = open(name)?;
+    let name = &*name;
     let control = call(name)?;
     let (answer, mut fds) = converse(&control, Ask::Attach, 0).map_err(broken(name))?;
     check(name, &answer)?;
@@ -109,7 +127,21 @@ pub fn attach(name: &str) -> Result<Attached, AttachError> {
         |(number, (kick, wake)): (u32, (Option<OwnedFd>, OwnedFd))| Link::new(&map, number, kick, wake);
     let tx = (0..).zip(kicks.into_iter().map(Some).zip(rest.by_ref().take(txs))).map(link).collect();
     let rx = (info.tx_rings..).zip(rest.map(|wake| (None, wake))).map(link).collect();
-    Ok(Attached { control, map, tx, rx })
+    Ok(Attached { control, lease, map, tx, rx })
+}
+
+/// Has a port of VALE's made if it is not there. The port's name, and what keeps it. A port that is configured can be
+/// used without the socket at which others are asked for.
+fn open(name: &str) -> Result<(String, Option<Vale>), AttachError> {
+    if !is_vale(name) {
+        return Ok((name.to_owned(), None));
+    }
+    let asked =
+        Vale::connect(&vale::socket_path()).and_then(|mut lease| Ok((lease.open(name)?, Some(lease))));
+    match asked {
+        Err(ValeError::NotThere { .. }) if socket_path(name).exists() => Ok((name.to_owned(), None)),
+        asked => asked.map_err(|source| AttachError::NotMade { name: name.to_owned(), source }),
+    }
 }
 
 /// What port `name` is like, without attaching to it; it may be in use.

@@ -30,6 +30,7 @@ pub mod link;
 pub mod map;
 mod rx;
 mod tx;
+pub mod vale;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -71,6 +72,8 @@ impl Interest {
 pub struct Port {
     name: String,
     control: std::os::unix::net::UnixStream,
+    /// What keeps the port if it was made on demand.
+    lease: Option<vale::Vale>,
     info: Info,
     /// Rings on which we send.
     pub tx: Vec<TxRing>,
@@ -79,15 +82,17 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches to the ring port `name`, or to the one whose socket is at `name` if that has a slash.
+    /// Attaches to the ring port `name`, or to the one whose socket is at `name` if that has a slash. A port with a
+    /// name of VALE's, `valeS:P`, is made if it is not there, with switch S, and goes with its last user.
     ///
     /// # Errors
     /// There is no such port, it is taken, or it refuses.
     pub fn attach(name: &str) -> Result<Port, AttachError> {
-        let attach::Attached { control, map, tx, rx } = attach::attach(name)?;
+        let attach::Attached { control, lease, map, tx, rx } = attach::attach(name)?;
         Ok(Port {
             name: name.to_owned(),
             control,
+            lease,
             info: *map.info(),
             tx: tx.into_iter().map(TxRing::new).collect(),
             rx: rx.into_iter().map(RxRing::new).collect(),
@@ -113,6 +118,7 @@ impl Port {
     pub fn reattach(&mut self) -> Result<(), AttachError> {
         // Ours may be the connection that keeps the port busy.
         let _ = self.control.shutdown(std::net::Shutdown::Both);
+        self.lease = None;
         *self = Port::attach(&self.name)?;
         Ok(())
     }

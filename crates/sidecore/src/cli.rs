@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sidecore_engine::state::values::{Mode, Owner};
+use sidecore_engine::state::values::{Mode, Number, Owner};
 
 const PORTS: &str = "\
 Ports are written NAME=KIND:WHERE[,key=value]... as in
@@ -56,6 +56,14 @@ pub enum Command {
     Apply(ApplyArgs),
     /// Write the configuration in force to a file.
     Save(SaveArgs),
+    /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
+    ///
+    /// `valeS:P` is port P of switch S; `vale:P` is on the default switch. Programs that open such a name
+    /// make the port, and the switch, if they are not there.
+    #[command(
+        after_help = "Examples: sidecore vale-ctl -n p1; sidecore vale-ctl -a vale0:p1; sidecore vale-ctl -l"
+    )]
+    ValeCtl(ValeCtlArgs),
     /// Capture what passes a port, both directions, as pcapng.
     ///
     /// Inbound is into the switch, outbound is out of it. A frame that was dropped says why in a comment.
@@ -107,6 +115,15 @@ pub struct RunArgs {
     /// Counters file [default: the control socket's path with the ending .counters].
     #[arg(long, value_name = "PATH")]
     pub counters: Option<PathBuf>,
+    /// Most ring ports that netmap programs may have made on demand (valeS:P); 0: none [default: 64].
+    #[arg(long, value_name = "N")]
+    pub vale_ports: Option<Number<0, 1000>>,
+    /// Permission bits of the socket at which they ask for ports [default: 0600].
+    #[arg(long, value_name = "OCTAL")]
+    pub vale_mode: Option<Mode>,
+    /// Owner of that socket.
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub vale_owner: Option<Owner>,
     /// What to log on standard error: error, warn, info, debug, trace, or module=level lists.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log: String,
@@ -203,6 +220,59 @@ pub struct SaveArgs {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub control: Control,
+}
+
+/// `vale-ctl`.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct ValeCtlArgs {
+    #[command(flatten)]
+    pub verb: ValeVerb,
+    /// For -n, slots and rings: TX-SLOTS[,RX-SLOTS[,TX-RINGS[,RX-RINGS]]]; for -p, MODE[,FIRST-CPU[,CPUS]] with
+    /// mode 1 or 2.
+    #[arg(short = 'C', value_name = "N,…", value_delimiter = ',')]
+    pub config: Vec<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+/// What `vale-ctl` does.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct ValeVerb {
+    /// Make a port that stays, joined to nothing yet.
+    #[arg(short = 'n', value_name = "PORT")]
+    pub newif: Option<String>,
+    /// Remove such a port.
+    #[arg(short = 'r', value_name = "PORT")]
+    pub delif: Option<String>,
+    /// Join a port that is joined to nothing, or an interface of the host, to a switch.
+    #[arg(short = 'a', value_name = "valeS:P")]
+    pub attach: Option<String>,
+    /// The same with the host's own stack.
+    #[arg(short = 'h', value_name = "valeS:P")]
+    pub attach_host: Option<String>,
+    /// Part a port from its switch.
+    #[arg(short = 'd', value_name = "valeS:P")]
+    pub detach: Option<String>,
+    /// List all ports on switches [default].
+    #[arg(short = 'l')]
+    pub list: bool,
+    /// Show the place of one port.
+    #[arg(short = 'g', value_name = "valeS:P")]
+    pub get: Option<String>,
+    /// Have a port polled by I/O cores, which poll every port anyway: an error if they cannot.
+    #[arg(short = 'p', value_name = "valeS:P")]
+    pub poll: Option<String>,
+    /// End that.
+    #[arg(short = 'P', value_name = "valeS:P")]
+    pub poll_off: Option<String>,
 }
 
 /// `capture`.

@@ -8,6 +8,7 @@
 //! | `client` | HTTP over the control socket |
 //! | `show`, `change`, `capture` | the commands that talk to a daemon |
 //! | `pcapng` | cutting a capture into its blocks |
+//! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
 //! | `measure`, `bench` | benchmarks |
 //! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
@@ -28,6 +29,7 @@ mod offline;
 mod pcapng;
 mod show;
 mod table;
+mod vale;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Set(args) => change::set(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
+        Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Bench(benchmark) => measure::run(&benchmark),
         Command::Completions(args) => generate::completions(&args),

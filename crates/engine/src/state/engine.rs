@@ -15,6 +15,7 @@ use super::kinds::Kind;
 use super::plan::{between, fixed_options, Change};
 use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
+use super::visitors::Visitors;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, Port, PortId};
 
@@ -80,6 +81,8 @@ pub(super) struct Inner {
     pub ids: Ids,
     /// The sums of ports that are gone: with them, the law of conservation holds over the daemon's life.
     pub retired: Totals,
+    /// Which of all this was made on demand.
+    pub visitors: Visitors,
 }
 
 /// Port numbers. A number rests for a while before it is used again, so that a reader of the counters
@@ -126,7 +129,13 @@ impl Engine {
         daemon: DaemonSpec,
     ) -> Engine {
         let spec = Spec::default().settled();
-        let inner = Inner { spec, ports: BTreeMap::new(), ids: Ids::default(), retired: Totals::default() };
+        let inner = Inner {
+            spec,
+            ports: BTreeMap::new(),
+            ids: Ids::default(),
+            retired: Totals::default(),
+            visitors: Visitors::default(),
+        };
         fabric.publish(&graph(&inner.spec, &inner.ports));
         Engine { kinds, fabric, counters, daemon, inner: Mutex::new(inner) }
     }
@@ -137,9 +146,15 @@ impl Engine {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configuration in force, with what was chosen at the start.
+    /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
-        Spec { daemon: self.daemon.clone(), ..self.lock().spec.clone() }
+        let inner = self.lock();
+        Spec { daemon: self.daemon.clone(), ..inner.visitors.without(inner.spec.clone()) }
+    }
+
+    /// All ports and switches, also those made on demand.
+    pub fn everything(&self) -> Spec {
+        self.lock().spec.clone()
     }
 
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
@@ -148,7 +163,7 @@ impl Engine {
     /// # Errors
     /// Why it cannot be.
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
-        self.change(dry_run, |_| Ok(wanted.clone()))
+        self.change_with(dry_run, |running, visitors| Ok(visitors.with(wanted.clone(), &running)))
     }
 
     /// Adds a port.
@@ -281,8 +296,25 @@ impl Engine {
         dry_run: bool,
         edit: impl FnOnce(Spec) -> Result<Spec, Error>,
     ) -> Result<Vec<Change>, Error> {
+        self.change_with(dry_run, |spec, _| edit(spec))
+    }
+
+    /// As the others, for changes of what is made on demand.
+    pub(super) fn change_visitors(
+        &self,
+        edit: impl FnOnce(Spec, &mut Visitors) -> Result<Spec, Error>,
+    ) -> Result<Vec<Change>, Error> {
+        self.change_with(false, edit)
+    }
+
+    fn change_with(
+        &self,
+        dry_run: bool,
+        edit: impl FnOnce(Spec, &mut Visitors) -> Result<Spec, Error>,
+    ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
-        let wanted = edit(inner.spec.clone())?;
+        let mut visitors = inner.visitors.clone();
+        let wanted = edit(inner.spec.clone(), &mut visitors)?;
         let findings = check(&wanted, self.kinds);
         if !findings.is_empty() {
             return Err(BadSpec::new(&findings, |_| String::new()).into());
@@ -295,6 +327,7 @@ impl Engine {
         let changes = between(&inner.spec, &wanted);
         if !dry_run && !changes.is_empty() {
             Carrier::new(self, &mut inner, &wanted).run(&changes)?;
+            inner.visitors = visitors;
         }
         Ok(changes)
     }

@@ -21,7 +21,9 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod vale;
 pub mod values;
+mod visitors;
 
 pub use carry::Undone;
 pub use check::{check, Finding, Part};
@@ -31,3 +33,4 @@ pub use fabric::{Address, Fabric, Graph, Joined, Joint};
 pub use plan::{Change, Verb};
 pub use spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, COMMON_KEYS, DEFAULT_SWITCH};
 pub use text::BadSpec;
+pub use vale::Vale;

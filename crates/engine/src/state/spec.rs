@@ -44,6 +44,15 @@ pub struct DaemonSpec {
     /// The counters file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<PathBuf>,
+    /// Most ports that programs may have made on demand; 0: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vale_ports: Option<Number<0, 1000>>,
+    /// Permission bits of the socket at which they ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vale_mode: Option<Mode>,
+    /// Owner of that socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vale_owner: Option<Owner>,
 }
 
 impl DaemonSpec {

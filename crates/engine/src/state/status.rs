@@ -228,6 +228,11 @@ impl Engine {
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&inner.retired)) }
     }
 
+    /// Whether somebody is at the other end of port `name`.
+    pub(super) fn peer(&self, name: &str) -> Option<Peer> {
+        self.lock().ports.get(name)?.attachment.as_ref().map(|attachment| attachment.status().peer)
+    }
+
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
         let inner = self.lock();

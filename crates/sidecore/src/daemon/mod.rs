@@ -23,7 +23,9 @@ use sd_notify::NotifyState;
 use sidecore_engine::core::{CoreOptions, Cores};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
+use sidecore_engine::state::values::Owner;
+use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
+use sidecore_engine::transport::ring::{device_path, Device};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
 use tracing::{error, info};
@@ -58,14 +60,26 @@ pub fn run(args: RunArgs) -> Outcome {
     let fabric = Arc::new(CoreFabric::new(cores));
     let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
     engine.apply(&spec, false).map_err(|e| e.to_string())?;
+    let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("cannot start the control thread: {e}"))?;
     let control = Control { engine: Arc::clone(&engine), source: Arc::new(source) };
     let ended = runtime.block_on(serve(control, &socket));
     runtime.shutdown_timeout(GRACE);
+    drop(device);
     engine.shut_down();
     ended
+}
+
+/// The socket at which netmap programs ask for ports.
+fn serve_programs(engine: &Arc<Engine>, spec: &DaemonSpec) -> Result<Device, String> {
+    let limit = spec.vale_ports.map_or(0, |limit| limit.get() as usize);
+    let mode = spec.vale_mode.map_or(0o600, |mode| mode.0);
+    let owner = spec.vale_owner.as_ref().map_or(Ok((None, None)), Owner::ids)?;
+    let path = device_path().map_err(|e| e.to_string())?;
+    let verbs = Box::new(Vale::new(Arc::clone(engine), limit));
+    Device::start(&path, mode, owner, verbs).map_err(|e| format!("netmap programs: {e}"))
 }
 
 fn log_to_stderr(filter: &str) -> Outcome {

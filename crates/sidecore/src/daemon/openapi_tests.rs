@@ -105,6 +105,9 @@ fn every_field_is_described_and_no_other() {
         socket_mode: Some("0600".parse().unwrap()),
         socket_owner: Some("root".parse().unwrap()),
         counters: Some("/c".into()),
+        vale_ports: Some("1".parse().unwrap()),
+        vale_mode: Some("0600".parse().unwrap()),
+        vale_owner: Some("root".parse().unwrap()),
     };
     compare(seen, "DaemonSpec", &daemon, &DaemonSpec::default());
     compare(seen, "Spec", &Spec { daemon, switches: vec![switch], ports: vec![port] }, &Spec::default());

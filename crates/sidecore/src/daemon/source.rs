@@ -10,6 +10,9 @@ use crate::change::read_file;
 use crate::cli::RunArgs;
 use crate::offline;
 
+/// Ports that programs may have made on demand, unless the operator says otherwise.
+const VALE_PORTS: &str = "64";
+
 /// What `run` was given.
 pub struct Source {
     file: Option<PathBuf>,
@@ -37,6 +40,9 @@ impl Source {
             socket_mode: args.socket_mode,
             socket_owner: args.socket_owner,
             counters: args.counters,
+            vale_ports: args.vale_ports,
+            vale_mode: args.vale_mode,
+            vale_owner: args.vale_owner,
         };
         Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, daemon, socket })
     }
@@ -59,6 +65,9 @@ impl Source {
             socket_mode: flags.socket_mode.or(spec.daemon.socket_mode),
             socket_owner: flags.socket_owner.or(spec.daemon.socket_owner),
             counters: flags.counters.or(spec.daemon.counters),
+            vale_ports: flags.vale_ports.or(spec.daemon.vale_ports),
+            vale_mode: flags.vale_mode.or(spec.daemon.vale_mode),
+            vale_owner: flags.vale_owner.or(spec.daemon.vale_owner),
         };
         spec.switches.extend(self.switches.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
@@ -81,6 +90,9 @@ impl Source {
             socket: Some(socket),
             socket_mode: Some(daemon.socket_mode.unwrap_or(Mode(0o660))),
             socket_owner: daemon.socket_owner,
+            vale_ports: Some(daemon.vale_ports.map_or_else(|| VALE_PORTS.parse(), Ok)?),
+            vale_mode: Some(daemon.vale_mode.unwrap_or(Mode(0o600))),
+            vale_owner: daemon.vale_owner,
         })
     }
 }

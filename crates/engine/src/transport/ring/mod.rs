@@ -10,6 +10,7 @@
 //! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
+mod device;
 mod server;
 
 use std::io;
@@ -20,6 +21,8 @@ use std::thread::JoinHandle;
 
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::Info;
+
+pub use device::{device_path, Asker, Device, Verbs};
 
 use super::socket::{Listener, SocketError};
 use crate::host::ring::Traits;

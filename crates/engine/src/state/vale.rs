@@ -1,0 +1,394 @@
+//! VALE's names and verbs on ports and switches: `sidecore_abi::vale` carried out.
+//!
+//! `valeS:P` is port P of switch S, where S is the name of a switch, and without a name the default one. Two things
+//! differ from the configuration's names: a ring port whose place is the whole of `valeS:P` bears that name on its
+//! switch, as a port made on demand does; and a port that is parted from its switch is joined to a wire of
+//! its own name, as the only end.
+//!
+//! A port made on demand is kept by leases, one for each connection that asked for it; it goes with the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use sidecore_abi::vale::{text, Ask, Reply, Verb};
+
+use super::engine::{Engine, Error};
+use super::spec::{PortSpec, Spec, DEFAULT_SWITCH};
+use crate::port::Peer;
+use crate::transport::ring::{Asker, Verbs};
+
+/// `nr_mode` of an attachment with the host's rings.
+const NIC_SW: u32 = 3;
+/// The port's number in a reply about a port that is not in its switch.
+const NO_PORT: u32 = 255;
+
+/// Carries VALE's verbs out.
+pub struct Vale {
+    engine: Arc<Engine>,
+    /// Most ports that are there on demand.
+    limit: usize,
+    /// Ports that connections keep.
+    leases: BTreeMap<u64, BTreeSet<String>>,
+    /// Ports of host interfaces that `Attach` made.
+    made: BTreeSet<String>,
+    polled: BTreeSet<String>,
+}
+
+type Refusal = (Errno, String);
+
+/// A name as programs write it.
+struct Name<'a> {
+    /// Without a pipe's suffix.
+    base: &'a str,
+    /// Whether it is one of a pipe's ends.
+    pipe: bool,
+    /// Of `valeS:P`, S (settled) and P.
+    vale: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Name<'a> {
+    fn read(name: &'a str) -> Result<Name<'a>, Refusal> {
+        let (base, pipe) = match name.find(['{', '}']) {
+            Some(at) => (&name[..at], true),
+            None => (name, false),
+        };
+        let plain = |part: &str| part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
+        let bad = |why| Err((Errno::INVAL, format!("{name:?} is no port's name: {why}")));
+        if !plain(name.get(base.len() + 1..).unwrap_or("")) {
+            return bad("a pipe is named by letters, digits, '_' and '.'");
+        }
+        let vale = match base.strip_prefix("vale").and_then(|rest| rest.split_once(':')) {
+            Some((switch, port)) if plain(switch) && plain(port) && !port.is_empty() => {
+                Some((if switch.is_empty() { DEFAULT_SWITCH } else { switch }, port))
+            }
+            Some(_) => return bad("switch and port of valeS:P are letters, digits, '_' and '.'"),
+            None if plain(base) && !base.is_empty() && !base.starts_with('.') => None,
+            None => return bad("it is letters, digits, '_' and '.', or valeS:P"),
+        };
+        Ok(Name { base, pipe, vale })
+    }
+
+    fn of_switch(self) -> Result<(&'a str, &'a str), Refusal> {
+        self.vale.ok_or_else(|| (Errno::INVAL, format!("{:?} names no switch; write valeS:P", self.base)))
+    }
+
+    /// The port of that name in `spec`.
+    fn find<'s>(&self, spec: &'s Spec) -> Option<&'s PortSpec> {
+        let rings = || spec.ports.iter().filter(|port| port.kind == "ring");
+        let whole = rings().find(|port| port.place == self.base);
+        let Some((switch, short)) = self.vale else { return whole };
+        whole.or_else(|| {
+            on_switch(spec, switch).into_iter().find(|port| port.place == short || port.name == short)
+        })
+    }
+}
+
+/// The ports joined to `switch`.
+fn on_switch<'s>(spec: &'s Spec, switch: &str) -> Vec<&'s PortSpec> {
+    spec.ports.iter().filter(|port| port.switch.as_deref() == Some(switch)).collect()
+}
+
+/// The name by which VALE knows a port on `switch`.
+fn vale_name(switch: &str, port: &PortSpec) -> String {
+    match port.place.starts_with("vale") && port.place.contains(':') && port.kind == "ring" {
+        true => port.place.clone(),
+        false => format!("vale{switch}:{}", port.name),
+    }
+}
+
+fn refuse(error: &Error) -> Refusal {
+    let errno = match error {
+        Error::Bad(_) | Error::Fixed(_) => Errno::INVAL,
+        Error::Unknown { .. } => Errno::NXIO,
+        Error::Exists { .. } => Errno::EXIST,
+        Error::InUse { .. } => Errno::BUSY,
+        Error::Failed(_) => Errno::IO,
+    };
+    (errno, error.to_string())
+}
+
+/// A ring port made by a request.
+fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
+    let mut port = PortSpec {
+        name: name.to_owned(),
+        kind: "ring".to_owned(),
+        place: place.to_owned(),
+        ..PortSpec::default()
+    };
+    let bad = |why: String| (Errno::INVAL, why);
+    // Both directions of a ring port are alike: the larger wish counts.
+    if let slots @ 1.. = ask.tx_slots.max(ask.rx_slots) {
+        port.slots = Some(slots.to_string().parse().map_err(|why| bad(format!("slots: {why}")))?);
+    }
+    if let rings @ 1.. = ask.tx_rings.max(ask.rx_rings) {
+        port.queues = Some(rings.to_string().parse().map_err(|why| bad(format!("rings: {why}")))?);
+    }
+    Ok(port)
+}
+
+impl Vale {
+    /// For `engine`, with at most `limit` ports on demand.
+    pub fn new(engine: Arc<Engine>, limit: usize) -> Vale {
+        let (leases, made, polled) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Vale { engine, limit, leases, made, polled }
+    }
+
+    fn carry(&mut self, who: Asker, ask: &Ask) -> Result<Reply, Refusal> {
+        let name = text(&ask.name).ok_or((Errno::INVAL, "the name is no text".to_owned()))?;
+        match Verb::from_code(ask.verb) {
+            Some(Verb::List) => self.list(name, ask.first, ask.second),
+            Some(verb) => {
+                let name = Name::read(name)?;
+                match verb {
+                    Verb::Open => self.open(who, name, ask),
+                    Verb::NewIf => self.new_if(&name, ask),
+                    Verb::DelIf => self.del_if(&name),
+                    Verb::Attach => self.attach(name.of_switch()?, ask.mode),
+                    Verb::Detach => self.detach(name.of_switch()?),
+                    Verb::PollingOn => self.poll_on(name.of_switch()?, ask),
+                    Verb::PollingOff | Verb::List => self.poll_off(name.of_switch()?),
+                }
+            }
+            None => Err((Errno::OPNOTSUPP, format!("there is no request {}", ask.verb))),
+        }
+    }
+
+    fn open(&mut self, who: Asker, name: Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        if let Some(port) = name.find(&spec) {
+            if port.kind != "ring" {
+                let why =
+                    format!("port {} is of kind {}, which no netmap program can open", port.name, port.kind);
+                return Err((Errno::BUSY, why));
+            }
+            if self.engine.visitors(&port.name).1 {
+                self.leases.entry(who.connection).or_default().insert(port.name.clone());
+            }
+            return Ok(Reply::done(&port.place, 0, 0));
+        }
+        if name.vale.is_none() && !name.pipe {
+            let why = format!("there is no ring port {:?}; make it: sidecore vale-ctl -n {0}", name.base);
+            return Err((Errno::NXIO, why));
+        }
+        self.room()?;
+        let mut port = ring(&name.base.replace(':', "."), name.base, ask)?;
+        match name.vale {
+            Some((switch, _)) => port.switch = Some(switch.to_owned()),
+            None => port.wire = Some(port.name.clone()),
+        }
+        // The socket is the asker's alone, whoever the daemon runs as.
+        port.mode = "0600".parse().ok();
+        let (user, group) = who.ids;
+        if user != rustix::process::geteuid().as_raw() {
+            port.owner = format!("{user}:{group}").parse().ok();
+        }
+        self.engine.add_on_demand(&port, true).map_err(|e| refuse(&e))?;
+        tracing::info!("port {}: made for a program", port.name);
+        self.leases.entry(who.connection).or_default().insert(port.name);
+        Ok(Reply::done(name.base, 0, 0))
+    }
+
+    /// Whether one more port may be made.
+    fn room(&self) -> Result<(), Refusal> {
+        if self.engine.visitors("").0 + self.made.len() < self.limit {
+            return Ok(());
+        }
+        let why = match self.limit {
+            0 => "no ports are made on demand here; the daemon's option vale-ports allows them".to_owned(),
+            n => format!("{n} ports were made on demand; the daemon's option vale-ports allows no more"),
+        };
+        Err((Errno::NOSPC, why))
+    }
+
+    fn new_if(&mut self, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
+        if name.vale.is_some() || name.pipe {
+            return Err((Errno::INVAL, format!("{:?}: a port that stays has a plain name", name.base)));
+        }
+        self.room()?;
+        let port = PortSpec { wire: Some(name.base.to_owned()), ..ring(name.base, name.base, ask)? };
+        self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
+        self.made.insert(port.name);
+        Ok(Reply::done(name.base, 0, 0))
+    }
+
+    fn del_if(&mut self, name: &Name<'_>) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        let found = spec.ports.iter().find(|port| port.name == name.base && port.kind == "ring");
+        let port = found.ok_or_else(|| (Errno::NXIO, format!("there is no ring port {:?}", name.base)))?;
+        let busy = |why: &str| Err((Errno::BUSY, format!("port {}: {why}", port.name)));
+        if port.wire.as_deref() != Some(&*port.name) {
+            return busy(&format!("it is joined to {}; part it first: vale-ctl -d", port.joined()));
+        }
+        if self.engine.visitors(&port.name).1 {
+            return busy("it was made on demand and goes with its last user");
+        }
+        if self.engine.peer(&port.name) == Some(Peer::Running) {
+            return busy("a program has it open");
+        }
+        self.engine.end_visit(&port.name).map_err(|e| refuse(&e))?;
+        self.made.remove(&port.name);
+        Ok(Reply::done(name.base, 0, 0))
+    }
+
+    fn attach(&mut self, (switch, short): (&str, &str), mode: u32) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        let found =
+            spec.ports.iter().find(|port| port.name == short || (port.kind == "ring" && port.place == short));
+        if mode == NIC_SW {
+            let why = "the host's own stack cannot be attached beside it; attach a tap port".to_owned();
+            return Err((Errno::OPNOTSUPP, why));
+        }
+        match found {
+            Some(port) if port.wire.as_deref() == Some(&*port.name) => {
+                self.engine.rejoin(&port.name, Some(switch)).map_err(|e| refuse(&e))?;
+            }
+            Some(port) => {
+                let why = format!("port {} is joined to {} already; part it first", port.name, port.joined());
+                return Err((Errno::BUSY, why));
+            }
+            None => self.attach_interface(switch, short)?,
+        }
+        self.place(switch, short)
+    }
+
+    /// Makes a port of the host's interface `name`.
+    fn attach_interface(&mut self, switch: &str, name: &str) -> Result<(), Refusal> {
+        if !std::path::Path::new("/sys/class/net").join(name).exists() {
+            let why = format!("there is no port and no interface of the host {name:?}");
+            return Err((Errno::NXIO, why));
+        }
+        if super::kinds::find(self.engine.kinds, "packet").is_err() {
+            let why =
+                format!("this build has no kind of port for the host's interface {name}; use a tap port");
+            return Err((Errno::OPNOTSUPP, why));
+        }
+        self.room()?;
+        let port = PortSpec {
+            name: name.to_owned(),
+            kind: "packet".to_owned(),
+            place: name.to_owned(),
+            switch: Some(switch.to_owned()),
+            ..PortSpec::default()
+        };
+        self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
+        self.made.insert(port.name);
+        Ok(())
+    }
+
+    fn detach(&mut self, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
+        let (name, place) = self.joined(switch, short)?;
+        if self.engine.visitors(&name).1 {
+            let why = format!("port {name} was made on demand and goes with its last user");
+            return Err((Errno::BUSY, why));
+        }
+        let is_interface = self.made.contains(&name)
+            && self.engine.everything().ports.iter().any(|port| port.name == name && port.kind == "packet");
+        let parted = match is_interface {
+            true => self.engine.end_visit(&name),
+            false => self.engine.rejoin(&name, None),
+        };
+        parted.map_err(|e| refuse(&e))?;
+        if is_interface {
+            self.made.remove(&name);
+        }
+        self.polled.remove(&name);
+        Ok(place)
+    }
+
+    /// The name of port `short` of `switch`, and a reply that tells its place.
+    fn joined(&self, switch: &str, short: &str) -> Result<(String, Reply), Refusal> {
+        let place = self.place(switch, short)?;
+        let spec = self.engine.everything();
+        let port = on_switch(&spec, switch).into_iter().find(|port| is(port, switch, short));
+        match port {
+            Some(port) => Ok((port.name.clone(), place)),
+            None => Err((Errno::NXIO, format!("switch {switch} has no port {short:?}"))),
+        }
+    }
+
+    /// Where port `short` of `switch` is.
+    fn place(&self, switch: &str, short: &str) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        let number = spec.switches.iter().position(|other| other.name == switch);
+        let number = number.ok_or_else(|| (Errno::NXIO, format!("there is no switch {switch:?}")))?;
+        let mut ports = on_switch(&spec, switch).into_iter().enumerate();
+        let found = ports.find(|(_, port)| is(port, switch, short));
+        let (at, name) = found.map_or((NO_PORT, format!("vale{switch}:{short}")), |(at, port)| {
+            (u32::try_from(at).unwrap_or(NO_PORT), vale_name(switch, port))
+        });
+        Ok(Reply::done(&name, u32::try_from(number).unwrap_or(u32::MAX), at))
+    }
+
+    fn list(&self, name: &str, first: u32, second: u32) -> Result<Reply, Refusal> {
+        if !name.is_empty() {
+            let (switch, short) = Name::read(name)?.of_switch()?;
+            return self.place(switch, short);
+        }
+        let spec = self.engine.everything();
+        for (number, switch) in (0u32..).zip(&spec.switches).skip(first as usize) {
+            let from = if number == first { second as usize } else { 0 };
+            if let Some((at, port)) = (0u32..).zip(on_switch(&spec, &switch.name)).nth(from) {
+                return Ok(Reply::done(&vale_name(&switch.name, port), number, at));
+            }
+        }
+        Err((Errno::NOENT, "there are no more ports".to_owned()))
+    }
+
+    /// I/O cores poll every port that is joined to anything, so this only holds what was asked against what is.
+    fn poll_on(&mut self, (switch, short): (&str, &str), ask: &Ask) -> Result<Reply, Refusal> {
+        let (name, place) = self.joined(switch, short)?;
+        let cpus = self.engine.spec().daemon.cores.unwrap_or_default();
+        let wanted = ask.first..ask.first.saturating_add(ask.second.clamp(1, 1024));
+        let is_core = |cpu: u32| cpus.iter().any(|&core| u32::try_from(core) == Ok(cpu));
+        if !matches!(ask.mode, 1 | 2) {
+            return Err((Errno::INVAL, format!("polling mode {} is not possible; allowed: 1, 2", ask.mode)));
+        }
+        if let Some(cpu) = wanted.into_iter().find(|&cpu| !is_core(cpu)) {
+            let why = format!("processor {cpu} is no I/O core; those are {cpus:?}, and they poll all ports");
+            return Err((Errno::INVAL, why));
+        }
+        if !self.polled.insert(name.clone()) {
+            return Err((Errno::BUSY, format!("port {name} is polled already")));
+        }
+        Ok(place)
+    }
+
+    fn poll_off(&mut self, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
+        let (name, place) = self.joined(switch, short)?;
+        if !self.polled.remove(&name) {
+            return Err((Errno::INVAL, format!("polling of port {name} was not asked for")));
+        }
+        Ok(place)
+    }
+}
+
+/// Whether `port` of `switch` is called `short` there.
+fn is(port: &PortSpec, switch: &str, short: &str) -> bool {
+    let whole = port.place.strip_prefix("vale").and_then(|rest| rest.split_once(':'));
+    let settled = |name: &str| if name.is_empty() { DEFAULT_SWITCH.to_owned() } else { name.to_owned() };
+    port.name == short
+        || (port.kind == "ring" && port.place == short)
+        || whole.is_some_and(|(s, p)| settled(s) == switch && p == short)
+}
+
+impl Verbs for Vale {
+    fn ask(&mut self, who: Asker, ask: &Ask) -> Reply {
+        self.carry(who, ask).unwrap_or_else(|(errno, why)| {
+            tracing::debug!("refused to a program: {why}");
+            Reply::refused(errno.raw_os_error().unsigned_abs(), &why)
+        })
+    }
+
+    fn gone(&mut self, connection: u64) {
+        for name in self.leases.remove(&connection).unwrap_or_default() {
+            if self.leases.values().any(|kept| kept.contains(&name)) {
+                continue;
+            }
+            match self.engine.end_visit(&name) {
+                Ok(_) => tracing::info!("port {name}: its last user is gone, and so is it"),
+                Err(error) => tracing::error!("port {name} cannot go with its last user: {error}"),
+            }
+        }
+    }
+}

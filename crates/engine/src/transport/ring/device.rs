@@ -1,0 +1,176 @@
+//! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
+//!
+//! One thread reads requests and hands them, one at a time, to whoever knows ports and switches ([`Verbs`]). A
+//! connection that ends, for whatever reason, is reported: what was made for it may go. Nothing that a client
+//! leaves unsent, or does not read, makes the thread wait.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{recv, send, sockopt::socket_peercred, RecvFlags, SendFlags};
+use sidecore_abi::vale::{Ask, Reply, ASK};
+
+use super::{Listener, SocketError};
+
+/// Connections at a time: further ones wait to be taken in.
+const CONNECTIONS: usize = 1024;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The connection, by a number that is never used again.
+    pub connection: u64,
+    /// User and group of the process that connected.
+    pub ids: (u32, u32),
+}
+
+/// Who carries requests out.
+pub trait Verbs: Send {
+    /// Carries `ask` out.
+    fn ask(&mut self, who: Asker, ask: &Ask) -> Reply;
+
+    /// A connection has ended.
+    fn gone(&mut self, connection: u64);
+}
+
+/// The running socket. Dropping it ends the thread; what was made stays.
+pub struct Device {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Device {
+    /// Listens at `path`, with these permissions and this owner.
+    ///
+    /// # Errors
+    /// What the system says of socket or thread.
+    pub fn start(
+        path: &Path,
+        mode: u32,
+        owner: (Option<u32>, Option<u32>),
+        verbs: Box<dyn Verbs>,
+    ) -> Result<Device, SocketError> {
+        let system = |source| SocketError::System { what: "serve requests", path: path.to_owned(), source };
+        let listener = Listener::bind(path, Some(mode), owner)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
+        let stop = Arc::new(stop);
+        let server = Server { listener, stop: Arc::clone(&stop), verbs, connections: Vec::new(), next: 0 };
+        let thread = std::thread::Builder::new().name("netmap".to_owned()).spawn(move || server.run());
+        Ok(Device { stop, thread: Some(thread.map_err(system)?) })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Cannot fail: nobody else writes to it.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Server {
+    listener: Listener,
+    stop: Arc<OwnedFd>,
+    verbs: Box<dyn Verbs>,
+    connections: Vec<Connection>,
+    next: u64,
+}
+
+struct Connection {
+    socket: UnixStream,
+    who: Asker,
+    /// What has arrived of the next request.
+    request: [u8; ASK],
+    arrived: usize,
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            let listen =
+                if self.connections.len() < CONNECTIONS { PollFlags::IN } else { PollFlags::empty() };
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.listener.as_fd(), listen),
+            ];
+            fds.extend(self.connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return tracing::error!("the netmap socket: poll: {error}"),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if ready[0] {
+                return;
+            }
+            // From the end, so that places stay right.
+            for place in (0..self.connections.len()).rev().filter(|place| ready[2 + place]) {
+                if !self.hear(place) {
+                    let gone = self.connections.remove(place);
+                    self.verbs.gone(gone.who.connection);
+                }
+            }
+            if ready[1] {
+                self.admit();
+            }
+        }
+    }
+
+    fn admit(&mut self) {
+        match self.listener.accept() {
+            Ok(Some(socket)) => {
+                let Ok(peer) = socket_peercred(&socket) else { return };
+                let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
+                self.next += 1;
+                self.connections.push(Connection { socket, who, request: [0; ASK], arrived: 0 });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                // Out of descriptors, or of memory: the client waits in the backlog until some are free.
+                tracing::warn!("the netmap socket cannot take a client in: {error}");
+                let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+                let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
+            }
+        }
+    }
+
+    /// Reads what has arrived, and answers a whole request; false if the connection is to end.
+    fn hear(&mut self, place: usize) -> bool {
+        let connection = &mut self.connections[place];
+        let room = &mut connection.request[connection.arrived..];
+        let n = match recv(&connection.socket, room, RecvFlags::DONTWAIT) {
+            Ok((n, _)) if n > 0 => n,
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Ok(_) | Err(_) => return false,
+        };
+        connection.arrived += n;
+        if connection.arrived < ASK {
+            return true;
+        }
+        connection.arrived = 0;
+        let reply = match Ask::from_bytes(&connection.request) {
+            Some(ask) => self.verbs.ask(connection.who, &ask),
+            None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
+        };
+        // A reply fits into a socket's buffer; who leaves so many unread that it does not is dropped.
+        let bytes = reply.to_bytes();
+        let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71
+    }
+}
+
+/// The socket's path for tests and tools: beside the sockets of ring ports.
+///
+/// # Errors
+/// As [`super::socket_path`].
+pub fn device_path() -> io::Result<std::path::PathBuf> {
+    super::socket_path(sidecore_abi::vale::SOCKET).map_err(io::Error::other)
+}

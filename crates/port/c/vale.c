@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Requests to the daemon beyond one port: what crates/port/src/vale.rs does, in C. */
+#define _GNU_SOURCE
+#include "vale.h"
+
+#include "ring.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int
+vale_ask(const char *name, struct vale_ask *ask, struct vale_reply *reply, int *lease)
+{
+	size_t len = strnlen(name, sizeof(ask->name));
+	int fd;
+
+	if (len == sizeof(ask->name)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	ask->magic = VALE_MAGIC;
+	ask->version = VALE_VERSION;
+	memset(ask->name, 0, sizeof(ask->name));
+	memcpy(ask->name, name, len);
+	fd = ring_call(".netmap");
+	if (fd < 0)
+		return -1;
+	if (send(fd, ask, sizeof(*ask), MSG_NOSIGNAL) != (ssize_t)sizeof(*ask) ||
+	    recv(fd, reply, sizeof(*reply), MSG_WAITALL) != (ssize_t)sizeof(*reply)) {
+		close(fd);
+		errno = EPROTO;
+		return -1;
+	}
+	reply->name[sizeof(reply->name) - 1] = reply->text[sizeof(reply->text) - 1] = '\0';
+	if (reply->magic != VALE_MAGIC || reply->version != VALE_VERSION || reply->error != 0) {
+		close(fd);
+		errno = reply->magic == VALE_MAGIC && reply->error != 0 ? (int)reply->error : EPROTO;
+		return -1;
+	}
+	if (lease != NULL)
+		*lease = fd;
+	else
+		close(fd);
+	return 0;
+}

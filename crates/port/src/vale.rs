@@ -1,0 +1,98 @@
+//! What is asked of the daemon beyond one port: ports on demand, and `vale-ctl`'s verbs (`sidecore_abi::vale`).
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use sidecore_abi::vale::{text, Ask, Reply, Verb, REPLY, SOCKET};
+
+use crate::attach::{directory, PATIENCE};
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ValeError {
+    /// Nobody listens there, or we may not.
+    #[error("no daemon takes requests at \"{}\" ({source}); is it running, and may you write to that socket?", path.display())]
+    NotThere {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon said no.
+    #[error("{text}")]
+    Refused {
+        /// Why, for programs.
+        errno: u32,
+        /// Why, for people.
+        text: String,
+    },
+    /// The conversation broke off or makes no sense.
+    #[error("the conversation with the daemon failed: {0}")]
+    Broken(io::Error),
+}
+
+/// What the daemon did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The port.
+    pub name: String,
+    /// Number of its switch.
+    pub switch: u32,
+    /// Its number on the switch.
+    pub port: u32,
+}
+
+/// A connection to the daemon. Ports that it had made on demand are there for as long as it is open.
+#[derive(Debug)]
+pub struct Vale(UnixStream);
+
+/// The socket of the daemon that the environment names.
+pub fn socket_path() -> PathBuf {
+    directory().join(SOCKET)
+}
+
+impl Vale {
+    /// Connects to the daemon whose socket is at `path`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or we may not.
+    pub fn connect(path: &Path) -> Result<Vale, ValeError> {
+        let missing = |source| ValeError::NotThere { path: path.to_owned(), source };
+        let socket = UnixStream::connect(path).map_err(missing)?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(ValeError::Broken)?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(ValeError::Broken)?;
+        Ok(Vale(socket))
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn ask(&mut self, ask: &Ask) -> Result<Done, ValeError> {
+        let mut bytes = [0; REPLY];
+        self.0.write_all(&ask.to_bytes()).map_err(ValeError::Broken)?;
+        self.0.read_exact(&mut bytes).map_err(ValeError::Broken)?;
+        let strange = || ValeError::Broken(io::Error::other("the daemon speaks another language or version"));
+        let reply = Reply::from_bytes(&bytes).ok_or_else(strange)?;
+        if reply.errno != 0 {
+            let text = text(&reply.text).filter(|text| !text.is_empty()).unwrap_or("refused").to_owned();
+            return Err(ValeError::Refused { errno: reply.errno, text });
+        }
+        let name = text(&reply.name).ok_or_else(strange)?.to_owned();
+        Ok(Done { name, switch: reply.switch, port: reply.port })
+    }
+
+    /// Has port `name` be there; the ring port by whose name it is attached to.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn open(&mut self, name: &str) -> Result<String, ValeError> {
+        Ok(self.ask(&Ask::new(Verb::Open, name))?.name)
+    }
+}
+
+/// Whether `name` is one of VALE's, whose ports are made on demand.
+pub fn is_vale(name: &str) -> bool {
+    name.starts_with("vale") && name.contains(':') && !name.contains('/')
+}

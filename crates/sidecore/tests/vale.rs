@@ -1,0 +1,192 @@
+//! Ports that programs have made on demand, and `vale-ctl`, on the real daemon.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use rig::{Place, LIMIT};
+use sidecore_abi::vale::{Ask, Verb};
+use sidecore_port::vale::{Vale, ValeError};
+use sidecore_port::{AttachError, Interest, Port};
+
+/// Client libraries find the daemon by the environment, which is this process's: one test at a time.
+fn place() -> (Place, std::sync::MutexGuard<'static, ()>) {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let place = Place::new();
+    std::env::set_var("SIDECORE_SOCKET", place.path("control.sock"));
+    (place, one)
+}
+
+fn frame(to: u8, from: u8) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
+    bytes.resize(60, from);
+    bytes
+}
+
+fn pass(from: &mut Port, to: &mut Port, bytes: &[u8]) {
+    assert!(from.tx[0].push(bytes));
+    from.tx[0].sync().unwrap();
+    assert!(to.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
+    assert_eq!(to.rx[0].take().unwrap().bytes(), bytes);
+    to.rx[0].sync().unwrap();
+}
+
+/// Waits until the daemon has that many ports: what a connection kept goes a moment after it.
+fn until_ports(place: &Place, names: &[&str]) {
+    let start = std::time::Instant::now();
+    while place.ports() != names {
+        assert!(start.elapsed() < LIMIT, "{:?}", place.ports());
+    }
+}
+
+fn switches(place: &Place) -> String {
+    place.http("GET", "/v1/config", "").1
+}
+
+#[test]
+fn opening_makes_port_and_switch_and_the_last_user_takes_them_away() {
+    let (place, _one) = place();
+    let _daemon = place.daemon(&["--port", "web=ring:web"]);
+    let mut a = Port::attach("vale7:a").unwrap();
+    let mut b = Port::attach("vale7:b").unwrap();
+    // They meet on a switch of their own.
+    pass(&mut a, &mut b, &frame(2, 1));
+    pass(&mut b, &mut a, &frame(1, 2));
+    assert_eq!(place.ports(), ["vale7.a", "vale7.b", "web"]);
+    assert_eq!(place.port("vale7.a")["state"]["switch"], "7");
+    assert_eq!(rig::mode(&place.path("ring/vale7:a")), 0o600);
+    // One user of a port at a time, as for every ring port.
+    assert!(matches!(Port::attach("vale7:a"), Err(AttachError::InUse(_))));
+    // They are no part of the configuration, and applying one leaves them alone.
+    assert!(!switches(&place).contains("vale7"), "{}", switches(&place));
+    let file = place.write("empty.toml", "[[port]]\nname = \"web\"\nkind = \"ring\"\nwhere = \"web\"\n");
+    place.ok(&["apply", file.to_str().unwrap()]);
+    pass(&mut a, &mut b, &frame(2, 1));
+    // The last user takes port and switch away.
+    drop(a);
+    until_ports(&place, &["vale7.b", "web"]);
+    drop(b);
+    until_ports(&place, &["web"]);
+    assert_eq!(place.ok(&["vale-ctl", "-l"]).lines().count(), 2, "heading and web");
+    // A name without a switch is on the default one.
+    let (mut c, mut web) = (Port::attach("vale:c").unwrap(), Port::attach("valelan:web").unwrap());
+    pass(&mut c, &mut web, &frame(2, 1));
+    assert_eq!(place.port("vale.c")["state"]["switch"], "lan");
+    drop((c, web));
+    until_ports(&place, &["web"]);
+}
+
+#[test]
+fn who_may_make_ports_and_how_many_is_the_operators_choice() {
+    let (place, _one) = place();
+    let daemon = place.daemon(&["--vale-ports", "2", "--vale-mode", "0640"]);
+    assert_eq!(rig::mode(&place.path("ring/.netmap")), 0o640);
+    let two = [Port::attach("vale0:a").unwrap(), Port::attach("vale1:a").unwrap()];
+    let why = Port::attach("vale0:c").unwrap_err().to_string();
+    assert!(why.contains("allows no more"), "{why}");
+    drop(two);
+    until_ports(&place, &[]);
+    drop(daemon);
+    let _daemon = place.daemon(&["--vale-ports", "0", "--port", "d=ring:vale0:d"]);
+    let why = Port::attach("vale0:a").unwrap_err().to_string();
+    assert!(why.contains("the daemon's option vale-ports"), "{why}");
+    // What is configured can be used, also by those who may not ask.
+    drop(Port::attach("vale0:d").unwrap());
+    std::fs::remove_file(place.path("ring/.netmap")).unwrap();
+    drop(Port::attach("vale0:d").unwrap());
+    assert!(matches!(Port::attach("vale0:e"), Err(AttachError::NotMade { .. })));
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_nothing() {
+    let (place, _one) = place();
+    let _daemon = place.daemon(&[]);
+    // A lease without an attachment, as a program has that dies between the two.
+    let mut vale = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    assert_eq!(vale.open("vale3:x").unwrap(), "vale3:x");
+    let mut other = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    other.open("vale3:x").unwrap();
+    drop(vale);
+    let port = Port::attach("vale3:x").unwrap();
+    drop(other);
+    assert!(port.is_attached());
+    drop(port);
+    until_ports(&place, &[]);
+}
+
+#[test]
+fn vale_ctl_does_what_it_says() {
+    let (place, _one) = place();
+    let _daemon = place.daemon(&["--cores", "0", "--port", "a=ring:a"]);
+    let ctl = |args: &[&str]| place.ok(&[&["vale-ctl"], args].concat());
+    let fails = |args: &[&str], why: &str| {
+        let said = place.fails(&[&["vale-ctl"], args].concat());
+        assert!(said.contains(why), "{args:?}: {said}");
+    };
+    // A port that stays, first joined to nothing.
+    ctl(&["-n", "p1", "-C", "64,64,2,2"]);
+    fails(&["-n", "p1"], "already");
+    assert_eq!(place.port("p1")["state"]["wire"], "p1");
+    let port = Port::attach("p1").unwrap();
+    assert_eq!((port.info().tx_slots, port.info().tx_rings), (64, 2));
+    fails(&["-r", "p1"], "a program has it open");
+    drop(port);
+    // Joined to a switch that was not there.
+    let joined = ctl(&["-a", "vale5:p1"]);
+    assert!(joined.contains("vale5:p1"), "{joined}");
+    fails(&["-a", "vale6:p1"], "is joined to switch 5 already");
+    fails(&["-a", "vale5:nobody"], "no port and no interface");
+    fails(&["-h", "vale5:p1"], "attach a tap port");
+    assert_eq!(ctl(&["-g", "vale5:p1"]), joined);
+    // Its switch is the one of those who name it.
+    let (mut p1, mut x) = (Port::attach("vale5:p1").unwrap(), Port::attach("vale5:x").unwrap());
+    pass(&mut p1, &mut x, &frame(2, 1));
+    drop((p1, x));
+    until_ports(&place, &["a", "p1"]);
+    // The list: every port on every switch, by place.
+    let list: serde_json::Value = serde_json::from_str(&ctl(&["-l", "--json"])).unwrap();
+    let names: Vec<_> =
+        list["ports"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["vale5:p1", "valelan:a"]);
+    // Polling: the I/O cores do it, others cannot.
+    ctl(&["-p", "vale5:p1", "-C", "1,0,1"]);
+    fails(&["-p", "vale5:p1"], "polled already");
+    ctl(&["-P", "vale5:p1"]);
+    fails(&["-P", "vale5:p1"], "was not asked for");
+    fails(&["-p", "vale5:p1", "-C", "1,0,2"], "processor 1 is no I/O core");
+    // Parted and removed; a switch that was made for it goes with its last port.
+    fails(&["-r", "p1"], "part it first");
+    ctl(&["-d", "vale5:p1"]);
+    fails(&["-d", "vale5:p1"], "there is no switch");
+    ctl(&["-r", "p1"]);
+    fails(&["-r", "p1"], "there is no ring port");
+    // What the operator configured can be moved, but is not lost.
+    ctl(&["-d", "valelan:a"]);
+    ctl(&["-a", "vale9:a"]);
+    assert_eq!(place.port("a")["state"]["switch"], "9");
+    fails(&["-a", "vale9"], "names no switch");
+    fails(&["-n", "vale9:b"], "plain name");
+    fails(&["-n", "p2", "-C", "5000"], "allowed: a number from 2 to 4096");
+}
+
+#[test]
+fn nonsense_is_refused_and_named() {
+    let (place, _one) = place();
+    let _daemon = place.daemon(&["--port", "t=ring:t"]);
+    let mut vale = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    let mut refused = |ask: Ask| match vale.ask(&ask) {
+        Err(ValeError::Refused { errno, .. }) => errno,
+        other => panic!("{ask:?}: {other:?}"),
+    };
+    const EINVAL: u32 = 22;
+    assert_eq!(refused(Ask { verb: 99, ..Ask::new(Verb::Open, "vale0:a") }), 95);
+    for name in ["vale0:", "vale0:../x", "vale0:a/b", "vale 0:a", "", ".netmap", "vale0:a{b c", "valé:x"] {
+        assert_eq!(refused(Ask::new(Verb::Open, name)), EINVAL, "{name}");
+    }
+    assert_eq!(refused(Ask { name: [b'x'; 64], ..Ask::new(Verb::Open, "") }), EINVAL);
+    assert_eq!(refused(Ask { tx_rings: u32::MAX, ..Ask::new(Verb::Open, "vale0:a") }), EINVAL);
+    assert_eq!(refused(Ask::new(Verb::Open, "nowhere")), 6);
+    assert_eq!(place.ports(), ["t"]);
+}
