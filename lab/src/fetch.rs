@@ -107,7 +107,7 @@ pub fn shell(arguments: &[&str]) -> Result<ExitStatus> {
     command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(&lab.initramfs);
     command.args([
         "-append",
-        "console=ttyS0 quiet panic=-1 lab.name=guest lab.shell",
+        &format!("{} lab.name=guest lab.shell", crate::guest::KERNEL_ARGUMENTS),
         "-serial",
         "mon:stdio",
     ]);

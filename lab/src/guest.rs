@@ -132,8 +132,7 @@ impl Spec {
         let (qmp, qmp_theirs) = control_socket()?;
         let (port, port_theirs) = control_socket()?;
         let mut command = lab.vmm.command(self.netns.as_deref());
-        let mut append =
-            format!("console=ttyS0 quiet panic=-1 oops=panic lab.name={} lab.nonce={nonce}", self.name);
+        let mut append = format!("{KERNEL_ARGUMENTS} oops=panic lab.name={} lab.nonce={nonce}", self.name);
         for word in &self.kernel_arguments {
             append.push(' ');
             append.push_str(word);
@@ -183,6 +182,11 @@ impl Spec {
         Ok(guest)
     }
 }
+
+/// For every guest. Without hardware virtualisation on a loaded machine a guest's clock stands still for longer
+/// than a kernel believes possible: it must not give up because the timer seems dead or a processor stuck.
+pub(crate) const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 quiet panic=-1 no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 
 /// The machine without its devices; also for a person's own guest (`sidecore-lab shell`).
 pub(crate) fn machine(command: &mut Command, accel: Accel, memory_mib: u32, vcpus: u32) {
