@@ -409,9 +409,9 @@ pub struct TapArgs {
     /// TCP connections at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub streams: u32,
-    /// Processor for the I/O core [default: the scheduler's choice].
-    #[arg(long, value_name = "CPU")]
-    pub io_core: Option<usize>,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -3,7 +3,7 @@
 //!
 //! Theory of operation. Both contestants stand ready all the time, each with two namespaces of its own
 //! that hold nothing but an address; the runs alternate. iperf3 sends for some seconds in one namespace
-//! and receives in the other; its receiver's figure counts. For ours the share of time in which the I/O
+//! and receives in the other, wherever the scheduler puts it; the receiver's figure counts. For ours the share of time in which the I/O
 //! core was busy is told, too. Needs root, iperf3 and iproute2.
 
 use std::fs::File;
@@ -30,8 +30,8 @@ pub struct Args {
     pub seconds: u32,
     /// TCP connections at once.
     pub streams: u32,
-    /// Processor of the I/O core; none: the scheduler's choice.
-    pub io_core: Option<usize>,
+    /// Processor of the I/O core.
+    pub io_core: usize,
     /// Print JSON.
     pub json: bool,
 }
@@ -152,7 +152,7 @@ impl Ours {
             Port::new(PortId(id), name, counters, DEFAULT_MTU).map(Arc::new).map_err(text)
         };
         let ports = [port(0, "left")?, port(1, "right")?];
-        let cpus = options.io_core.into_iter().collect();
+        let cpus = vec![options.io_core];
         let cores = Cores::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let members = ports.each_ref().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch))));
