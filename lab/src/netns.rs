@@ -1,4 +1,7 @@
-//! Network namespaces for the host's side of a test, through iproute2's `ip`. Root is needed.
+//! Network namespaces for the host's side of a test, made by iproute2's `ip`. Root is needed.
+//!
+//! They are entered by `nsenter` (util-linux). `ip netns exec` and `ip -n` also remount `/`, which fails where `/` is
+//! not a mount point, as in a chroot.
 //!
 //! A namespace is removed when its value is dropped. If the process was killed instead, the next [`Netns::new`]
 //! of any process removes what it left: the names carry the process id.
@@ -43,8 +46,7 @@ impl Netns {
     /// # Errors
     /// `ip` refuses; the error has its words.
     pub fn ip(&self, words: &str) -> Result<String> {
-        let all: Vec<&str> = ["-n", self.name.as_str()].into_iter().chain(words.split_whitespace()).collect();
-        ip(&all)
+        output(in_netns(Some(&self.name), "ip").args(words.split_whitespace()))
     }
 
     /// A pair of connected interfaces `name`, one here and one in `other`, both up.
@@ -141,12 +143,12 @@ impl Drop for Netns {
     }
 }
 
-/// A command that will run in the namespace `netns`, or where we run. `ip` replaces itself by the program, so that
-/// the process, its descriptors and its death signal are the program's.
+/// A command that will run in the namespace `netns`, or where we run. `nsenter` replaces itself by the program, so
+/// that the process, its descriptors and its death signal are the program's.
 pub(crate) fn in_netns(netns: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     let Some(netns) = netns else { return Command::new(program) };
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", netns]).arg(program);
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{netns}")).arg("--").arg(program);
     command
 }
 
