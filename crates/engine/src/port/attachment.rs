@@ -29,6 +29,12 @@ pub trait Attachment: Send {
     /// Puts the carrier up or down towards the peer. An error says what the kind of port can do instead.
     fn set_link(&mut self, up: bool) -> Result<(), String>;
 
+    /// The carrier came or went because the other end of the wire did; [`Port::carrier`] says so already. An
+    /// error says why the device cannot show it.
+    fn follow(&mut self, up: bool) -> Result<(), String> {
+        self.set_link(up)
+    }
+
     /// Takes over a new MTU where somebody behind the port has to know; the port itself has it already.
     /// An error says why that cannot be while it runs.
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {

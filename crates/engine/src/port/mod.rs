@@ -13,13 +13,14 @@
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
 mod attachment;
+mod links;
 mod macs;
 mod mtu;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueKey, QueueStatus, Scheduler};
@@ -28,6 +29,7 @@ pub use sidecore_abi::counters::DropReason;
 
 pub use crate::fault::{Fault, FaultCell};
 
+pub use links::LinkEvents;
 pub use macs::MacCount;
 
 use crate::frame::{Batch, MAX_BATCH};
@@ -212,6 +214,9 @@ pub struct Port {
     pub capture: CaptureSlot,
     mtu: AtomicU32,
     link: AtomicBool,
+    held: AtomicBool,
+    carrier: AtomicBool,
+    events: OnceLock<Arc<LinkEvents>>,
     accepts: AtomicU32,
     queues: AtomicUsize,
     egress: [Slot; MAX_QUEUES],
@@ -229,6 +234,9 @@ impl Port {
             capture: CaptureSlot::default(),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            carrier: AtomicBool::new(true),
+            events: OnceLock::new(),
             accepts: AtomicU32::new(0),
             queues: AtomicUsize::new(0),
             egress: [const { Mutex::new(None) }; MAX_QUEUES],
@@ -250,6 +258,41 @@ impl Port {
     #[inline]
     pub fn link(&self) -> bool {
         self.link.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody is behind it who would receive: the link is up, or is down only because the device
+    /// was told that there is no carrier. What the other end of a wire follows.
+    pub fn is_ready(&self) -> bool {
+        self.link.load(Ordering::Acquire) || self.held.load(Ordering::Acquire)
+    }
+
+    /// Notes that the device would receive if it had a carrier; for those that give their egress queue up
+    /// without one.
+    pub fn set_held(&self, held: bool) {
+        if self.held.swap(held, Ordering::AcqRel) != held {
+            self.link_changed();
+        }
+    }
+
+    /// The carrier that the device should show: down while the other end of its wire is.
+    pub fn carrier(&self) -> bool {
+        self.carrier.load(Ordering::Acquire)
+    }
+
+    /// Changes it. Whoever does also tells the [`Attachment`].
+    pub fn set_carrier(&self, up: bool) {
+        self.carrier.store(up, Ordering::Release);
+    }
+
+    /// Has changes of [`Port::is_ready`] told to `events`, from now on; once in a port's life.
+    pub fn watch_link(&self, events: Arc<LinkEvents>) {
+        let _ = self.events.set(events);
+    }
+
+    fn link_changed(&self) {
+        if let Some(events) = self.events.get() {
+            events.raise();
+        }
     }
 
     /// The offloads that its receiver takes over; the switch makes up for the others.
@@ -288,7 +331,9 @@ impl Port {
         drop(slot);
         let used = (0..MAX_QUEUES).take_while(|&i| self.egress(i).is_some_and(|q| q.is_some())).count();
         self.queues.store(used, Ordering::Release);
-        self.link.store(used > 0, Ordering::Release);
+        if self.link.swap(used > 0, Ordering::AcqRel) != (used > 0) {
+            self.link_changed();
+        }
         old
     }
 }

@@ -73,13 +73,15 @@ impl<'c> Carrier<'c> {
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
-        match self.steps(changes) {
+        let done = match self.steps(changes) {
             Ok(()) => {
                 self.commit();
                 Ok(())
             }
             Err((port, cause)) => Err(Undone { port, cause, lost: self.undo() }),
-        }
+        };
+        self.inner.follow();
+        done
     }
 
     fn steps(&mut self, changes: &[Change]) -> Result<(), Failure> {
@@ -137,6 +139,9 @@ impl<'c> Carrier<'c> {
                 return Err(fail(format!("cannot make an eventfd: {e}")));
             }
         };
+        port.watch_link(self.engine.follower.events());
+        // A wire's other end has to be seen first.
+        port.set_carrier(spec.wire.is_none());
         let live = Live { spec: spec.clone(), port, attachment: None, stopped: None };
         self.inner.ports.insert(spec.name.clone(), live);
         self.back.push(Back::Forget(spec.name.clone()));
@@ -192,7 +197,7 @@ impl<'c> Carrier<'c> {
         live.tune(links, sizes).map_err(|cause| (spec.name.clone(), cause))
     }
 
-    fn commit(self) {
+    fn commit(&mut self) {
         let Carrier { engine, inner, wanted, .. } = self;
         inner.spec = wanted.clone();
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
@@ -263,7 +268,7 @@ impl Live {
             attachment.set_mtu(mtu(&self.spec))?;
         }
         if links {
-            attachment.set_link(self.spec.link_wanted())?;
+            show_link(&mut **attachment, &self.spec, &self.port)?;
         }
         Ok(())
     }
@@ -274,8 +279,8 @@ impl Engine {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
         let mut attachment = (kind.start)(spec, port, self.fabric.scheduler())?;
-        if !spec.link_wanted() {
-            attachment.set_link(false)?;
+        if !(spec.link_wanted() && port.carrier()) {
+            show_link(&mut *attachment, spec, port)?;
         }
         Ok(attachment)
     }
@@ -289,6 +294,15 @@ impl Engine {
         self.counters.close_slot(&port.counters);
         inner.ids.give_back(port.id);
     }
+}
+
+/// Gives a device the carrier that the operator wants and its wire has.
+fn show_link(device: &mut dyn Attachment, spec: &PortSpec, port: &Port) -> Result<(), String> {
+    device.set_link(spec.link_wanted())?;
+    if spec.link_wanted() && !port.carrier() {
+        device.follow(false)?;
+    }
+    Ok(())
 }
 
 fn mtu(spec: &PortSpec) -> u32 {

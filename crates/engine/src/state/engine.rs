@@ -11,6 +11,7 @@ use sidecore_abi::counters::MAX_PORTS;
 use super::carry::{Carrier, Undone};
 use super::check::check;
 use super::fabric::{Fabric, Graph, Joined, Joint};
+use super::follow::Follower;
 use super::kinds::Kind;
 use super::plan::{between, fixed_options, Change};
 use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
@@ -117,7 +118,8 @@ pub struct Engine {
     pub(super) fabric: Arc<dyn Fabric>,
     pub(super) counters: CounterFile,
     daemon: DaemonSpec,
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
+    pub(super) follower: Follower,
 }
 
 impl Engine {
@@ -137,7 +139,9 @@ impl Engine {
             visitors: Visitors::default(),
         };
         fabric.publish(&graph(&inner.spec, &inner.ports));
-        Engine { kinds, fabric, counters, daemon, inner: Mutex::new(inner) }
+        let inner = Arc::new(Mutex::new(inner));
+        let follower = Follower::start(&inner);
+        Engine { kinds, fabric, counters, daemon, inner, follower }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -14,6 +14,7 @@ mod check;
 mod cores;
 mod engine;
 mod fabric;
+mod follow;
 pub mod kinds;
 mod plan;
 mod spec;

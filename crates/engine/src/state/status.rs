@@ -281,7 +281,7 @@ fn view(live: &Live) -> PortView {
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
         link_wanted: up(spec.link_wanted()),
-        link: up(port.link() && spec.link_wanted()),
+        link: up(port.link() && spec.link_wanted() && port.carrier()),
         mtu_wanted: spec.mtu.map(|mtu| mtu.get()),
         mtu: port.mtu(),
         mac_limit: spec.mac_limit.map(|limit| limit.get()),

@@ -50,6 +50,11 @@ impl Attachment for Fake {
         DOWN.with_borrow_mut(|down| if up { down.remove(&self.0) } else { down.insert(self.0.clone()) });
         Ok(())
     }
+
+    // Nobody ever comes to these ports, so a wire's carrier says nothing here.
+    fn follow(&mut self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 const FAKES: &[Kind] = &[

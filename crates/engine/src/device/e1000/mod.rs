@@ -265,7 +265,9 @@ impl E1000 {
     /// that is off is not touched any more.
     fn follow(&mut self) {
         let alive = self.master && !self.faulted;
-        let rx_on = alive && self.carrier && self.shared.regs.get(regs::RCTL) & regs::RCTL_EN != 0;
+        let listens = alive && self.shared.regs.get(regs::RCTL) & regs::RCTL_EN != 0;
+        let rx_on = listens && self.carrier;
+        self.shared.port.set_held(listens && !self.carrier);
         let tx_on = alive && self.shared.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
         if rx_on {
             if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {

@@ -165,7 +165,7 @@ impl VirtioDevice for VirtioNet {
         let pairs = u16::try_from(self.ingress.len()).unwrap_or(1);
         let mtu = u16::try_from(self.port.mtu()).unwrap_or(u16::MAX);
         let mut space = mac.to_vec();
-        space.extend(LINK_UP.to_le_bytes());
+        space.extend(if self.port.carrier() { LINK_UP } else { 0 }.to_le_bytes());
         space.extend(pairs.to_le_bytes());
         space.extend(mtu.to_le_bytes());
         space.extend(SPEED.to_le_bytes());

@@ -174,6 +174,12 @@ impl Attachment for VhostUser {
         self.shared.call();
         Ok(())
     }
+
+    /// Only the device's configuration tells: hanging up would leave nobody there for the other end to
+    /// follow, and neither would ever come up.
+    fn follow(&mut self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl Drop for VhostUser {

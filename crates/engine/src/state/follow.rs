@@ -1,0 +1,76 @@
+//! The carrier follows the peer: when one end of a wire goes down, the other end's device loses its carrier.
+//!
+//! Theory of operation. Ports raise an event when somebody behind them comes or goes. One thread waits for it
+//! and looks at all wires; so does every change of the configuration. An end's carrier is up if the other
+//! end is *ready*, which does not depend on that end's own carrier: two ends that follow each other do not
+//! hold each other down. A port on a switch always has a carrier.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::engine::Inner;
+use crate::port::LinkEvents;
+
+/// The thread; it ends when this is dropped.
+pub(super) struct Follower {
+    events: Arc<LinkEvents>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    pub fn start(inner: &Arc<Mutex<Inner>>) -> Follower {
+        let events = Arc::new(LinkEvents::default());
+        let (inner, waits) = (Arc::clone(inner), Arc::clone(&events));
+        let run = move || {
+            while waits.wait() {
+                inner.lock().unwrap_or_else(PoisonError::into_inner).follow();
+            }
+        };
+        let thread = std::thread::Builder::new().name("carriers".to_owned()).spawn(run);
+        if let Err(e) = &thread {
+            tracing::error!("carriers of wires do not follow the other end: no thread: {e}");
+        }
+        Follower { events, thread: thread.ok() }
+    }
+
+    /// Where ports tell of their links.
+    pub fn events(&self) -> Arc<LinkEvents> {
+        Arc::clone(&self.events)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.events.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inner {
+    /// Gives every port the carrier that its joint has.
+    pub fn follow(&mut self) {
+        let ready = |name: &str| {
+            self.ports.get(name).is_some_and(|end| end.port.is_ready() && end.spec.link_wanted())
+        };
+        let carrier = |name: &str, wire: &Option<String>| match wire {
+            None => true,
+            Some(_) => {
+                self.ports.iter().any(|(other, end)| other != name && end.spec.wire == *wire && ready(other))
+            }
+        };
+        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec.wire)).collect();
+        for (live, up) in self.ports.values_mut().zip(up) {
+            if live.port.carrier() == up {
+                continue;
+            }
+            live.port.set_carrier(up);
+            let wanted = live.spec.link_wanted();
+            if let Some(Err(e)) = live.attachment.as_mut().map(|device| device.follow(up && wanted)) {
+                tracing::warn!(port = %live.port.name, "its carrier does not follow its wire: {e}");
+            }
+        }
+    }
+}
