@@ -5,7 +5,7 @@
 use serde_json::json;
 use sidecore_lab::traffic::Pinging;
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir, Spec};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -36,6 +36,49 @@ fn a_guest_moves_to_another_qemu_and_back_while_it_receives() -> Result<()> {
         assert!(balance.drops.keys().all(|reason| known.contains(&reason.as_str())), "{:?}", balance.drops);
     }
     Ok(())
+}
+
+/// A guest that cannot announce itself, and that sends nothing after the move. QEMU asks the switch to do it
+/// (`VHOST_USER_SEND_RARP`), so frames for the guest go to its new port before it has said a word.
+#[test]
+fn a_silent_guest_without_guest_announce_is_found_at_its_new_port_at_once() -> Result<()> {
+    const MAC: &str = "52:54:00:77:00:02";
+    let dir = RunDir::new("rarp")?;
+    let socket = |name: &str| dir.join(&format!("{name}.sock"));
+    let ports = ["here", "there"].map(|name| format!("{name}=vhost-user:{}", socket(name)));
+    let arguments: Vec<&str> = ports.iter().flat_map(|port| ["--port", port.as_str()]).collect();
+    let mut daemon = Daemon::start(&arguments)?;
+    let mover = |port: &str| {
+        let nic = Nic::vhost_user(socket(port), Role::QemuClient { reconnect_ms: 200 }, 1);
+        Guest::named("mover").nic(nic.option("guest_announce=off").mac(MAC))
+    };
+    let mut guest = mover("here").boot()?;
+    // Without IPv6 it says nothing by itself; one question for nobody shows it to the switch.
+    guest.expect("sysctl -w net.ipv6.conf.all.disable_ipv6=1")?;
+    guest.address("10.0.0.1/24")?;
+    guest.run("ping -c 1 -W 1 10.0.0.9")?;
+    assert_eq!(place_of(&mut daemon, MAC)?.as_deref(), Some("here"));
+    let features = daemon.show_json("ports")?["ports"][0]["state"]["features"].to_string();
+    assert!(!features.contains("guest_announce"), "{features}");
+    // What it still wanted to say about that question it has said.
+    guest.wait_until("! ip neigh | grep -q INCOMPLETE", LIMIT)?;
+    let sent = guest.expect("cat /sys/class/net/eth0/statistics/tx_packets")?;
+    let (mut guest, migration) = guest.migrate_to(mover("there"))?;
+    let arrived = Instant::now();
+    while place_of(&mut daemon, MAC)?.as_deref() != Some("there") {
+        assert!(arrived.elapsed() < LIMIT, "the switch still looks for it at its old port");
+    }
+    println!("{migration:?}; the switch knows {:?} after its end", arrived.elapsed());
+    assert_eq!(guest.expect("cat /sys/class/net/eth0/statistics/tx_packets")?, sent, "it spoke by itself");
+    guest.kill();
+    Ok(())
+}
+
+/// The port behind which the switch saw `mac` last.
+fn place_of(daemon: &mut Daemon, mac: &str) -> Result<Option<String>> {
+    let answer = daemon.show_json("mac")?;
+    let known = answer["addresses"].as_array().into_iter().flatten().find(|known| known["mac"] == mac);
+    Ok(known.and_then(|known| known["port"].as_str().map(str::to_owned)))
 }
 
 fn there_and_back(
