@@ -13,5 +13,5 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|e| io::Error::other(format!("cannot pin an I/O core to processor {cpu}: {e}")))
+        .map_err(|e| io::Error::other(format!("cannot pin a thread to processor {cpu}: {e}")))
 }

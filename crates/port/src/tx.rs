@@ -33,6 +33,12 @@ impl TxRing {
         space as usize
     }
 
+    /// Slots of the ring, one of which is always empty.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.link.num_slots() as usize
+    }
+
     /// Bytes that a slot holds.
     #[inline]
     pub fn slot_size(&self) -> usize {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sidecore_engine::state::values::{Mode, Number, Owner};
 
+use crate::pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
+
 const PORTS: &str = "\
 Ports are written NAME=KIND:WHERE[,key=value]... as in
 
@@ -70,6 +72,11 @@ pub enum Command {
     /// The port does not notice. SIGINT ends the capture; the file is whole.
     #[command(after_help = "Example: sidecore capture web -w - | tcpdump -n -r -")]
     Capture(CaptureArgs),
+    /// Send, receive and measure on a port, with the options and the output of netmap's pkt-gen.
+    ///
+    /// Ends after -n frames or with SIGINT, and then prints a summary.
+    #[command(after_help = PKT_GEN_PORTS)]
+    PktGen(PktGenArgs),
     /// Measure, beside others, under the same load, in the same run.
     #[command(subcommand)]
     Bench(Benchmark),

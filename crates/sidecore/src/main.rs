@@ -10,6 +10,7 @@
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
+//! | `pktgen` | `pkt-gen`: sends, receives and measures on ports |
 //! | `measure`, `bench` | benchmarks |
 //! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
 //!
@@ -27,6 +28,7 @@ mod generate;
 mod measure;
 mod offline;
 mod pcapng;
+mod pktgen;
 mod show;
 mod table;
 mod vale;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Save(args) => change::save(&args),
         Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::PktGen(args) => pktgen::run(&args),
         Command::Bench(benchmark) => measure::run(&benchmark),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
