@@ -180,6 +180,10 @@ impl Nonsense {
 pub const MAX_RINGS: usize = 16;
 /// Most slots of a ring.
 pub const MAX_SLOTS: u32 = 4096;
+/// Most pipes of a port.
+pub const MAX_PIPES: usize = 64;
+/// Longest name of a pipe, with its closing zero.
+pub const PIPE_NAME: usize = 64;
 /// Smallest and largest buffer.
 pub const BUF_SIZES: core::ops::RangeInclusive<u32> = 64..=65_536;
 
@@ -188,7 +192,7 @@ pub const MESSAGE: usize = 128;
 /// First word of a message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"ring");
 /// Version of the messages and of the words.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a client asks.
 #[repr(u32)]
@@ -201,6 +205,43 @@ pub enum Ask {
     Info = 2,
     /// A virtio-net header of `value` bytes (0, 10 or 12) in front of every frame from now on.
     SetHeader = 3,
+    /// To be one end of the pipe that `pipe` names, as [`End`] in `value`. The answer brings descriptors: the
+    /// memory, then the eventfds that wake the asker's TX and RX ring, then those of the other end's.
+    Pipe = 4,
+}
+
+/// An end of a pipe.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Netmap's `{`.
+    Master = 1,
+    /// Netmap's `}`.
+    Slave = 2,
+}
+
+impl End {
+    /// The end with this number.
+    pub const fn from_code(code: u32) -> Option<End> {
+        match code {
+            1 => Some(End::Master),
+            2 => Some(End::Slave),
+            _ => None,
+        }
+    }
+
+    /// The end's rings among the four of its pipe: the one on which it sends, the one on which it receives.
+    pub const fn rings(self) -> [u32; 2] {
+        match self {
+            End::Master => [0, 1],
+            End::Slave => [2, 3],
+        }
+    }
+}
+
+/// The ring that exchanges slots with ring `number` of a pipe: what one end sends the other receives.
+pub const fn across(number: u32) -> u32 {
+    3 - number
 }
 
 impl Ask {
@@ -210,6 +251,7 @@ impl Ask {
             1 => Some(Ask::Attach),
             2 => Some(Ask::Info),
             3 => Some(Ask::SetHeader),
+            4 => Some(Ask::Pipe),
             _ => None,
         }
     }
@@ -220,8 +262,10 @@ impl Ask {
 pub struct Request {
     /// What is asked, as [`Ask`].
     pub ask: u32,
-    /// With [`Ask::SetHeader`], bytes.
+    /// With [`Ask::SetHeader`], bytes; with [`Ask::Pipe`], which [`End`].
     pub value: u32,
+    /// With [`Ask::Pipe`], its name among those of the port, ended by a zero.
+    pub pipe: [u8; PIPE_NAME],
 }
 
 /// What a port is like, and where everything in its memory is.
@@ -259,6 +303,15 @@ pub struct Info {
     pub mtu: u32,
     /// Number of the memory, as netmap's `mem_id`.
     pub mem_id: u32,
+    /// Pipes for which the memory has room: their buffers are the last ones of the pool, both rings of a direction
+    /// sharing one set.
+    pub pipes: u32,
+    /// 0, or which [`End`] of a pipe this is. Then `ring_pool` and `words` lead to the four rings of the pipe: the
+    /// master's TX and RX ring, the slave's TX and RX ring. Both ends use only the [`Client`] halves of the words:
+    /// each reads the other's `head` for what its own `hwcur` or `hwtail` would be.
+    pub end: u32,
+    /// Where the `netmap_if` is.
+    pub interface: u64,
 }
 
 /// An answer: 0 or an errno, and what the port is like.
@@ -272,18 +325,24 @@ pub struct Answer {
 }
 
 impl Request {
+    /// A request that is not about a pipe.
+    pub fn new(ask: Ask, value: u32) -> Request {
+        Request { ask: ask as u32, value, pipe: [0; PIPE_NAME] }
+    }
+
     /// As a message.
     pub fn to_bytes(self) -> [u8; MESSAGE] {
         let mut writer = Writer::<MESSAGE>::new(MAGIC, VERSION);
         writer.u32(self.ask);
         writer.u32(self.value);
+        writer.raw(&self.pipe);
         writer.bytes
     }
 
     /// From a message; `None` if it is of another length, kind or version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let mut reader = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
-        Some(Request { ask: reader.u32(), value: reader.u32() })
+        Some(Request { ask: reader.u32(), value: reader.u32(), pipe: reader.raw() })
     }
 }
 
@@ -294,7 +353,7 @@ impl Answer {
         writer.u32(self.errno);
         let i = self.info;
         writer.u32(i.ring_size);
-        for long in [i.memsize, i.total, i.words, i.ring_pool, i.buf_pool] {
+        for long in [i.memsize, i.total, i.words, i.ring_pool, i.buf_pool, i.interface] {
             writer.u64(long);
         }
         for word in [
@@ -308,6 +367,8 @@ impl Answer {
             i.header,
             i.mtu,
             i.mem_id,
+            i.pipes,
+            i.end,
         ] {
             writer.u32(word);
         }
@@ -319,8 +380,8 @@ impl Answer {
         let mut r = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
         let errno = r.u32();
         let ring_size = r.u32();
-        let [memsize, total, words, ring_pool, buf_pool] = core::array::from_fn(|_| r.u64());
-        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id] =
+        let [memsize, total, words, ring_pool, buf_pool, interface] = core::array::from_fn(|_| r.u64());
+        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end] =
             core::array::from_fn(|_| r.u32());
         let info = Info {
             memsize,
@@ -339,6 +400,9 @@ impl Answer {
             header,
             mtu,
             mem_id,
+            pipes,
+            end,
+            interface,
         };
         Some(Answer { errno, info })
     }
@@ -367,16 +431,19 @@ mod tests {
             header: 14,
             mtu: 15,
             mem_id: 16,
+            pipes: 18,
+            end: 19,
+            interface: 20,
         };
         let answer = Answer { errno: 17, info };
         assert_eq!(Answer::from_bytes(&answer.to_bytes()), Some(answer));
-        let request = Request { ask: Ask::SetHeader as u32, value: 12 };
+        let request = Request { pipe: [7; PIPE_NAME], ..Request::new(Ask::SetHeader, 12) };
         assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
     }
 
     #[test]
     fn other_messages_are_refused() {
-        let good = Request { ask: 1, value: 0 }.to_bytes();
+        let good = Request::new(Ask::Attach, 0).to_bytes();
         assert_eq!(Request::from_bytes(&good[..MESSAGE - 1]), None);
         for place in [0, 4] {
             let mut bad = good;

@@ -33,20 +33,22 @@ nm_file(int fd)
 }
 
 static void
-init_kring(struct nm_kring *k, struct netmap_ring *ring, struct ring_link *link)
+init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_link *link)
 {
-	k->ring = ring;
+	const struct ring_answer *info = &p->ring.info;
+
+	/* A pipe's end has the first or the last two of its pipe's four rings. */
+	number += info->end == RING_SLAVE ? 2 : 0;
+	k->ring = (struct netmap_ring *)(void *)(p->ring.base + info->ring_pool + (uint64_t)number * info->ring_size);
 	k->link = link;
-	k->rhead = ring->head;
-	k->rcur = ring->cur;
-	k->rtail = ring->tail;
+	k->rhead = k->rcur = k->ring->head = k->ring->cur = ring_start(link);
+	k->rtail = k->ring->tail = ring_hwtail(link);
 }
 
 static struct nm_port *
 find_or_attach(const char *name)
 {
 	struct nm_port *p;
-	ssize_t ofs;
 	uint32_t i;
 
 	for (p = ports; p != NULL; p = p->next) {
@@ -63,16 +65,11 @@ find_or_attach(const char *name)
 		return NULL;
 	}
 	strncpy(p->name, name, sizeof(p->name) - 1);
-	p->nifp = (struct netmap_if *)(void *)p->ring.base;
-	for (i = 0; i < p->ring.info.tx_rings; i++) {
-		ofs = (ssize_t)(p->ring.info.ring_pool + (uint64_t)i * p->ring.info.ring_size);
-		init_kring(&p->tx[i], (struct netmap_ring *)(void *)(p->ring.base + ofs), &p->ring.tx[i]);
-	}
-	for (i = 0; i < p->ring.info.rx_rings; i++) {
-		ofs = (ssize_t)(p->ring.info.ring_pool +
-		    (uint64_t)(p->ring.info.tx_rings + i) * p->ring.info.ring_size);
-		init_kring(&p->rx[i], (struct netmap_ring *)(void *)(p->ring.base + ofs), &p->ring.rx[i]);
-	}
+	p->nifp = (struct netmap_if *)(void *)(p->ring.base + p->ring.info.interface);
+	for (i = 0; i < p->ring.info.tx_rings; i++)
+		init_kring(&p->tx[i], p, i, &p->ring.tx[i]);
+	for (i = 0; i < p->ring.info.rx_rings; i++)
+		init_kring(&p->rx[i], p, p->ring.info.tx_rings + i, &p->ring.rx[i]);
 	p->users = 1;
 	p->next = ports;
 	ports = p;
@@ -172,7 +169,7 @@ nm_bind(const char *name, struct nmreq_register *reg, struct nm_file **file)
 		goto fail;
 	}
 	info = &f->port->ring.info;
-	reg->nr_offset = 0;
+	reg->nr_offset = info->interface;
 	reg->nr_memsize = info->memsize;
 	reg->nr_tx_slots = info->tx_slots;
 	reg->nr_rx_slots = info->rx_slots;

@@ -43,7 +43,8 @@ nm_parse_name(const char *text, char name[NETMAP_REQ_IFNAMSIZ], struct nmreq_reg
 		start = text + 7;
 	else if (strncmp(text, NM_BDG_NAME, 4) != 0)
 		return "a port's name starts with netmap: or vale";
-	len = *start == '/' ? strlen(start) : strcspn(start, "-*^/@{}");
+	/* A pipe's suffix is part of the name; the name of a pipe is letters, digits and '_'. */
+	len = *start == '/' ? strlen(start) : strcspn(start, "-*^/@");
 	if (len == 0 || len >= NETMAP_REQ_IFNAMSIZ)
 		return "the name is empty or longer than 63 bytes";
 	memcpy(name, start, len);
@@ -61,9 +62,6 @@ nm_parse_name(const char *text, char name[NETMAP_REQ_IFNAMSIZ], struct nmreq_reg
 	case '*':
 	case '^':
 		return "host rings are not here yet";
-	case '{':
-	case '}':
-		return "pipes are not here yet";
 	default:
 		break;
 	}

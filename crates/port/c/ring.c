@@ -83,7 +83,7 @@ ring_call(const char *name)
 
 /* Connects, asks and reads the answer with its descriptors; the connection, or -1. */
 static int
-converse(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer, int *fds, int *count)
+converse(const char *name, uint32_t ask, uint32_t value, const char *pipe, struct ring_answer *answer, int *fds, int *count)
 {
 	struct ring_request request = { .magic = RING_MAGIC, .version = RING_VERSION, .ask = ask, .value = value };
 	union {
@@ -99,6 +99,7 @@ converse(const char *name, uint32_t ask, uint32_t value, struct ring_answer *ans
 	int control;
 
 	*count = 0;
+	snprintf(request.pipe, sizeof(request.pipe), "%s", pipe);
 	control = ring_call(name);
 	if (control < 0)
 		return -1;
@@ -125,30 +126,78 @@ fail:
 	return -1;
 }
 
+/* The port of a name, without a pipe's suffix; which end that names, or 0; and the pipe's own name. */
+static uint32_t
+split(const char *name, char port[NETMAP_REQ_IFNAMSIZ], const char **pipe)
+{
+	const char *brace = strrchr(name, '{'), *other = strrchr(name, '}');
+
+	if (brace == NULL || (other != NULL && other > brace))
+		brace = other;
+	*pipe = brace != NULL ? brace + 1 : "";
+	snprintf(port, NETMAP_REQ_IFNAMSIZ, "%.*s", brace ? (int)(brace - name) : NETMAP_REQ_IFNAMSIZ - 1, name);
+	return brace == NULL ? 0 : *brace == '{' ? RING_MASTER : RING_SLAVE;
+}
+
+/* Has a port of VALE's, or one that a pipe needs, made if it is not there, and keeps it in `held`; its name in `port`. One
+ * that is configured can be used without the socket at which others are asked for. */
+static int
+lease(const char *name, uint32_t end, char port[NETMAP_REQ_IFNAMSIZ], int *held)
+{
+	struct vale_ask ask = { .verb = VALE_OPEN };
+	struct vale_reply reply;
+	struct sockaddr_un address;
+	int vale = strncmp(name, NM_BDG_NAME, 4) == 0 && strchr(name, ':') != NULL;
+
+	*held = -1;
+	if (strchr(name, '/') != NULL || (!vale && end == 0))
+		return 0;
+	if (vale_ask(name, &ask, &reply, held) == 0) {
+		memcpy(port, reply.name, NETMAP_REQ_IFNAMSIZ);
+		return 0;
+	}
+	if ((errno == ENOENT || errno == ECONNREFUSED || errno == EACCES) && socket_path(port, &address) == 0 &&
+	    access(address.sun_path, F_OK) == 0)
+		return 0;
+	return -1;
+}
+
 int
 ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer)
 {
-	int fds[MAX_FDS], count;
-	int control = converse(name, ask, value, answer, fds, &count);
+	int fds[MAX_FDS], count, control, held;
+	char port[NETMAP_REQ_IFNAMSIZ];
+	const char *pipe;
+	uint32_t end = split(name, port, &pipe);
 
-	if (control < 0)
+	if (lease(name, end, port, &held) < 0)
 		return -1;
-	close_all(fds, count);
-	close(control);
-	return 0;
+	control = converse(port, ask, value, "", answer, fds, &count);
+	if (control >= 0) {
+		close_all(fds, count);
+		close(control);
+		if (end != 0)
+			answer->tx_rings = answer->rx_rings = 1;
+	}
+	if (held >= 0)
+		close_all(&held, 1);
+	return control < 0 ? -1 : 0;
 }
 
 /* Whether all that the answer names is inside the memory. */
 static int
 fits(const struct ring_answer *i, int file, int count)
 {
-	uint64_t rings = (uint64_t)i->tx_rings + i->rx_rings;
+	uint64_t rings = i->end != 0 ? 4 : (uint64_t)i->tx_rings + i->rx_rings;
+	uint64_t fds = i->end != 0 ? 5 : 1 + 2 * (uint64_t)i->tx_rings + i->rx_rings;
 	uint64_t slots = i->tx_slots > i->rx_slots ? i->tx_slots : i->rx_slots;
 	struct stat st;
 	int seals = fcntl(file, F_GET_SEALS);
 
 	return i->tx_rings >= 1 && i->tx_rings <= RING_MAX && i->rx_rings >= 1 && i->rx_rings <= RING_MAX &&
-	    (uint64_t)count == 1 + 2 * (uint64_t)i->tx_rings + i->rx_rings &&
+	    (uint64_t)count == fds && i->end <= RING_SLAVE &&
+	    (i->end == 0 || (i->tx_rings == 1 && i->rx_rings == 1 && i->tx_slots == i->rx_slots)) &&
+	    i->interface % 8 == 0 && i->interface + sizeof(struct netmap_if) + 32 <= i->total &&
 	    i->tx_slots >= 2 && i->rx_slots >= 2 && slots <= 4096 &&
 	    fstat(file, &st) == 0 && (uint64_t)st.st_size == i->total &&
 	    seals >= 0 && (seals & F_SEAL_SHRINK) != 0 &&
@@ -158,61 +207,128 @@ fits(const struct ring_answer *i, int file, int count)
 	    i->words % 128 == 0 && i->words + rings * sizeof(struct ring_words) <= i->total;
 }
 
-/* Has a port of VALE's made if it is not there, and keeps it; its name in `found`. One that is configured can be used
- * without the socket at which others are asked for. */
-static int
-lease(struct ring_port *port, const char *name, char found[NETMAP_REQ_IFNAMSIZ])
-{
-	struct vale_ask ask = { .verb = VALE_OPEN };
-	struct vale_reply reply;
-	struct sockaddr_un address;
+/* Regions that are mapped; whoever attaches holds libnetmap's lock. */
+static struct ring_memory *memories;
 
-	port->lease = -1;
-	snprintf(found, NETMAP_REQ_IFNAMSIZ, "%s", name);
-	if (strncmp(name, NM_BDG_NAME, 4) != 0 || strchr(name, ':') == NULL || strchr(name, '/') != NULL)
-		return 0;
-	if (vale_ask(name, &ask, &reply, &port->lease) == 0) {
-		snprintf(found, NETMAP_REQ_IFNAMSIZ, "%s", reply.name);
-		return 0;
+/* The region in `file`, which is taken over. */
+static struct ring_memory *
+map(int file, const struct ring_answer *info)
+{
+	/* What the engine has made present shall cost no fault later: all but the buffers of pipes. */
+	uint64_t bufs = info->bufs - (uint64_t)2 * info->pipes * info->tx_slots;
+	struct ring_memory *m;
+	struct stat st;
+
+	if (fstat(file, &st) < 0)
+		return NULL;
+	for (m = memories; m != NULL; m = m->next) {
+		if (m->ino == st.st_ino && m->total == info->total) {
+			close(file);
+			m->users++;
+			return m;
+		}
 	}
-	if ((errno == ENOENT || errno == ECONNREFUSED || errno == EACCES) && socket_path(name, &address) == 0 &&
-	    access(address.sun_path, F_OK) == 0)
-		return 0;
-	return -1;
+	m = calloc(1, sizeof(*m));
+	if (m == NULL)
+		return NULL;
+	m->base = mmap(NULL, info->total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (m->base == MAP_FAILED) {
+		free(m);
+		return NULL;
+	}
+	if (bufs <= info->bufs)
+		madvise(m->base, info->buf_pool + bufs * info->buf_size, 23 /* MADV_POPULATE_WRITE */);
+	m->total = info->total;
+	m->ino = st.st_ino;
+	m->file = file;
+	m->users = 1;
+	m->next = memories;
+	memories = m;
+	return m;
 }
 
-int
-ring_attach(struct ring_port *port, const char *wanted)
+static void
+unmap(struct ring_memory *m)
 {
-	struct ring_answer *info = &port->info;
-	struct ring_words *words;
-	uint32_t i;
-	char name[NETMAP_REQ_IFNAMSIZ];
-	int fds[MAX_FDS], count;
+	struct ring_memory **place;
 
-	if (lease(port, wanted, name) < 0)
-		return -1;
-	port->control = converse(name, RING_ATTACH, 0, info, fds, &count);
-	if (port->control < 0) {
-		if (port->lease >= 0)
-			close_all(&port->lease, 1);
-		return -1;
+	if (--m->users > 0)
+		return;
+	for (place = &memories; *place != m; place = &(*place)->next)
+		;
+	*place = m->next;
+	munmap(m->base, m->total);
+	close(m->file);
+	free(m);
+}
+
+/* The links of a pipe's end: four rings, of which two are ours. */
+static void
+pipe_links(struct ring_port *port, const int *fds)
+{
+	const struct ring_answer *info = &port->info;
+	struct ring_words *words = (struct ring_words *)(void *)(port->base + info->words);
+	char *rings = port->base + info->ring_pool;
+	uint32_t first = info->end == RING_MASTER ? 0 : 2, i;
+
+	for (i = 0; i < 2; i++) {
+		struct ring_link *link = i == 0 ? &port->tx[0] : &port->rx[0];
+		uint32_t mine = first + i, across = 3 - mine;
+
+		*link = (struct ring_link){ .words = words + mine, .num_slots = info->tx_slots, .kick = -1,
+			.wake = fds[1 + i], .far = &words[across].client, .far_wake = fds[4 - i], .sends = i == 0,
+			.ring = (struct netmap_ring *)(void *)(rings + (uint64_t)mine * info->ring_size),
+			.far_ring = (struct netmap_ring *)(void *)(rings + (uint64_t)across * info->ring_size) };
+		link->given = atomic_load(&link->words->client.head);
+		if (link->given >= link->num_slots)
+			link->given = 0;
 	}
-	if (count < 1 || !fits(info, fds[0], count)) {
-		errno = EPROTO;
-		goto fail;
-	}
-	port->base = mmap(NULL, info->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fds[0], 0);
-	if (port->base == MAP_FAILED)
-		goto fail;
-	close(fds[0]);
-	words = (struct ring_words *)(void *)(port->base + info->words);
+}
+
+static void
+port_links(struct ring_port *port, const int *fds)
+{
+	const struct ring_answer *info = &port->info;
+	struct ring_words *words = (struct ring_words *)(void *)(port->base + info->words);
+	uint32_t i;
+
 	for (i = 0; i < info->tx_rings; i++)
 		port->tx[i] = (struct ring_link){ .words = words + i, .num_slots = info->tx_slots,
 			.kick = fds[1 + i], .wake = fds[1 + info->tx_rings + i] };
 	for (i = 0; i < info->rx_rings; i++)
 		port->rx[i] = (struct ring_link){ .words = words + info->tx_rings + i, .num_slots = info->rx_slots,
 			.kick = -1, .wake = fds[1 + 2 * info->tx_rings + i] };
+}
+
+int
+ring_attach(struct ring_port *port, const char *wanted)
+{
+	struct ring_answer *info = &port->info;
+	char name[NETMAP_REQ_IFNAMSIZ];
+	int fds[MAX_FDS], count;
+	const char *pipe;
+	uint32_t end = split(wanted, name, &pipe);
+
+	if (lease(wanted, end, name, &port->lease) < 0)
+		return -1;
+	port->control = converse(name, end != 0 ? RING_PIPE : RING_ATTACH, end, pipe, info, fds, &count);
+	if (port->control < 0) {
+		if (port->lease >= 0)
+			close_all(&port->lease, 1);
+		return -1;
+	}
+	if (count < 1 || info->end != end || !fits(info, fds[0], count)) {
+		errno = EPROTO;
+		goto fail;
+	}
+	port->memory = map(fds[0], info);
+	if (port->memory == NULL)
+		goto fail;
+	port->base = port->memory->base;
+	if (end != 0)
+		pipe_links(port, fds);
+	else
+		port_links(port, fds);
 	return 0;
 fail:
 	close_all(fds, count);
@@ -228,24 +344,83 @@ ring_detach(struct ring_port *port)
 	uint32_t i;
 
 	for (i = 0; i < port->info.tx_rings; i++) {
-		close(port->tx[i].kick);
+		close(port->info.end != 0 ? port->tx[i].far_wake : port->tx[i].kick);
 		close(port->tx[i].wake);
 	}
-	for (i = 0; i < port->info.rx_rings; i++)
+	for (i = 0; i < port->info.rx_rings; i++) {
+		if (port->info.end != 0)
+			close(port->rx[i].far_wake);
 		close(port->rx[i].wake);
-	munmap(port->base, port->info.total);
+	}
+	unmap(port->memory);
 	close(port->control);
 	if (port->lease >= 0)
 		close(port->lease);
+}
+
+static const uint64_t one = 1;
+
+/* Hands the slots of a pipe's ring before `head` over, of those sent only whole packets: crates/port/src/pipe.rs, which
+ * explains it, in C. */
+static void
+pipe_give(struct ring_link *link, uint32_t head)
+{
+	struct netmap_slot *mine = link->ring->slot, *theirs = link->far_ring->slot;
+	uint32_t at, ticket, to = link->sends ? link->given : head;
+
+	for (at = link->given; at != head;) {
+		uint32_t next = at + 1 == link->num_slots ? 0 : at + 1;
+
+		if (link->sends) {
+			/* Compared first: packets that go round in the same buffers write nothing. */
+			if (memcmp(&theirs[at], &mine[at], sizeof(*mine)) != 0)
+				theirs[at] = mine[at];
+			if (!(mine[at].flags & NS_MOREFRAG))
+				to = next;
+		} else if (mine[at].flags & NS_BUF_CHANGED) {
+			theirs[at] = mine[at];
+			mine[at].flags &= (uint16_t)~NS_BUF_CHANGED;
+		}
+		at = next;
+	}
+	link->given = to;
+	atomic_store_explicit(&link->words->client.cur, to, memory_order_relaxed);
+	atomic_store_explicit(&link->words->client.head, to, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+	ticket = atomic_load_explicit(&link->far->ticket, memory_order_relaxed);
+	if (ticket != 0 && ticket != link->answered) {
+		link->answered = ticket;
+		if (write(link->far_wake, &one, sizeof(one)) < 0)
+			return;
+	}
+}
+
+/* Where the ring across is, or where we are if that makes no sense. */
+static uint32_t
+pipe_there(struct ring_link *link)
+{
+	uint32_t head = atomic_load_explicit(&link->far->head, memory_order_acquire);
+
+	return head < link->num_slots ? head : link->given;
+}
+
+/* Where a client of the ring starts: 0, unless it was somebody's before. */
+uint32_t
+ring_start(struct ring_link *link)
+{
+	return link->far != NULL ? link->given : 0;
 }
 
 /* Gives all slots before `head` to the engine, and kicks it if it sleeps and has not been kicked for that. */
 void
 ring_give(struct ring_link *link, uint32_t head, uint32_t cur)
 {
-	static const uint64_t one = 1;
 	uint32_t ticket;
 
+	if (link->far != NULL) {
+		pipe_give(link, head);
+		return;
+	}
 	atomic_store_explicit(&link->words->client.cur, cur, memory_order_relaxed);
 	atomic_store_explicit(&link->words->client.head, head, memory_order_release);
 	if (link->kick < 0)
@@ -272,12 +447,19 @@ index_of(struct ring_link *link, _Atomic uint32_t *word)
 uint32_t
 ring_hwcur(struct ring_link *link)
 {
+	if (link->far != NULL)
+		return link->sends ? pipe_there(link) : link->given;
 	return index_of(link, &link->words->engine.hwcur);
 }
 
 uint32_t
 ring_hwtail(struct ring_link *link)
 {
+	if (link->far != NULL) {
+		uint32_t there = pipe_there(link);
+
+		return !link->sends ? there : there == 0 ? link->num_slots - 1 : there - 1;
+	}
 	return index_of(link, &link->words->engine.hwtail);
 }
 

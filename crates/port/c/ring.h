@@ -6,15 +6,17 @@
 #ifndef SIDECORE_RING_H
 #define SIDECORE_RING_H
 
+#include <net/netmap.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
 #define RING_MAGIC 0x676e6972u /* "ring" */
-#define RING_VERSION 1
+#define RING_VERSION 2
 #define RING_MESSAGE 128
 #define RING_MAX 16
 
-enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER };
+enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER, RING_PIPE };
+enum { RING_MASTER = 1, RING_SLAVE }; /* ends of a pipe */
 
 struct ring_client_words {
 	_Alignas(128) _Atomic uint32_t head;
@@ -37,14 +39,15 @@ struct ring_words {
 
 struct ring_request {
 	uint32_t magic, version, ask, value;
-	uint8_t zero[RING_MESSAGE - 16];
+	char pipe[64];
+	uint8_t zero[RING_MESSAGE - 80];
 };
 
 struct ring_answer {
 	uint32_t magic, version, error, ring_size;
-	uint64_t memsize, total, words, ring_pool, buf_pool;
-	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id;
-	uint8_t zero[RING_MESSAGE - 96];
+	uint64_t memsize, total, words, ring_pool, buf_pool, interface;
+	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end;
+	uint8_t zero[RING_MESSAGE - 112];
 };
 
 _Static_assert(sizeof(struct ring_request) == RING_MESSAGE, "request");
@@ -58,12 +61,26 @@ struct ring_link {
 	int kick; /* eventfd of the engine, or -1 */
 	int wake; /* pipe that wakes us */
 	uint32_t ticket, answered, resets;
+	/* Of a pipe: the ring across, its owner's wake-up, our own ring, and our head as published. */
+	struct ring_client_words *far;
+	int far_wake, sends;
+	struct netmap_ring *ring, *far_ring;
+	uint32_t given;
+};
+
+/* A mapped region: a port and its pipes share one, at one address. */
+struct ring_memory {
+	struct ring_memory *next;
+	char *base;
+	uint64_t total, ino;
+	int file, users;
 };
 
 /* An attached port. */
 struct ring_port {
 	int control;
 	int lease; /* what keeps a port that was made on demand, or -1 */
+	struct ring_memory *memory;
 	char *base;
 	struct ring_answer info;
 	struct ring_link tx[RING_MAX], rx[RING_MAX];
@@ -78,6 +95,7 @@ int ring_attach(struct ring_port *port, const char *name);
 void ring_detach(struct ring_port *port);
 
 void ring_give(struct ring_link *link, uint32_t head, uint32_t cur);
+uint32_t ring_start(struct ring_link *link);
 uint32_t ring_hwcur(struct ring_link *link);
 uint32_t ring_hwtail(struct ring_link *link);
 int ring_was_reset(struct ring_link *link);

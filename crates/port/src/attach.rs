@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use sidecore_abi::ring::{Answer, Ask, Info, Request, MAX_RINGS, MESSAGE};
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE};
+use sidecore_abi::vale::field;
 
 use crate::link::Link;
 use crate::map::Map;
@@ -107,21 +108,35 @@ pub struct Attached {
 /// # Errors
 /// There is no such port, it is taken, or it refuses.
 pub fn attach(name: &str) -> Result<Attached, AttachError> {
-    let (name, lease) = open(name)?;
-    let name = &*name;
-    let control = call(name)?;
-    let (answer, mut fds) = converse(&control, Ask::Attach, 0).map_err(broken(name))?;
+    let pipe = Pipe::of(name);
+    let (base, lease) = open(name, pipe.as_ref())?;
+    let control = call(&base)?;
+    let request = match &pipe {
+        Some(pipe) => Request { pipe: field(pipe.name), ..Request::new(Ask::Pipe, pipe.end as u32) },
+        None => Request::new(Ask::Attach, 0),
+    };
+    let (answer, mut fds) = converse(&control, request).map_err(broken(name))?;
     check(name, &answer)?;
     let info = answer.info;
     let (txs, rxs) = (info.tx_rings as usize, info.rx_rings as usize);
-    if fds.len() != 1 + 2 * txs + rxs {
-        return Err(broken(name)(io::Error::other(format!(
-            "{} descriptors came with the answer",
-            fds.len()
-        ))));
+    let expected = if pipe.is_some() { 5 } else { 1 + 2 * txs + rxs };
+    let as_asked = pipe.as_ref().map_or(0, |pipe| pipe.end as u32) == info.end;
+    if fds.len() != expected || !as_asked {
+        let what = format!("{} descriptors came with the answer, for end {} of a pipe", fds.len(), info.end);
+        return Err(broken(name)(io::Error::other(what)));
     }
     let mut rest = fds.split_off(1).into_iter();
     let map = Arc::new(Map::new(&fds[0], info).map_err(broken(name))?);
+    if let Some(pipe) = pipe {
+        let rest: Vec<OwnedFd> = rest.collect();
+        if let Ok([tx, rx, far_tx, far_rx]) = <[OwnedFd; 4]>::try_from(rest) {
+            let [sends, receives] = pipe.end.rings();
+            let tx = vec![Link::of_pipe(&map, sends, tx, far_rx)];
+            let rx = vec![Link::of_pipe(&map, receives, rx, far_tx)];
+            return Ok(Attached { control, lease, map, tx, rx });
+        }
+        return Err(broken(name)(io::ErrorKind::InvalidData.into()));
+    }
     let kicks: Vec<OwnedFd> = rest.by_ref().take(txs).collect();
     let link =
         |(number, (kick, wake)): (u32, (Option<OwnedFd>, OwnedFd))| Link::new(&map, number, kick, wake);
@@ -130,16 +145,32 @@ pub fn attach(name: &str) -> Result<Attached, AttachError> {
     Ok(Attached { control, lease, map, tx, rx })
 }
 
-/// Has a port of VALE's made if it is not there. The port's name, and what keeps it. A port that is configured can be
-/// used without the socket at which others are asked for.
-fn open(name: &str) -> Result<(String, Option<Vale>), AttachError> {
-    if !is_vale(name) {
-        return Ok((name.to_owned(), None));
+/// A pipe's end, as netmap names it: `PORT{PIPE` or `PORT}PIPE`.
+struct Pipe<'a> {
+    port: &'a str,
+    name: &'a str,
+    end: End,
+}
+
+impl<'a> Pipe<'a> {
+    fn of(name: &'a str) -> Option<Pipe<'a>> {
+        let at = name.rfind(['{', '}'])?;
+        let end = if name[at..].starts_with('{') { End::Master } else { End::Slave };
+        Some(Pipe { port: &name[..at], name: &name[at + 1..], end })
+    }
+}
+
+/// Has a port of VALE's, or one that a pipe needs, made if it is not there. The port's name, and what keeps it. A port
+/// that is configured can be used without the socket at which others are asked for.
+fn open(name: &str, pipe: Option<&Pipe<'_>>) -> Result<(String, Option<Vale>), AttachError> {
+    let port = pipe.map_or(name, |pipe| pipe.port);
+    if !is_vale(name) && (pipe.is_none() || name.contains('/')) {
+        return Ok((port.to_owned(), None));
     }
     let asked =
         Vale::connect(&vale::socket_path()).and_then(|mut lease| Ok((lease.open(name)?, Some(lease))));
     match asked {
-        Err(ValeError::NotThere { .. }) if socket_path(name).exists() => Ok((name.to_owned(), None)),
+        Err(ValeError::NotThere { .. }) if socket_path(port).exists() => Ok((port.to_owned(), None)),
         asked => asked.map_err(|source| AttachError::NotMade { name: name.to_owned(), source }),
     }
 }
@@ -161,7 +192,7 @@ pub fn set_header(name: &str, bytes: u32) -> Result<Info, AttachError> {
 }
 
 fn request(name: &str, ask: Ask, value: u32) -> Result<Info, AttachError> {
-    let (answer, _) = converse(&call(name)?, ask, value).map_err(broken(name))?;
+    let (answer, _) = converse(&call(name)?, Request::new(ask, value)).map_err(broken(name))?;
     check(name, &answer)?;
     Ok(answer.info)
 }
@@ -187,10 +218,10 @@ fn call(name: &str) -> Result<UnixStream, AttachError> {
     UnixStream::connect(&path).map_err(|source| AttachError::NotThere { name: name.to_owned(), path, source })
 }
 
-fn converse(mut socket: &UnixStream, ask: Ask, value: u32) -> io::Result<(Answer, Vec<OwnedFd>)> {
+fn converse(mut socket: &UnixStream, request: Request) -> io::Result<(Answer, Vec<OwnedFd>)> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
-    socket.write_all(&Request { ask: ask as u32, value }.to_bytes())?;
+    socket.write_all(&request.to_bytes())?;
     let mut bytes = [0; MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

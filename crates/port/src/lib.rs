@@ -28,6 +28,7 @@
 pub mod attach;
 pub mod link;
 pub mod map;
+mod pipe;
 mod rx;
 mod tx;
 pub mod vale;
@@ -83,7 +84,9 @@ pub struct Port {
 
 impl Port {
     /// Attaches to the ring port `name`, or to the one whose socket is at `name` if that has a slash. A port with a
-    /// name of VALE's, `valeS:P`, is made if it is not there, with switch S, and goes with its last user.
+    /// name of VALE's, `valeS:P`, is made if it is not there, with switch S, and goes with its last user. `NAME{P` and
+    /// `NAME}P` are the two ends of pipe P of port `NAME`: what one sends the other receives, frames stay where they
+    /// are, and none is lost.
     ///
     /// # Errors
     /// There is no such port, it is taken, or it refuses.

@@ -1,7 +1,8 @@
 //! The client's end of one ring: how slots change hands and how both sides wake each other.
 //!
 //! This is the protocol alone (`sidecore_abi::ring`), without slots and frames: [`TxRing`](crate::TxRing) and
-//! [`RxRing`](crate::RxRing) stand on it, and so does the netmap API in C.
+//! [`RxRing`](crate::RxRing) stand on it, and so does the netmap API in C. At the other side is the engine, or for a
+//! pipe the other end ([`Far`]), which is a client as we are.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Nonsense, Words};
 
 use crate::map::Map;
+use crate::pipe::Far;
 
 /// The client's end of one ring.
 #[derive(Debug)]
@@ -23,12 +25,27 @@ pub struct Link {
     ticket: u32,
     answered: u32,
     resets: u32,
+    /// The ring across, if this is one of a pipe.
+    far: Option<Far>,
 }
 
 impl Link {
     pub(crate) fn new(map: &Arc<Map>, number: u32, kick: Option<OwnedFd>, wake: OwnedFd) -> Link {
         let num_slots = map.num_slots(number);
-        Link { map: Arc::clone(map), number, num_slots, kick, wake, ticket: 0, answered: 0, resets: 0 }
+        let map = Arc::clone(map);
+        Link { map, number, num_slots, kick, wake, ticket: 0, answered: 0, resets: 0, far: None }
+    }
+
+    /// One of a pipe's rings, which goes on where its last owner left it.
+    pub(crate) fn of_pipe(map: &Arc<Map>, number: u32, wake: OwnedFd, far: OwnedFd) -> Link {
+        let mut link = Link::new(map, number, None, wake);
+        link.far = Some(Far::new(map, number, far));
+        link
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_far(&mut self, far: Far) {
+        self.far = Some(far);
     }
 
     #[inline]
@@ -41,7 +58,8 @@ impl Link {
         &self.map
     }
 
-    /// The ring's number, counted over both directions: those on which the client sends come first.
+    /// The ring's number, counted over both directions: those on which the client sends come first. Of a pipe's
+    /// ring, its number among the four.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -52,9 +70,17 @@ impl Link {
         self.num_slots
     }
 
-    /// Gives all slots before `head` to the engine, and kicks it if it sleeps.
+    /// Where the client starts: 0, unless the ring was somebody's before.
+    pub fn start(&self) -> u32 {
+        self.far.as_ref().map_or(0, |far| far.given(self.num_slots))
+    }
+
+    /// Gives all slots before `head` to the other side, and kicks it if it sleeps.
     #[inline]
     pub fn give(&mut self, head: u32, cur: u32) {
+        if let Some(far) = &mut self.far {
+            return far.give(&self.map, self.number, head);
+        }
         let words = self.map.words(self.number);
         words.client.cur.store(cur, Ordering::Relaxed);
         publish(&words.client.head, head);
@@ -66,16 +92,22 @@ impl Link {
         }
     }
 
-    /// First slot that the engine has not given back.
+    /// First slot that the other side has not given back.
     #[inline]
     pub fn hwcur(&self) -> u32 {
-        observe(&self.words().engine.hwcur).min(self.num_slots - 1)
+        match &self.far {
+            Some(far) => far.hwcur(&self.map, self.number),
+            None => observe(&self.words().engine.hwcur).min(self.num_slots - 1),
+        }
     }
 
     /// First slot that the client does not own.
     #[inline]
     pub fn hwtail(&self) -> u32 {
-        observe(&self.words().engine.hwtail).min(self.num_slots - 1)
+        match &self.far {
+            Some(far) => far.hwtail(&self.map, self.number),
+            None => observe(&self.words().engine.hwtail).min(self.num_slots - 1),
+        }
     }
 
     /// Why the engine has reset the ring since this was asked last, if it has. The client's `head` is then to
@@ -96,17 +128,22 @@ impl Link {
     pub fn arm(&mut self) -> u32 {
         self.ticket = next_ticket(self.ticket);
         let words = self.words();
-        ask(&words.client.ticket, self.ticket, &words.engine.hwtail).min(self.num_slots - 1)
+        let index = match &self.far {
+            Some(far) => &self.map.words(far.number()).client.head,
+            None => &words.engine.hwtail,
+        };
+        ask(&words.client.ticket, self.ticket, index);
+        self.hwtail()
     }
 
-    /// Asks no more, and empties the pipe.
+    /// Asks no more, and empties what woke us.
     pub fn disarm(&mut self) {
         withdraw(&self.words().client.ticket);
         let mut bytes = [0; 64];
         while matches!(rustix::io::read(&self.wake, &mut bytes), Ok(n) if n == bytes.len()) {}
     }
 
-    /// Readable when the engine has woken us, or is gone.
+    /// Readable when the other side has woken us, or the engine is gone.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -13,9 +13,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{fcntl_get_seals, fstat, SealFlags};
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use sidecore_abi::netmap::{Ring, SlotWord, RESERVED_BUFS};
-use sidecore_abi::ring::{Info, Words, BUF_SIZES, MAX_RINGS, MAX_SLOTS};
+use sidecore_abi::ring::{End, Info, Words, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
 
 /// A mapped region.
 #[derive(Debug)]
@@ -46,12 +46,19 @@ impl Map {
                 std::ptr::null_mut(),
                 length(&info),
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED,
                 file,
                 0,
             )?
         };
-        Ok(Map { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, info })
+        let map = Map { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, info };
+        // What the engine has made present shall cost no fault later: all but the buffers of pipes.
+        let bufs = info.bufs.saturating_sub(2 * info.pipes * info.tx_slots);
+        let own = info.buf_pool + u64::from(bufs) * u64::from(info.buf_size);
+        #[allow(clippy::cast_possible_truncation, reason = "inside the mapping")]
+        // SAFETY: advice on our own mapping; refused by kernels that do not know it.
+        let _ = unsafe { madvise(base, own as usize, Advice::LinuxPopulateWrite) };
+        Ok(map)
     }
 
     /// Where everything is.
@@ -75,15 +82,15 @@ impl Map {
         }
     }
 
-    /// The words of ring `number`, counted over both directions.
+    /// The words of ring `number`, counted over both directions, or among the four of a pipe.
     #[inline]
     pub(crate) fn words(&self, number: u32) -> &Words {
-        assert!(number < self.info.tx_rings + self.info.rx_rings);
+        assert!(number < rings(&self.info));
         // SAFETY: `check` found these words inside and aligned; they are atomics throughout.
         unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
     }
 
-    /// Slots of ring `number`, counted over both directions.
+    /// Slots of ring `number`.
     #[inline]
     pub(crate) fn num_slots(&self, number: u32) -> u32 {
         if number < self.info.tx_rings {
@@ -96,6 +103,7 @@ impl Map {
     /// The first words of ring `number`'s slots; every second one belongs to a slot's `ptr`.
     #[inline]
     pub(crate) fn slots(&self, number: u32) -> &[AtomicU64] {
+        assert!(number < rings(&self.info));
         let offset = self.info.ring_pool
             + u64::from(number) * u64::from(self.info.ring_size)
             + size_of::<Ring>() as u64;
@@ -156,9 +164,21 @@ fn length(info: &Info) -> usize {
     info.total as usize
 }
 
+/// Rings whose words and slots are ours to use: the port's, or the four of a pipe.
+#[inline]
+fn rings(info: &Info) -> u32 {
+    if info.end == 0 {
+        info.tx_rings.saturating_add(info.rx_rings)
+    } else {
+        4
+    }
+}
+
 /// Whether all parts are inside the file, aligned, and large enough for what they hold.
 fn check(info: &Info) -> bool {
-    let rings = u64::from(info.tx_rings) + u64::from(info.rx_rings);
+    let pipe = info.end != 0;
+    let alike = info.tx_slots == info.rx_slots && info.tx_rings == 1 && info.rx_rings == 1;
+    let rings = u64::from(rings(info));
     let slots = u64::from(info.tx_slots.max(info.rx_slots));
     let part = |start: u64, count: u64, size: u64| {
         count.checked_mul(size).and_then(|len| start.checked_add(len)).is_some_and(|end| end <= info.total)
@@ -166,6 +186,8 @@ fn check(info: &Info) -> bool {
     [info.tx_rings, info.rx_rings].iter().all(|n| (1..=MAX_RINGS).contains(&(*n as usize)))
         && [info.tx_slots, info.rx_slots].iter().all(|n| (2..=MAX_SLOTS).contains(n))
         && BUF_SIZES.contains(&info.buf_size)
+        && info.pipes as usize <= MAX_PIPES
+        && (!pipe || End::from_code(info.end).is_some() && alike)
         && u64::from(info.ring_size) >= size_of::<Ring>() as u64 + 16 * slots
         && info.ring_size % 128 == 0
         && [info.ring_pool, info.words].iter().all(|at| at % 128 == 0)
@@ -189,7 +211,7 @@ pub(crate) fn store(slots: &[AtomicU64], slot: u32, word: SlotWord) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidecore_engine::ring::Geometry;
+    use sidecore_engine::ring::{pipe_end, Geometry};
 
     #[test]
     fn a_layout_that_leaves_the_file_is_refused() {
@@ -208,5 +230,11 @@ mod tests {
         assert!(!bad(|i| i.rx_slots = 0));
         assert!(!bad(|i| i.ring_pool += 8));
         assert!(!bad(|i| i.total /= 2));
+        assert!(!bad(|i| i.end = 3));
+        assert!(!bad(|i| i.pipes = 65));
+        // Four rings from here on would be beyond the last.
+        let last = pipe_end(&good, good.pipes - 1, End::Slave);
+        assert!(check(&last));
+        assert!(!check(&Info { words: last.total - 768, ..last }));
     }
 }

@@ -34,7 +34,8 @@ pub struct Received<'r> {
 
 impl RxRing {
     pub(crate) fn new(link: Link) -> RxRing {
-        RxRing { link, head: 0, given: 0, tail: 0 }
+        let head = link.start();
+        RxRing { link, head, given: head, tail: head }
     }
 
     #[inline]
@@ -65,9 +66,6 @@ impl RxRing {
         loop {
             if self.head == self.tail {
                 return None;
-            }
-            if self.link.num_slots() > AHEAD {
-                self.prefetch(self.head + AHEAD);
             }
             let first = self.head;
             let mut slots = 0;
@@ -189,6 +187,10 @@ impl<'r> Received<'r> {
 impl RxRing {
     #[inline]
     fn part(&self, slot: u32) -> &[u8] {
+        // Who looks at this frame's bytes will look at those that follow.
+        if self.link.num_slots() > AHEAD {
+            self.prefetch(slot + AHEAD);
+        }
         // SAFETY: the slot was taken but not yet given back: `given` moves in `sync` only, which cannot be
         // called while the frame borrows the ring.
         unsafe { self.link.map().bytes(self.word(slot)) }.unwrap_or(&[])

@@ -21,8 +21,8 @@ pub struct TxRing {
 
 impl TxRing {
     pub(crate) fn new(link: Link) -> TxRing {
-        let tail = link.hwtail();
-        TxRing { link, head: 0, given: 0, tail }
+        let (tail, head) = (link.hwtail(), link.start());
+        TxRing { link, head, given: head, tail }
     }
 
     /// Free slots, as of the last sync.

@@ -169,6 +169,18 @@ fn indices_move_as_netmap_moves_them() {
 }
 
 #[test]
+fn pipes_pass_slots_and_no_bytes() {
+    let directory = Directory::new();
+    let program = build(&directory, "pipes", "-l:libnetmap.a");
+    let engine = Engine::new(1, Vec::new(), Duration::from_micros(20), |config| {
+        config.geometry.slots = 8;
+        config.geometry.extra_bufs = 1;
+        config.geometry.pipes = 2;
+    });
+    run(Command::new(program).arg(format!("netmap:{}", engine.name(0))));
+}
+
+#[test]
 fn a_netmap_program_is_told_that_the_daemon_is_gone() {
     let directory = Directory::new();
     let receiver = build(&directory, "receiver", "-l:libnetmap.a");

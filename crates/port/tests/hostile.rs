@@ -262,7 +262,7 @@ fn nonsense_at_the_socket_ends_that_conversation_only() {
     assert_eq!(Answer::from_bytes(&answer).unwrap().errno, 71, "EPROTO");
     assert_eq!(alien.read(&mut answer).unwrap(), 0);
     let mut unknown = connect();
-    unknown.write_all(&Request { ask: 99, value: 0 }.to_bytes()).unwrap();
+    unknown.write_all(&Request { ask: 99, ..Request::new(Ask::Info, 0) }.to_bytes()).unwrap();
     unknown.read_exact(&mut answer).unwrap();
     assert_ne!(Answer::from_bytes(&answer).unwrap().errno, 0);
     let idle: Vec<_> = (0..20).map(|_| connect()).collect();
@@ -270,7 +270,7 @@ fn nonsense_at_the_socket_ends_that_conversation_only() {
     half.write_all(&[0; MESSAGE / 2]).unwrap();
     // Requests in two parts and in one go are answered all the same.
     let mut slow = connect();
-    let request = Request { ask: Ask::Info as u32, value: 0 }.to_bytes();
+    let request = Request::new(Ask::Info, 0).to_bytes();
     for part in [&request[..1], &request[1..100], &request[100..], &request[..]] {
         slow.write_all(part).unwrap();
     }

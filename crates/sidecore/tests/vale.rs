@@ -190,3 +190,28 @@ fn nonsense_is_refused_and_named() {
     assert_eq!(refused(Ask::new(Verb::Open, "nowhere")), 6);
     assert_eq!(place.ports(), ["t"]);
 }
+
+#[test]
+fn a_pipe_without_a_port_gets_one() {
+    let (place, _one) = place();
+    let _daemon = place.daemon(&["--port", "web=ring:web"]);
+    let (mut a, mut b) = (Port::attach("foo{1").unwrap(), Port::attach("foo}1").unwrap());
+    pass(&mut a, &mut b, &frame(2, 1));
+    pass(&mut b, &mut a, &frame(1, 2));
+    // The port that they belong to is joined to nothing, and goes with them.
+    assert_eq!(place.port("foo")["state"]["wire"], "foo");
+    assert_eq!(place.port("foo")["state"]["peer"], "connected");
+    drop(a);
+    pass(&mut b, &mut Port::attach("foo{1").unwrap(), &frame(1, 2));
+    drop(b);
+    until_ports(&place, &["web"]);
+    // One that is there has pipes, too, and stays; VALE's ports as well.
+    let (mut a, mut b) = (Port::attach("web}x").unwrap(), Port::attach("web{x").unwrap());
+    pass(&mut a, &mut b, &frame(2, 1));
+    let (mut c, mut d) = (Port::attach("vale2:p}x").unwrap(), Port::attach("vale2:p{x").unwrap());
+    pass(&mut c, &mut d, &frame(2, 1));
+    drop((a, b, c, d));
+    until_ports(&place, &["web"]);
+    let why = Port::attach("vale2:p{a b").unwrap_err().to_string();
+    assert!(why.contains("a pipe is named by letters"), "{why}");
+}

@@ -1,17 +1,18 @@
 //! Where everything is in a region, computed once from what was asked for.
 //!
 //! ```text
-//! 0            interface pool: one netmap_if
-//! ring_pool    one ring object for each ring: the client's TX rings, then its RX rings
-//! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones
+//! 0            interface pool: the port's netmap_if, then those of each pipe's two ends
+//! ring_pool    one ring object for each ring: the client's TX rings, its RX rings, and four for each pipe
+//! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones; those of
+//!              the pipes, one set for each direction
 //!              64 bytes of slack: netmap's packet copy may run over by 63 bytes
 //! memsize ...  end of what a netmap program maps
-//! words        one block of words for each ring
+//! words        one block of words for each ring, in the order of the ring pool
 //! total        end of the file
 //! ```
 
 use sidecore_abi::netmap::{If, Ring, Slot, RESERVED_BUFS};
-use sidecore_abi::ring::{Info, Words, BUF_SIZES, MAX_RINGS, MAX_SLOTS};
+use sidecore_abi::ring::{End, Info, Words, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
 
 /// What can be chosen about the rings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +25,14 @@ pub struct Geometry {
     pub buf_size: u32,
     /// Buffers beyond those of the rings, for the client's own use.
     pub extra_bufs: u32,
+    /// Pipes for which there is room. What they do not use takes no memory.
+    pub pipes: usize,
 }
 
 impl Default for Geometry {
     fn default() -> Self {
         // As VALE's ephemeral ports.
-        Geometry { rings: 1, slots: 1024, buf_size: 2048, extra_bufs: 0 }
+        Geometry { rings: 1, slots: 1024, buf_size: 2048, extra_bufs: 0, pipes: 4 }
     }
 }
 
@@ -48,6 +51,9 @@ pub enum GeometryError {
     /// Number of extra buffers.
     #[error("extra-bufs={0} is not possible; allowed: 0 to {MAX_EXTRA}")]
     ExtraBufs(u32),
+    /// Number of pipes.
+    #[error("pipes={0} is not possible; allowed: 0 to {MAX_PIPES}")]
+    Pipes(usize),
 }
 
 const _: () = assert!(*BUF_SIZES.start() == 64 && *BUF_SIZES.end() == 65_536);
@@ -56,6 +62,8 @@ pub const MAX_EXTRA: u32 = 163_840;
 /// Bytes behind the last buffer.
 const SLACK: u64 = 64;
 const PAGE: u64 = 4096;
+/// Bytes of the `netmap_if` of a pipe's end, which has one ring of each direction and mentions two host rings.
+const PIPE_IF: u64 = (size_of::<If>() + 4 * 8).next_multiple_of(128) as u64;
 
 impl Geometry {
     /// Where everything is.
@@ -75,18 +83,20 @@ impl Geometry {
         if self.extra_bufs > MAX_EXTRA {
             return Err(GeometryError::ExtraBufs(self.extra_bufs));
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS")]
-        let rings = self.rings as u32;
+        if self.pipes > MAX_PIPES {
+            return Err(GeometryError::Pipes(self.pipes));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS and MAX_PIPES")]
+        let (rings, pipes) = (self.rings as u32, self.pipes as u32);
         #[expect(clippy::cast_possible_truncation, reason = "at most 256 + 16 * MAX_SLOTS")]
         let ring_size =
             (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
-        let bufs = RESERVED_BUFS + 2 * rings * self.slots + self.extra_bufs;
-        // One offset for each ring and for the two host rings that every interface mentions.
-        let interface = (size_of::<If>() + 8 * 2 * (self.rings + 1)) as u64;
-        let ring_pool = interface.next_multiple_of(PAGE);
-        let buf_pool = (ring_pool + 2 * u64::from(rings) * u64::from(ring_size)).next_multiple_of(PAGE);
+        let bufs = RESERVED_BUFS + 2 * (rings + pipes) * self.slots + self.extra_bufs;
+        let ring_pool = (pipe_interfaces(rings) + 2 * PIPE_IF * u64::from(pipes)).next_multiple_of(PAGE);
+        let all_rings = 2 * u64::from(rings) + 4 * u64::from(pipes);
+        let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
         let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
-        let total = memsize + (2 * self.rings * size_of::<Words>()) as u64;
+        let total = memsize + all_rings * size_of::<Words>() as u64;
         Ok(Info {
             memsize,
             total: total.next_multiple_of(PAGE),
@@ -101,9 +111,39 @@ impl Geometry {
             rx_rings: rings,
             tx_slots: self.slots,
             rx_slots: self.slots,
+            pipes,
             ..Info::default()
         })
     }
+}
+
+/// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
+/// offset for each ring and for the two host rings that every interface mentions.
+fn pipe_interfaces(rings: u32) -> u64 {
+    (size_of::<If>() as u64 + 16 * (u64::from(rings) + 1)).next_multiple_of(128)
+}
+
+/// What the `end` of pipe `number` is like in the region that `of` describes.
+pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
+    let before = u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(number);
+    let interface =
+        pipe_interfaces(of.tx_rings) + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
+    Info {
+        ring_pool: of.ring_pool + before * u64::from(of.ring_size),
+        words: of.words + before * size_of::<Words>() as u64,
+        tx_rings: 1,
+        rx_rings: 1,
+        extra_bufs: 0,
+        header: 0,
+        end: end as u32,
+        interface,
+        ..*of
+    }
+}
+
+/// The first buffer of direction `way` (0: from the master) of pipe `number`.
+pub(super) fn pipe_bufs(of: &Info, number: u32, way: u32) -> u32 {
+    of.bufs - 2 * (of.pipes - number) * of.tx_slots + way * of.tx_slots
 }
 
 #[cfg(test)]
@@ -125,6 +165,7 @@ mod tests {
         assert_eq!(bad(|g| g.buf_size = 2000), GeometryError::BufSize(2000));
         assert_eq!(bad(|g| g.buf_size = 65_600), GeometryError::BufSize(65_600));
         assert_eq!(bad(|g| g.extra_bufs = u32::MAX), GeometryError::ExtraBufs(u32::MAX));
+        assert_eq!(bad(|g| g.pipes = 65), GeometryError::Pipes(65));
     }
 
     proptest! {
@@ -132,18 +173,30 @@ mod tests {
         #[test]
         fn parts_do_not_overlap(
             rings in 1usize..=MAX_RINGS, slots in 2u32..=MAX_SLOTS, lines in 1u32..=1024, extra in 0u32..=MAX_EXTRA,
+            pipes in 0usize..=MAX_PIPES,
         ) {
-            let geometry = Geometry { rings, slots, buf_size: 64 * lines, extra_bufs: extra };
+            let geometry = Geometry { rings, slots, buf_size: 64 * lines, extra_bufs: extra, pipes };
             let info = geometry.layout().unwrap();
             let interface = size_of::<If>() + 8 * 2 * (rings + 1);
             prop_assert!(interface as u64 <= info.ring_pool);
             prop_assert!(info.ring_size as usize >= size_of::<Ring>() + 16 * slots as usize);
             prop_assert!(info.ring_size % 128 == 0 && info.ring_pool % 128 == 0);
-            prop_assert!(info.ring_pool + 2 * rings as u64 * u64::from(info.ring_size) <= info.buf_pool);
+            let all = 2 * rings as u64 + 4 * pipes as u64;
+            prop_assert!(info.ring_pool + all * u64::from(info.ring_size) <= info.buf_pool);
+            if let Some(last) = info.pipes.checked_sub(1) {
+                let first = pipe_end(&info, 0, End::Master);
+                prop_assert!(interface as u64 <= first.interface && first.interface % 128 == 0);
+                prop_assert_eq!(pipe_bufs(&info, 0, 0), 2 + 2 * info.tx_rings * slots + extra);
+                let end = pipe_end(&info, last, End::Slave);
+                prop_assert!(end.interface + PIPE_IF <= info.ring_pool);
+                prop_assert_eq!(end.ring_pool, info.ring_pool + (all - 4) * u64::from(info.ring_size));
+                prop_assert!(end.words + 4 * 256 <= info.total);
+                prop_assert_eq!(pipe_bufs(&info, last, 1) + slots, info.bufs);
+            }
             let end = info.buf_pool + u64::from(info.bufs) * u64::from(info.buf_size);
             prop_assert!(end + 63 <= info.memsize);
             prop_assert!(info.memsize <= info.words && info.words % 128 == 0);
-            prop_assert!(info.words + 2 * rings as u64 * 256 <= info.total && info.total % PAGE == 0);
+            prop_assert!(info.words + all * 256 <= info.total && info.total % PAGE == 0);
         }
     }
 }

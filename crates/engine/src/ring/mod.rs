@@ -7,7 +7,11 @@
 //! region, a buffer number can only name the client's own memory, and frames are copied once, from the
 //! sender's buffer into the receiver's.
 //!
-//! Limits. Slots are given back in order. One region, one client. Zero copy (exchange of buffers) is the
+//! Pipes of a port lie in the same region, so that buffers can be exchanged with it and between their ends. Frames in
+//! them are the ends' affair alone: each copies its slots into the other's ring, and no I/O core is involved
+//! (`sidecore_abi::ring::Info::end`). Who may use a pipe of a port shares its memory with who has the port.
+//!
+//! Limits. Slots are given back in order. One region, one client and the users of its pipes. Zero copy (exchange of buffers) is the
 //! client's affair inside its own region; between regions there is none, since that would mean to share them.
 //! `NS_INDIRECT` addresses are of the client's address space, where the engine cannot read: the client
 //! library copies such slots into their buffers before it gives them up. Offsets (`offset_mask`) are not
@@ -21,6 +25,6 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use layout::{Geometry, GeometryError, MAX_EXTRA};
+pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::Region;
 pub use sync::{ClientRx, ClientTx, RingStats};

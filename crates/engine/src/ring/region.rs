@@ -3,20 +3,24 @@
 //! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Region`, of a file
 //! that nobody can cut short (sealed before anybody else gets it). All offsets come from `Geometry::layout`,
 //! whose parts lie inside it, aligned and without overlap. The client writes the same bytes at any time:
-//! words and slots are accessed as atomics only, buffers by copies through raw pointers.
+//! words and slots are accessed as atomics only, buffers by copies through raw pointers. The rings of pipes are
+//! their clients' alone: the engine writes them only while nobody uses the pipe.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{fallocate, fcntl_add_seals, memfd_create, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{
+    fallocate, fcntl_add_seals, ftruncate, memfd_create, FallocateFlags, MemfdFlags, SealFlags,
+};
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
-use sidecore_abi::ring::{Info, Words};
+use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
-use super::layout::Geometry;
+use super::layout::{pipe_bufs, pipe_end, Geometry};
 use crate::mem::{prefetch_read, Piece};
 
 /// A client's memory.
@@ -32,7 +36,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region, all pages present, and fills in interface and rings for a port named `name`.
+    /// Makes a region, all pages but those of pipes present, and fills in interfaces and rings for a port named `name`.
     ///
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
@@ -40,8 +44,12 @@ impl Region {
         let info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let len = usize::try_from(info.total).map_err(io::Error::other)?;
         let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // Memory that is short shall be missed here, not on an I/O core.
-        fallocate(&file, FallocateFlags::empty(), 0, info.total)?;
+        // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used: I/O cores
+        // do not touch it.
+        let own = info.buf_pool + u64::from(pipe_bufs(&info, 0, 0)) * u64::from(info.buf_size);
+        ftruncate(&file, info.total)?;
+        fallocate(&file, FallocateFlags::empty(), 0, own)?;
+        fallocate(&file, FallocateFlags::empty(), info.words, info.total - info.words)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
@@ -75,91 +83,177 @@ impl Region {
         }
     }
 
-    /// Where ring `number` is, counted over both directions.
+    /// Where ring `number` is, counted over all rings: the port's TX and RX rings, and four of each pipe.
     fn ring_offset(&self, number: u32) -> u64 {
         self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size)
     }
 
-    /// Writes interface, rings, slots and the list of extra buffers: nobody else has the file yet.
+    /// Writes interfaces, rings, slots and the list of extra buffers: nobody else has the file yet.
     fn fill(&self, name: &str) {
         let info = &self.info;
         let (txs, rxs) = (info.tx_rings, info.rx_rings);
-        let mut ni_name = [0; IF_NAME];
-        let short = name.len().min(IF_NAME - 1);
-        ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
         let mut next_buf = RESERVED_BUFS;
         for number in 0..txs + rxs {
             let receives = number >= txs;
-            let offset = self.ring_offset(number);
-            let num_slots = if receives { info.rx_slots } else { info.tx_slots };
-            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS")]
-            let ringid = if receives { number - txs } else { number } as u16;
-            let ring = Ring {
-                buf_ofs: signed(info.buf_pool) - signed(offset),
-                num_slots,
-                nr_buf_size: info.buf_size,
-                ringid,
-                dir: u16::from(receives),
-                head: 0,
-                cur: 0,
-                tail: if receives { 0 } else { num_slots - 1 },
-                flags: 0,
-                pad: 0,
-                ts: [0; 2],
-                offset_mask: 0,
-                buf_align: 0,
-                pad2: [0; 7],
-                sem: [0; 128],
-            };
-            let to = self.at(offset).cast::<Ring>();
-            // SAFETY: `layout` has room for a ring and its slots here, aligned; the file is still ours alone.
-            unsafe {
-                to.write(ring);
-                let slots = to.add(1).cast::<Slot>();
-                for slot in 0..num_slots {
-                    let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
-                    slots.add(slot as usize).write(Slot { buf_idx: next_buf + slot, len, flags: 0, ptr: 0 });
-                }
-            }
-            next_buf += num_slots;
-            let words = self.words(number);
-            let tail = if receives { 0 } else { num_slots - 1 };
-            words.engine.hwtail.store(tail, Ordering::Relaxed);
+            self.fill_ring(number, if receives { number - txs } else { number }, receives, next_buf);
+            next_buf += self.num_slots(number);
         }
         let first_extra = if info.extra_bufs > 0 { next_buf } else { 0 };
-        for buf in next_buf..info.bufs {
-            let next = if buf + 1 < info.bufs { buf + 1 } else { 0 };
+        let after_extra = next_buf + info.extra_bufs;
+        for buf in next_buf..after_extra {
+            let next = if buf + 1 < after_extra { buf + 1 } else { 0 };
             let to = self.at(info.buf_pool + u64::from(buf) * u64::from(info.buf_size));
             // SAFETY: the first word of a buffer; buffers start at multiples of 64.
             unsafe { to.cast::<u32>().write(next) };
         }
-        let interface = If {
-            ni_name,
-            ni_version: API,
-            ni_flags: NI_PRIV_MEM,
-            ni_tx_rings: txs,
-            ni_rx_rings: rxs,
-            ni_bufs_head: first_extra,
-            ni_host_tx_rings: 1,
-            ni_host_rx_rings: 1,
-            ni_spare1: [0; 3],
-        };
-        let to = self.at(0).cast::<If>();
-        // SAFETY: the interface pool starts the region and has room for all offsets behind the structure.
-        // The host rings' places stay zero: not there.
-        unsafe {
-            to.write(interface);
-            let offsets = to.add(1).cast::<i64>();
-            for number in 0..txs + rxs {
-                let place = if number < txs { number } else { number + 1 };
-                offsets.add(place as usize).write(signed(self.ring_offset(number)));
+        let rings: Vec<u64> = (0..txs + rxs).map(|number| self.ring_offset(number)).collect();
+        self.fill_interface(0, name, first_extra, rings.split_at(txs as usize));
+        for pipe in 0..info.pipes {
+            let first = txs + rxs + 4 * pipe;
+            for (end, bracket) in [(End::Master, '{'), (End::Slave, '}')] {
+                let [tx, rx] = end.rings();
+                // One set of buffers for each direction: what one end sends the other receives.
+                let (ours, theirs) = (end as u32 - 1, 2 - end as u32);
+                self.fill_ring(first + tx, 0, false, pipe_bufs(info, pipe, ours));
+                self.fill_ring(first + rx, 0, true, pipe_bufs(info, pipe, theirs));
+                let rings = [tx, rx].map(|ring| self.ring_offset(first + ring));
+                let at = pipe_end(info, pipe, end).interface;
+                self.fill_interface(at, &format!("{name}{bracket}"), 0, rings.split_at(1));
             }
         }
     }
 
-    /// The words of ring `number`, counted over both directions.
+    /// Writes ring `number`, the one of this `id` in its direction, with the buffers from `first` on.
+    fn fill_ring(&self, number: u32, id: u32, receives: bool, first: u32) {
+        let info = &self.info;
+        let offset = self.ring_offset(number);
+        let num_slots = self.num_slots(number);
+        let tail = if receives { 0 } else { num_slots - 1 };
+        let ring = Ring {
+            buf_ofs: signed(info.buf_pool) - signed(offset),
+            num_slots,
+            nr_buf_size: info.buf_size,
+            ringid: u16::try_from(id).unwrap_or(u16::MAX),
+            dir: u16::from(receives),
+            head: 0,
+            cur: 0,
+            tail,
+            flags: 0,
+            pad: 0,
+            ts: [0; 2],
+            offset_mask: 0,
+            buf_align: 0,
+            pad2: [0; 7],
+            sem: [0; 128],
+        };
+        let to = self.at(offset).cast::<Ring>();
+        // SAFETY: `layout` has room for a ring and its slots here, aligned; the file is still ours alone.
+        unsafe {
+            to.write(ring);
+            let slots = to.add(1).cast::<Slot>();
+            for slot in 0..num_slots {
+                let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
+                slots.add(slot as usize).write(Slot { buf_idx: first + slot, len, flags: 0, ptr: 0 });
+            }
+        }
+        self.words(number).engine.hwtail.store(tail, Ordering::Relaxed);
+    }
+
+    /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and receives.
+    fn fill_interface(&self, offset: u64, name: &str, bufs: u32, (txs, rxs): (&[u64], &[u64])) {
+        let mut ni_name = [0; IF_NAME];
+        let short = name.len().min(IF_NAME - 1);
+        ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
+        let count = |rings: &[u64]| u32::try_from(rings.len()).unwrap_or(u32::MAX);
+        let interface = If {
+            ni_name,
+            ni_version: API,
+            ni_flags: NI_PRIV_MEM,
+            ni_tx_rings: count(txs),
+            ni_rx_rings: count(rxs),
+            ni_bufs_head: bufs,
+            ni_host_tx_rings: 1,
+            ni_host_rx_rings: 1,
+            ni_spare1: [0; 3],
+        };
+        let to = self.at(offset).cast::<If>();
+        // SAFETY: `layout` has room here for an interface and all offsets behind it. The host rings' places stay
+        // zero: not there.
+        unsafe {
+            to.write(interface);
+            let offsets = to.add(1).cast::<i64>();
+            let places = (0..txs.len()).chain(txs.len() + 1..);
+            for (place, ring) in places.zip(txs.iter().chain(rxs)) {
+                offsets.add(place).write(signed(*ring) - signed(offset));
+            }
+        }
+    }
+
+    /// Puts the port's rings back to their start for a new client, while others still use pipes of the region. Slots
+    /// keep the buffers that they have: others may hold those that they had first.
+    pub fn restart(&self) {
+        for number in 0..self.info.tx_rings + self.info.rx_rings {
+            self.restart_ring(number, number >= self.info.tx_rings);
+        }
+    }
+
+    /// The same for the rings of pipe `pipe`, which nobody uses.
+    pub fn restart_pipe(&self, pipe: u32) {
+        let first = self.info.tx_rings + self.info.rx_rings + 4 * pipe;
+        for number in 0..4 {
+            self.restart_ring(first + number, number % 2 == 1);
+        }
+        // Released slots of a sender's ring have the right buffers; the receiver's follow them.
+        for end in [End::Master, End::Slave] {
+            let [tx, _] = end.rings();
+            let (from, to) = (self.slots(first + tx), self.slots(first + across(tx)));
+            for (from, to) in from.iter().zip(to) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn restart_ring(&self, number: u32, receives: bool) {
+        let tail = if receives { 0 } else { self.num_slots(number) - 1 };
+        for word in self.slots(number).iter().step_by(2) {
+            let buf = SlotWord(word.load(Ordering::Relaxed)).buf_idx();
+            word.store(SlotWord::new(buf, 0, 0).0, Ordering::Relaxed);
+        }
+        let words = self.words(number);
+        let Client { head, cur, ticket } = &words.client;
+        let Engine { hwcur, hwtail, ticket: asked, resets, reason } = &words.engine;
+        for word in [head, cur, ticket, hwcur, asked, resets, reason] {
+            word.store(0, Ordering::Relaxed);
+        }
+        hwtail.store(tail, Ordering::Relaxed);
+        let ring = self.at(self.ring_offset(number));
+        let indices =
+            [(offset_of!(Ring, head), 0), (offset_of!(Ring, cur), 0), (offset_of!(Ring, tail), tail)];
+        for (offset, value) in indices {
+            // SAFETY: an aligned word of the ring, which `layout` has room for; others may write it, too.
+            unsafe { (*ring.add(offset).cast::<AtomicU32>()).store(value, Ordering::Relaxed) };
+        }
+    }
+
+    /// Slots of ring `number`, counted over all rings.
+    fn num_slots(&self, number: u32) -> u32 {
+        if number < self.info.tx_rings {
+            self.info.tx_slots
+        } else {
+            self.info.rx_slots
+        }
+    }
+
+    /// The words of ring `number`'s slots, two for each.
+    fn slots(&self, number: u32) -> &[AtomicU64] {
+        let at = self.at(self.ring_offset(number) + size_of::<Ring>() as u64);
+        // SAFETY: the slots follow the ring's head, inside the region, as `layout` has it.
+        unsafe { std::slice::from_raw_parts(at.cast(), 2 * self.num_slots(number) as usize) }
+    }
+
+    /// The words of ring `number`, counted over all rings.
     fn words(&self, number: u32) -> &Words {
-        assert!(number < self.info.tx_rings + self.info.rx_rings);
+        assert!(number < self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes);
         // SAFETY: `layout` has room for these words here, aligned; they are atomics throughout.
         unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
     }
@@ -169,13 +263,14 @@ impl Region {
     /// # Panics
     /// If there is no such ring.
     pub(super) fn ring(self: &Arc<Self>, number: u32) -> RingMemory {
+        assert!(number < self.info.tx_rings + self.info.rx_rings);
         let words = NonNull::from(self.words(number));
         // SAFETY: the slots follow the ring's head, inside the region.
         let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<Ring>()) };
         RingMemory {
             words,
             slots: slots.cast(),
-            num_slots: if number < self.info.tx_rings { self.info.tx_slots } else { self.info.rx_slots },
+            num_slots: self.num_slots(number),
             bufs: self.at(self.info.buf_pool),
             buf_size: self.info.buf_size,
             buf_count: self.info.bufs,

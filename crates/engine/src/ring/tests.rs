@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sidecore_abi::netmap::{SlotWord, RESERVED_BUFS};
-use sidecore_abi::ring::{ask, publish, withdraw, Nonsense, Words};
+use sidecore_abi::ring::{ask, publish, withdraw, End, Nonsense, Words};
 
 use super::region::RingMemory;
-use super::{ClientRx, ClientTx, Geometry, Region};
+use super::{pipe_end, ClientRx, ClientTx, Geometry, Region};
 
 fn region(slots: u32) -> Arc<Region> {
-    let geometry = Geometry { rings: 2, slots, buf_size: 128, extra_bufs: 3 };
+    let geometry = Geometry { rings: 2, slots, buf_size: 128, extra_bufs: 3, pipes: 1 };
     Arc::new(Region::new(&geometry, "a-name-that-is-too-long").unwrap())
 }
 
@@ -79,7 +79,41 @@ fn a_region_is_as_netmap_lays_it_out() {
         assert!(!std::mem::replace(&mut seen[extra as usize], true));
         extra = u32_at(usize::try_from(info.buf_pool).unwrap() + 128 * extra as usize);
     }
-    assert_eq!(seen.iter().filter(|seen| !**seen).count(), RESERVED_BUFS as usize);
+    assert_eq!(seen.iter().filter(|seen| !**seen).count(), RESERVED_BUFS as usize + 2 * 8);
+    // Nor what the pipe has: one set for each direction, in the sender's ring and in the receiver's.
+    let ends = [End::Master, End::Slave].map(|end| {
+        let pipe = pipe_end(&info, 0, end);
+        let interface = usize::try_from(pipe.interface).unwrap();
+        assert_eq!([24, 28, 36, 40].map(|o| u32_at(interface + o)), [1, 1, 1, 1]);
+        [0, 2].map(|place| {
+            let offset = i64_at(interface + size_of::<If>() + 8 * place);
+            let ring = interface + usize::try_from(offset).unwrap();
+            assert_eq!(u32_at(ring + 16), u32::from(place == 2) << 16);
+            (0..8).map(|slot| u32_at(ring + size_of::<Ring>() + slot * size_of::<Slot>())).collect::<Vec<_>>()
+        })
+    });
+    assert_eq!((&ends[0][0], &ends[0][1]), (&ends[1][1], &ends[1][0]));
+    for index in ends.iter().flat_map(|[tx, _]| tx) {
+        assert!(!std::mem::replace(&mut seen[*index as usize], true));
+    }
+}
+
+#[test]
+fn rings_start_anew_with_the_buffers_that_they_have() {
+    let region = region(8);
+    let peer = Peer::new(&region, 0);
+    let mut ring = ClientTx::new(&region, 0);
+    peer.give(5);
+    assert_eq!(ring.look(), 5);
+    peer.0.set_slot(3, SlotWord::new(77, 60, 1));
+    peer.words().client.ticket.store(9, Ordering::Relaxed);
+    drop(ring);
+    region.restart();
+    assert_eq!(peer.0.slot(3), SlotWord::new(77, 0, 0));
+    assert_eq!(peer.indices(), (0, 7));
+    assert_eq!(ClientTx::new(&region, 0).look(), 0);
+    assert_eq!(peer.words().client.ticket.load(Ordering::Relaxed), 0);
+    region.restart_pipe(0);
 }
 
 #[test]

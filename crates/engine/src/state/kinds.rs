@@ -116,7 +116,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ring",
         place: Place::Ring,
-        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "header"],
+        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "pipes", "header"],
         features: Vec::new,
         start: start_ring,
     },
@@ -242,6 +242,7 @@ fn start_ring(
             slots: spec.slots.map_or(default.slots, |slots| slots.get()),
             buf_size: spec.buf_size.map_or(default.buf_size, |bytes| bytes.get()),
             extra_bufs: spec.extra_bufs.map_or(default.extra_bufs, |bufs| bufs.get()),
+            pipes: spec.pipes.map_or(default.pipes, |pipes| pipes.get() as usize),
         },
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,

@@ -139,6 +139,9 @@ pub struct PortSpec {
     /// Buffers beyond those of the rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extra_bufs: Option<Number<0, 163_840>>,
+    /// Pipes for which a ring port has room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipes: Option<Number<0, 64>>,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<Number<0, 12>>,
@@ -155,7 +158,7 @@ pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 13] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 14] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -167,6 +170,7 @@ impl PortSpec {
             ("slots", self.slots.is_some()),
             ("buf-size", self.buf_size.is_some()),
             ("extra-bufs", self.extra_bufs.is_some()),
+            ("pipes", self.pipes.is_some()),
             ("header", self.header.is_some()),
             ("moderation", self.moderation.is_some()),
             ("fd", self.fd.is_some()),

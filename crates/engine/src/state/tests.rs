@@ -219,6 +219,7 @@ fn every_key_is_in_the_lists() {
         slots: Some("2".parse().unwrap()),
         buf_size: Some("64".parse().unwrap()),
         extra_bufs: Some("0".parse().unwrap()),
+        pipes: Some("0".parse().unwrap()),
         header: Some("12".parse().unwrap()),
         moderation: Some("0".parse().unwrap()),
         ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")

@@ -223,7 +223,7 @@ impl Vale {
         if self.engine.visitors(&port.name).1 {
             return busy("it was made on demand and goes with its last user");
         }
-        if self.engine.peer(&port.name) == Some(Peer::Running) {
+        if !matches!(self.engine.peer(&port.name), None | Some(Peer::Waiting)) {
             return busy("a program has it open");
         }
         self.engine.end_visit(&port.name).map_err(|e| refuse(&e))?;

@@ -5,12 +5,14 @@
 //! message being of one fixed size; asked to attach, the port makes a new memory region and puts its queues
 //! live, then answers with descriptors. The connection stays open for as long as the client is attached: when it
 //! ends, for whatever reason, the queues are taken back and the region goes, so nothing of one client is left
-//! for the next. One client is attached at a time; others may ask what the port is like.
+//! for the next. One client is attached at a time; others may ask what the port is like, or be the ends of its
+//! pipes (`pipes`), which lie in the same region: that goes with the last of them.
 //!
 //! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
 mod device;
+mod pipes;
 mod server;
 
 use std::io;
@@ -121,6 +123,8 @@ struct State {
     /// The attached client's rings: ingress, egress.
     rings: Vec<(Arc<RingStats>, Arc<RingStats>)>,
     attaches: u64,
+    /// Ends of pipes that are open.
+    ends: usize,
 }
 
 impl Inner {
@@ -175,10 +179,18 @@ impl Attachment for RingPort {
             0 => Vec::new(),
             bytes => vec![format!("header-{bytes}")],
         };
+        let pipes = match state.ends {
+            0 => String::new(),
+            ends => format!("; open ends of pipes: {ends}"),
+        };
         AttachmentStatus {
-            peer: if queues.is_empty() { Peer::Waiting } else { Peer::Running },
+            peer: match (queues.is_empty(), state.ends) {
+                (false, _) => Peer::Running,
+                (true, 1..) => Peer::Connected,
+                (true, 0) => Peer::Waiting,
+            },
             detail: format!(
-                "listens at {}; clients so far: {}",
+                "listens at {}; clients so far: {}{pipes}",
                 self.inner.config.path.display(),
                 state.attaches
             ),

@@ -1,4 +1,4 @@
-//! The thread of a ring port: conversations, one of which may be attached.
+//! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,12 +9,13 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use sidecore_abi::ring::{Answer, Ask, Request, MAX_RINGS, MESSAGE};
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE, PIPE_NAME};
 
+use super::pipes::{Memory, OpenEnd};
 use super::{Inner, Listener};
 use crate::host::ring::RingPair;
 use crate::port::QueueKey;
-use crate::ring::Region;
+use crate::ring::{pipe_end, Region};
 
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
@@ -26,6 +27,8 @@ pub(super) struct Server {
     listener: Listener,
     stop: Arc<OwnedFd>,
     conversations: Vec<Conversation>,
+    /// There while somebody is attached, or has an end of a pipe.
+    memory: Option<Memory>,
 }
 
 struct Conversation {
@@ -33,7 +36,17 @@ struct Conversation {
     /// What has arrived of the next request.
     request: [u8; MESSAGE],
     arrived: usize,
-    client: Option<Client>,
+    role: Role,
+}
+
+/// What a conversation has.
+enum Role {
+    /// Nothing: it asked something.
+    None,
+    /// The port's rings.
+    Client(Client),
+    /// An end of a pipe.
+    End(OpenEnd),
 }
 
 /// An attached client: its queues, in the hands of cores and port.
@@ -63,7 +76,7 @@ enum Next {
 
 impl Server {
     pub(super) fn new(inner: Arc<Inner>, listener: Listener, stop: Arc<OwnedFd>) -> Server {
-        Server { inner, listener, stop, conversations: Vec::new() }
+        Server { inner, listener, stop, conversations: Vec::new(), memory: None }
     }
 
     pub(super) fn run(mut self) {
@@ -91,6 +104,9 @@ impl Server {
                     self.hang_up(place);
                 }
             }
+            if self.conversations.iter().all(|c| matches!(c.role, Role::None)) {
+                self.memory = None;
+            }
             if ready[1] {
                 self.admit();
             }
@@ -114,18 +130,28 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: UnixStream) {
-        if self.conversations.len() == CONVERSATIONS {
-            if let Some(oldest) = self.conversations.iter().position(|c| c.client.is_none()) {
+        let idle = |c: &Conversation| matches!(c.role, Role::None);
+        if self.conversations.iter().filter(|c| idle(c)).count() == CONVERSATIONS {
+            if let Some(oldest) = self.conversations.iter().position(idle) {
                 self.conversations.remove(oldest);
             }
         }
-        self.conversations.push(Conversation { socket, request: [0; MESSAGE], arrived: 0, client: None });
+        self.conversations.push(Conversation { socket, request: [0; MESSAGE], arrived: 0, role: Role::None });
     }
 
     fn hang_up(&mut self, place: usize) {
-        let attached = self.conversations.remove(place).client.is_some();
-        if attached {
-            tracing::info!("port {}: its client is gone", self.inner.port.name);
+        match self.conversations.remove(place).role {
+            Role::None => {}
+            Role::Client(client) => {
+                drop(client);
+                tracing::info!("port {}: its client is gone", self.inner.port.name);
+            }
+            Role::End(end) => {
+                if let Some(memory) = &mut self.memory {
+                    memory.close(end);
+                }
+                self.inner.state().ends -= 1;
+            }
         }
     }
 
@@ -144,7 +170,8 @@ impl Server {
         }
         conversation.arrived = 0;
         let request = Request::from_bytes(&conversation.request);
-        let Some((ask, value)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r.value))) else {
+        let Some((ask, value, pipe)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r.value, r.pipe)))
+        else {
             tracing::warn!("port {}: a client speaks another language or version", self.inner.port.name);
             // It may be gone.
             let _ = self.answer(place, Err(Errno::PROTO), &[]);
@@ -157,6 +184,7 @@ impl Server {
                 let possible = self.inner.traits.set_header(value, &self.inner.port);
                 self.answer(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
             }
+            Ask::Pipe => self.open_end(place, value, pipe),
         };
         match sent {
             Ok(()) => Next::Wait,
@@ -165,7 +193,8 @@ impl Server {
     }
 
     fn attach(&mut self, place: usize) -> io::Result<()> {
-        if self.conversations.iter().any(|c| c.client.is_some()) {
+        let attached = |c: &Conversation| matches!(c.role, Role::Client(_));
+        if self.conversations.iter().any(attached) || !matches!(self.conversations[place].role, Role::None) {
             return self.answer(place, Err(Errno::BUSY), &[]);
         }
         let (region, pairs) = match self.make() {
@@ -192,25 +221,69 @@ impl Server {
             wakes_tx.push(pair.wake_tx);
             wakes_rx.push(pair.wake_rx);
         }
-        self.conversations[place].client = Some(client);
+        self.conversations[place].role = Role::Client(client);
         let mut fds = vec![region.file()];
         fds.extend(kicks.iter().chain(&wakes_tx).chain(&wakes_rx).map(AsFd::as_fd));
         self.answer(place, Ok(()), &fds)
     }
 
-    fn make(&self) -> io::Result<(Arc<Region>, Vec<RingPair>)> {
-        let name = &self.inner.port.name;
-        let region = Arc::new(Region::new(&self.inner.config.geometry, name)?);
+    /// The memory, made if nobody has it yet.
+    fn memory(&mut self) -> io::Result<&mut Memory> {
+        if self.memory.is_none() {
+            let region = Region::new(&self.inner.config.geometry, &self.inner.port.name)?;
+            self.memory = Some(Memory::new(region));
+        }
+        self.memory.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn make(&mut self) -> io::Result<(Arc<Region>, Vec<RingPair>)> {
+        let used = self.memory.is_some();
+        let region = Arc::clone(&self.memory()?.region);
+        if used {
+            region.restart();
+        }
         let pairs = (0..self.inner.info.tx_rings)
             .map(|index| RingPair::new(&region, index, &self.inner.traits))
             .collect::<io::Result<_>>()?;
         Ok((region, pairs))
     }
 
+    /// Makes the conversation an end of the pipe `name`.
+    fn open_end(&mut self, place: usize, end: u32, name: [u8; PIPE_NAME]) -> io::Result<()> {
+        let Some(end) = End::from_code(end) else { return self.answer(place, Err(Errno::INVAL), &[]) };
+        if !matches!(self.conversations[place].role, Role::None) {
+            return self.answer(place, Err(Errno::BUSY), &[]);
+        }
+        let opened = self.memory().and_then(|memory| memory.open(name, end));
+        let open = match opened {
+            Ok(Some(open)) => open,
+            Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
+            Err(error) => {
+                return self.answer(place, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
+            }
+        };
+        self.conversations[place].role = Role::End(open);
+        self.inner.state().ends += 1;
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let mut fds = vec![memory.region.file()];
+        fds.extend(memory.wakes(open).into_iter().map(AsFd::as_fd));
+        let info = pipe_end(&self.inner.info, open.pipe, open.end);
+        self.send(place, None, info, &fds)
+    }
+
     fn answer(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let errno = result.err().map_or(0, |errno| errno.raw_os_error().unsigned_abs());
-        let mut info = self.inner.info;
-        info.header = self.inner.traits.header();
+        let info = Info { header: self.inner.traits.header(), ..self.inner.info };
+        self.send(place, result.err(), info, fds)
+    }
+
+    fn send(
+        &self,
+        place: usize,
+        errno: Option<Errno>,
+        mut info: Info,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let errno = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
         info.mtu = self.inner.port.mtu();
         // Memory of its own for each port: 1 is netmap's global allocator.
         info.mem_id = u32::from(self.inner.port.id.0) + 2;

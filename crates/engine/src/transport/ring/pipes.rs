@@ -1,0 +1,84 @@
+//! The memory of a ring port's clients, and who has which end of its pipes.
+//!
+//! Frames in a pipe pass from end to end without us. What we do: give each end the memory and the descriptors by
+//! which the two wake each other, let nobody have an end that somebody has, and put a pipe's rings back to their
+//! start when its last end has gone. An end that goes and comes again goes on where it was.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::io::Errno;
+use sidecore_abi::ring::{End, PIPE_NAME};
+
+use crate::ring::Region;
+
+/// The memory, for as long as a client or an end of a pipe uses it.
+pub(super) struct Memory {
+    pub(super) region: Arc<Region>,
+    pipes: Vec<Option<Pipe>>,
+}
+
+/// A pipe of which at least one end is open.
+struct Pipe {
+    name: [u8; PIPE_NAME],
+    open: [bool; 2],
+    /// What wakes the owner of each of the four rings. The daemon itself never writes to them.
+    wakes: [OwnedFd; 4],
+}
+
+/// An open end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenEnd {
+    pub(super) pipe: u32,
+    pub(super) end: End,
+}
+
+impl Memory {
+    pub(super) fn new(region: Region) -> Memory {
+        let pipes = (0..region.info().pipes).map(|_| None).collect();
+        Memory { region: Arc::new(region), pipes }
+    }
+
+    /// Opens an end of the pipe `name`, which is made if nobody has the other. `None`: there is no room for one more.
+    pub(super) fn open(&mut self, name: [u8; PIPE_NAME], end: End) -> io::Result<Option<OpenEnd>> {
+        let named = |pipe: &Option<Pipe>| pipe.as_ref().is_some_and(|pipe| pipe.name == name);
+        let there = self.pipes.iter().position(named);
+        let Some(place) = there.or_else(|| self.pipes.iter().position(Option::is_none)) else {
+            return Ok(None);
+        };
+        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        if self.pipes[place].is_none() {
+            let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            let wakes = [event()?, event()?, event()?, event()?];
+            self.region.restart_pipe(number);
+            self.pipes[place] = Some(Pipe { name, open: [false; 2], wakes });
+        }
+        let open = self.pipes[place].as_mut().map(|pipe| &mut pipe.open[end as usize - 1]);
+        match open {
+            Some(open) if !*open => *open = true,
+            _ => return Err(Errno::BUSY.into()),
+        }
+        Ok(Some(OpenEnd { pipe: number, end }))
+    }
+
+    /// The descriptors of an open end: what wakes its own two rings' owner, then the other end's.
+    pub(super) fn wakes(&self, open: OpenEnd) -> Vec<&OwnedFd> {
+        let other = if open.end == End::Master { End::Slave } else { End::Master };
+        let rings = open.end.rings().into_iter().chain(other.rings());
+        let pipe = self.pipes[open.pipe as usize].as_ref();
+        pipe.map_or_else(Vec::new, |pipe| rings.map(|ring| &pipe.wakes[ring as usize]).collect())
+    }
+
+    /// An end has gone.
+    pub(super) fn close(&mut self, open: OpenEnd) {
+        let place = &mut self.pipes[open.pipe as usize];
+        if let Some(pipe) = place {
+            pipe.open[open.end as usize - 1] = false;
+            if pipe.open == [false; 2] {
+                *place = None;
+            }
+        }
+    }
+}
