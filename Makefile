@@ -4,8 +4,9 @@
 
 SHELL := /bin/bash
 PROFILE ?= release
+PREFIX ?= /usr
 
-.PHONY: help setup build test unit lint demo bench guest-tests fuzz clean
+.PHONY: help setup build test unit lint demo bench guest-tests fuzz install clean
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,15 @@ bench:           ## our switch beside DPDK's and Open vSwitch's
 
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
+
+install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service; a configuration if there is none
+	@install -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
+	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
+	@target/$(PROFILE)/sidecore completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sidecore
+	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
+	@[ -e $(DESTDIR)/etc/sidecore/sidecore.toml ] || install -Dm644 packaging/sidecore.toml $(DESTDIR)/etc/sidecore/sidecore.toml
 
 clean:           ## remove build products and the lab
 	@rm -rf target .lab fuzz/target

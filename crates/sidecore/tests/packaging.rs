@@ -1,0 +1,44 @@
+//! What `make install` installs works: the default configuration starts a daemon, and so does one with the ports that
+//! its comments show, with no more than the service's capabilities. Needs root.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::process::Command;
+
+use rig::{Daemon, Place};
+
+const CONFIG: &str = include_str!("../../../packaging/sidecore.toml");
+const SERVICE: &str = include_str!("../../../packaging/sidecore.service");
+
+#[test]
+fn the_default_configuration_starts_an_empty_daemon() {
+    let place = Place::new();
+    let file = place.write("sidecore.toml", CONFIG);
+    let _daemon = place.daemon(&[file.to_str().unwrap()]);
+    assert!(place.ports().is_empty());
+    // As the service's reload does.
+    assert!(place.ok(&["apply", file.to_str().unwrap()]).contains("nothing"));
+}
+
+#[test]
+fn the_ports_in_its_comments_run_with_the_capabilities_of_the_service() {
+    let place = Place::new();
+    let keys = |line: &&str| line.starts_with("# [[") || (line.starts_with("# ") && line.contains(" = "));
+    let ports = CONFIG.lines().skip_while(|line| !line.contains("[[port]]")).filter(keys);
+    let text: String = ports.map(|line| format!("{}\n", &line[2..])).collect();
+    // The test's own directory, and a group that every system has.
+    let text = text.replace("/run/sidecore", "DIR").replace(":kvm", ":root");
+    let file = place.write("ports.toml", &text);
+    let line = SERVICE.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let kept: Vec<String> = line.split(' ').map(|c| format!("+{}", c[4..].to_lowercase())).collect();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "setpriv", "--no-new-privs", "--bounding-set"]);
+    command.arg(format!("-all,{}", kept.join(","))).arg(env!("CARGO_BIN_EXE_sidecore"));
+    command.args(["run", file.to_str().unwrap()]).env("SIDECORE_SOCKET", place.path("control.sock"));
+    let _daemon = Daemon::start(command.env_remove("NOTIFY_SOCKET"));
+    assert_eq!(place.ports(), ["host", "vm1"]);
+    assert_eq!(place.port("host")["state"]["peer"], "running");
+}
