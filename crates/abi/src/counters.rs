@@ -82,10 +82,12 @@ pub enum DropReason {
     Filtered = 13,
     /// A slot names a buffer that is not its client's, or more bytes than a buffer has.
     BadBuffer = 14,
+    /// The host's interface had it for us, but its ring to us was full.
+    HostOverrun = 15,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 15] = [
+pub const DROPS: [(DropReason, &str, &str); 16] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -112,6 +114,11 @@ pub const DROPS: [(DropReason, &str, &str); 15] = [
         DropReason::BadBuffer,
         "bad_buffer",
         "a slot names a buffer that is not its client's, or more bytes than a buffer has",
+    ),
+    (
+        DropReason::HostOverrun,
+        "host_overrun",
+        "the host's interface had the frame for us, but its ring to us was full",
     ),
 ];
 

@@ -1,7 +1,13 @@
 //! The host's own as ports: its interfaces, and native programs.
 
+mod describe;
+mod interface;
+mod mapping;
+pub mod nic;
+pub mod packet;
 mod passed;
 pub mod ring;
 pub mod tap;
+pub mod xdp;
 
 pub use passed::passed;

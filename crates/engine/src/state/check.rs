@@ -6,7 +6,7 @@ use std::fmt;
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::kinds::{find, Kind};
+use super::kinds::{find, Kind, Place};
 use super::spec::{PortSpec, Spec, COMMON_KEYS, DEFAULT_SWITCH};
 
 /// A part of the configuration.
@@ -108,6 +108,13 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     for (key, given) in port.kind_keys() {
         if given && !kind.keys.contains(&key) {
             bad(key, not_known(kind));
+        }
+    }
+    if let (Some(mode), true) = (port.mode, kind.keys.contains(&"mode")) {
+        let interface = kind.place == Place::Interface;
+        if mode.bits().is_some() == interface {
+            let allowed = if interface { "copy, zerocopy, auto" } else { "octal digits, such as 0660" };
+            bad("mode", format!("is none that kind {} knows; allowed: {allowed}", kind.name));
         }
     }
     if let (Some(words), true) = (&port.features_off, kind.keys.contains(&"features-off")) {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::spec::PortSpec;
-use super::values::{Fds, Owner, Role};
+use super::values::{Fds, Owner, PortMode, Role};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
+use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
 use crate::host::tap::{Tap, TapConfig, TapSource};
+use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::port::{Attachment, Port, Scheduler, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::transport::ring::{self, RingConfig, RingPort};
@@ -100,6 +102,20 @@ pub const KINDS: &[Kind] = &[
         start: start_tap,
     },
     Kind {
+        name: "packet",
+        place: Place::Interface,
+        keys: &["queues"],
+        features: Vec::new,
+        start: start_packet,
+    },
+    Kind {
+        name: "xdp",
+        place: Place::Interface,
+        keys: &["queues", "mode"],
+        features: Vec::new,
+        start: start_xdp,
+    },
+    Kind {
         name: "e1000",
         place: Place::Socket,
         keys: &["mode", "owner", "features-off", "mac", "moderation", "fd"],
@@ -171,7 +187,7 @@ fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
         (None, Some(Role::Client)) => Ok(Endpoint::Connect { path }),
         (None, _) => {
             let owner = spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?;
-            Ok(Endpoint::Listen { path, mode: spec.mode.map(|mode| mode.0), owner })
+            Ok(Endpoint::Listen { path, mode: spec.mode.and_then(PortMode::bits), owner })
         }
     }
 }
@@ -226,6 +242,39 @@ fn start_tap(
     Ok(Box::new(tap))
 }
 
+/// `packet:IFNAME`: an interface that the host has, by AF_PACKET.
+fn start_packet(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let config = PacketConfig {
+        interface: spec.place.clone(),
+        queues: spec.queues.map_or(1, |queues| queues.get() as usize),
+        mtu: spec.mtu.map(|mtu| mtu.get()),
+    };
+    Ok(Box::new(packet::start(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+}
+
+/// `xdp:IFNAME`: an interface that the host has, by AF_XDP.
+fn start_xdp(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let config = XdpConfig {
+        interface: spec.place.clone(),
+        queues: spec.queues.map(|queues| queues.get() as usize),
+        mtu: spec.mtu.map(|mtu| mtu.get()),
+        mode: match spec.mode {
+            Some(PortMode::Copy) => XdpMode::Copy,
+            Some(PortMode::ZeroCopy) => XdpMode::ZeroCopy,
+            _ => XdpMode::Auto,
+        },
+    };
+    Ok(Box::new(xdp::start(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+}
+
 /// `ring:NAME`: rings in netmap's format for a native program.
 fn start_ring(
     spec: &PortSpec,
@@ -235,7 +284,7 @@ fn start_ring(
     let path = ring::socket_path(&spec.place)?;
     let default = Geometry::default();
     let config = RingConfig {
-        mode: spec.mode.map(|mode| mode.0),
+        mode: spec.mode.and_then(PortMode::bits),
         owner: spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?,
         geometry: Geometry {
             rings: spec.queues.map_or(default.rings, |queues| queues.get() as usize),

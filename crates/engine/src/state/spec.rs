@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Fds, Link, Mac, Mode, Number, Owner, Role, Words};
+use super::values::{Fds, Link, Mac, Mode, Number, Owner, PortMode, Role, Words};
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -111,9 +111,9 @@ pub struct PortSpec {
     /// Who makes the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Permission bits of the socket that we make.
+    /// Permission bits of the socket that we make; of kind `xdp`, whether the kernel copies frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
+    pub mode: Option<PortMode>,
     /// Owner of the socket that we make.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,

@@ -232,6 +232,65 @@ impl FromStr for Words {
     }
 }
 
+/// What `mode` is: of a socket its permission bits, of an `xdp` port whether the kernel copies frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortMode {
+    /// The kernel copies frames.
+    Copy,
+    /// The driver uses our memory itself.
+    ZeroCopy,
+    /// Without copies if the driver can.
+    Auto,
+    /// Permission bits.
+    #[serde(untagged)]
+    Bits(Mode),
+}
+
+impl PortMode {
+    /// The permission bits, if it is those.
+    pub fn bits(self) -> Option<u32> {
+        match self {
+            PortMode::Bits(mode) => Some(mode.0),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for PortMode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "copy" => Ok(PortMode::Copy),
+            "zerocopy" => Ok(PortMode::ZeroCopy),
+            "auto" => Ok(PortMode::Auto),
+            text => text.parse().map(PortMode::Bits).map_err(|_| {
+                format!(
+                    "{text:?} is not allowed; allowed: of a socket octal digits from 000 to 0777, such as 0660; \
+                     of kind xdp copy, zerocopy, auto"
+                )
+            }),
+        }
+    }
+}
+
+// Text only, as for `Mode`.
+impl<'de> Deserialize<'de> for PortMode {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = PortMode;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("octal digits in quotes, such as \"0660\", or a word")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PortMode, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        source.deserialize_str(Text)
+    }
+}
+
 /// Open descriptors of the daemon, joined by `+`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fds(pub Vec<i32>);

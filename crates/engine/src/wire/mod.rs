@@ -26,6 +26,7 @@ mod flow;
 mod ip;
 mod large;
 pub mod offload;
+mod partial;
 mod segment;
 #[cfg(test)]
 mod tests;

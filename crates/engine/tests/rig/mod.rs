@@ -1,5 +1,8 @@
 //! Network namespaces, and a tiny switch for tests: every frame of a port goes out of the next one.
 
+// No test uses all of it.
+#![allow(dead_code)]
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -51,6 +54,11 @@ impl Net {
     /// Runs a command in it, which must succeed; returns what it printed.
     pub fn run(&self, line: &str) -> String {
         self.enter(|| run(line))
+    }
+
+    /// A path by which `ip` finds the namespace.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Whether an interface of that name is there.

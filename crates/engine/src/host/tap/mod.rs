@@ -34,12 +34,12 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
+use crate::host::interface::Interface;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueKey, QueueStatus, Scheduler};
 use crate::wire::Offloads;
 use open::{open_by_name, take_passed, Opened, Origin};
 pub use open::{TapError, TapSource};
 use queue::{Shared, TapEgress, TapIngress};
-use sys::Interface;
 
 /// A TAP port to be.
 #[derive(Debug)]

@@ -6,10 +6,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use super::sys::{self, Attach};
+use crate::host::interface::{is_name, MAX_NAME};
 use crate::port::MAX_QUEUES;
-
-/// Longest name of a network interface in bytes.
-const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 
 /// Where the interface comes from.
 #[derive(Debug)]
@@ -99,8 +97,7 @@ pub(super) struct Opened {
 
 /// Makes the interface, or adopts the one that is there.
 pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapError> {
-    let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
-    if name.is_empty() || name.len() > MAX_NAME || name.contains(odd) || name == "." || name == ".." {
+    if !is_name(&name) {
         return Err(TapError::BadName(name));
     }
     if queues == 0 || queues > MAX_QUEUES {

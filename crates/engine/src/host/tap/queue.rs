@@ -10,23 +10,19 @@
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use libc::iovec;
 use rustix::io::Errno;
-use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
-use sidecore_abi::virtio::NET_HDR_LEN;
 
 use crate::frame::{Batch, Frame, HEAD, MAX_PIECES};
+use crate::host::describe::{describe, Facts};
+use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
-use crate::wire::{Offload, Offloads};
+use crate::wire::Offloads;
 
-/// Shortest Ethernet frame that a switch can look at: two addresses and a type.
-const MIN_FRAME: usize = 14;
 /// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
 /// ones are cut by the kernel and dropped by us.
 const MAX_FRAME: usize = (1 << 16) + 2 * HEAD;
@@ -48,56 +44,10 @@ pub(super) struct Shared {
     pub(super) carrier: Arc<AtomicBool>,
 }
 
-/// Private memory for the frames of a batch.
-struct Arena {
-    base: NonNull<u8>,
-}
-
-// SAFETY: the arena is memory of its own, which nothing but its owner and that owner's batch refer to.
-unsafe impl Send for Arena {}
-
-impl Arena {
-    fn new() -> io::Result<Arena> {
-        // SAFETY: a new private mapping at an address of the kernel's choice. Pages that no frame has
-        // reached yet cost nothing.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                ARENA,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )?
-        };
-        Ok(Arena { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)? })
-    }
-
-    /// The stretch from `at` to `at + len`, cut at the arena's end.
-    fn bytes(&mut self, at: usize, len: usize) -> &mut [u8] {
-        let at = at.min(ARENA);
-        // SAFETY: inside the mapping, and the caller is `fetch`, which alone writes there.
-        unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(at), len.min(ARENA - at)) }
-    }
-
-    /// The stretch as a piece.
-    fn piece(&self, at: usize, len: u32) -> Piece {
-        debug_assert!(at + len as usize <= ARENA);
-        // SAFETY: inside the mapping (callers describe what a read has put there), which outlives the
-        // batch.
-        unsafe { Piece::new(self.base.as_ptr().add(at), len) }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; the batch whose pieces led into it is released.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), ARENA) };
-    }
-}
-
 /// Frames that the host sends.
 pub(super) struct TapIngress {
     shared: Arc<Shared>,
-    arena: Arena,
+    arena: Mapping,
     allowed: Offloads,
     stopped: bool,
 }
@@ -105,7 +55,7 @@ pub(super) struct TapIngress {
 impl TapIngress {
     /// The ingress side of a queue whose interface asks for `allowed` at most.
     pub(super) fn new(shared: Arc<Shared>, allowed: Offloads) -> io::Result<TapIngress> {
-        Ok(TapIngress { shared, arena: Arena::new()?, allowed, stopped: false })
+        Ok(TapIngress { shared, arena: Mapping::private(ARENA)?, allowed, stopped: false })
     }
 
     fn stop(&mut self) {
@@ -116,33 +66,14 @@ impl TapIngress {
     /// Makes a frame of the `len` bytes at `at`, header and all.
     fn describe(&mut self, at: usize, len: usize, batch: &mut Batch) -> Result<(), DropReason> {
         let header_len = self.shared.header;
-        let bytes = self.arena.bytes(at, len);
-        let (header, bytes) = bytes.split_at(header_len.min(len));
-        if bytes.len() < MIN_FRAME {
-            return Err(DropReason::TooShort);
-        }
-        let frame_len = u32::try_from(bytes.len()).map_err(|_| DropReason::TooLong)?;
-        let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
-        let head = bytes.len().min(HEAD);
-        frame.head[..head].copy_from_slice(&bytes[..head]);
-        frame.len = frame_len;
-        frame.offload = match header.first_chunk::<NET_HDR_LEN>() {
-            Some(header) => Offload::parse(header, &frame.head[..head], bytes.len(), self.allowed)
-                .map_err(|_| DropReason::BadOffload)?,
-            None => Offload::NONE,
+        // SAFETY: `fetch`, which alone writes to the arena, has just done so and waits for us.
+        let (header, bytes) = unsafe { self.arena.bytes(at, len) }.split_at(header_len.min(len));
+        let facts = Facts {
+            header: header.first_chunk().copied().unwrap_or_default(),
+            tag: None,
+            allowed: self.allowed,
         };
-        frame.pieces = 0;
-        let body = u32::try_from(bytes.len() - head).map_err(|_| DropReason::TooLong)?;
-        if body > 0 {
-            frame.piece = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-            frame.pieces = 1;
-            let piece = self.arena.piece(at + header_len + head, body);
-            if !pieces.push(piece) {
-                return Err(DropReason::TooManyPieces);
-            }
-        }
-        batch.commit();
-        Ok(())
+        describe(batch, bytes, &facts, |from, len| self.arena.piece(at + header_len + from, len))
     }
 }
 
@@ -155,7 +86,8 @@ impl IngressQueue for TapIngress {
                 return;
             }
             let at = line - self.shared.header;
-            let room = self.arena.bytes(at, MAX_FRAME);
+            // SAFETY: the batch is empty beyond what this call put in, which lies before `at`.
+            let room = unsafe { self.arena.bytes_mut(at, MAX_FRAME) };
             let wanted = room.len();
             let len = match rustix::io::read(&self.shared.fd, room) {
                 // A read that fills all of the room may have been cut.

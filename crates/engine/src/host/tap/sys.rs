@@ -1,15 +1,15 @@
-//! The system calls that make and govern a TAP interface.
+//! The system calls that make a TAP interface and govern its queues.
 //!
 //! Invariant of the `unsafe` here: every `ioctl` gets a pointer to a live local of exactly the type that
 //! its number calls for, and the kernel keeps none of them after the call.
 
-use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use libc::{c_int, c_ulong, c_void};
+use libc::{c_int, c_ulong};
 use rustix::fs::{open, Mode, OFlags};
-use rustix::net::{socket, AddressFamily, SocketType};
+
+use crate::host::interface::{ioctl, name_in, request};
 
 /// What TUNSETIFF is asked for at every queue: Ethernet frames without packet information, each behind a
 /// virtio-net header.
@@ -51,35 +51,6 @@ pub(super) fn open_driver() -> io::Result<OwnedFd> {
     Ok(open(c"/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Calls `ioctl` with a pointer to `argument`.
-///
-/// # Safety
-/// `T` is the type that `request` reads and writes.
-unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, argument: &mut T) -> io::Result<()> {
-    let at: *mut T = argument;
-    // SAFETY: `at` points to a live `T`, which the caller vouches for as the right type.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, at.cast::<c_void>()) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: all-zero bytes are a valid ifreq: an empty name and a zero union.
-    let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
-    let room = ifreq.ifr_name.len() - 1;
-    if name.len() > room {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in ifreq.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    Ok(ifreq)
-}
-
 /// Attaches `queue` to the interface `name` of the calling thread's network namespace.
 pub(super) fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
     let mut ifreq = request(name)?;
@@ -110,9 +81,7 @@ pub(super) fn identity(queue: &OwnedFd) -> io::Result<Identity> {
         set_pass_all(queue, false)?;
         flags = asked?;
     }
-    let bytes: Vec<u8> = ifreq.ifr_name.iter().map(|&c| c.to_ne_bytes()[0]).collect();
-    let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
-    Ok(Identity { name: name.to_string_lossy().into_owned(), flags })
+    Ok(Identity { name: name_in(&ifreq)?, flags })
 }
 
 /// Gives all queues of the interface a filter that lets every frame pass, or takes it away.
@@ -152,55 +121,4 @@ pub(super) fn set_carrier(queue: &OwnedFd, up: bool) -> io::Result<()> {
     let mut up = c_int::from(up);
     // SAFETY: TUNSETCARRIER takes an int.
     unsafe { ioctl(queue.as_fd(), libc::TUNSETCARRIER as c_ulong, &mut up) }
-}
-
-/// Looks up and changes an interface by name, in the network namespace in which this was made.
-pub(super) struct Interface {
-    socket: OwnedFd,
-    name: String,
-}
-
-impl Interface {
-    pub(super) fn new(name: &str) -> io::Result<Interface> {
-        Ok(Interface { socket: socket(AddressFamily::INET, SocketType::DGRAM, None)?, name: name.to_owned() })
-    }
-
-    /// Its MTU.
-    pub(super) fn mtu(&self) -> io::Result<u32> {
-        let mut ifreq = request(&self.name)?;
-        // SAFETY: SIOCGIFMTU fills in an ifreq, of its union the MTU.
-        let mtu = unsafe {
-            ioctl(self.socket.as_fd(), libc::SIOCGIFMTU as c_ulong, &mut ifreq)?;
-            ifreq.ifr_ifru.ifru_mtu
-        };
-        u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
-    }
-
-    /// Sets its MTU, unless it is that already: whoever may only use the interface may not set it.
-    pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
-        if self.mtu()? == mtu {
-            return Ok(());
-        }
-        let mut ifreq = request(&self.name)?;
-        ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: SIOCSIFMTU takes an ifreq.
-        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFMTU as c_ulong, &mut ifreq) }
-    }
-
-    /// Brings it up, unless it is.
-    pub(super) fn bring_up(&self) -> io::Result<()> {
-        const UP: i16 = 1;
-        const _: () = assert!(libc::IFF_UP == UP as c_int);
-        let mut ifreq = request(&self.name)?;
-        // SAFETY: SIOCGIFFLAGS fills in an ifreq, of its union the flags; SIOCSIFFLAGS takes them.
-        unsafe {
-            ioctl(self.socket.as_fd(), libc::SIOCGIFFLAGS as c_ulong, &mut ifreq)?;
-            let flags = ifreq.ifr_ifru.ifru_flags;
-            if flags & UP != 0 {
-                return Ok(());
-            }
-            ifreq.ifr_ifru.ifru_flags = flags | UP;
-            ioctl(self.socket.as_fd(), libc::SIOCSIFFLAGS as c_ulong, &mut ifreq)
-        }
-    }
 }

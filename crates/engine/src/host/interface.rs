@@ -1,0 +1,289 @@
+//! A network interface of the host, looked up and changed by name, in the network namespace in which it was
+//! opened.
+//!
+//! Invariant of the `unsafe` here: every `ioctl` and `setsockopt` gets a pointer to a live local of exactly
+//! the type that its number calls for, and the kernel keeps none of them after the call.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libc::{c_int, c_short, c_ulong, c_void};
+use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
+
+/// Longest name of a network interface in bytes.
+pub(super) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
+
+/// Whether `name` can be that of an interface (`dev_valid_name` in the kernel, and no pattern of names).
+pub(super) fn is_name(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    !name.is_empty() && name.len() <= MAX_NAME && !name.contains(odd) && name != "." && name != ".."
+}
+
+/// Calls `ioctl` with a pointer to `argument`.
+///
+/// # Safety
+/// `T` is the type that `request` reads and writes, and pointers in it lead to what it says.
+pub(super) unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, argument: &mut T) -> io::Result<()> {
+    let at: *mut T = argument;
+    // SAFETY: `at` points to a live `T`, which the caller vouches for as the right type.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, at.cast::<c_void>()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Sets a socket option.
+///
+/// # Safety
+/// `T` is the type that the option takes, and pointers in it lead to what it says.
+pub(super) unsafe fn set_option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a live `T` of that length, which the caller vouches for as the right type.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Reads a socket option into `value`; what the kernel does not know of it stays as it is.
+///
+/// # Safety
+/// `T` is the type that the option fills in, plain data for which any bytes are valid.
+pub(super) unsafe fn option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &mut T) -> io::Result<()> {
+    let mut len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let at = std::ptr::from_mut(value).cast();
+    // SAFETY: a live `T` of that length, which the caller vouches for as the right type.
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &mut len) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Room for `bytes` in a socket's buffer, beyond the system's limit if we may.
+pub(super) fn set_buffer(fd: &OwnedFd, forced: c_int, plain: c_int, bytes: c_int) -> io::Result<()> {
+    // SAFETY: all four of SO_SNDBUF, SO_SNDBUFFORCE, SO_RCVBUF and SO_RCVBUFFORCE take an int.
+    unsafe {
+        set_option(fd, libc::SOL_SOCKET, forced, &bytes)
+            .or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, &bytes))
+    }
+}
+
+/// Takes the error that waits at a socket; none is left.
+pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
+    let mut error: c_int = 0;
+    // SAFETY: SO_ERROR fills in an int.
+    unsafe { option(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error) }.ok()?;
+    (error != 0).then(|| io::Error::from_raw_os_error(error))
+}
+
+/// An empty request about the interface `name`.
+pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: all-zero bytes are a valid ifreq: an empty name and a zero union.
+    let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = ifreq.ifr_name.len() - 1;
+    if name.len() > room {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in ifreq.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    Ok(ifreq)
+}
+
+/// The name in an answer.
+pub(super) fn name_in(ifreq: &libc::ifreq) -> io::Result<String> {
+    let bytes: Vec<u8> = ifreq.ifr_name.iter().map(|&c| c.to_ne_bytes()[0]).collect();
+    let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// `struct ethtool_channels` of linux/ethtool.h.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    cmd: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    cmd: u32,
+    data: u32,
+}
+
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const FLAG_RXVLAN: u32 = 1 << 8;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const UP: c_short = 1;
+const RUNNING: c_short = 0x40;
+const _: () = assert!(libc::IFF_UP == UP as c_int && libc::IFF_RUNNING == RUNNING as c_int);
+
+/// An interface.
+pub(super) struct Interface {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Interface {
+    /// The interface `name` of the calling thread's namespace; whether there is one shows when it is asked.
+    pub(super) fn new(name: &str) -> io::Result<Interface> {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Interface { socket, name: name.to_owned() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    pub(super) fn index(&self) -> io::Result<c_int> {
+        let mut ifreq = request(&self.name)?;
+        // SAFETY: SIOCGIFINDEX fills in an ifreq, of its union the number.
+        unsafe {
+            ioctl(self.socket.as_fd(), libc::SIOCGIFINDEX as c_ulong, &mut ifreq)?;
+            Ok(ifreq.ifr_ifru.ifru_ifindex)
+        }
+    }
+
+    /// Follows a new name of the interface with number `index`; an error if it is gone.
+    pub(super) fn find(&mut self, index: c_int) -> io::Result<()> {
+        let mut ifreq = request("")?;
+        ifreq.ifr_ifru.ifru_ifindex = index;
+        // SAFETY: SIOCGIFNAME takes an ifreq with a number and fills in the name.
+        unsafe { ioctl(self.socket.as_fd(), libc::SIOCGIFNAME as c_ulong, &mut ifreq)? };
+        let name = name_in(&ifreq)?;
+        if self.name != name {
+            self.name = name;
+        }
+        Ok(())
+    }
+
+    /// Its MTU.
+    pub(super) fn mtu(&self) -> io::Result<u32> {
+        let mut ifreq = request(&self.name)?;
+        // SAFETY: SIOCGIFMTU fills in an ifreq, of its union the MTU.
+        let mtu = unsafe {
+            ioctl(self.socket.as_fd(), libc::SIOCGIFMTU as c_ulong, &mut ifreq)?;
+            ifreq.ifr_ifru.ifru_mtu
+        };
+        u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Sets its MTU, unless it is that already: whoever may only use the interface may not set it.
+    pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        if self.mtu()? == mtu {
+            return Ok(());
+        }
+        let mut ifreq = request(&self.name)?;
+        ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: SIOCSIFMTU takes an ifreq.
+        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFMTU as c_ulong, &mut ifreq) }
+    }
+
+    fn flags(&self) -> io::Result<c_short> {
+        let mut ifreq = request(&self.name)?;
+        // SAFETY: SIOCGIFFLAGS fills in an ifreq, of its union the flags.
+        unsafe {
+            ioctl(self.socket.as_fd(), libc::SIOCGIFFLAGS as c_ulong, &mut ifreq)?;
+            Ok(ifreq.ifr_ifru.ifru_flags)
+        }
+    }
+
+    /// Whether it is up and has a carrier.
+    pub(super) fn carrier(&self) -> io::Result<bool> {
+        Ok(self.flags()? & (UP | RUNNING) == UP | RUNNING)
+    }
+
+    /// Brings it up, unless it is.
+    pub(super) fn bring_up(&self) -> io::Result<()> {
+        let flags = self.flags()?;
+        if flags & UP != 0 {
+            return Ok(());
+        }
+        let mut ifreq = request(&self.name)?;
+        ifreq.ifr_ifru.ifru_flags = flags | UP;
+        // SAFETY: SIOCSIFFLAGS takes an ifreq.
+        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFFLAGS as c_ulong, &mut ifreq) }
+    }
+
+    /// How many queues it receives on; one if its driver does not say.
+    pub(super) fn receive_queues(&self) -> io::Result<usize> {
+        let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let mut ifreq = request(&self.name)?;
+        ifreq.ifr_ifru.ifru_data = std::ptr::from_mut(&mut channels).cast();
+        // SAFETY: SIOCETHTOOL takes an ifreq that leads to what its first word says: a live ethtool_channels.
+        match unsafe { ioctl(self.socket.as_fd(), libc::SIOCETHTOOL as c_ulong, &mut ifreq) } {
+            Ok(()) => Ok((channels.rx + channels.combined).max(1) as usize),
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether its driver takes VLAN tags out of frames.
+    pub(super) fn takes_tags_out(&self) -> bool {
+        let mut value = Value { cmd: ETHTOOL_GFLAGS, data: 0 };
+        let Ok(mut ifreq) = request(&self.name) else { return false };
+        ifreq.ifr_ifru.ifru_data = std::ptr::from_mut(&mut value).cast();
+        // SAFETY: SIOCETHTOOL takes an ifreq that leads to what its first word says: a live ethtool_value.
+        let asked = unsafe { ioctl(self.socket.as_fd(), libc::SIOCETHTOOL as c_ulong, &mut ifreq) };
+        asked.is_ok() && value.data & FLAG_RXVLAN != 0
+    }
+}
+
+/// A socket that hears of every change of an interface in the calling thread's namespace: rtnetlink(7).
+pub(super) fn changes() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    // SAFETY: all-zero bytes are a valid address; then bind gets its length.
+    let bound = unsafe {
+        let mut address: libc::sockaddr_nl = std::mem::zeroed();
+        address.nl_family = u16::try_from(libc::AF_NETLINK).map_err(|_| io::ErrorKind::InvalidInput)?;
+        address.nl_groups = 1; // RTMGRP_LINK
+        bind(&fd, &address)
+    };
+    bound.map(|()| fd)
+}
+
+/// Binds a socket to an address of whatever family.
+///
+/// # Safety
+/// `T` is a socket address type, filled in.
+pub(super) unsafe fn bind<T>(fd: &OwnedFd, address: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a live address of that length.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(address).cast(), len) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes the interface with number `index` take frames for any address while `fd`, a packet socket, is open.
+pub(super) fn promiscuous(fd: &OwnedFd, index: c_int) -> io::Result<()> {
+    let promisc =
+        libc::c_ushort::try_from(libc::PACKET_MR_PROMISC).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let request = libc::packet_mreq { mr_ifindex: index, mr_type: promisc, mr_alen: 0, mr_address: [0; 8] };
+    // SAFETY: PACKET_ADD_MEMBERSHIP takes a packet_mreq.
+    unsafe { set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
+}
+
+/// A packet socket that receives nothing yet: of protocol zero (packet(7)).
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
+}

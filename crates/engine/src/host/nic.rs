@@ -1,0 +1,405 @@
+//! A port on an interface that the host has: what `packet` and `xdp` have in common.
+//!
+//! Theory of operation. The interface stays the host's: it is brought up and its MTU is set if that was
+//! asked for, and nothing else of it is changed for longer than the port lives. A small thread hears of
+//! every change of an interface (rtnetlink) and then looks at ours again, by its number, so that a new name
+//! does not matter:
+//!
+//! * its carrier is the port's link: while it is away the egress queues are taken out of the port, and
+//!   frames for it are dropped as `link_down`;
+//! * its MTU becomes the port's, unless the operator gave one;
+//! * if it is gone (deleted, or moved to another network namespace) the port stops with
+//!   `Fault::InterfaceGone` and stays, to be seen in `show`.
+//!
+//! The operator's `link=down` leaves the interface alone, since the host may use it, too: frames are dropped
+//! as `link_down` in both directions.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use libc::c_int;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+
+use super::interface::{changes, is_name, take_error, Interface, MAX_NAME};
+use crate::port::{
+    Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, QueueKey, QueueStatus,
+    Scheduler, MAX_QUEUES,
+};
+
+/// Why a port on an interface of the host could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Not a name that an interface can have.
+    #[error("{0}: {1:?} is no interface name: 1 to {MAX_NAME} bytes without '/', ':', '%' and white space")]
+    BadName(&'static str, String),
+    /// There is no interface of that name.
+    #[error("{0} {1}: there is no such interface in the daemon's network namespace; `ip link` lists those that there are")]
+    NoInterface(&'static str, String),
+    /// Too many queues, or more than the interface has.
+    #[error("{kind} {name}: {queues} queues are not possible: {why}")]
+    BadQueues {
+        /// The kind of port.
+        kind: &'static str,
+        /// The interface.
+        name: String,
+        /// Queues asked for.
+        queues: usize,
+        /// What would be possible.
+        why: String,
+    },
+    /// A step of the setting-up failed.
+    #[error("{kind} {name}: {step}: {source}; {hint}")]
+    System {
+        /// The kind of port.
+        kind: &'static str,
+        /// The interface.
+        name: String,
+        /// What was being done.
+        step: &'static str,
+        /// What to do about it.
+        hint: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What the queues of a port know of its interface.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The operator's `link`.
+    pub(super) wanted: AtomicBool,
+    carrier: AtomicBool,
+    /// The interface's MTU.
+    pub(super) mtu: AtomicU32,
+}
+
+/// An interface that was found, before it has queues.
+pub(super) struct Opened {
+    pub(super) kind: &'static str,
+    pub(super) interface: Interface,
+    pub(super) index: c_int,
+    pub(super) state: Arc<State>,
+    changes: OwnedFd,
+    mtu: Option<u32>,
+}
+
+impl Opened {
+    /// An error at `step`; `hint` for those that say no more than their text.
+    pub(super) fn failed(&self, step: &'static str) -> impl FnOnce(io::Error) -> HostError {
+        let (kind, name) = (self.kind, self.interface.name().to_owned());
+        move |source| HostError::System { kind, name, step, hint: hint(&source), source }
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "it takes root, or the capabilities CAP_NET_RAW and CAP_NET_ADMIN (xdp: also CAP_BPF)"
+        }
+        Some(libc::ENOMEM | libc::ENOBUFS) => {
+            "the system refuses the memory: raise the limit of locked memory (LimitMEMLOCK=, ulimit -l), or ask for fewer queues"
+        }
+        Some(libc::ENODEV | libc::ENXIO) => "the interface has just gone",
+        _ => "the kernel's log may say more (dmesg)",
+    }
+}
+
+/// Finds the interface `name`, gives it the MTU that was asked for and brings it up.
+pub(super) fn open(
+    kind: &'static str,
+    name: &str,
+    mtu: Option<u32>,
+    port: &Port,
+) -> Result<Opened, HostError> {
+    if !is_name(name) {
+        return Err(HostError::BadName(kind, name.to_owned()));
+    }
+    let failed = |step| {
+        move |source: io::Error| {
+            let hint = hint(&source);
+            HostError::System { kind, name: name.to_owned(), step, hint, source }
+        }
+    };
+    let interface = Interface::new(name).map_err(failed("cannot make a socket"))?;
+    let index = interface.index().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENODEV) => HostError::NoInterface(kind, name.to_owned()),
+        _ => failed("cannot look it up")(e),
+    })?;
+    // Listened to before it is looked at, so that no change is missed.
+    let changes = changes().map_err(failed("cannot listen for changes of it"))?;
+    if let Some(mtu) = mtu {
+        interface.set_mtu(mtu).map_err(failed(NO_MTU))?;
+    }
+    interface.bring_up().map_err(failed("cannot bring it up (ip link set … up)"))?;
+    let now = interface.mtu().map_err(failed("cannot read its MTU"))?;
+    port.set_mtu(now);
+    let state =
+        State { wanted: AtomicBool::new(true), carrier: AtomicBool::new(false), mtu: AtomicU32::new(now) };
+    Ok(Opened { kind, interface, index, state: Arc::new(state), changes, mtu })
+}
+
+const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
+
+/// Whether a port can have that many queues.
+pub(super) fn check_queues(kind: &'static str, name: &str, queues: usize) -> Result<(), HostError> {
+    if (1..=MAX_QUEUES).contains(&queues) {
+        return Ok(());
+    }
+    let why = format!("1 to {MAX_QUEUES}");
+    Err(HostError::BadQueues { kind, name: name.to_owned(), queues, why })
+}
+
+/// Queues and what to say of them.
+pub(super) struct Queues {
+    pub(super) ingress: Vec<Box<dyn IngressQueue>>,
+    pub(super) egress: Vec<Box<dyn EgressQueue>>,
+    /// Whose pending errors are taken when the carrier comes back.
+    pub(super) sockets: Vec<Arc<OwnedFd>>,
+    /// Names of what the kernel agreed to.
+    pub(super) features: Vec<String>,
+    /// More for people.
+    pub(super) detail: String,
+    /// Entries of the ingress and of the egress rings; 0 if there are none.
+    pub(super) sizes: [u32; 2],
+    /// Closed when the port is.
+    pub(super) keep: Vec<OwnedFd>,
+}
+
+/// A running port on an interface of the host.
+pub struct HostPort {
+    inner: Arc<Inner>,
+    features: Vec<String>,
+    detail: String,
+    sizes: [u32; 2],
+    stop: Arc<OwnedFd>,
+    watcher: Option<JoinHandle<()>>,
+    keep: Vec<OwnedFd>,
+}
+
+struct Inner {
+    kind: &'static str,
+    index: c_int,
+    count: usize,
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    state: Arc<State>,
+    sockets: Vec<Arc<OwnedFd>>,
+    side: Mutex<Side>,
+}
+
+/// What changes with the interface.
+struct Side {
+    interface: Interface,
+    /// Whether the operator gave an MTU.
+    own_mtu: bool,
+    /// Egress queues while the link is down; otherwise the port has them.
+    parked: Vec<Box<dyn EgressQueue>>,
+    /// Ingress queues that the I/O cores have.
+    keys: Vec<QueueKey>,
+}
+
+impl Inner {
+    fn side(&self) -> MutexGuard<'_, Side> {
+        self.side.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the interface again.
+    fn refresh(&self, side: &mut Side) {
+        match side.interface.find(self.index) {
+            Ok(()) => {}
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
+                return self.port.fault.set(Fault::InterfaceGone);
+            }
+            Err(e) => return tracing::warn!(port = %self.port.name, "cannot look its interface up: {e}"),
+        }
+        if let Ok(mtu) = side.interface.mtu() {
+            self.state.mtu.store(mtu, Ordering::Relaxed);
+            if !side.own_mtu {
+                self.port.set_mtu(mtu);
+            }
+        }
+        let carrier = side.interface.carrier().unwrap_or(false);
+        if carrier && !self.state.carrier.load(Ordering::Relaxed) {
+            // A socket keeps an error for the time that its interface was down.
+            self.sockets.iter().for_each(|fd| drop(take_error(fd)));
+        }
+        self.state.carrier.store(carrier, Ordering::Relaxed);
+        self.park(side);
+    }
+
+    /// Takes the egress queues out of the port or puts them back, as the link is.
+    fn park(&self, side: &mut Side) {
+        let up = self.state.carrier.load(Ordering::Relaxed) && self.state.wanted.load(Ordering::Relaxed);
+        match (up, side.parked.is_empty()) {
+            (true, false) => {
+                for (index, queue) in side.parked.drain(..).enumerate() {
+                    drop(self.port.swap_egress(index, Some(queue)));
+                }
+            }
+            (false, true) => side.parked = self.unplug(),
+            _ => {}
+        }
+    }
+
+    /// Takes the egress queues out of the port, the first one last: it is the port's link.
+    fn unplug(&self) -> Vec<Box<dyn EgressQueue>> {
+        let mut queues: Vec<_> =
+            (0..self.count).rev().filter_map(|i| self.port.swap_egress(i, None)).collect();
+        queues.reverse();
+        queues
+    }
+
+    /// Takes all queues back; the second call finds none.
+    fn take_back(&self) {
+        let mut side = self.side();
+        side.parked.clear();
+        let keys = std::mem::take(&mut side.keys);
+        drop(self.unplug());
+        drop(side);
+        for key in keys {
+            drop(self.scheduler.take_back(key));
+        }
+    }
+}
+
+impl HostPort {
+    /// Gives the queues to port and I/O cores and follows the interface from now on.
+    pub(super) fn start(
+        opened: Opened,
+        queues: Queues,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> Result<HostPort, HostError> {
+        let failed = opened.failed("cannot start its thread");
+        let Opened { kind, interface, index, state, changes, mtu } = opened;
+        let name = interface.name().to_owned();
+        let Queues { ingress, egress, sockets, features, detail, sizes, keep } = queues;
+        let side = Side { interface, own_mtu: mtu.is_some(), parked: egress, keys: Vec::new() };
+        let count = side.parked.len();
+        let side = Mutex::new(side);
+        let inner = Arc::new(Inner { kind, index, count, port, scheduler, state, sockets, side });
+        let stop = match eventfd(0, EventfdFlags::CLOEXEC) {
+            Ok(stop) => Arc::new(stop),
+            Err(e) => return Err(failed(e.into())),
+        };
+        let (followed, stopped) = (Arc::clone(&inner), Arc::clone(&stop));
+        let spawned = thread::Builder::new()
+            .name(format!("{kind} {name}"))
+            .spawn(move || follow(&followed, &stopped, &changes));
+        let watcher = Some(spawned.map_err(failed)?);
+        let mut side = inner.side();
+        for queue in ingress {
+            side.keys.push(inner.scheduler.serve(&inner.port, queue));
+        }
+        inner.refresh(&mut side);
+        drop(side);
+        Ok(HostPort { inner, features, detail, sizes, stop, watcher, keep })
+    }
+}
+
+/// Waits for changes of the interface, for the port's fault, and for the end.
+fn follow(inner: &Inner, stop: &OwnedFd, changes: &OwnedFd) {
+    loop {
+        let fault = inner.port.fault.event();
+        let mut fds = [
+            PollFd::new(&fault, PollFlags::IN),
+            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN),
+        ];
+        // Interrupted by a signal, at worst.
+        if poll(&mut fds, None).is_err() {
+            continue;
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        if let Some(fault) = inner.port.fault.get() {
+            tracing::error!(port = %inner.port.name, "{fault}; the port stops");
+            return inner.take_back();
+        }
+        if !fds[2].revents().is_empty() {
+            // What the messages say does not matter (some may even have been lost): we look for ourselves.
+            let mut message = [0; 8192];
+            loop {
+                match rustix::io::read(changes, &mut message) {
+                    Ok(n) if n > 0 => {}
+                    Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
+                    _ => break,
+                }
+            }
+            inner.refresh(&mut inner.side());
+        }
+    }
+}
+
+impl Attachment for HostPort {
+    fn status(&self) -> AttachmentStatus {
+        let inner = &*self.inner;
+        let fault = inner.port.fault.get();
+        let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
+        let carrier = inner.state.carrier.load(Ordering::Relaxed);
+        let peer = match (fault, carrier) {
+            (Some(_), _) => Peer::Faulted,
+            (None, true) => Peer::Running,
+            (None, false) => Peer::Waiting,
+        };
+        let queue = |index: usize, (direction, size): (&'static str, u32)| QueueStatus {
+            index,
+            direction,
+            size,
+            kind: inner.kind,
+            interrupts: None,
+            state: state.clone(),
+        };
+        let [ingress, egress] = self.sizes;
+        AttachmentStatus {
+            peer,
+            detail: format!(
+                "interface {}, carrier {}{}",
+                inner.side().interface.name(),
+                if carrier { "up" } else { "down" },
+                self.detail
+            ),
+            features: self.features.clone(),
+            queues: (0..inner.count)
+                .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))
+                .collect(),
+        }
+    }
+
+    fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
+        let mut side = self.inner.side();
+        side.own_mtu = true;
+        let name = side.interface.name().to_owned();
+        side.interface.set_mtu(mtu).map_err(|e| format!("{} {name}: {NO_MTU}: {e}", self.inner.kind))?;
+        self.inner.state.mtu.store(mtu, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The carrier is the interface's own: there is nobody to show another to.
+    fn follow(&mut self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        let mut side = self.inner.side();
+        self.inner.state.wanted.store(up, Ordering::Relaxed);
+        self.inner.park(&mut side);
+        Ok(())
+    }
+}
+
+impl Drop for HostPort {
+    fn drop(&mut self) {
+        // Fails only if the counter is full, and then the watcher is awake already.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        self.inner.take_back();
+        self.keep.clear();
+    }
+}

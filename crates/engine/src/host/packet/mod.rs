@@ -1,0 +1,114 @@
+//! AF_PACKET: an interface that the host has, as a port, whatever its driver can do.
+//!
+//! Theory of operation. What the interface receives is ingress here, what is egress here the interface sends
+//! (packet(7)). Each queue of the port is one packet socket; with several, the kernel spreads flows over
+//! them (PACKET_FANOUT_HASH). The kernel copies received frames into a ring of slots that we have mapped, so
+//! a busy core takes them without a system call; we send with one system call for up to 64 frames, straight
+//! out of the sender's memory.
+//!
+//! Every frame carries a virtio-net header (PACKET_VNET_HDR) in both directions: segmentation and checksums
+//! cross the switch undone, and half-made checksums are known as such. A VLAN tag that the kernel has taken
+//! out is put back.
+//!
+//! Why these rings. The ring is TPACKET_V2's, which shows each frame at once: version 3 hands over blocks,
+//! and a single frame waits a millisecond for its block to end. Slots are small; a frame that does not fit,
+//! a 64 KiB segment, say, is queued at the socket instead (PACKET_COPY_THRESH) and read when its slot is
+//! reached, so that order is kept. There is no transmit ring: it would copy a frame into the ring before the
+//! kernel may look at it, and its slots come back only when the last reader of a frame is done with it.
+//!
+//! The host goes on using the interface: it sees every frame that we see, and answers if it has an address
+//! there. Frames that the host itself sends are not seen (PACKET_IGNORE_OUTGOING).
+
+mod egress;
+mod ingress;
+mod ring;
+mod sys;
+
+use std::sync::Arc;
+
+use super::interface::promiscuous;
+use super::nic::{self, check_queues, HostError, HostPort, Queues};
+use crate::port::{EgressQueue, IngressQueue, Port, Scheduler};
+use crate::wire::Offloads;
+use egress::PacketEgress;
+use ingress::PacketIngress;
+use ring::Ring;
+
+const KIND: &str = "packet";
+/// Bytes of the virtio-net header before each frame: the one without a number of buffers.
+const HEADER: usize = 10;
+
+/// What the kernel may leave to us.
+const GIVES: Offloads = Offloads::ALL.without(Offloads::UFO);
+
+/// What the kernel takes from us.
+fn takes() -> Offloads {
+    Offloads::CSUM | Offloads::TSO4 | Offloads::TSO6 | Offloads::ECN
+}
+
+/// A packet port to be.
+#[derive(Clone, Debug)]
+pub struct PacketConfig {
+    /// The interface.
+    pub interface: String,
+    /// Queue pairs, 1 to [`MAX_QUEUES`](crate::port::MAX_QUEUES).
+    pub queues: usize,
+    /// MTU to give the interface. None: the port takes over the one that it has.
+    pub mtu: Option<u32>,
+}
+
+/// Opens the interface and gives its queues to `port` and `scheduler`.
+///
+/// # Errors
+/// What is wrong with the configuration, or what the system refused.
+pub fn start(
+    config: &PacketConfig,
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<HostPort, HostError> {
+    check_queues(KIND, &config.interface, config.queues)?;
+    let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
+    let mut queues = Queues {
+        ingress: Vec::new(),
+        egress: Vec::new(),
+        sockets: Vec::new(),
+        features: vec!["vnet_hdr".to_owned()],
+        detail: String::new(),
+        sizes: [0, 0],
+        keep: Vec::new(),
+    };
+    queues.features.extend(takes().to_string().split(',').map(str::to_owned));
+    let mtu = opened.interface.mtu().map_err(opened.failed("cannot read its MTU"))?;
+    let mut sockets = Vec::new();
+    for index in 0..config.queues {
+        let fd = sys::open().map_err(opened.failed("cannot open a packet socket"))?;
+        let ring = Ring::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
+        queues.sizes[0] = ring.slots();
+        // Deaf until all of them are there: none must take a frame that belongs to another.
+        sys::set_deaf(&fd, true).map_err(opened.failed("cannot set a filter"))?;
+        sys::bind(&fd, opened.index).map_err(opened.failed("cannot bind a packet socket to it"))?;
+        if index == 0 {
+            promiscuous(&fd, opened.index).map_err(opened.failed("cannot make it promiscuous"))?;
+        }
+        sockets.push((Arc::new(fd), ring));
+    }
+    let fds: Vec<_> = sockets.iter().map(|(fd, _)| Arc::clone(fd)).collect();
+    if fds.len() > 1 {
+        sys::fan_out(&fds).map_err(opened.failed("cannot spread its frames over queues"))?;
+        queues.features.push("fanout".to_owned());
+    }
+    for (fd, ring) in sockets {
+        let state = Arc::clone(&opened.state);
+        let ingress = PacketIngress::new(Arc::clone(&fd), ring, Arc::clone(&port), state);
+        let ingress = ingress.map_err(opened.failed("cannot map memory for its frames"))?;
+        queues.ingress.push(Box::new(ingress) as Box<dyn IngressQueue>);
+        let egress = PacketEgress::new(Arc::clone(&fd), Arc::clone(&port));
+        queues.egress.push(Box::new(egress) as Box<dyn EgressQueue>);
+        queues.sockets.push(fd);
+    }
+    port.set_accepts(takes());
+    for fd in &fds {
+        sys::set_deaf(fd, false).map_err(opened.failed("cannot take a filter away"))?;
+    }
+    HostPort::start(opened, queues, port, scheduler)
+}

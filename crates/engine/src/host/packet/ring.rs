@@ -1,0 +1,175 @@
+//! The ring of slots that the kernel puts received frames into: TPACKET_V2 of linux/if_packet.h.
+//!
+//! Invariant of the `unsafe` here: a slot is ours from the moment that its status says so (an acquiring
+//! load) until we give it back (a releasing store); in between the kernel does not write to it.
+//!
+//! ```text
+//! 0   status     u32   0 the kernel's, otherwise ours
+//! 4   len        u32   bytes of the frame
+//! 8   snaplen    u32   bytes of it that are in the slot
+//! 12  mac        u16   where they are; the virtio-net header stands right before
+//! 24  vlan_tci   u16   a tag that was taken out of the frame
+//! 26  vlan_tpid  u16
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use super::HEADER;
+use crate::host::mapping::Mapping;
+use crate::mem::Piece;
+
+/// Bytes of all slots together.
+const BYTES: usize = 4 << 20;
+/// Bytes of a block: the kernel allocates in these, and slots must not cross their ends.
+const BLOCK: usize = 64 << 10;
+/// The smallest and the largest slot.
+const SLOT: (usize, usize) = (2048, 16 << 10);
+/// What a slot holds beside the frame: its head, an address, the virtio-net header, and their alignment.
+const OVERHEAD: usize = 128;
+
+const OURS: u32 = 1;
+const COPIED: u32 = 1 << 1;
+const LOSING: u32 = 1 << 2;
+const TAGGED: u32 = 1 << 4;
+const TYPED: u32 = 1 << 6;
+
+/// `struct tpacket_req`.
+#[repr(C)]
+pub(super) struct Request {
+    block_size: u32,
+    blocks: u32,
+    slot_size: u32,
+    slots: u32,
+}
+
+/// What a slot says of its frame.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    /// Bytes of the frame, without a tag that was taken out.
+    pub(super) len: usize,
+    /// Whether all of them are in the slot.
+    pub(super) whole: bool,
+    /// Whether the frame waits at the socket, since it does not fit.
+    pub(super) copied: bool,
+    /// Whether frames were lost.
+    pub(super) losing: bool,
+    /// The tag that was taken out.
+    pub(super) tag: Option<[u8; 4]>,
+    /// Where the frame is in the ring.
+    at: usize,
+}
+
+/// The ring.
+pub(super) struct Ring {
+    memory: Mapping,
+    slot_size: usize,
+    slots: usize,
+    /// The next slot to look at.
+    next: usize,
+    /// How many of ours before it are to be given back.
+    taken: usize,
+}
+
+impl Ring {
+    /// Makes the ring of a socket for an interface of this MTU.
+    pub(super) fn new(fd: &OwnedFd, mtu: u32) -> io::Result<Ring> {
+        let frame = (mtu as usize).saturating_add(OVERHEAD);
+        let slot_size = frame.clamp(SLOT.0, SLOT.1).next_power_of_two().min(SLOT.1);
+        let slots = BYTES / slot_size;
+        let size = |n: usize| u32::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
+        let request = Request {
+            block_size: size(BLOCK)?,
+            blocks: size(BYTES / BLOCK)?,
+            slot_size: size(slot_size)?,
+            slots: size(slots)?,
+        };
+        super::sys::set_ring(fd, &request)?;
+        Ok(Ring { memory: Mapping::shared(fd, 0, BYTES)?, slot_size, slots, next: 0, taken: 0 })
+    }
+
+    /// How many slots it has.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.slots).unwrap_or(u32::MAX)
+    }
+
+    fn at(&self, index: usize) -> usize {
+        (index % self.slots) * self.slot_size
+    }
+
+    /// Whether a frame waits.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.memory.word(self.at(self.next)).load(Ordering::Acquire) != 0
+    }
+
+    /// The next slot, if it is ours; [`Ring::take`] goes on to the one behind it.
+    #[inline]
+    pub(super) fn look(&self) -> Option<Slot> {
+        // A full ring has no slot that is the kernel's.
+        if self.taken == self.slots {
+            return None;
+        }
+        let at = self.at(self.next);
+        let status = self.memory.word(at).load(Ordering::Acquire);
+        if status & OURS == 0 {
+            return None;
+        }
+        let following = self.memory.piece(self.at(self.next + 1), 128);
+        following.prefetch(0);
+        following.prefetch(64);
+        // SAFETY: the status says that the slot is ours.
+        let head: [u8; 28] = unsafe { self.memory.read(at) };
+        let word =
+            |from: usize| u32::from_ne_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
+        let half = |from: usize| u16::from_ne_bytes([head[from], head[from + 1]]);
+        let (len, kept) = (word(4) as usize, word(8) as usize);
+        let mac = usize::from(half(12));
+        let inside = mac >= HEADER && mac + kept <= self.slot_size;
+        // Without its type a tag is 802.1Q's.
+        let kind = if status & TYPED != 0 { half(26) } else { 0x8100 };
+        let tag = (status & TAGGED != 0).then(|| {
+            let ([a, b], [c, d]) = (kind.to_be_bytes(), half(24).to_be_bytes());
+            [a, b, c, d]
+        });
+        Some(Slot {
+            len,
+            whole: kept == len && inside,
+            copied: status & COPIED != 0,
+            losing: status & LOSING != 0,
+            tag,
+            at: at + mac,
+        })
+    }
+
+    /// The header and the bytes of the frame in `slot`, which [`Ring::look`] has just shown and which is whole.
+    #[inline]
+    pub(super) fn frame(&self, slot: &Slot) -> ([u8; HEADER], &[u8]) {
+        // SAFETY: the slot is ours until `give_back`, which needs the ring to itself.
+        unsafe { (self.memory.read(slot.at - HEADER), self.memory.bytes(slot.at, slot.len)) }
+    }
+
+    /// The bytes of that frame from `from` on as a piece, good until [`Ring::give_back`].
+    #[inline]
+    pub(super) fn piece(&self, slot: &Slot, from: usize, len: u32) -> Piece {
+        self.memory.piece(slot.at + from, len)
+    }
+
+    /// Goes on behind the slot that [`Ring::look`] showed.
+    #[inline]
+    pub(super) fn take(&mut self) {
+        self.next = (self.next + 1) % self.slots;
+        self.taken += 1;
+    }
+
+    /// Gives all slots back that were taken.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        let first = self.next + self.slots - self.taken;
+        for index in first..first + self.taken {
+            self.memory.word(self.at(index)).store(0, Ordering::Release);
+        }
+        self.taken = 0;
+    }
+}
