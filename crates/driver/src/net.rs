@@ -383,6 +383,13 @@ impl NetDriver {
         Ok(some)
     }
 
+    /// Has received frames interrupt from now on, until the next [`NetDriver::wait`].
+    pub fn ask_for_interrupts(&mut self) {
+        for pair in &mut self.pairs {
+            pair.rx.queue.set_interrupts(true);
+        }
+    }
+
     /// Runs only the first `pairs` queue pairs, as a guest's `ethtool -L` does.
     pub fn set_pairs(&mut self, pairs: u16) -> Result<()> {
         for number in 0..self.session.config().pairs * 2 {

@@ -400,6 +400,53 @@ fn disturbed(name: &str, features: u64, mut disturb: impl FnMut(&Rig, &mut NetDr
     rig.assert_conserved();
 }
 
+/// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it. Whoever
+/// writes it now waits for the VMM to read it, which it does not.
+#[test]
+fn a_full_interrupt_that_blocks_stalls_no_io_core() {
+    use rustix::event::{eventfd, EventfdFlags};
+    use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+    let mut signal = sidecore_engine::mem::Signal::default();
+    signal.set(Some(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+    if !signal.never_waits() {
+        eprintln!("skipped: there is no io_uring here");
+        return;
+    }
+    let rig = Rig::new("full");
+    let _attachments = [rig.attach(0, Role::Server), rig.attach(1, Role::Server)];
+    let mut drivers = [0, 1].map(|port| NetDriver::start(rig.meet(port, Role::Server), config(0)).unwrap());
+    let [a, b] = &mut drivers;
+    pass(a, b, 0..10);
+    let call = b.session().vring(0).unwrap().call.try_clone().unwrap();
+    let flags = fcntl_getfl(&call).unwrap();
+    // What earlier interrupts left there.
+    let _ = rustix::io::read(&call, &mut [0; 8]);
+    rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    fcntl_setfl(&call, flags - OFlags::NONBLOCK).unwrap();
+    let before = interrupts(&rig);
+    b.ask_for_interrupts();
+    let deadline = Instant::now() + LIMIT;
+    let out = || rig.ports[1].counters.totals().out_frames;
+    for n in 10..20 {
+        assert_eq!(a.send(0, &[&frame(n)]).unwrap(), 1);
+        while out() <= u64::from(n) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+    let arrived = out();
+    // Lets a core that waits go on, so that a failure ends.
+    rustix::io::read(&call, &mut [0; 8]).unwrap();
+    fcntl_setfl(&call, flags).unwrap();
+    assert_eq!(arrived, 20, "the I/O core waited for the VMM");
+    assert!(interrupts(&rig) > before, "nothing was tested");
+    pass(b, a, 20..30);
+    rig.assert_conserved();
+}
+
+fn interrupts(rig: &Rig) -> u64 {
+    rig.ports[1].counters.totals().interrupts
+}
+
 #[test]
 fn memory_may_come_and_go_under_traffic() {
     for features in [f::EVENT_IDX, f::RING_PACKED] {

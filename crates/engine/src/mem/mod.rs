@@ -1,4 +1,5 @@
-//! Guest memory: mapped regions, translated once, bounds-checked once.
+//! What is shared with a guest and its VMM: memory, as mapped regions, translated once, bounds-checked once; and
+//! eventfds.
 
 mod arena;
 mod map;
@@ -6,6 +7,7 @@ mod pages;
 mod piece;
 mod shared;
 pub(crate) mod sigbus;
+mod signal;
 mod words;
 
 use std::fs::File;
@@ -16,6 +18,7 @@ pub use map::{GuestMap, MapError, RegionSpec, Window};
 pub use pages::SharedPages;
 pub use piece::{gather, prefetch_read, prefetch_write, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use shared::SharedFile;
+pub use signal::Signal;
 pub use words::Words;
 
 /// The unit in which `file` is mapped: the huge page size on hugetlbfs, the page size elsewhere.

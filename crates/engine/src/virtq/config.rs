@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
 use super::journal::Journal;
-use crate::mem::{GuestMap, Piece};
+use crate::mem::{GuestMap, Piece, Signal};
 
 /// Where a ring stands. What GET_VRING_BASE returns and SET_VRING_BASE sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,26 +25,18 @@ pub enum Position {
 /// The guest's interrupt: an eventfd that the VMM may replace at any time.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    call: Mutex<Option<OwnedFd>>,
+    call: Mutex<Signal>,
 }
 
 impl Notifier {
     /// Replaces the eventfd; none: the guest polls.
     pub fn set(&self, call: Option<OwnedFd>) {
-        *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        self.call.lock().unwrap_or_else(PoisonError::into_inner).set(call);
     }
 
     /// Interrupts the guest; true if there was an eventfd to write.
     pub fn interrupt(&self) -> bool {
-        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*call {
-            // EAGAIN means that the counter is full: the guest is more than informed.
-            Some(fd) => {
-                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-                true
-            }
-            None => false,
-        }
+        self.call.lock().unwrap_or_else(PoisonError::into_inner).raise()
     }
 }
 

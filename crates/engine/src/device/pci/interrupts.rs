@@ -14,6 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::mem::Signal;
+
 /// The kinds of interrupts, with VFIO's numbers for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
@@ -52,21 +54,21 @@ pub enum Mode {
 /// An eventfd, or a wish to write it when it comes.
 #[derive(Debug, Default)]
 struct Vector {
-    trigger: Option<OwnedFd>,
+    trigger: Signal,
     pending: bool,
 }
 
 impl Vector {
     /// Interrupts; true if an eventfd was written.
     fn fire(&mut self) -> bool {
-        let fired = self.trigger.as_ref().is_some_and(write);
+        let fired = self.trigger.raise();
         self.pending = !fired;
         fired
     }
 
     fn set(&mut self, trigger: Option<OwnedFd>) {
-        self.trigger = trigger;
-        if self.pending && self.trigger.is_some() {
+        self.trigger.set(trigger);
+        if self.pending && self.trigger.is_set() {
             self.fire();
         }
     }
@@ -82,7 +84,7 @@ struct Line {
     disabled: bool,
     /// The guest uses messages instead.
     unused: bool,
-    trigger: Option<OwnedFd>,
+    trigger: Signal,
     resample: Option<Arc<OwnedFd>>,
 }
 
@@ -92,7 +94,7 @@ impl Line {
         if !self.level || self.masked || self.disabled || self.unused {
             return false;
         }
-        let fired = self.trigger.as_ref().is_some_and(write);
+        let fired = self.trigger.raise();
         self.masked = fired;
         fired
     }
@@ -188,7 +190,7 @@ impl Interrupts {
     pub fn set_trigger(&self, index: Index, number: usize, trigger: Option<OwnedFd>) {
         if index == Index::Intx {
             let mut line = lock(&self.line);
-            line.trigger = trigger;
+            line.trigger.set(trigger);
             line.masked = false;
             line.look();
         } else if let Some(vector) = self.vector(index, number) {
@@ -201,7 +203,7 @@ impl Interrupts {
         if index == Index::Intx {
             let mut line = lock(&self.line);
             if !line.masked {
-                line.masked = line.trigger.as_ref().is_some_and(write);
+                line.masked = line.trigger.raise();
             }
         } else if let Some(vector) = self.vector(index, number) {
             lock(vector).fire();
@@ -212,7 +214,8 @@ impl Interrupts {
     pub fn disable(&self, index: Index) {
         if index == Index::Intx {
             let mut line = lock(&self.line);
-            (line.trigger, line.resample, line.masked) = (None, None, false);
+            line.trigger.set(None);
+            (line.resample, line.masked) = (None, false);
         }
         for number in 0..self.count(index) {
             if let Some(vector) = self.vector(index, number) {
@@ -289,12 +292,6 @@ impl Interrupts {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every change under these locks is a single store: a panic leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Adds one to an eventfd. A full counter (EAGAIN) is as good: the guest is more than informed.
-fn write(fd: &OwnedFd) -> bool {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-    true
 }
 
 #[cfg(test)]
