@@ -1,69 +1,301 @@
-//! A VMM that says anything: arbitrary vhost-user messages, some with a memory file, on a real socket.
-//! The conversation may end or be refused; the daemon must not panic, hang or lose track of its ring.
+//! A VMM that says anything: a correct vhost-user conversation, mutated, on a real socket, with a guest that
+//! uses its rings meanwhile. The conversation may end or be refused; the daemon must not panic, hang or lose
+//! track of its rings.
+//!
+//! Theory of operation. The input is a list of operations. A zero says the next message of the correct
+//! conversation ([`script`]), so an input of zeros sets all rings up and takes them down again, and what
+//! the fuzzer changes departs from there. Other operations say a message out of its turn, with a byte
+//! changed or with the wrong descriptors, say nonsense, write guest memory, or offer a frame. After each
+//! message the target waits until it has been read, so that a run is what the input says.
+//!
+//! Every 4,096 inputs the target tells how many got to running rings and how many moved frames.
 #![no_main]
 
-use std::io::{IoSlice, Read, Write};
+use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_abi::virtio::features as bit;
+use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::port::Scheduler;
+use sidecore_engine::port::{Port, Scheduler};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
-use sidecore_fuzz::{port, GPA, MEMORY};
+use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 
-fn cores() -> Arc<dyn Scheduler> {
+const RINGS: u32 = 4;
+/// From one ring's parts to the next one's.
+const STEP: u64 = 0x1000;
+/// Where buffers lie.
+const BUFFERS: u64 = RINGS as u64 * STEP;
+/// Messages in one conversation, at most.
+const MOST: usize = 200;
+
+static INPUTS: AtomicU64 = AtomicU64::new(0);
+static RUNNING: AtomicU64 = AtomicU64::new(0);
+static MOVING: AtomicU64 = AtomicU64::new(0);
+
+fn cores() -> &'static Arc<Cores> {
     static CORES: OnceLock<Arc<Cores>> = OnceLock::new();
-    CORES.get_or_init(|| Cores::start(&CoreOptions::default()).unwrap()).clone()
+    CORES.get_or_init(|| Cores::start(&CoreOptions::default()).unwrap())
 }
 
-// A message is five bytes of choice and up to 64 of payload. Sizes are mostly right, or nothing deep would
-// ever be reached; one choice makes them wrong.
-fuzz_target!(|data: &[u8]| {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-    let device =
-        VirtioNet::new(&NetConfig { queue_pairs: 2, ..NetConfig::default() }, port(), cores()).unwrap();
-    let config = VhostUserConfig { endpoint: Endpoint::Opened(theirs.into()), journal: None };
-    let conversation = VhostUser::start(config, device).unwrap();
-    let memory = sidecore_fuzz::Guest::new();
-    let mut drain = ours.try_clone().unwrap();
-    drain.set_nonblocking(true).unwrap();
-    for chunk in data.chunks(69).take(24) {
-        let Some(([request, flags, size, fds, table], payload)) = chunk.split_first_chunk::<5>() else {
-            break;
+/// What is attached to a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    None,
+    Memory,
+    Event,
+    Many,
+}
+
+#[derive(Clone)]
+struct Message {
+    code: u32,
+    payload: Vec<u8>,
+    files: Files,
+}
+
+fn message(code: u32, payload: Vec<u8>, files: Files) -> Message {
+    Message { code, payload, files }
+}
+
+fn words32(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn words64(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// What QEMU says to a network device with two queue pairs, from the first message to a migration's end.
+fn script(packed: bool) -> Vec<Message> {
+    use Files::{Event, Memory, None};
+    let mut features = bit::VERSION_1 | bit::VHOST_USER_PROTOCOL | bit::NET_MRG_RXBUF | bit::NET_CTRL_VQ;
+    features |= bit::NET_MQ | bit::INDIRECT_DESC | bit::EVENT_IDX | bit::NET_CSUM | bit::NET_HOST_TSO4;
+    if packed {
+        features |= bit::RING_PACKED;
+    }
+    // MQ, LOG_SHMFD, RARP, REPLY_ACK, MTU, INFLIGHT_SHMFD, RESET_DEVICE, STATUS.
+    let protocol = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 12 | 1 << 13 | 1 << 16;
+    let mut all = vec![
+        message(1, vec![], None),
+        message(15, vec![], None),
+        message(16, words64(&[protocol]), None),
+        message(17, vec![], None),
+        message(3, vec![], None),
+        message(1, vec![], None),
+        message(20, words64(&[1500]), None),
+        message(31, [words64(&[0, 0]), words32(&[RINGS | u32::from(ENTRIES) << 16, 0])].concat(), None),
+        message(2, words64(&[features]), None),
+        message(5, [words32(&[1, 0]), words64(&[GPA, MEMORY, GPA, 0])].concat(), Memory),
+    ];
+    let base = if packed { 0x8000_8000 } else { 0 };
+    for ring in 0..RINGS {
+        let at = |part: usize| GPA + u64::from(ring) * STEP + PARTS[part];
+        all.extend([
+            message(8, words32(&[ring, ENTRIES.into()]), None),
+            message(10, words32(&[ring, base]), None),
+            message(9, [words32(&[ring, 0]), words64(&[at(0), at(2), at(1), 0])].concat(), None),
+            message(13, words64(&[ring.into()]), Event),
+            message(12, words64(&[ring.into()]), Event),
+        ]);
+    }
+    all.extend((0..RINGS).map(|ring| message(18, words32(&[ring, 1]), None)));
+    all.push(message(39, words64(&[15]), None));
+    // Here the rings run. A migration: log, all features with logging, the announcement, the end.
+    all.push(message(6, words64(&[MEMORY, 0]), Memory));
+    all.push(message(2, words64(&[features | bit::VHOST_LOG_ALL]), None));
+    all.push(message(19, words64(&[0x0100_0077_5452]), None));
+    all.extend((0..RINGS).map(|ring| message(18, words32(&[ring, 0]), None)));
+    all.extend((0..RINGS).map(|ring| message(11, words32(&[ring, 0]), None)));
+    all.push(message(34, vec![], None));
+    all
+}
+
+/// The VMM and its guest.
+struct Vmm {
+    socket: UnixStream,
+    guest: Guest,
+    kick: rustix::fd::OwnedFd,
+    offered: [u16; RINGS as usize],
+    packed: bool,
+}
+
+impl Vmm {
+    /// Says it, and waits until it has been read. False: nobody listens any more.
+    fn say(&mut self, message: &Message, flags: u32, size: u32) -> bool {
+        let mut bytes = words32(&[message.code, 1 | flags, size]);
+        bytes.extend(&message.payload);
+        let memory = self.guest.fd();
+        let list = match message.files {
+            Files::None => vec![],
+            Files::Memory => vec![memory.as_fd()],
+            Files::Event => vec![self.kick.as_fd()],
+            Files::Many => vec![memory.as_fd(), self.kick.as_fd(), memory.as_fd()],
         };
-        let mut payload = payload.to_vec();
-        if *table & 3 == 0 {
-            // A memory table that could be true.
-            payload = [1u32.to_le_bytes(), [0; 4]].concat();
-            for word in [GPA, MEMORY, GPA, 0] {
-                payload.extend(word.to_le_bytes());
-            }
-        }
-        let len = if *size & 0x80 == 0 { payload.len() as u32 } else { u32::from(*size) * 97 };
-        let mut message = u32::from(*request % 48).to_le_bytes().to_vec();
-        message.extend((1u32 | u32::from(*flags & 8)).to_le_bytes());
-        message.extend(len.to_le_bytes());
-        message.extend(&payload);
-        let fd = memory.fd();
-        let list = [fd.as_fd(); 3];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let count = usize::from(*fds % 4);
-        if count > 0 {
-            ancillary.push(SendAncillaryMessage::ScmRights(&list[..count]));
+        if !list.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&list));
         }
-        if sendmsg(&ours, &[IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).is_err() {
+        if sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_err() {
+            return false;
+        }
+        // GET_FEATURES is answered, and whoever answers it has read what came before. A conversation that
+        // has ended hangs up. One that waits for the rest of a message does neither.
+        let question = words32(&[1, 1, 0]);
+        if sendmsg(&self.socket, &[IoSlice::new(&question)], &mut Default::default(), SendFlags::NOSIGNAL)
+            .is_err()
+        {
+            return false;
+        }
+        let short = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let mut answers = [0; 512];
+        let mut heard = 0;
+        loop {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            if poll(&mut fds, Some(&short)).unwrap_or(0) == 0 {
+                // It waits, or was slow: the next message will show.
+                return true;
+            }
+            match self.socket.read(&mut answers[heard..]) {
+                Ok(n) if n > 0 => heard += n,
+                _ => return false,
+            }
+            // The answer to the question is the last: its header, then eight bytes.
+            let last = heard.checked_sub(20).map(|at| &answers[at..at + 4]);
+            if last == Some(&1u32.to_le_bytes()[..]) || heard + 64 > answers.len() {
+                return true;
+            }
+        }
+    }
+
+    /// Offers a buffer of `len` bytes in `ring`, written as a driver does, and kicks.
+    fn offer(&mut self, ring: u32, len: u32) {
+        let index = ring as usize % RINGS as usize;
+        let parts = PARTS.map(|part| index as u64 * STEP + part);
+        let (n, entries) = (self.offered[index], ENTRIES);
+        let slot = n % entries;
+        let buffer = BUFFERS + u64::from(slot) * 0x800;
+        let write = index % 2 == 0;
+        let mut descriptor = words64(&[GPA + buffer]);
+        descriptor.extend(words32(&[len]));
+        if self.packed {
+            // Flags: WRITE, and AVAIL and USED by the lap (virtio 1.2 §2.8.1).
+            let lap = n / entries % 2 == 0;
+            let flags = if write { 2 } else { 0 } | if lap { 1u16 << 7 } else { 1 << 15 };
+            descriptor.extend(slot.to_le_bytes());
+            descriptor.extend(flags.to_le_bytes());
+            self.guest.write(parts[0] + u64::from(slot) * 16, &descriptor);
+        } else {
+            descriptor.extend(if write { 2u16 } else { 0 }.to_le_bytes());
+            descriptor.extend([0; 2]);
+            self.guest.write(parts[0] + u64::from(slot) * 16, &descriptor);
+            self.guest.write(parts[1] + 4 + u64::from(slot) * 2, &slot.to_le_bytes());
+            self.guest.write(parts[1] + 2, &n.wrapping_add(1).to_le_bytes());
+        }
+        self.offered[index] = n.wrapping_add(1);
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+}
+
+/// Takes bytes from the input; zeros behind its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((byte, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *byte
+    }
+}
+
+fn talk(vmm: &mut Vmm, script: &[Message], mut input: Input, port: &Port) -> bool {
+    let (mut next, mut ran, mut said) = (0, false, 0);
+    while !input.0.is_empty() && said < MOST {
+        let op = input.byte();
+        let flags = if op & 0x40 == 0 { 0 } else { 8 };
+        let mut chosen = match op % 8 {
+            0 | 1 => {
+                next += 1;
+                script[(next - 1) % script.len()].clone()
+            }
+            2..=4 => script[usize::from(input.byte()) % script.len()].clone(),
+            5 => {
+                vmm.offer(input.byte().into(), u32::from(input.byte()) * 8);
+                continue;
+            }
+            6 => {
+                let at = u16::from_le_bytes([input.byte(), input.byte()]);
+                let word = [input.byte(), input.byte(), input.byte(), input.byte()];
+                vmm.guest.write(u64::from(at), &word);
+                let _ = rustix::io::write(&vmm.kick, &1u64.to_ne_bytes());
+                continue;
+            }
+            _ => {
+                let payload = (0..input.byte() % 64).map(|_| input.byte()).collect();
+                message(u32::from(input.byte() % 48), payload, Files::None)
+            }
+        };
+        let mut size = chosen.payload.len() as u32;
+        match op % 8 {
+            // A changed byte.
+            3 if size > 0 => {
+                let at = usize::from(input.byte()) % chosen.payload.len();
+                chosen.payload[at] ^= input.byte();
+            }
+            // Other descriptors, or another size.
+            4 => match input.byte() % 5 {
+                0 => chosen.files = Files::None,
+                1 => chosen.files = Files::Memory,
+                2 => chosen.files = Files::Event,
+                3 => chosen.files = Files::Many,
+                _ => size = u32::from(input.byte()) * 16,
+            },
+            _ => {}
+        }
+        said += 1;
+        if !vmm.say(&chosen, flags, size) {
             break;
         }
-        let _ = drain.read(&mut [0; 512]);
+        ran |= port.link();
     }
-    let _ = (&ours).flush();
+    ran | port.link()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let port = port();
+    // What the guest sends it receives: both directions run.
+    let echo = Topology::new(&[(Arc::clone(&port), Attach::Wire(port.id))]);
+    cores().publish(&Arc::new(echo));
+    let net = NetConfig { queue_pairs: 2, ..NetConfig::default() };
+    let scheduler = Arc::clone(cores()) as Arc<dyn Scheduler>;
+    let device = VirtioNet::new(&net, Arc::clone(&port), scheduler).unwrap();
+    let config = VhostUserConfig { endpoint: Endpoint::Opened(theirs.into()), journal: None };
+    let conversation = VhostUser::start(config, device).unwrap();
+    let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    let mut input = Input(data);
+    let packed = input.byte() & 1 == 1;
+    let mut vmm =
+        Vmm { socket: ours, guest: Guest::new(), kick, offered: [0; RINGS as usize], packed };
+    let ran = talk(&mut vmm, &script(packed), input, &port);
     // Must come back, whatever the conversation is waiting for.
     drop(conversation);
+    let totals = port.counters.totals();
+    let drops: u64 = totals.drops.iter().sum();
+    assert_eq!(totals.in_frames + totals.made, totals.out_frames + drops, "frames are unaccounted for");
+    RUNNING.fetch_add(u64::from(ran), Ordering::Relaxed);
+    MOVING.fetch_add(u64::from(totals.in_frames > 0), Ordering::Relaxed);
+    let inputs = INPUTS.fetch_add(1, Ordering::Relaxed) + 1;
+    if inputs % 4096 == 0 {
+        let (ran, moved) = (RUNNING.load(Ordering::Relaxed), MOVING.load(Ordering::Relaxed));
+        eprintln!("messages: {inputs} inputs, {ran} reached running rings, {moved} moved frames");
+    }
 });
