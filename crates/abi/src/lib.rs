@@ -8,6 +8,7 @@
 
 mod bytes;
 pub mod counters;
+pub mod csb;
 pub mod netmap;
 pub mod pci;
 pub mod ring;

@@ -32,6 +32,10 @@ fn mac(index: u8) -> Mac {
 
 impl Rig {
     fn new(name: &str, models: [Model; 2], exitless: bool) -> Rig {
+        Rig::with(name, models, |config| config.exitless = exitless)
+    }
+
+    fn with(name: &str, models: [Model; 2], change: impl Fn(&mut E1000Config)) -> Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-e1000-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
@@ -42,7 +46,8 @@ impl Rig {
             let (id, name) = (PortId(index as u16), format!("p{index}"));
             let slot = counters.open_slot(id, &name);
             let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).unwrap());
-            let config = E1000Config { exitless, ..E1000Config::new(model, mac(index as u8)) };
+            let mut config = E1000Config::new(model, mac(index as u8));
+            change(&mut config);
             let scheduler = Arc::clone(&cores) as Arc<dyn Scheduler>;
             let device = E1000::new(config, Arc::clone(&port), scheduler).unwrap();
             let endpoint = Endpoint::Listen { path: dir.join(&name), mode: None, owner: (None, None) };
@@ -238,4 +243,77 @@ fn memory_that_goes_away_stops_the_device_until_it_is_reset() {
     a.start().unwrap();
     exchange(&mut a, &mut b);
     exchange(&mut b, &mut a);
+}
+
+/// Two 82540EM with status blocks, and drivers that use them; no page is mapped.
+fn with_blocks(name: &str) -> (Rig, Driver, Driver) {
+    let change = |config: &mut E1000Config| (config.csb, config.exitless) = (true, false);
+    let rig = Rig::with(name, [Model::E1000, Model::E1000], change);
+    let config = Config { csb: true, map: false, ..Config::default() };
+    let drivers = [rig.driver(0, &config), rig.driver(1, &config)];
+    let [a, b] = drivers;
+    (rig, a, b)
+}
+
+#[test]
+fn a_status_block_saves_the_traps() {
+    let (rig, mut a, mut b) = with_blocks("csb");
+    let before = [a.traps(), b.traps()].map(|traps| traps.writes);
+    for _ in 0..20 {
+        exchange(&mut a, &mut b);
+        exchange(&mut b, &mut a);
+    }
+    // Some hundred bursts: a kick only for a core that sleeps.
+    let kicks = a.traps().writes + b.traps().writes - before[0] - before[1];
+    let sleeps = rig._cores.status()[0].sleeps;
+    assert!(kicks <= sleeps + 4, "{kicks} kicks, {sleeps} sleeps");
+    assert_eq!(rig.attachments[0].status().queues[0].kind, "csb");
+    // Interrupts, when they are asked for.
+    b.arm_all().unwrap();
+    let sent = frame(Mac(b.mac()), Mac(a.mac()), 1, 80);
+    a.send(&[&sent]).unwrap();
+    let end = Instant::now() + LIMIT;
+    let mut got = Vec::new();
+    while got.is_empty() {
+        b.service(64, |bytes| got.push(bytes.to_vec())).unwrap();
+        assert!(Instant::now() < end, "no interrupt came");
+        std::thread::yield_now();
+    }
+    assert_eq!(got, [sent]);
+    // A reset, with the block where it was.
+    a.start().unwrap();
+    exchange(&mut a, &mut b);
+    assert!(rig.conserved());
+}
+
+#[test]
+fn a_driver_that_scribbles_on_its_block_harms_itself_only() {
+    let (rig, mut a, mut b) = with_blocks("scribble");
+    let mut seed = 1u64;
+    for _ in 0..2_000 {
+        // xorshift64 (Marsaglia 2003).
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let block = a.status_block().unwrap();
+        let value = if seed & 1 == 0 { (seed >> 32) as u32 } else { (seed >> 32) as u32 % 300 };
+        block.store32((seed >> 8) as usize % 26, value, std::sync::atomic::Ordering::Release);
+        b.send(&[&frame(mac(0), mac(1), seed as u32, 100)]).unwrap();
+        b.receive(64, |_| {}).unwrap();
+    }
+    // The other is as well as before, and so is this one once it starts anew. Nothing of it is under way then, and
+    // what the other sent has been delivered when it gets its descriptors back.
+    assert_eq!(rig.ports[1].fault.get(), None);
+    a.start().unwrap();
+    let end = Instant::now() + LIMIT;
+    while !b.reclaim() {
+        assert!(Instant::now() < end, "sent frames are not given back");
+        std::thread::yield_now();
+    }
+    for driver in [&mut a, &mut b] {
+        while driver.receive(64, |_| {}).unwrap() > 0 {}
+    }
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+    assert!(rig.conserved());
 }

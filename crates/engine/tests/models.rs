@@ -122,3 +122,68 @@ fn no_letter_is_slept_over() {
         assert!(read == 1 || wakes, "a letter was slept over");
     });
 }
+
+/// The e1000's status block (`sidecore_abi::csb`): the guest's tail and the device's wish for a kick; the device's
+/// heads (descriptors that are done) and the guest's wish for an interrupt. Both ways the same protocol: one side
+/// publishes and then looks at the other's wish, the other wishes and then looks at what was published.
+#[derive(Default)]
+struct Block {
+    descriptor: AtomicU32,
+    tail: AtomicU32,
+    need_kick: AtomicU32,
+    kicked: AtomicBool,
+}
+
+impl Block {
+    /// `Block::set_tx_tail` of the native driver; for the other direction `RxRing::write_back` and
+    /// `Block::wants_interrupt` of the device.
+    fn publish(&self, fenced: bool) {
+        self.descriptor.store(7, Ordering::Relaxed);
+        self.tail.store(1, Ordering::Release);
+        if fenced {
+            fence(Ordering::SeqCst);
+        }
+        if self.need_kick.load(Ordering::Acquire) == 1 {
+            self.kicked.store(true, Ordering::Release);
+        }
+    }
+
+    /// `TxRing::want_kicks` of the device; for the other direction `E1000::service` of the driver. True: asleep.
+    fn sleep(&self) -> bool {
+        self.need_kick.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let moved = self.tail.load(Ordering::Acquire) == 1;
+        assert!(
+            !moved || self.descriptor.load(Ordering::Relaxed) == 7,
+            "the tail was seen before its descriptor"
+        );
+        if moved {
+            self.need_kick.store(0, Ordering::Release);
+        }
+        !moved
+    }
+}
+
+fn status_block(fenced: bool) {
+    loom::model(move || {
+        let block = Arc::new(Block::default());
+        let guest = {
+            let block = Arc::clone(&block);
+            thread::spawn(move || block.publish(fenced))
+        };
+        let asleep = block.sleep();
+        guest.join().unwrap();
+        assert!(!asleep || block.kicked.load(Ordering::Acquire), "asleep, and nobody will kick");
+    });
+}
+
+#[test]
+fn no_side_of_a_status_block_sleeps_over_work() {
+    status_block(true);
+}
+
+#[test]
+#[should_panic(expected = "asleep, and nobody will kick")]
+fn the_model_notices_a_guest_without_a_fence() {
+    status_block(false);
+}

@@ -19,7 +19,8 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
 Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
 mac-limit=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
 owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
-slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, header=0|10|12, moderation=MICROSECONDS
+slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, header=0|10|12,
+moderation=MICROSECONDS, csb=on|off
 A key that does not apply is an error that names those that do.";
 
 /// A packet I/O engine for virtual machines, on cores of its own.
@@ -311,6 +312,9 @@ pub enum Benchmark {
     Tap(TapArgs),
     /// One talking pair among more and more silent ports: the cost of a frame, and the memory of a port.
     Ports(PortsArgs),
+    /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
+    /// learning switch. Takes two processors.
+    E1000(E1000Args),
     /// Connected, silent ports: the processor time that they use, and the first frame after a sleep.
     Idle(IdleArgs),
     /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
@@ -374,6 +378,39 @@ pub struct PortsArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub seconds: f64,
     /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench e1000`.
+#[derive(Debug, Args)]
+pub struct E1000Args {
+    /// Devices.
+    #[arg(long = "device", value_name = "DEVICE", value_delimiter = ',', default_value = "e1000,e1000e")]
+    #[arg(value_parser = ["e1000", "e1000e"])]
+    pub devices: Vec<String>,
+    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
+    #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
+    pub traps: Vec<f64>,
+    /// Only the cost model.
+    #[arg(long)]
+    pub no_full_speed: bool,
+    /// Draw the figures of moderation and receive livelock into this directory, and do nothing else.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "no_full_speed"])]
+    pub figures: Option<PathBuf>,
+    /// Alternations at full speed.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement at full speed; a row of the cost model takes a quarter of it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Processor for the drivers.
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub load_core: usize,
     /// Processor for the I/O core.

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use sidecore_engine::device::e1000::Model;
+
+use crate::bench::e1000;
 use crate::bench::echo::Amount;
 use crate::bench::many;
 use crate::bench::pvp::{self, Candidate};
 use crate::bench::tap;
 use crate::bench::virtio_user;
-use crate::cli::{Benchmark, IdleArgs, PortsArgs, PvpArgs, TapArgs, VirtioUserArgs};
+use crate::cli::{Benchmark, E1000Args, IdleArgs, PortsArgs, PvpArgs, TapArgs, VirtioUserArgs};
 use crate::Outcome;
 
 /// `bench`.
@@ -16,9 +19,31 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Pvp(args) => pvp::run(&pvp_args(args)?).map_err(|e| e.to_string()),
         Benchmark::Tap(args) => tap::run(&tap_args(args)),
         Benchmark::Ports(args) => many::ports(&ports_args(args)?),
+        Benchmark::E1000(args) => e1000::run(&e1000_args(args)?),
         Benchmark::Idle(args) => many::idle(&idle_args(args)?),
         Benchmark::VirtioUser(args) => virtio_user::run(&virtio_user_args(args)?),
     }
+}
+
+fn e1000_args(args: &E1000Args) -> Result<e1000::Args, String> {
+    let model = |word: &String| if word == "e1000" { Model::E1000 } else { Model::E1000e };
+    let cost = |us: &f64| {
+        let ns =
+            Duration::try_from_secs_f64(us / 1e6).ok().and_then(|cost| u32::try_from(cost.as_nanos()).ok());
+        ns.filter(|ns| *ns <= 1_000_000)
+            .ok_or_else(|| format!("--trap {us}: allowed: microseconds from 0 to 1000"))
+    };
+    Ok(e1000::Args {
+        rounds: args.rounds,
+        window: window(args.seconds)?,
+        models: args.devices.iter().map(model).collect(),
+        costs: args.traps.iter().map(cost).collect::<Result<_, _>>()?,
+        full: !args.no_full_speed,
+        load_core: args.load_core,
+        io_core: args.io_core,
+        figures: args.figures.clone(),
+        json: args.json,
+    })
 }
 
 fn virtio_user_args(args: &VirtioUserArgs) -> Result<virtio_user::Args, String> {

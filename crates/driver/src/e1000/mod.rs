@@ -9,6 +9,7 @@
 //! Limits: one queue each way, legacy transmit descriptors (a frame is one descriptor; no offloads), frames
 //! up to the size of a buffer.
 
+mod block;
 mod eeprom;
 #[allow(missing_docs)] // names and numbers out of a manual
 mod regs;
@@ -18,12 +19,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sidecore_abi::csb;
 use sidecore_abi::pci::command;
 
+use self::block::Block;
 use self::regs::{BAH, BAL, BAR, HEAD, LEN, RX, TAIL, TX};
 use self::ring::Ring;
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Page};
+use crate::memory::{Memory, Page, View};
 use crate::vfio::{Client, Event, Traps, Window};
 
 /// Bytes of a receive buffer: what `RCTL` says without further bits.
@@ -47,11 +50,15 @@ pub struct Config {
     pub map: bool,
     /// Kind of memory behind rings and buffers.
     pub page: Page,
+    /// Least gap between interrupts that the device is asked for, in 256 ns.
+    pub itr: u16,
+    /// Use a communication status block, which not every device has.
+    pub csb: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { ring: 256, map: true, page: Page::Small }
+        Config { ring: 256, map: true, page: Page::Small, itr: 0, csb: false }
     }
 }
 
@@ -73,6 +80,13 @@ pub struct E1000 {
     tx: Ring,
     rx: Ring,
     interrupt: Interrupt,
+    itr: u16,
+    block: Option<Block>,
+    /// The tails that the device knows: transmit, receive.
+    rung: u16,
+    offered: u16,
+    /// In the middle of [`E1000::service`]: interrupts are masked.
+    polling: bool,
 }
 
 impl E1000 {
@@ -92,8 +106,12 @@ impl E1000 {
         client.reset()?;
         client.enable(command::IO | command::MEMORY | command::MASTER)?;
         let mac = eeprom::read_mac(&mut client, model)?;
-        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096, config.page)?;
+        if config.csb && client.config16(sidecore_abi::pci::SUBSYSTEM)? != csb::SUBSYSTEM {
+            return Err(Error::Missing("a communication status block".to_owned()));
+        }
+        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096 + Block::ROOM, config.page)?;
         client.map_memory(&memory)?;
+        let block = if config.csb { Some(Block::new(&memory)?) } else { None };
         let window = if config.map { client.window(BAR)? } else { None };
         let interrupt = match model {
             Model::E1000 => {
@@ -104,7 +122,22 @@ impl E1000 {
             Model::E1000e => Interrupt::Messages(client.enable_msix()?),
         };
         let (tx, rx) = (Ring::new(&memory, config.ring, BUFFER)?, Ring::new(&memory, config.ring, BUFFER)?);
-        let mut driver = E1000 { client, window, memory, model, mac, tx, rx, interrupt };
+        let itr = config.itr;
+        let mut driver = E1000 {
+            client,
+            window,
+            memory,
+            model,
+            mac,
+            tx,
+            rx,
+            interrupt,
+            itr,
+            block,
+            rung: 0,
+            offered: 0,
+            polling: false,
+        };
         driver.start()?;
         Ok(driver)
     }
@@ -115,6 +148,15 @@ impl E1000 {
     /// The device does not answer, or comes out of the reset with another address than its EEPROM's.
     pub fn start(&mut self) -> Result<()> {
         self.write(regs::IMC, u32::MAX)?;
+        if let Some(block) = &self.block {
+            block.restart();
+            let address = block.address();
+            #[allow(clippy::cast_possible_truncation)] // the low half
+            let halves = [(csb::CSBAH, (address >> 32) as u32), (csb::CSBAL, address as u32)];
+            for (register, value) in halves {
+                store(&mut self.client, self.window.as_ref(), register.into(), value)?;
+            }
+        }
         self.write(regs::CTRL, regs::CTRL_RST)?;
         let (low, high) = (self.read(regs::RAL0)?, self.read(regs::RAH0)?);
         let [a, b, c, d] = low.to_le_bytes();
@@ -124,6 +166,7 @@ impl E1000 {
         }
         self.tx.restart();
         self.rx.restart();
+        (self.rung, self.offered, self.polling) = (0, 0, false);
         for (at, ring) in [(TX, &self.tx), (RX, &self.rx)] {
             let (address, bytes) = (ring.address(), ring.bytes());
             #[allow(clippy::cast_possible_truncation)] // the low half
@@ -133,6 +176,9 @@ impl E1000 {
                 store(&mut self.client, self.window.as_ref(), at + register, value)?;
             }
         }
+        if let Some(block) = &self.block {
+            block.turn_on();
+        }
         let mut rctl = regs::RCTL_EN | regs::RCTL_BAM | regs::RCTL_SECRC | regs::RCTL_LPE;
         rctl |= regs::RCTL_PROMISCUOUS;
         if self.model == Model::E1000e {
@@ -140,7 +186,12 @@ impl E1000 {
             // Messages 0, 1 and 2, each valid; sending one clears its queue's cause.
             self.write(regs::IVAR, 0x000a_0908)?;
             self.write(regs::EIAC, regs::RXQ0 | regs::TXQ0)?;
+            self.write(regs::CTRL_EXT, regs::CTRL_EXT_IAME)?;
+            for vector in 0..2 {
+                self.write(regs::EITR + 4 * vector, self.itr.into())?;
+            }
         }
+        self.write(regs::ITR, self.itr.into())?;
         self.write(regs::TCTL, regs::TCTL_EN | regs::TCTL_PSP)?;
         self.write(regs::RCTL, rctl)?;
         self.refill()?;
@@ -204,24 +255,48 @@ impl E1000 {
         mut fill: impl FnMut(usize, &mut [u8]) -> usize,
     ) -> Result<usize> {
         self.reclaim();
+        // The device has long read the frames that these places held: their lines can come back meanwhile.
+        self.tx.prefetch_next(count);
         let mut done = 0;
-        while done < count && self.tx.has_room() {
-            let at = self.tx.buffers.offset(self.tx.tail);
-            // SAFETY: the buffer's descriptor belongs to the driver until the doorbell.
-            let len = fill(done, unsafe { self.memory.bytes_mut(at, BUFFER) });
-            if len > BUFFER {
-                return Err(Error::Config(format!(
-                    "a frame of {len} bytes does not fit a buffer of {BUFFER}"
-                )));
-            }
-            self.tx.give(len as u64 | regs::TX_EOP | regs::TX_RS);
+        while done < count && self.queue_with(|buffer| fill(done, buffer))? {
             done += 1;
         }
-        if done > 0 {
-            let tail = u32::from(self.tx.tail);
-            store(&mut self.client, self.window.as_ref(), TX + TAIL, tail)?;
-        }
+        self.doorbell()?;
         Ok(done)
+    }
+
+    /// Queues one frame that `fill` writes, without telling the device. False: the ring has no room.
+    ///
+    /// # Errors
+    /// The frame is longer than a buffer.
+    #[inline]
+    pub fn queue_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool> {
+        if !self.tx.has_room() {
+            return Ok(false);
+        }
+        let at = self.tx.buffers.offset(self.tx.tail);
+        // SAFETY: the buffer's descriptor belongs to the driver until the doorbell.
+        let len = fill(unsafe { self.memory.bytes_mut(at, BUFFER) });
+        if len > BUFFER {
+            return Err(Error::Config(format!("a frame of {len} bytes does not fit a buffer of {BUFFER}")));
+        }
+        self.tx.give(len as u64 | regs::TX_EOP | regs::TX_RS);
+        Ok(true)
+    }
+
+    /// Tells the device of everything queued, if it does not know.
+    ///
+    /// # Errors
+    /// The doorbell trapped and the device does not answer.
+    pub fn doorbell(&mut self) -> Result<()> {
+        if self.rung == self.tx.tail {
+            return Ok(());
+        }
+        self.rung = self.tx.tail;
+        if self.block.as_ref().is_some_and(|block| !block.set_tx_tail(self.rung)) {
+            return Ok(());
+        }
+        store(&mut self.client, self.window.as_ref(), TX + TAIL, self.rung.into())
     }
 
     /// Takes the descriptors of sent frames back; true if all frames have been sent.
@@ -232,11 +307,17 @@ impl E1000 {
         self.tx.is_clean()
     }
 
+    /// Whether the device has nothing to send, as far as the driver has looked.
+    pub fn is_clean(&self) -> bool {
+        self.tx.is_clean()
+    }
+
     /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
     ///
     /// # Errors
     /// The device filled in what cannot be, or the doorbell trapped and the device does not answer.
     pub fn receive(&mut self, limit: usize, mut see: impl FnMut(&[u8])) -> Result<usize> {
+        self.rx.look_ahead(limit);
         let mut done = 0;
         while done < limit {
             let Some((place, word)) = self.rx.oldest() else { break };
@@ -268,8 +349,12 @@ impl E1000 {
         while self.rx.has_room() {
             self.rx.give(0);
         }
-        let tail = u32::from(self.rx.tail);
-        store(&mut self.client, self.window.as_ref(), RX + TAIL, tail)
+        let from = std::mem::replace(&mut self.offered, self.rx.tail);
+        let known = |block: &Block| !block.set_rx_tail(from, self.rx.tail, self.rx.count);
+        if self.block.as_ref().is_some_and(known) {
+            return Ok(());
+        }
+        store(&mut self.client, self.window.as_ref(), RX + TAIL, self.rx.tail.into())
     }
 
     /// Asks for an interrupt at the next frame received (and, with the pin, at the next one sent).
@@ -294,6 +379,105 @@ impl E1000 {
                 end.signal()?;
                 Ok(true)
             }
+        }
+    }
+
+    /// Whether the last [`service`](E1000::service) was not the end of it.
+    pub fn is_polling(&self) -> bool {
+        self.polling
+    }
+
+    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
+    /// says nothing of itself.
+    pub fn want_room(&mut self) {
+        if let Some(block) = self.block.as_ref().filter(|_| !self.tx.has_room()) {
+            block.want_room();
+            self.reclaim();
+        }
+    }
+
+    /// Where the device says in the status block that it is: transmit, receive.
+    pub fn heads(&self) -> Option<[u32; 2]> {
+        self.block.as_ref().map(Block::heads)
+    }
+
+    /// The status block, for a driver that lies.
+    pub fn status_block(&self) -> Option<&View> {
+        self.block.as_ref().map(Block::words)
+    }
+
+    /// Asks for an interrupt at every frame received and sent.
+    pub fn arm_all(&mut self) -> Result<()> {
+        if let Some(block) = &self.block {
+            block.want_receive(true);
+        }
+        let causes = match self.model {
+            Model::E1000 => regs::RXT0 | regs::TXDW,
+            Model::E1000e => regs::RXQ0 | regs::TXQ0,
+        };
+        self.write(regs::IMS, causes)
+    }
+
+    /// If there was an interrupt, does what Linux's drivers do then, register accesses in their order: the 82540EM
+    /// reads ICR, writes IMC, reads STATUS, polls, writes IMS, reads STATUS, ends the interrupt; the 82574L polls
+    /// and, if it was the receive queue's message, writes IMS. A poll takes sent frames back and shows at most
+    /// `budget` received ones to `see`; after a full one the next call goes on without an interrupt. Returns how
+    /// many frames were received; `None`: no interrupt.
+    ///
+    /// # Errors
+    /// As [`receive`](E1000::receive).
+    pub fn service(&mut self, budget: usize, see: impl FnMut(&[u8])) -> Result<Option<usize>> {
+        let mut receive = true;
+        if !self.polling {
+            match &self.interrupt {
+                Interrupt::Pin(trigger, _) => {
+                    if trigger.take() == 0 {
+                        return Ok(None);
+                    }
+                    self.read(regs::ICR)?;
+                    self.client.post32(BAR, regs::IMC, u32::MAX)?;
+                    self.read(regs::STATUS)?;
+                }
+                Interrupt::Messages(events) => {
+                    receive = events[0].take() > 0;
+                    if events[1].take() == 0 && !receive {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        self.reclaim();
+        if let Some(block) = &self.block {
+            block.has_room();
+            block.want_receive(false);
+        }
+        if !receive {
+            return Ok(Some(0));
+        }
+        let done = self.receive(budget, see)?;
+        self.polling = done == budget;
+        if !self.polling {
+            match self.model {
+                Model::E1000 => {
+                    self.client.post32(BAR, regs::IMS, regs::RXT0 | regs::TXDW)?;
+                    self.read(regs::STATUS)?;
+                    self.end_of_interrupt()?;
+                }
+                Model::E1000e => self.client.post32(BAR, regs::IMS, regs::RXQ0)?,
+            }
+            if let Some(block) = &self.block {
+                block.want_receive(true);
+                // What came before the wish was heard is served without an interrupt.
+                self.polling = self.rx.oldest().is_some_and(|(_, word)| word != 0);
+            }
+        }
+        Ok(Some(done))
+    }
+
+    fn end_of_interrupt(&mut self) -> Result<()> {
+        match &self.interrupt {
+            Interrupt::Pin(_, end) if !self.client.end_of_interrupt() => end.signal(),
+            _ => Ok(()),
         }
     }
 

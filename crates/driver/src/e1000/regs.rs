@@ -11,9 +11,14 @@ pub const STATUS: u64 = 0x0008;
 pub const STATUS_LU: u32 = 1 << 1;
 pub const EECD: u64 = 0x0010;
 pub const EERD: u64 = 0x0014;
+pub const CTRL_EXT: u64 = 0x0018;
+/// Queues' messages leave the mask as it is.
+pub const CTRL_EXT_IAME: u32 = 1 << 27;
 pub const ICR: u64 = 0x00c0;
 pub const IMS: u64 = 0x00d0;
 pub const IMC: u64 = 0x00d8;
+pub const ITR: u64 = 0x00c4;
+pub const EITR: u64 = 0x00e8;
 pub const EIAC: u64 = 0x00dc;
 pub const IVAR: u64 = 0x00e4;
 pub const RCTL: u64 = 0x0100;

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::memory::{Buffers, Memory, View};
+use crate::memory::{prefetch, prefetch_write, Buffers, Memory, View};
 
 /// A ring: `count` descriptors of two words, and a buffer for each.
 pub(super) struct Ring {
     words: View,
     pub(super) buffers: Buffers,
-    count: u16,
+    pub(super) count: u16,
     /// The first descriptor that belongs to the device and has not been looked at since.
     clean: u16,
     /// The first descriptor that belongs to the driver: the tail.
@@ -78,6 +78,35 @@ impl Ring {
     pub(super) fn oldest(&self) -> Option<(u16, u64)> {
         let place = usize::from(self.clean);
         (!self.is_clean()).then(|| (self.clean, self.words.load64(2 * place + 1, Ordering::Acquire)))
+    }
+
+    /// Asks the cache for the buffers of the next `count` descriptors that come back.
+    pub(super) fn look_ahead(&self, count: usize) {
+        let mut place = self.clean;
+        for line in (0..count.min(usize::from(self.count))).step_by(4) {
+            let place = (usize::from(place) + line) % usize::from(self.count);
+            self.words.prefetch(16 * place);
+        }
+        for _ in 0..count {
+            if place == self.tail || self.words.load64(2 * usize::from(place) + 1, Ordering::Relaxed) == 0 {
+                break;
+            }
+            prefetch(self.words.memory().at(self.buffers.offset(place), 64));
+            place = self.next(place);
+        }
+    }
+
+    /// Asks the cache for the places of the next `count` frames but these, to be written.
+    pub(super) fn prefetch_next(&self, count: usize) {
+        let memory = self.words.memory();
+        for ahead in count..2 * count {
+            let place = (usize::from(self.tail) + ahead) % usize::from(self.count);
+            if place % 4 == 0 {
+                prefetch_write(memory.at(self.words.offset() + 16 * place, 16));
+            }
+            // Below `count`, which is a ring's size.
+            prefetch_write(memory.at(self.buffers.offset(u16::try_from(place).unwrap_or(0)), 64));
+        }
     }
 
     /// Takes the oldest descriptor back.

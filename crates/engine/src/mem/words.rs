@@ -51,6 +51,12 @@ impl Words {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Relaxed)))
     }
 
+    /// The same; what its writer wrote before is seen after it.
+    #[inline]
+    pub fn acquire(&self, index: usize) -> u64 {
+        self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
+    }
+
     /// Sets word `index`, if there is one. Everything written before is visible to whoever sees it.
     #[inline]
     pub fn publish(&self, index: usize, value: u64) {
@@ -59,10 +65,10 @@ impl Words {
         }
     }
 
-    /// Asks the cache for the line of word `index`.
+    /// Asks the cache for the line of word `index`, to be read and written.
     #[inline]
     pub fn prefetch(&self, index: usize) {
-        super::prefetch_write(self.base.wrapping_add(index).cast::<u8>().cast_mut());
+        super::prefetch_own(self.base.wrapping_add(index).cast());
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::spec::PortSpec;
-use super::values::{Fds, Owner, PortMode, Role};
+use super::values::{Fds, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::host::packet::{self, PacketConfig};
@@ -118,7 +118,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "moderation", "fd"],
+        keys: &["mode", "owner", "features-off", "mac", "moderation", "csb", "fd"],
         features: || e1000::FEATURES.map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
     },
@@ -205,6 +205,7 @@ fn start_e1000(
     let mut config = E1000Config::new(model, mac);
     config.exitless = !is_off(e1000::EXITLESS);
     config.pcix = !is_off(e1000::PCIX);
+    config.csb = spec.csb.is_some_and(|csb| csb == Toggle::On);
     if let Some(gap) = spec.moderation {
         config.moderation = Duration::from_micros(gap.get().into());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Fds, Link, Mac, Mode, Number, Owner, PortMode, Role, Words};
+use super::values::{Fds, Link, Mac, Mode, Number, Owner, PortMode, Role, Toggle, Words};
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -148,6 +148,9 @@ pub struct PortSpec {
     /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderation: Option<Number<0, 1000>>,
+    /// The communication status block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csb: Option<Toggle>,
     /// Open descriptors of the daemon to use instead of opening the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<Fds>,
@@ -158,7 +161,7 @@ pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 14] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 15] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -173,6 +176,7 @@ impl PortSpec {
             ("pipes", self.pipes.is_some()),
             ("header", self.header.is_some()),
             ("moderation", self.moderation.is_some()),
+            ("csb", self.csb.is_some()),
             ("fd", self.fd.is_some()),
         ]
     }

@@ -126,6 +126,27 @@ impl FromStr for Link {
     }
 }
 
+/// Something that is on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Toggle {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl FromStr for Toggle {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "on" => Ok(Toggle::On),
+            "off" => Ok(Toggle::Off),
+            _ => Err(format!("{text:?} is not allowed; allowed: on, off")),
+        }
+    }
+}
+
 /// Permission bits of a socket, written as octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
@@ -331,4 +352,4 @@ impl Serialize for Mac {
     }
 }
 
-read_as_word!(Role, Link, Owner, Words, Fds, Mac);
+read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac);

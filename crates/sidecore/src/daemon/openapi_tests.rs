@@ -94,9 +94,10 @@ fn every_field_is_described_and_no_other() {
     // No kind knows every key.
     let ring = text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,pipes=1,header=10", KINDS).unwrap();
     let PortSpec { slots, buf_size, extra_bufs, pipes, header, .. } = ring;
-    let moderation = text::port("p=e1000:/p,moderation=0", KINDS).unwrap().moderation;
+    let PortSpec { moderation, csb, .. } = text::port("p=e1000:/p,moderation=0,csb=on", KINDS).unwrap();
+    let wire = Some(s());
     let port =
-        PortSpec { wire: Some(s()), slots, buf_size, extra_bufs, pipes, header, moderation, ..port.unwrap() };
+        PortSpec { wire, slots, buf_size, extra_bufs, pipes, header, moderation, csb, ..port.unwrap() };
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::switch("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));

@@ -145,6 +145,11 @@ impl State {
         }
     }
 
+    /// Whether a cause waits for its delay to end.
+    fn delays(&self) -> bool {
+        self.receive.due().min(self.transmit.due()) != NEVER
+    }
+
     fn set(&mut self, causes: u32) {
         self.words.icr |= causes;
         self.unsent |= causes;
@@ -221,9 +226,19 @@ impl Irq {
 
     /// Raises causes, and `delayable` ones after their delay; returns how many interrupts were sent.
     pub(super) fn raise(&self, causes: u32, delayable: u32, delay: Delay) -> u64 {
-        let now = self.now();
         let mut state = self.lock();
         state.set(causes);
+        let at_once = match delay {
+            _ if self.by_queue() => true,
+            Delay::Receive(last, _) | Delay::Transmit(last, _) => last & 0xffff == 0,
+            Delay::None => true,
+        };
+        if at_once && (state.words.icr | delayable) & state.words.ims == 0 && !state.delays() {
+            // A driver that polls: nothing comes of it, and not even the clock is looked at.
+            state.set(delayable);
+            return 0;
+        }
+        let now = self.now();
         if delayable != 0 {
             let (timer, (after_last, after_first)) = match delay {
                 // Queue causes of MSI-X are not delayed (82574 §7.4.4).

@@ -9,8 +9,8 @@
 //! bits, reset and interrupts, is on other pages and traps.
 //!
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
-//! registers describe it, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when;
-//! beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
+//! registers describe it, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when,
+//! `csb` how a driver that knows of it does without registers; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
 //! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
@@ -22,6 +22,7 @@
 //! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
 
 mod access;
+mod csb;
 mod eeprom;
 mod filter;
 mod irq;
@@ -108,6 +109,8 @@ pub struct E1000Config {
     pub exitless: bool,
     /// [`PCIX`].
     pub pcix: bool,
+    /// The 82540EM has a communication status block (`sidecore_abi::csb`).
+    pub csb: bool,
     /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
     pub moderation: Duration,
 }
@@ -115,13 +118,17 @@ pub struct E1000Config {
 impl E1000Config {
     /// Part `model` with address `mac` and everything on.
     pub fn new(model: Model, mac: Mac) -> E1000Config {
-        E1000Config { model, mac, exitless: true, pcix: true, moderation: irq::FLOOR }
+        E1000Config { model, mac, exitless: true, pcix: true, csb: false, moderation: irq::FLOOR }
     }
 }
 
 /// What the I/O cores and the conversation share.
 struct Shared {
     model: Model,
+    /// The guest may map the tails.
+    exitless: bool,
+    /// There is a status block.
+    csb: bool,
     port: Arc<Port>,
     regs: Registers,
     irq: Irq,
@@ -195,8 +202,11 @@ impl E1000 {
         let model = settings.model;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1);
+        let csb = settings.csb && model == Model::E1000;
         let shared = Arc::new(Shared {
             model,
+            exitless: settings.exitless,
+            csb,
             port,
             regs: Registers::new()?,
             irq: Irq::new(model, interrupts, settings.moderation)?,
@@ -209,6 +219,7 @@ impl E1000 {
         shared.port.set_accepts(Offloads::VALID);
         let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
         let subsystem = match model {
+            Model::E1000 if csb => (0x1af4, sidecore_abi::csb::SUBSYSTEM),
             Model::E1000 => (0x8086, 0x001e),
             Model::E1000e => (0x8086, 0xa01f),
         };
@@ -306,7 +317,13 @@ impl E1000 {
             queue.reset();
         }
         let (model, mac) = (self.settings.model, self.settings.mac.0);
-        self.shared.regs.reset(model, mac, self.carrier, self.settings.pcix && model == Model::E1000);
+        self.shared.regs.reset(
+            model,
+            mac,
+            self.carrier,
+            self.settings.pcix && model == Model::E1000,
+            self.shared.csb,
+        );
         self.shared.irq.reset();
         self.shared.stats.reset();
         self.phy.reset();
@@ -321,7 +338,9 @@ impl E1000 {
 
     /// How the doorbells of the ring at `at` come.
     fn doorbells(&self, at: u32) -> &'static str {
-        if !self.settings.exitless || self.shared.is_trapping(at) {
+        if self.shared.csb && self.shared.regs.get(sidecore_abi::csb::CSBAL) != 0 {
+            "csb"
+        } else if !self.settings.exitless || self.shared.is_trapping(at) {
             "trapping"
         } else {
             "exitless"
@@ -428,6 +447,9 @@ impl PciDevice for E1000 {
     fn reset(&mut self) {
         self.master = false;
         self.io_address = 0;
+        for register in [sidecore_abi::csb::CSBAL, sidecore_abi::csb::CSBAH] {
+            self.shared.regs.set(register, 0);
+        }
         self.chip_reset();
     }
 

@@ -15,7 +15,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::csb::{Block, Side};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
+use super::regs::TX_RING;
 use super::state::Registers;
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
@@ -39,11 +41,15 @@ pub(super) struct Ring {
     /// The first that has not been used.
     pub(super) head: u32,
     published: u32,
+    /// The status block, if the device has one.
+    block: Option<Block>,
 }
 
 impl Ring {
-    pub(super) fn new(at: u32, map: Arc<GuestMap>) -> Ring {
-        Ring { at, map, bal: 0, bah: 0, len: 0, table: Words::EMPTY, size: 0, head: 0, published: 0 }
+    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool) -> Ring {
+        let side = if at == TX_RING { Side::Transmit } else { Side::Receive };
+        let block = csb.then(|| Block::new(side));
+        Ring { at, map, bal: 0, bah: 0, len: 0, table: Words::EMPTY, size: 0, head: 0, published: 0, block }
     }
 
     /// The memory that descriptors and buffers lie in.
@@ -55,7 +61,11 @@ impl Ring {
     /// How many descriptors the driver has filled in, from `head` on.
     #[inline]
     pub(super) fn poll(&mut self, regs: &Registers, bad_tails: &AtomicU64) -> Result<u32, Fault> {
-        let tail = regs.acquire(self.at + TAIL) & 0xffff;
+        let tail = match &mut self.block {
+            Some(block) => block.tail(regs, &self.map, self.head)?,
+            None => None,
+        };
+        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
         if tail == self.head && regs.get(self.at + HEAD) == self.published {
             return Ok(0);
         }
@@ -87,7 +97,8 @@ impl Ring {
     /// is not latched again, whatever its registers say now: places that the batch has counted stay what they are.
     #[inline]
     pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
-        let tail = regs.acquire(self.at + TAIL) & 0xffff;
+        let tail = self.block.as_ref().and_then(Block::peek);
+        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
         if tail < self.size {
             self.ahead(tail).max(avail)
         } else {
@@ -116,10 +127,21 @@ impl Ring {
         }
     }
 
+    /// Asks the cache for the descriptors from `ahead` places behind `head` on, `count` of them: four to a line.
+    #[inline]
+    pub(super) fn prefetch(&self, ahead: u32, count: u32) {
+        for at in (ahead..ahead + count).step_by(4) {
+            self.table.prefetch(2 * self.place(at) as usize);
+        }
+    }
+
     /// Moves the head on by `count`, at most what `poll` gave, and publishes it if it is time.
     #[inline]
     pub(super) fn advance(&mut self, regs: &Registers, count: u32, idle: bool) {
         self.head = self.place(count);
+        if let Some(block) = self.block.as_mut().filter(|block| block.is_on()) {
+            block.publish(self.head);
+        }
         let behind = (self.head + self.size - self.published % self.size.max(1)) % self.size.max(1);
         // A published zero is what a driver writes to start anew: it must differ from where we are.
         if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.published == 0) {
@@ -137,9 +159,22 @@ impl Ring {
         }
     }
 
+    /// Whether the driver wants to hear that the head has moved from `from` to where it is.
+    #[inline]
+    pub(super) fn wants_interrupt(&self, from: u32) -> bool {
+        self.block.as_ref().is_none_or(|block| block.wants_interrupt(from, self.size))
+    }
+
+    /// Asks for kicks, or no longer, where a status block lets us.
+    pub(super) fn ask_for_kicks(&mut self, on: bool) {
+        if let Some(block) = &mut self.block {
+            block.ask_for_kicks(on);
+        }
+    }
+
     /// The device was reset: nothing is known.
     pub(super) fn forget(&mut self) {
-        *self = Ring::new(self.at, Arc::clone(&self.map));
+        *self = Ring::new(self.at, Arc::clone(&self.map), self.block.is_some());
     }
 
     /// The same ring in memory that is now described by `map`.
@@ -147,6 +182,9 @@ impl Ring {
         self.map = map;
         // Looked up again at the next poll; the place in the ring stays.
         (self.table, self.size) = (Words::EMPTY, 0);
+        if let Some(block) = &mut self.block {
+            block.forget();
+        }
     }
 
     /// Descriptors that the driver has set up, for `show`.
@@ -168,7 +206,7 @@ mod tests {
         ftruncate(&fd, 0x1000).unwrap();
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
         let (regs, bad) = (Registers::new().unwrap(), AtomicU64::new(0));
-        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()));
+        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);
         set(TAIL, 3);

@@ -26,7 +26,7 @@ use super::stats::{Counter, Frames};
 use super::{Model, Shared};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD};
-use crate::mem::{prefetch_write, GuestMap, Piece};
+use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::wire::Offload;
 
@@ -147,8 +147,8 @@ pub(super) struct RxRing {
 impl RxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> RxRing {
         RxRing {
+            ring: Ring::new(regs::RX_RING, map, shared.csb),
             shared,
-            ring: Ring::new(regs::RX_RING, map),
             hint: 0,
             stopped: false,
             found: Vec::with_capacity(MAX_DESCRIPTORS),
@@ -197,12 +197,17 @@ impl RxRing {
     fn look_ahead(&mut self, used: u32, avail: u32, size: u32) {
         self.ahead_at = used;
         self.ahead.clear();
+        let end = avail.min(used + AHEAD);
+        if used == 0 {
+            self.ring.prefetch(0, end);
+        }
+        self.ring.prefetch(end, (avail - end).min(AHEAD));
         let map = Arc::as_ref(self.ring.map());
-        for at in used..avail.min(used + AHEAD) {
+        for at in used..end {
             let address = self.ring.table.load(2 * self.ring.place(at) as usize);
             let piece = if address == 0 { None } else { map.translate(address, size, &mut self.hint) };
             let piece = piece.unwrap_or(Piece::EMPTY);
-            prefetch_write(piece.as_ptr());
+            prefetch_own(piece.as_ptr());
             self.ahead.push(piece);
         }
     }
@@ -352,7 +357,7 @@ impl EgressQueue for RxRing {
         let rules = Rules::new(&shared);
         let (layout, rctl) = (&rules.layout, rules.rctl);
         let mut avail = self.avail();
-        let before = avail;
+        let (before, from) = (avail, self.ring.head);
         let mut used = 0;
         let mut missed = 0u64;
         let mut frames = Frames::default();
@@ -432,7 +437,9 @@ impl EgressQueue for RxRing {
             self.ring.advance(regs, used, used == avail);
         }
         let most = before.max(avail);
-        self.interrupt(most, most - used, rctl, missed > 0, outcome);
+        if self.ring.wants_interrupt(from) {
+            self.interrupt(most, most - used, rctl, missed > 0, outcome);
+        }
         if self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);
         }

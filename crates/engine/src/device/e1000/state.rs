@@ -8,6 +8,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use sidecore_abi::csb::{CSBAH, CSBAL};
+
 use super::{regs, Model};
 use crate::mem::SharedPages;
 
@@ -67,12 +69,17 @@ impl Registers {
     }
 
     /// The values after reset (8254x SDM §13.4; 82574 §10.2). Interrupt registers are not kept here.
-    pub(super) fn reset(&self, model: Model, mac: [u8; 6], link: bool, pcix: bool) {
+    pub(super) fn reset(&self, model: Model, mac: [u8; 6], link: bool, pcix: bool, csb: bool) {
+        // Where the status block is outlives the chip's reset (FreeBSD's lem names it before its first one).
+        let block = [CSBAL, CSBAH].map(|register| (register, self.get(register)));
         for word in &self.words {
             word.store(0, Ordering::Relaxed);
         }
         // Kept free of whatever the driver left there: a stale tail would be taken for work.
         self.pages.clear(regs::SHARED.start as usize, regs::SHARED.end as usize);
+        for (register, value) in block.into_iter().filter(|_| csb) {
+            self.set(register, value);
+        }
         self.set(regs::CTRL, regs::CTRL_SLU | regs::CTRL_SPD_1000 | regs::CTRL_SWDPINS);
         let link = if link { regs::STATUS_LU } else { 0 };
         self.set(regs::STATUS, regs::STATUS_RESET | link | if pcix { regs::STATUS_PCIX } else { 0 });

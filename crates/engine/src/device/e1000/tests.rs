@@ -3,6 +3,8 @@
 
 #![allow(clippy::cast_possible_truncation)]
 
+mod csb;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -64,11 +66,15 @@ struct Rig {
 }
 
 fn rig(model: Model) -> Rig {
+    rig_with(E1000Config { pcix: false, ..E1000Config::new(model, MAC) })
+}
+
+fn rig_with(settings: E1000Config) -> Rig {
+    let model = settings.model;
     let counters = CounterFile::anonymous().unwrap();
     let port =
         Arc::new(Port::new(PortId(0), "nic", counters.open_slot(PortId(0), "nic"), DEFAULT_MTU).unwrap());
     let desk = Arc::new(Desk::default());
-    let settings = E1000Config { pcix: false, ..E1000Config::new(model, MAC) };
     let mut device =
         E1000::new(settings, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
     let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();

@@ -78,8 +78,8 @@ pub(super) struct TxRing {
 impl TxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> TxRing {
         TxRing {
+            ring: Ring::new(regs::TX_RING, map, shared.csb),
             shared,
-            ring: Ring::new(regs::TX_RING, map),
             enabled: false,
             stopped: false,
             hint: 0,
@@ -127,10 +127,16 @@ impl TxRing {
         self.shared.port.fault.set(fault);
     }
 
-    /// Asks the cache for the buffers of the descriptors from `at` places behind the head on.
+    /// Asks the cache for the buffers of the descriptors from `at` places behind the head on, and for the
+    /// descriptors that come after those.
     fn look_ahead(&mut self, at: u32, avail: u32) {
+        let end = avail.min(at + AHEAD);
+        if at == 0 {
+            self.ring.prefetch(0, end);
+        }
+        self.ring.prefetch(end, (avail - end).min(AHEAD));
         let map = Arc::as_ref(self.ring.map());
-        for at in at..avail.min(at + AHEAD) {
+        for at in at..end {
             let address = self.ring.table.load(2 * self.ring.place(at) as usize);
             if let Some(piece) = map.translate(address, 1, &mut self.hint) {
                 piece.prefetch(0);
@@ -277,17 +283,22 @@ impl TxRing {
             self.ring.table.publish(2 * place as usize + 1, word & !tx::STATUS | tx::DD);
             commands[usize::from(word & tx::IDE != 0)] = 1;
         }
+        let from = self.ring.head;
         self.ring.advance(regs, self.taken, self.idle);
         self.taken = 0;
+        if self.ring.map().is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+        if !self.ring.wants_interrupt(from) {
+            return;
+        }
+        let regs = &self.shared.regs;
         let done = if self.shared.irq.by_queue() { regs::TXQ0 } else { regs::TXDW };
         let empty = if self.idle { regs::TXQE } else { 0 };
         let delay = |register| regs.get(regs::TX_RING + register);
         let delay = Delay::Transmit(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
         let causes = (commands[0] * done) | empty;
         tally.interrupts += self.shared.irq.raise(causes, commands[1] * done, delay);
-        if self.ring.map().is_truncated() {
-            self.stop(Fault::MemoryTruncated);
-        }
     }
 
     fn avail(&mut self) -> u32 {
@@ -352,6 +363,8 @@ impl IngressQueue for TxRing {
 
     fn want_kicks(&mut self, on: bool) -> bool {
         self.shared.irq.set_sleeping(on);
+        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
+        self.ring.ask_for_kicks(on && !self.shared.exitless);
         if !on {
             return false;
         }

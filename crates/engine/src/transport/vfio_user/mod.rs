@@ -121,6 +121,13 @@ impl VfioUser {
     }
 }
 
+impl VfioUser {
+    /// The device, for somebody in this process who stands in for a guest.
+    pub fn device(&self) -> Arc<Mutex<Box<dyn PciDevice>>> {
+        Arc::clone(&self.device)
+    }
+}
+
 impl Attachment for VfioUser {
     fn status(&self) -> AttachmentStatus {
         let device = lock(&self.device);

@@ -1,0 +1,248 @@
+//! The rows of the paper's Figure 4, by drivers whose traps have a price.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use sidecore_driver::e1000::Config;
+use sidecore_driver::net::NetDriver;
+use sidecore_engine::device::e1000::Model;
+
+use super::guest::{Clock, Guest, Mode, Seen};
+use super::stage::{frame, Stage};
+use super::{name, text, Args};
+
+/// The usual size of rings in Linux.
+const RING: u16 = 256;
+/// Frame sizes: the shortest, and a datagram of 1460 bytes with its headers.
+const SIZES: [usize; 2] = [64, 1460 + 42];
+/// The least gap between interrupts that Linux's drivers start with: 20,000 a second, in 256 ns.
+const LINUX_ITR: u16 = 195;
+/// How often the host looks for frames, in nanoseconds.
+const HOST_LOOK: u64 = 5_000;
+/// The operator's least gap in the row that is ours: the default.
+const FLOOR: Duration = Duration::from_micros(8);
+
+/// A row of the table: how the driver and the device behave.
+pub struct Kind {
+    /// The paper's name.
+    pub name: &'static str,
+    /// The driver.
+    pub mode: Mode,
+    /// The least gap between interrupts that it asks for, in 256 ns.
+    pub itr: u16,
+    /// The operator's.
+    pub floor: Duration,
+    /// What the paper measured in Kpps with one virtual processor: guest to host over TAP, guest to guest over
+    /// VALE; 8 and 1460 bytes of UDP each.
+    pub paper: Option<[[u32; 2]; 2]>,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "BASE itr=0",
+        mode: Mode::Trapping,
+        itr: 0,
+        floor: Duration::ZERO,
+        paper: Some([[30, 28], [32, 31]]),
+    },
+    Kind {
+        name: "itr=250",
+        mode: Mode::Trapping,
+        itr: 250,
+        floor: Duration::ZERO,
+        paper: Some([[83, 71], [125, 98]]),
+    },
+    Kind {
+        name: "itr=250 SC",
+        mode: Mode::Combining,
+        itr: 250,
+        floor: Duration::ZERO,
+        paper: Some([[216, 138], [455, 186]]),
+    },
+    Kind {
+        name: "itr=0 CSB",
+        mode: Mode::Csb,
+        itr: 0,
+        floor: Duration::ZERO,
+        paper: Some([[353, 242], [1526, 480]]),
+    },
+    Kind { name: "unmodified, exitless", mode: Mode::Exitless, itr: LINUX_ITR, floor: FLOOR, paper: None },
+];
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// `e1000` or `e1000e`.
+    pub model: &'static str,
+    /// The paper's name of the row.
+    pub row: &'static str,
+    /// `GH`: guest to host. `GG`: guest to guest.
+    pub path: &'static str,
+    /// Bytes of a frame.
+    pub size: usize,
+    /// What a trap takes, in nanoseconds.
+    pub trap_ns: u32,
+    /// Thousand frames a second that arrived.
+    pub kpps: f64,
+    /// Traps of the sending guest for each frame, and of the receiving one.
+    pub traps: [f64; 2],
+    /// Interrupts of the sending guest for each frame, and of the receiving one.
+    pub interrupts: [f64; 2],
+    /// Share of the frames that the receiver had no place for.
+    pub lost: f64,
+    /// What the paper measured, in thousand frames a second.
+    pub paper_kpps: Option<u32>,
+}
+
+/// Measures all rows.
+pub fn measure(args: &Args) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for &trap_ns in &args.costs {
+        for &model in &args.models {
+            for other in [false, true] {
+                for size in SIZES {
+                    for kind in KINDS.iter().filter(|kind| model == Model::E1000 || kind.mode != Mode::Csb) {
+                        rows.push(one(args, model, kind, trap_ns, other, size)?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Measures one row.
+pub fn one(
+    args: &Args,
+    model: Model,
+    kind: &Kind,
+    trap_ns: u32,
+    other: bool,
+    size: usize,
+) -> Result<Row, String> {
+    let trap = Duration::from_nanos(trap_ns.into());
+    let mut stage = Stage::new(args.io_core)?;
+    let config = Config {
+        ring: RING,
+        map: kind.mode == Mode::Exitless,
+        itr: kind.itr,
+        csb: kind.mode == Mode::Csb,
+        ..Config::default()
+    };
+    let guest = |stage: &mut Stage| {
+        let nic = stage.guest(model, kind.floor, &config)?;
+        Guest::new(nic, kind.mode, trap)
+    };
+    let mut pair = Pair {
+        sender: guest(&mut stage)?,
+        receiver: if other { Some(guest(&mut stage)?) } else { None },
+        host: if other { None } else { Some(stage.host()?) },
+        data: frame(0, 1, size),
+        arrived: 0,
+        look_at: 0,
+        clock: Clock::new(),
+    };
+    pair.run(Duration::from_millis(50))?;
+    let before = pair.seen();
+    let start = pair.clock.now();
+    pair.run(args.window / 4)?;
+    let after = pair.seen();
+    let time = (pair.clock.now() - start) as f64;
+    let [sender, receiver] = [0, 1].map(|i| after[i].since(before[i]));
+    let (queued, frames) = (sender.sent as f64, receiver.received as f64);
+    let each = |count: u64, frames: f64| if frames > 0.0 { count as f64 / frames } else { 0.0 };
+    Ok(Row {
+        model: name(model),
+        row: kind.name,
+        path: if other { "GG" } else { "GH" },
+        size,
+        trap_ns,
+        kpps: frames / time * 1e6,
+        traps: [each(sender.traps, queued), each(receiver.traps, frames)],
+        interrupts: [each(sender.interrupts, queued), each(receiver.interrupts, frames)],
+        lost: (1.0 - frames / queued.max(1.0)).max(0.0),
+        paper_kpps: kind.paper.map(|paper| paper[usize::from(other)][usize::from(size > 64)]),
+    })
+}
+
+/// A guest that sends, and the guest or host that receives.
+struct Pair {
+    sender: Guest,
+    receiver: Option<Guest>,
+    host: Option<NetDriver>,
+    data: Vec<u8>,
+    /// At the host.
+    arrived: u64,
+    /// When the host looks again: it shares our processor, and must not take the guest's time.
+    look_at: u64,
+    clock: Clock,
+}
+
+impl Pair {
+    fn run(&mut self, time: Duration) -> Result<(), String> {
+        let end = self.clock.now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        while self.clock.now() < end {
+            self.sender.step(self.clock.now(), Some(&self.data), |_| {}).map_err(text)?;
+            if let Some(receiver) = &mut self.receiver {
+                receiver.step(self.clock.now(), None, |_| {}).map_err(text)?;
+            }
+            let now = self.clock.now();
+            if let Some(host) = self.host.as_mut().filter(|_| now >= self.look_at) {
+                self.look_at = now + HOST_LOOK;
+                let arrived = &mut self.arrived;
+                host.receive(0, |_, _| *arrived += 1).map_err(text)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seen(&self) -> [Seen; 2] {
+        let host = Seen { received: self.arrived, ..Seen::default() };
+        [self.sender.seen, self.receiver.as_ref().map_or(host, |guest| guest.seen)]
+    }
+}
+
+/// The table for people.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = "cost model: native drivers without a network stack, a price for each trap; traps and \
+                    interrupts are the sender's + the receiver's for each frame\n"
+        .to_owned();
+    let mut last = 0;
+    for row in rows {
+        if row.trap_ns != last {
+            last = row.trap_ns;
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "\na trap takes {:.1} µs\n{:7} {:4} {:>5}  {:22} {:>9} {:>13} {:>13} {:>6} {:>7}",
+                f64::from(last) / 1000.0,
+                "device",
+                "path",
+                "bytes",
+                "row",
+                "Kpps",
+                "traps",
+                "interrupts",
+                "lost",
+                "paper"
+            );
+        }
+        let two = |[a, b]: [f64; 2]| format!("{a:.2} + {b:.2}");
+        let paper = row.paper_kpps.map_or_else(|| "-".to_owned(), |kpps| kpps.to_string());
+        let _ = writeln!(
+            text,
+            "{:7} {:4} {:>5}  {:22} {:>9.0} {:>13} {:>13} {:>5.0}% {:>7}",
+            row.model,
+            row.path,
+            row.size,
+            row.row,
+            row.kpps,
+            two(row.traps),
+            two(row.interrupts),
+            100.0 * row.lost,
+            paper
+        );
+    }
+    text
+}
