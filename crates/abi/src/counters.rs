@@ -84,10 +84,16 @@ pub enum DropReason {
     BadBuffer = 14,
     /// The host's interface had it for us, but its ring to us was full.
     HostOverrun = 15,
+    /// The switch's lookup program said so.
+    LookupDrop = 16,
+    /// The switch's lookup program was stopped: too many instructions.
+    LookupBudget = 17,
+    /// The switch's lookup program did what it must not.
+    LookupFault = 18,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 16] = [
+pub const DROPS: [(DropReason, &str, &str); 19] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -119,6 +125,17 @@ pub const DROPS: [(DropReason, &str, &str); 16] = [
         DropReason::HostOverrun,
         "host_overrun",
         "the host's interface had the frame for us, but its ring to us was full",
+    ),
+    (DropReason::LookupDrop, "lookup_drop", "the switch's lookup program dropped the frame"),
+    (
+        DropReason::LookupBudget,
+        "lookup_budget",
+        "the switch's lookup program was stopped after as many instructions as it may execute for a frame",
+    ),
+    (
+        DropReason::LookupFault,
+        "lookup_fault",
+        "the switch's lookup program did what it must not, such as a load from outside of what it was given",
     ),
 ];
 

@@ -109,7 +109,8 @@ pub struct RunArgs {
     /// Port to add to those of the file.
     #[arg(long = "port", value_name = "NAME=KIND:WHERE[,KEY=VALUE]")]
     pub ports: Vec<String>,
-    /// Switch to add to those of the file, with ageing=SECONDS or table-size=N behind commas.
+    /// Switch to add to those of the file, with ageing=SECONDS, table-size=N or
+    /// lookup=NAME behind commas.
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]")]
     pub switches: Vec<String>,
     #[command(flatten)]

@@ -76,7 +76,11 @@ fn ports_table(answer: &Ports) -> String {
         let Some(state) = &port.state else { continue };
         let joined = match (&state.wire, &state.switch) {
             (Some(wire), _) => format!("wire {wire}"),
-            (None, Some(switch)) => format!("switch {switch}"),
+            // What a lookup program calls a port is its number.
+            (None, Some(switch)) => match &state.lookup {
+                Some(lookup) => format!("switch {switch} ({lookup}), number {}", port.number),
+                None => format!("switch {switch}"),
+            },
             (None, None) => String::new(),
         };
         let queues = match state.queues_wanted {

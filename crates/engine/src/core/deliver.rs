@@ -8,7 +8,7 @@ use super::boundary::Boundary;
 use super::topology::{Topology, View};
 use crate::frame::{Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, MAX_QUEUES};
-use crate::switch::Verdicts;
+use crate::switch::{Members, Verdicts};
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
@@ -70,7 +70,9 @@ impl Delivery {
             }
             View::Switch { switch, ports } => {
                 let macs = |id| topology.get(id).map(|member| &member.port.macs);
-                switch.classify(batch, source, now, macs, verdicts);
+                let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
+                let members = Members { ports, is_up };
+                switch.classify(batch, source, now, &members, macs, verdicts);
                 ports
             }
         };

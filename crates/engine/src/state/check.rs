@@ -84,15 +84,25 @@ fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
 
 fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
     for (i, switch) in spec.switches.iter().enumerate() {
-        let mut bad = |why: String| {
+        let mut bad = |key: &str, why: String| {
             let label = format!("switch {}", switch.name);
-            found.push(Finding { part: Part::Switch(i), label, key: "name".to_owned(), why });
+            found.push(Finding { part: Part::Switch(i), label, key: key.to_owned(), why });
         };
         if let Some(why) = name_complaint(&switch.name) {
-            bad(why);
+            bad("name", why);
         }
         if spec.switches.iter().take(i).any(|other| other.name == switch.name) {
-            bad("another switch has this name".to_owned());
+            bad("name", "another switch has this name".to_owned());
+        }
+        for (key, given) in [("ageing", switch.ageing.is_some()), ("table-size", switch.table_size.is_some())]
+        {
+            if given && !switch.learns() {
+                bad(
+                    key,
+                    "does not apply to a switch that learns no addresses; allowed: with lookup=learning"
+                        .to_owned(),
+                );
+            }
         }
     }
 }
@@ -155,6 +165,14 @@ fn check_joint<'s>(
             bad("wire", format!("wire {wire} joins {} already; a wire has two ends", ends.join(" and ")));
         }
         ends.push(&port.name);
+    }
+    let on = port.switch.as_deref().unwrap_or(DEFAULT_SWITCH);
+    let learns = spec.switches.iter().find(|switch| switch.name == on).is_none_or(|switch| switch.learns());
+    if port.mac_limit.is_some() && port.wire.is_none() && !learns {
+        bad(
+            "mac-limit",
+            format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning"),
+        );
     }
     if let Some(name) = &port.switch {
         let declared = || spec.switches.iter().map(|switch| switch.name.as_str());

@@ -1,13 +1,15 @@
-//! The fabric that moves packets: I/O cores and learning switches.
+//! The fabric that moves packets: I/O cores and switches.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fabric::{Address, Fabric, Graph, Joined, Joint};
 use super::spec::SwitchSpec;
+use super::values::LookupName;
 use crate::core::{Attach, CoreStatus, Cores, Topology};
 use crate::port::{MacCount, Port, PortId, Scheduler};
-use crate::switch::{Switch, SwitchOptions};
+use crate::switch::program::Program;
+use crate::switch::{Lookup, Switch, SwitchOptions};
 
 /// I/O cores with the switches that they run.
 pub struct CoreFabric {
@@ -18,6 +20,8 @@ pub struct CoreFabric {
 /// What is published.
 #[derive(Default)]
 struct Now {
+    /// The last program that was loaded from each file, for a switch to come.
+    programs: BTreeMap<String, Arc<Program>>,
     switches: BTreeMap<String, (SwitchSpec, Arc<Switch>)>,
     ports: Vec<(Arc<Port>, Attach)>,
 }
@@ -39,11 +43,23 @@ impl Now {
     fn switch(&self, spec: &SwitchSpec) -> Arc<Switch> {
         let options = options(spec);
         match self.switches.get(&spec.name) {
-            Some((old, switch)) if old.table_size == spec.table_size => {
+            Some((old, switch)) if (old.table_size, &old.lookup) == (spec.table_size, &spec.lookup) => {
                 switch.set_ageing(options.ageing);
                 Arc::clone(switch)
             }
-            _ => Arc::new(Switch::new(&spec.name, options)),
+            _ => Arc::new(Switch::with_lookup(&spec.name, options, self.lookup(spec))),
+        }
+    }
+
+    /// The lookup function that `spec` names. Its program is there: `prepare` came before.
+    fn lookup(&self, spec: &SwitchSpec) -> Lookup {
+        match &spec.lookup {
+            None | Some(LookupName::Learning) => Lookup::Learning,
+            Some(LookupName::PortHash) => Lookup::PortHash,
+            Some(LookupName::Program(path)) => self
+                .programs
+                .get(path)
+                .map_or(Lookup::Learning, |program| Lookup::Program(Arc::clone(program))),
         }
     }
 
@@ -86,6 +102,19 @@ impl Fabric for CoreFabric {
         Arc::clone(&self.cores) as Arc<dyn Scheduler>
     }
 
+    /// A file is read when a switch is given it, and not again while the switch has it.
+    fn prepare(&self, switch: &SwitchSpec) -> Result<(), String> {
+        let Some(LookupName::Program(path)) = &switch.lookup else { return Ok(()) };
+        let mut now = self.now();
+        if now.switches.get(&switch.name).is_some_and(|(old, _)| old.lookup == switch.lookup) {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?;
+        let program = Program::assemble(&text).map_err(|e| format!("{path}: {e}"))?;
+        now.programs.insert(path.clone(), Arc::new(program));
+        Ok(())
+    }
+
     fn publish(&self, graph: &Graph) {
         let mut now = self.now();
         let switches: BTreeMap<_, _> =
@@ -96,7 +125,8 @@ impl Fabric for CoreFabric {
             joined.port.macs.set_limit(joined.mac_limit.unwrap_or(0));
         }
         self.cores.publish(&Arc::new(Topology::new(&ports)));
-        let before = std::mem::replace(&mut *now, Now { switches, ports });
+        let programs = std::mem::take(&mut now.programs);
+        let before = std::mem::replace(&mut *now, Now { switches, ports, programs });
         // No core learns by the old topology any more: what it taught about ports that left can go.
         for (port, attach) in &before.ports {
             let stays = |switch: &Arc<Switch>| {

@@ -311,6 +311,19 @@ impl Engine {
         self.change_with(false, edit)
     }
 
+    /// Loads what the switches need.
+    fn prepare(&self, wanted: &Spec) -> Result<(), Error> {
+        let load = |switch: &SwitchSpec| {
+            let prepared = self.fabric.prepare(switch);
+            prepared.map_err(|why| format!("switch {}: key `lookup`: {why}", switch.name)).err()
+        };
+        let complaints: Vec<_> = wanted.switches.iter().filter_map(load).collect();
+        match complaints.is_empty() {
+            true => Ok(()),
+            false => Err(BadSpec(complaints).into()),
+        }
+    }
+
     fn change_with(
         &self,
         dry_run: bool,
@@ -329,6 +342,7 @@ impl Engine {
         }
         let wanted = Spec { daemon: DaemonSpec::default(), ..wanted }.settled();
         let changes = between(&inner.spec, &wanted);
+        self.prepare(&wanted)?;
         if !dry_run && !changes.is_empty() {
             Carrier::new(self, &mut inner, &wanted).run(&changes)?;
             inner.visitors = visitors;

@@ -43,6 +43,15 @@ pub trait Fabric: Send + Sync {
     /// Where attachments hand their ingress queues in.
     fn scheduler(&self) -> Arc<dyn Scheduler>;
 
+    /// Loads what `switch` needs and may lack, before a graph with it is published.
+    ///
+    /// # Errors
+    /// Why it cannot be that switch.
+    fn prepare(&self, switch: &SwitchSpec) -> Result<(), String> {
+        let _ = switch;
+        Ok(())
+    }
+
     /// Makes all cores use `graph`. When this returns, none uses the former one any more, and no switch
     /// remembers addresses of ports that are gone.
     fn publish(&self, graph: &Graph);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Fds, Link, Mac, Mode, Number, Owner, PortMode, Role, Toggle, Words};
+use super::values::{Fds, Link, LookupName, Mac, Mode, Number, Owner, PortMode, Role, Toggle, Words};
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -73,12 +73,20 @@ pub struct SwitchSpec {
     /// Addresses that it can remember.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_size: Option<Number<64, 1_048_576>>,
+    /// How it finds the destination of a frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<LookupName>,
 }
 
 impl SwitchSpec {
+    /// Whether it learns addresses.
+    pub fn learns(&self) -> bool {
+        matches!(self.lookup, None | Some(LookupName::Learning))
+    }
+
     /// A switch without options.
     pub fn new(name: &str) -> SwitchSpec {
-        SwitchSpec { name: name.to_owned(), ageing: None, table_size: None }
+        SwitchSpec { name: name.to_owned(), ageing: None, table_size: None, lookup: None }
     }
 }
 

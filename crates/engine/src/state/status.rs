@@ -8,6 +8,7 @@ use sidecore_abi::counters::DROPS;
 
 use super::engine::{Engine, Live};
 use super::fabric::Address;
+use super::spec::SwitchSpec;
 use crate::core::CoreStatus;
 use crate::observe::Totals;
 pub use crate::port::InterruptCount;
@@ -58,6 +59,9 @@ pub struct PortState {
     /// The wire that it is one end of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<String>,
+    /// The lookup function of its switch, if that does not learn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<String>,
     /// The carrier that the operator wants: `up` or `down`.
     pub link_wanted: String,
     /// The carrier that there is: `up` or `down`.
@@ -224,7 +228,7 @@ impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
         let inner = self.lock();
-        let ports = inner.ports.values().map(view).collect();
+        let ports = inner.ports.values().map(|live| view(live, &inner.spec.switches)).collect();
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&inner.retired)) }
     }
 
@@ -263,7 +267,7 @@ impl Engine {
     }
 }
 
-fn view(live: &Live) -> PortView {
+fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
     let Live { spec, port, attachment, stopped } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let (peer, detail, features, queues) = match status {
@@ -274,12 +278,15 @@ fn view(live: &Live) -> PortView {
         }
         None => ("stopped", stopped.clone().unwrap_or_default(), Vec::new(), 0),
     };
+    let switch = switches.iter().find(|switch| Some(&switch.name) == spec.switch.as_ref());
+    let lookup = switch.filter(|switch| !switch.learns()).and_then(|switch| switch.lookup.as_ref());
     let up = |up: bool| if up { "up" } else { "down" }.to_owned();
     let state = PortState {
         kind: spec.kind.clone(),
         place: spec.place.clone(),
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
+        lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
         link: up(port.link() && spec.link_wanted() && port.carrier()),
         mtu_wanted: spec.mtu.map(|mtu| mtu.get()),

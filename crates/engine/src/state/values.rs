@@ -312,6 +312,45 @@ impl<'de> Deserialize<'de> for PortMode {
     }
 }
 
+/// A switch's lookup function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookupName {
+    /// By addresses seen.
+    Learning,
+    /// By a hash of the flow.
+    PortHash,
+    /// By the program in this file.
+    Program(String),
+}
+
+impl FromStr for LookupName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "learning" => Ok(LookupName::Learning),
+            None if text == "port-hash" => Ok(LookupName::PortHash),
+            Some(("ebpf", path)) if !path.is_empty() => Ok(LookupName::Program(path.to_owned())),
+            _ => Err(format!("{text:?} is not allowed; allowed: learning, port-hash, ebpf:FILE")),
+        }
+    }
+}
+
+impl fmt::Display for LookupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LookupName::Learning => f.write_str("learning"),
+            LookupName::PortHash => f.write_str("port-hash"),
+            LookupName::Program(path) => write!(f, "ebpf:{path}"),
+        }
+    }
+}
+
+impl Serialize for LookupName {
+    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        sink.collect_str(self)
+    }
+}
+
 /// Open descriptors of the daemon, joined by `+`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fds(pub Vec<i32>);
@@ -352,4 +391,4 @@ impl Serialize for Mac {
     }
 }
 
-read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac);
+read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac, LookupName);

@@ -6,17 +6,23 @@
 //! the order of the batch, and frames for everybody are merged in where they belong, so no flow is
 //! reordered.
 //!
+//! Another lookup function can take the place of learning ([`Lookup`]): a hash of the flow, or a program of the
+//! operator's. The rest stays as it is.
+//!
 //! Every group address is flooded: LACP, LLDP, STP and the other reserved addresses of 802.1Q table 8-1
 //! included. The switch takes part in none of these protocols, and labs need them to pass.
 //!
 //! Limits: `table-size` addresses; `mac-limit` addresses per port, beyond which frames from new source
 //! addresses are dropped with a name; entries age after `ageing` seconds.
 
+mod lookup;
+pub mod program;
 mod table;
 mod verdict;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use lookup::{Lookup, Members};
 pub use table::{Entry, Learned, MacTable};
 pub use verdict::{Verdicts, FLOOD};
 
@@ -54,14 +60,22 @@ pub struct Switch {
     pub name: String,
     /// Its MAC table.
     pub table: MacTable,
+    /// How it finds destinations.
+    pub lookup: Lookup,
     ageing: AtomicU32,
 }
 
 impl Switch {
-    /// A switch that knows nobody yet.
+    /// A learning switch that knows nobody yet.
     pub fn new(name: &str, options: SwitchOptions) -> Switch {
+        Switch::with_lookup(name, options, Lookup::Learning)
+    }
+
+    /// A switch with that lookup function.
+    pub fn with_lookup(name: &str, options: SwitchOptions, lookup: Lookup) -> Switch {
         Switch {
             name: name.to_owned(),
+            lookup,
             table: MacTable::new(options.table_size),
             ageing: AtomicU32::new(options.ageing),
         }
@@ -77,10 +91,27 @@ impl Switch {
         self.ageing.store(seconds, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds. `macs` tells the
-    /// counts of the port with a given number, for moves.
+    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, by the switch's lookup
+    /// function. `macs` tells the counts of the port with a given number, for moves.
     #[inline]
     pub fn classify<'a>(
+        &self,
+        batch: &Batch,
+        from: &Port,
+        now: u32,
+        members: &Members<'_, impl Fn(PortId) -> bool>,
+        macs: impl Fn(PortId) -> Option<&'a MacCount>,
+        verdicts: &mut Verdicts,
+    ) {
+        match &self.lookup {
+            Lookup::Learning => self.learned(batch, from, now, macs, verdicts),
+            Lookup::PortHash => lookup::port_hash(batch, from, members, verdicts),
+            Lookup::Program(program) => lookup::ask(program, batch, from, members, verdicts),
+        }
+    }
+
+    #[inline]
+    fn learned<'a>(
         &self,
         batch: &Batch,
         from: &Port,

@@ -99,7 +99,7 @@ fn every_field_is_described_and_no_other() {
     let port =
         PortSpec { wire, slots, buf_size, extra_bufs, pipes, header, moderation, csb, ..port.unwrap() };
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
-    let switch = text::switch("s,ageing=1,table-size=64").unwrap();
+    let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
         cores: Some(vec![]),
@@ -138,6 +138,7 @@ fn every_field_is_described_and_no_other() {
         place: s(),
         switch: Some(s()),
         wire: Some(s()),
+        lookup: Some(s()),
         link_wanted: s(),
         link: s(),
         mtu_wanted: Some(1),
@@ -154,6 +155,7 @@ fn every_field_is_described_and_no_other() {
     let least = PortState {
         switch: None,
         wire: None,
+        lookup: None,
         mtu_wanted: None,
         mac_limit: None,
         fault: None,
