@@ -119,7 +119,7 @@ impl Boundary {
 
     /// Adds the frame that consists of `bytes` and the original's bytes `from..to`, where `from` is not
     /// inside the original's head unless nothing follows.
-    fn push(&mut self, whole: &Whole, bytes: &[u8], from: usize, to: usize) -> bool {
+    fn push(&mut self, whole: &Whole, bytes: &[u8], mut from: usize, to: usize) -> bool {
         let slot = self.batch.len();
         if slot == self.arena.slots() {
             return false;
@@ -127,9 +127,13 @@ impl Boundary {
         let Some((frame, pieces)) = self.batch.next_frame() else { return false };
         let head = bytes.len().min(HEAD);
         frame.head[..head].copy_from_slice(&bytes[..head]);
+        // Short headers do not fill a head, and pieces begin where it ends.
+        let more = (HEAD - head).min(to.saturating_sub(from));
+        whole.read(from, &mut frame.head[head..head + more]);
+        from += more;
         let start = pieces.len();
         let mut fits = true;
-        let mut len = bytes.len();
+        let mut len = bytes.len() + more;
         if bytes.len() > HEAD {
             fits = pieces.push(self.arena.put(slot, bytes, HEAD));
         }
@@ -206,5 +210,75 @@ impl Whole<'_> {
             at += n;
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Gso;
+    use proptest::prelude::*;
+
+    /// TCP over IPv4 with `options` bytes of options, to be cut into segments of `size`.
+    fn frame(options: usize, payload: usize, size: u16) -> (Vec<u8>, Offload) {
+        let header = 54 + options;
+        let mut bytes = vec![0; header];
+        bytes[12] = 8;
+        bytes[14] = 0x45;
+        let total = u16::try_from(40 + options + payload).unwrap();
+        bytes[16..18].copy_from_slice(&total.to_be_bytes());
+        (bytes[22], bytes[23]) = (64, 6);
+        bytes[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[46] = u8::try_from((20 + options) / 4 << 4).unwrap();
+        bytes.extend((0..payload).map(|n| u8::try_from(n % 251).unwrap()));
+        let offload = Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso: Gso::Tcp4,
+            ecn: false,
+            gso_size: size,
+            hdr_len: u16::try_from(header).unwrap(),
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        (bytes, offload)
+    }
+
+    proptest! {
+        /// Headers shorter and longer than a frame's private head; every byte of the payload, once, in order.
+        #[test]
+        fn segments_carry_the_payload(options in 0usize..=10, payload in 1usize..6_000, size in 8u16..1500) {
+            let (bytes, offload) = frame(options * 4, payload, size);
+            let header = 54 + options * 4;
+            let mut memory = Arena::new(1, bytes.len().max(HEAD) + HEAD);
+            let mut original = Batch::new();
+            let mut body = Vec::new();
+            let (first, _) = original.next_frame().unwrap();
+            let head = bytes.len().min(HEAD);
+            first.head[..head].copy_from_slice(&bytes[..head]);
+            (first.len, first.offload) = (u32::try_from(bytes.len()).unwrap(), offload);
+            if bytes.len() > HEAD {
+                body.push(memory.put(0, &bytes, HEAD));
+            }
+            original.commit();
+            let mut boundary = Boundary::new();
+            let mut carried = Vec::new();
+            let mut sums = true;
+            boundary.convert(&original.frames()[0], &body, Offloads::NONE, |batch, picks| {
+                for &pick in picks {
+                    let frame = &batch.frames()[usize::from(pick)];
+                    let whole = Whole { frame, body: batch.body(frame) };
+                    let mut segment = vec![0; frame.len as usize];
+                    whole.read(0, &mut segment);
+                    let pieces: usize = whole.body.iter().map(Piece::len).sum();
+                    assert_eq!(frame.head_len() + pieces, segment.len());
+                    let mut sum = Sum::pseudo(&segment[26..30], &segment[30..34], 6, segment.len() - 34);
+                    sum.add(&segment[34..]);
+                    sums &= sum.checksum() == 0;
+                    carried.extend_from_slice(&segment[header..]);
+                }
+            }).unwrap();
+            prop_assert!(sums, "a wrong checksum");
+            prop_assert_eq!(&carried[..], &bytes[header..]);
+        }
     }
 }
