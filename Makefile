@@ -32,7 +32,7 @@ lint:            ## formatting, lints and the rules of the house
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-demo: setup      ## two unmodified VMs and the host exchange traffic
+demo: setup      ## four unmodified VMs and the host exchange traffic
 	@cargo build --release -p sidecore -p sidecore-lab
 	@cargo run -q --release -p sidecore-lab -- demo
 

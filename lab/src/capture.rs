@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A capture that runs; begun by [`Daemon::capture`](crate::Daemon::capture).
 pub struct Capture {
@@ -34,6 +34,24 @@ impl Capture {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(capture)
+    }
+
+    /// Waits until the file has this many bytes: frames are written a moment after they passed.
+    ///
+    /// # Errors
+    /// It does not grow to that.
+    pub fn wait_bytes(&self, bytes: u64) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let length = self.file.metadata().map_or(0, |m| m.len());
+            if length >= bytes {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(Error::new(format!("the capture has {length} of {bytes} bytes after {LIMIT:?}")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends it as ctrl-c does; returns the file.

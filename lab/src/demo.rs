@@ -1,14 +1,14 @@
-//! `sidecore-lab demo`: two VMs and the host exchange traffic, and a table says how it went.
+//! `sidecore-lab demo`: four VMs and the host exchange traffic, and a table says how it went.
 //!
 //! A person who sees the project for the first time runs this, so it does what that person would do by hand: starts
-//! the daemon as the README says, boots two unmodified guests, gives everybody an address, pings, runs iperf3 and
-//! looks at `sidecore show`. The host's part is a TAP interface in a network namespace of its own: the addresses
+//! the daemon as the README says, boots four unmodified guests, two with virtio and two with Intel cards, gives
+//! everybody an address, pings, runs iperf3 and looks at `sidecore show`. The host's part is a TAP interface in a network namespace of its own: the addresses
 //! and routes of this machine are not touched. All processes end and the namespace goes before the last line is
 //! printed, whatever happened.
 
 use crate::error::{Error, Result};
 use crate::traffic::{iperf3, received_gbits, Ping};
-use crate::{Accel, Daemon, Guest, Lab, Netns, Nic, Output, Role, RunDir};
+use crate::{Accel, Daemon, Guest, Lab, Netns, Nic, Role, RunDir};
 use std::io::Write;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -18,8 +18,16 @@ const SECONDS: u32 = 2;
 /// The host's interface and everybody's addresses; they exist in the namespace and in the guests only.
 const TAP: &str = "sc0";
 const HOST: &str = "10.77.0.1";
-const A: &str = "10.77.0.2";
-const B: &str = "10.77.0.3";
+/// The guests: name, card, address.
+const GUESTS: [(&str, &str, &str); 4] = [
+    ("a", "vhost-user", "10.77.0.2"),
+    ("b", "vhost-user", "10.77.0.3"),
+    ("c", "e1000e", "10.77.0.4"),
+    ("d", "e1000", "10.77.0.5"),
+];
+/// Who sends to whom.
+const PAIRS: [(&str, &str); 6] =
+    [("a", "b"), ("host", "a"), ("host", "c"), ("a", "c"), ("c", "a"), ("c", "d")];
 
 /// Runs the demo; returns when all of it worked and nothing is left of it.
 ///
@@ -34,7 +42,7 @@ pub fn demo() -> Result<()> {
         )));
     }
     let begin = Instant::now();
-    println!("Two unmodified Linux VMs and this host, joined by one sidecore switch.\n");
+    println!("Four unmodified Linux VMs and this host, joined by one sidecore switch.\n");
     let lab = step("lab", "looking for QEMU, a kernel and the guests' programs", Lab::open)?;
     let accel = step("lab", "looking how guests run here", Accel::decide)?;
     let (major, minor) = lab.qemu_version();
@@ -48,22 +56,25 @@ pub fn demo() -> Result<()> {
     let host = step("host", "making a network namespace", || Netns::new("demo"))?;
     let dir = RunDir::new("demo")?;
     let socket = |name: &str| dir.join(&format!("{name}.sock"));
-    let ports = [
-        format!("a=vhost-user:{}", socket("a")),
-        format!("b=vhost-user:{}", socket("b")),
-        format!("host=tap:{TAP}"),
-    ];
+    let ports: Vec<String> = GUESTS
+        .iter()
+        .map(|(name, card, _)| format!("{name}={card}:{}", socket(name)))
+        .chain([format!("host=tap:{TAP}")])
+        .collect();
     let arguments: Vec<&str> = ports.iter().flat_map(|port| ["--port", port.as_str()]).collect();
     let daemon = step("daemon", "starting", || Daemon::start_in(&host, &arguments))?;
     say("daemon", &format!("sidecore run {}", arguments.join(" ")));
-    let nic = |name: &str| Nic::vhost_user(socket(name), Role::QemuClient { reconnect_ms: 200 }, 1);
-    let [a, b] = boot(["a", "b"].map(|name| Guest::named(name).nic(nic(name))))?;
-    let mut site = Site { host, daemon, a, b };
+    say("", "a and b have virtio cards, c an Intel 82574L and d an 82540EM, with Linux's own drivers");
+    let nic = |name: &str, card: &str| match card {
+        "vhost-user" => Nic::vhost_user(socket(name), Role::QemuClient { reconnect_ms: 200 }, 1),
+        _ => Nic::vfio_user(socket(name)),
+    };
+    let guests = boot(GUESTS.map(|(name, card, _)| Guest::named(name).nic(nic(name, card))))?;
+    let mut site = Site { host, daemon, guests };
     let done = site.traffic().and_then(|rows| site.report(&rows));
     done.map_err(|e| Error::new(format!("{e}\n{}", site.keep_logs())))?;
-    let Site { host, daemon, a, b } = site;
-    a.kill();
-    b.kill();
+    let Site { host, daemon, guests } = site;
+    guests.into_iter().for_each(Guest::kill);
     step("end", "ending the daemon", || daemon.terminate())?;
     drop((host, dir));
     println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
@@ -80,30 +91,30 @@ fn step<T>(who: &str, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
     work().map_err(|e| Error::new(format!("this step failed: {who}, {what}\n{e}")))
 }
 
-/// Boots both guests at once; a dot is printed for every second.
-fn boot(specs: [crate::Spec; 2]) -> Result<[Guest; 2]> {
+/// Boots all guests at once; a dot is printed for every second.
+fn boot<const N: usize>(specs: [crate::Spec; N]) -> Result<Vec<Guest>> {
     let begin = Instant::now();
-    print!("  {:8} booting both ", "a, b");
+    print!("  {:8} booting all ", "guests");
     let (sender, booted) = channel();
     for (index, spec) in specs.into_iter().enumerate() {
         let sender = sender.clone();
         std::thread::spawn(move || drop(sender.send((index, spec.boot()))));
     }
     drop(sender);
-    let mut guests = [None, None];
-    loop {
+    let mut guests = Vec::new();
+    while guests.len() < N {
         let _ = std::io::stdout().flush();
         match booted.recv_timeout(Duration::from_secs(1)) {
-            Ok((index, guest)) => guests[index] = Some(step("guests", "booting", || guest)?),
+            Ok((index, guest)) => guests.push((index, step("guests", "booting", || guest)?)),
             Err(RecvTimeoutError::Timeout) => print!("."),
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::new("this step failed: guests, booting: a thread ended without a guest"))
+            }
         }
     }
     println!(" {:.0} s", begin.elapsed().as_secs_f64());
-    match guests {
-        [Some(a), Some(b)] => Ok([a, b]),
-        _ => Err(Error::new("this step failed: guests, booting: a thread ended without a guest")),
-    }
+    guests.sort_by_key(|(index, _)| *index);
+    Ok(guests.into_iter().map(|(_, guest)| guest).collect())
 }
 
 /// What the demo measured between two of the three.
@@ -116,8 +127,8 @@ struct Row {
 struct Site {
     host: Netns,
     daemon: Daemon,
-    a: Guest,
-    b: Guest,
+    /// As in `GUESTS`.
+    guests: Vec<Guest>,
 }
 
 impl Site {
@@ -125,42 +136,42 @@ impl Site {
         step("host", "giving the TAP interface an address", || {
             self.host.address(TAP, &format!("{HOST}/24"))
         })?;
-        for (name, guest, address) in [("a", &mut self.a, A), ("b", &mut self.b, B)] {
+        for ((name, _, address), guest) in GUESTS.iter().zip(&mut self.guests) {
             step(name, "giving eth0 an address", || guest.address(&format!("{address}/24")))?;
         }
         let mut rows = Vec::new();
-        for (from, to, address) in [("a", "b", B), ("host", "a", A), ("host", "b", B)] {
+        for (from, to) in PAIRS {
             let pair = format!("{from} → {to}");
             say(from, &format!("pings {to}, then sends to it with iperf3 for {SECONDS} s"));
-            let ping = step(&pair, "ping", || {
-                let text = self.run(from, &format!("ping -c 5 -i 0.2 -W 10 {address}"))?.text;
-                Ping::parse(&text).filter(|ping| ping.received == 5).ok_or_else(|| Error::new(text))
-            })?;
-            let gbits = step(&pair, "iperf3", || self.iperf3(from, to, address))?;
+            let (ping, gbits) = step(&pair, "ping and iperf3", || self.measure(from, to))?;
             rows.push(Row { pair, ping, gbits });
         }
         Ok(rows)
     }
 
-    /// Runs a command where `who` is.
-    fn run(&mut self, who: &str, command: &str) -> Result<Output> {
-        match who {
-            "a" => self.a.run(command),
-            "b" => self.b.run(command),
-            _ => self.host.run(command),
-        }
-    }
-
-    /// TCP to a guest, in Gbit/s as the receiver counts.
-    fn iperf3(&mut self, from: &str, to: &str, address: &str) -> Result<f64> {
-        let options = format!("--time {SECONDS}");
-        let (server, client) =
-            if to == "a" { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
-        let report = iperf3(server, address, &options, |command| match from {
-            "host" => self.host.run(command),
-            _ => client.run(command),
-        })?;
-        Ok(received_gbits(&report))
+    /// Ping, and TCP in Gbit/s as the receiver counts.
+    fn measure(&mut self, from: &str, to: &str) -> Result<(Ping, f64)> {
+        let index = |who: &str| GUESTS.iter().position(|(name, ..)| *name == who);
+        let receiver = index(to).ok_or_else(|| Error::new(format!("no guest {to}")))?;
+        let address = GUESTS[receiver].2;
+        let Site { host, guests, .. } = self;
+        // The receiver on one side, everybody else on the other.
+        let (before, rest) = guests.split_at_mut(receiver);
+        let Some((receiver, after)) = rest.split_first_mut() else {
+            return Err(Error::new(format!("no guest {to}")));
+        };
+        let mut others: Vec<&mut Guest> = before.iter_mut().chain(after).collect();
+        let sender = others.iter_mut().position(|guest| guest.name() == from);
+        let mut run = |command: &str| match sender {
+            Some(sender) => others[sender].run(command),
+            None => host.run(command),
+        };
+        // The first one waits until the cards' links are up.
+        run(&format!("ping -c 1 -W 10 {address}"))?;
+        let text = run(&format!("ping -c 5 -i 0.2 -W 10 {address}"))?.text;
+        let ping = Ping::parse(&text).filter(|ping| ping.received == 5).ok_or_else(|| Error::new(text))?;
+        let report = iperf3(receiver, address, &format!("--time {SECONDS}"), run)?;
+        Ok((ping, received_gbits(&report)))
     }
 
     fn report(&mut self, rows: &[Row]) -> Result<()> {
@@ -170,7 +181,7 @@ impl Site {
             println!("  {pair:12} {min_ms:>9.2} ms {avg_ms:>9.2} ms {gbits:>9.2} Gbit/s");
         }
         let balance = step("daemon", "counting frames", || self.daemon.balance())?;
-        for topic in ["ports", "drops"] {
+        for topic in ["ports", "queues", "drops"] {
             let text = step("daemon", "show", || self.daemon.command(&["show", topic]))?;
             println!("\n$ sidecore show {topic}\n{}", text.trim_end());
         }
@@ -180,7 +191,8 @@ impl Site {
 
     /// Where the logs are that are kept after a failure.
     fn keep_logs(&mut self) -> String {
-        let logs = [self.a.keep_logs(), self.b.keep_logs(), self.daemon.keep_logs()];
+        let guests = self.guests.iter_mut().map(Guest::keep_logs);
+        let logs: Vec<String> = guests.chain([self.daemon.keep_logs()]).collect();
         format!("logs: {}", logs.join("\n      "))
     }
 }

@@ -21,9 +21,9 @@ use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 
 /// The release whose kernel and tools the guests run; also on a host with a newer one, so that results compare.
-const GUEST_SUITE: &str = "bookworm";
+pub(crate) const GUEST_SUITE: &str = "bookworm";
 /// Where a new enough QEMU is.
-const VMM_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+pub(crate) const VMM_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const VMM_PACKAGES: [&str; 3] = ["qemu-system-x86", "seabios", "ipxe-qemu"];
 /// What of them is kept; the rest is documentation, and programs that nobody should run from here.
 const VMM_KEEP: [&str; 5] = [
@@ -163,7 +163,7 @@ fn fetch(dir: &Path) -> Result<Lab> {
 
 /// The folder `dir/name`, made by `make(work folder, target)` unless it is there and was made by this `recipe`.
 /// The target gets its name only when it is complete.
-fn part(
+pub(crate) fn part(
     dir: &Path,
     name: &str,
     recipe: &str,

@@ -395,6 +395,17 @@ impl Guest {
         self.dir.keep(false);
     }
 
+    /// Restarts the guest from inside, with the same VMM and devices, and waits until it takes commands again.
+    /// Background jobs are gone.
+    ///
+    /// # Errors
+    /// It does not come up again.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.qmp(json!({"execute": "set-action", "arguments": {"reboot": "reset"}}))?;
+        let ready = self.agent.send("reboot -f\n").and_then(|()| self.agent.wait_ready(BOOT_LIMIT));
+        self.explain("rebooting", ready)
+    }
+
     /// Powers the guest off from inside and waits until QEMU has ended.
     ///
     /// # Errors

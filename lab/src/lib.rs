@@ -22,7 +22,9 @@
 //! * [`guest`] starts a VM, runs commands in it, speaks QMP with its VMM, migrates and kills it.
 //! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two guests.
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
-//! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`.
+//! * [`kbuild`] makes kernel modules of ours for guests.
+//! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
+//!   [`bench`] compares cards in guests.
 //!
 //! Two rules hold everywhere. Whatever the crate starts dies with the process that started it, however that one
 //! dies. And nothing is skipped silently: what cannot run is an error that says why.
@@ -31,6 +33,7 @@ pub mod accel;
 mod agent;
 mod apt;
 mod balance;
+pub mod bench;
 pub mod capture;
 mod cpio;
 pub mod daemon;
@@ -39,6 +42,7 @@ mod error;
 pub mod fetch;
 pub mod guest;
 mod image;
+pub mod kbuild;
 mod modules;
 pub mod netns;
 pub mod nic;

@@ -65,6 +65,14 @@ impl Vmm {
     }
 }
 
+impl Vmm {
+    /// The loader and the libraries of the release that it was built for, if they are not the system's.
+    pub(crate) fn loader(&self) -> Option<(&Path, String)> {
+        let libraries = Path::new(self.modules.as_ref()?).parent()?;
+        Some((Path::new(&self.program), libraries.display().to_string()))
+    }
+}
+
 /// "QEMU emulator version 11.1.3 (Debian …)" → (11, 1).
 fn version_of(command: &mut Command) -> Result<(u32, u32)> {
     let text = output(command.arg("--version"))?;

@@ -1,0 +1,124 @@
+//! Builds kernel modules of ours for the guests' kernel, and for a newer one.
+//!
+//! The kernel's headers come from Debian's archive like everything else (`fetch.rs`) and are unpacked into the lab's
+//! folder. Debian's top Makefile names its other half by an absolute path, which is put right. The newer headers'
+//! helper programs want a newer C library than Debian 12 has: they are started through the loader that came with the
+//! lab's own QEMU, which is of the same release.
+
+use crate::apt::{system_mirror, Apt};
+use crate::error::{Context, Error, Result};
+use crate::fetch::{part, Lab, GUEST_SUITE, VMM_SUITES};
+use crate::process::output;
+use crate::rundir::RunDir;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// For which kernel to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The one that guests run.
+    Guest,
+    /// The newest that Debian has for its current release.
+    Newest,
+}
+
+/// Builds the module in `source`, a folder with a Kbuild file, in a folder of its own; returns the module `name`.
+///
+/// # Errors
+/// The headers cannot be fetched, or the compiler refuses; the error has what it said.
+pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
+    let headers = headers(Lab::open()?, kernel)?;
+    let dir = RunDir::new("kbuild")?;
+    for entry in std::fs::read_dir(source).context(|| format!("reading {}", source.display()))?.flatten() {
+        let to = dir.path().join(entry.file_name());
+        std::fs::copy(entry.path(), &to).context(|| format!("copying {}", entry.path().display()))?;
+    }
+    let mut make = Command::new("make");
+    make.arg("-C").arg(&headers).arg(format!("M={}", dir.path().display())).arg("modules");
+    if kernel == Kernel::Newest {
+        // What this compiler is too old for, whatever the kernel's own was.
+        make.args(["CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
+    }
+    output(&mut make)?;
+    let module = dir.path().join(format!("{name}.ko"));
+    std::fs::read(&module).context(|| format!("reading {}", module.display()))
+}
+
+/// The folder in which modules are built.
+fn headers(lab: &Lab, kernel: Kernel) -> Result<PathBuf> {
+    let (name, suite) = match kernel {
+        Kernel::Guest => ("headers", GUEST_SUITE),
+        Kernel::Newest => ("headers-newest", VMM_SUITES[1]),
+    };
+    let version = if kernel == Kernel::Guest { lab.kernel_version.as_str() } else { "the newest" };
+    let folder = part(&lab.dir, name, &format!("{suite} {version}"), |work, target| {
+        fetch(lab, kernel, suite, work, target)
+    })?;
+    let version =
+        std::fs::read_to_string(folder.join("version")).context(|| "reading the version".to_owned())?;
+    Ok(folder.join("usr/src").join(version))
+}
+
+fn fetch(lab: &Lab, kernel: Kernel, suite: &str, work: &Path, target: &Path) -> Result<()> {
+    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[suite])?;
+    let package = match kernel {
+        Kernel::Guest => format!("linux-headers-{}", lab.kernel_version),
+        Kernel::Newest => apt.depends("linux-headers-amd64", "linux-headers-")?,
+    };
+    let common = apt.depends(&package, "linux-headers-")?;
+    let tools = apt.depends(&package, "linux-kbuild-")?;
+    apt.unpack_only(&[&package, &common, &tools], target)?;
+    std::fs::write(target.join("version"), &package).context(|| "writing the version".to_owned())?;
+    // This folder gets its name when it is complete.
+    let home = lab.dir.join(if kernel == Kernel::Guest { "headers" } else { "headers-newest" });
+    let makefile = target.join("usr/src").join(&package).join("Makefile");
+    let text = std::fs::read_to_string(&makefile).context(|| format!("reading {}", makefile.display()))?;
+    let text = text.replace("/usr/src/", &format!("{}/usr/src/", home.display()));
+    std::fs::write(&makefile, text).context(|| format!("writing {}", makefile.display()))?;
+    match lab.vmm.loader() {
+        Some((loader, libraries)) if kernel == Kernel::Newest => {
+            wrap(&target.join("usr/lib").join(&tools), loader, &libraries)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has every program below `folder` started by `loader`.
+fn wrap(folder: &Path, loader: &Path, libraries: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let entries = std::fs::read_dir(folder).context(|| format!("reading {}", folder.display()))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            wrap(&path, loader, libraries)?;
+            continue;
+        }
+        let bytes = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
+        // A program, and no object file (ELF: e_type).
+        if !bytes.starts_with(b"\x7fELF") || !matches!(bytes.get(16), Some(2 | 3)) {
+            continue;
+        }
+        let real = path.with_extension("real");
+        let script =
+            format!("#!/bin/sh\nexec {} --library-path {libraries} \"$0.real\" \"$@\"\n", loader.display());
+        std::fs::rename(&path, &real)
+            .and_then(|()| std::fs::write(&path, script))
+            .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)))
+            .context(|| format!("wrapping {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Where the drivers for guests are.
+///
+/// # Errors
+/// The workspace is gone.
+pub fn drivers() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).join("guest/linux");
+    match root.is_dir() {
+        true => Ok(root),
+        false => Err(Error::new(format!("{} is gone", root.display()))),
+    }
+}
