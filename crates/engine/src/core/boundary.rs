@@ -229,7 +229,7 @@ mod tests {
         bytes[16..18].copy_from_slice(&total.to_be_bytes());
         (bytes[22], bytes[23]) = (64, 6);
         bytes[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        bytes[46] = u8::try_from((20 + options) / 4 << 4).unwrap();
+        bytes[46] = u8::try_from((20 + options) * 4).unwrap();
         bytes.extend((0..payload).map(|n| u8::try_from(n % 251).unwrap()));
         let offload = Offload {
             flags: Offload::NEEDS_CSUM,
