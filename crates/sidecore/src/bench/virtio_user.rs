@@ -16,7 +16,7 @@ use sidecore_driver::{Config, Frontend, NetDriver, Want};
 
 use super::echo::{Account, Amount, Echo};
 use super::ours::{Switch, START};
-use super::peers::{Scratch, Testpmd, VirtioUser};
+use super::peers::{self, Scratch, Testpmd, VirtioUser};
 use crate::table::Table;
 
 /// Entries of all rings. Half of it is the most that is on the way at once.
@@ -127,6 +127,11 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         sidecore_driver::load::pin(args.load_core).map_err(|e| text(&e))?;
         // The ticks are meant (prctl(2), timer slack).
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // Awake at once, though testpmd polls on the same processor: the load sleeps most of the time.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        if let Err(e) = peers::prioritize(thread) {
+            eprintln!("the load has no real-time priority, so rates are lower: {e}");
+        }
         let frontend = Frontend::connect(&load, START).map_err(|e| text(&e))?;
         let driver = NetDriver::start(frontend, config).map_err(|e| text(&e))?;
         let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size, u64::from(ENTRIES) / 2);
