@@ -178,6 +178,138 @@ struct nmreq_port_info_get {
 	uint16_t pad[3];
 };
 
+/* VALE: join a port to a switch, part it, list ports, make a port that stays, poll. */
+struct nmreq_vale_attach {
+	struct nmreq_register reg;
+	uint32_t port_index;
+	uint32_t pad1;
+};
+
+struct nmreq_vale_detach {
+	uint32_t port_index;
+	uint32_t pad1;
+};
+
+struct nmreq_vale_list {
+	uint16_t nr_bridge_idx;
+	uint16_t pad1;
+	uint32_t nr_port_idx;
+};
+
+struct nmreq_vale_newif {
+	uint32_t nr_tx_slots;
+	uint32_t nr_rx_slots;
+	uint16_t nr_tx_rings;
+	uint16_t nr_rx_rings;
+	uint16_t nr_mem_id;
+	uint16_t pad1;
+};
+
+struct nmreq_vale_polling {
+	uint32_t nr_mode;
+	uint32_t nr_first_cpu_id;
+	uint32_t nr_num_polling_cpus;
+	uint32_t pad1;
+};
+
+#define NETMAP_POLLING_MODE_SINGLE_CPU 1
+#define NETMAP_POLLING_MODE_MULTI_CPU 2
+
+struct nmreq_pools_info {
+	uint64_t nr_memsize;
+	uint16_t nr_mem_id;
+	uint16_t pad1[3];
+	uint64_t nr_if_pool_offset;
+	uint32_t nr_if_pool_objtotal;
+	uint32_t nr_if_pool_objsize;
+	uint64_t nr_ring_pool_offset;
+	uint32_t nr_ring_pool_objtotal;
+	uint32_t nr_ring_pool_objsize;
+	uint64_t nr_buf_pool_offset;
+	uint32_t nr_buf_pool_objtotal;
+	uint32_t nr_buf_pool_objsize;
+};
+
+struct nmreq_sync_kloop_start {
+	uint32_t sleep_us;
+	uint32_t pad1;
+};
+
+struct nmreq_opt_extmem {
+	struct nmreq_option nro_opt;
+	uint64_t nro_usrptr;
+	struct nmreq_pools_info nro_info;
+};
+
+struct nmreq_opt_csb {
+	struct nmreq_option nro_opt;
+	uint64_t csb_atok;
+	uint64_t csb_ktoa;
+};
+
+struct nmreq_opt_sync_kloop_eventfds {
+	struct nmreq_option nro_opt;
+	struct {
+		int32_t ioeventfd;
+		int32_t irqfd;
+	} eventfds[];
+};
+
+struct nmreq_opt_sync_kloop_mode {
+	struct nmreq_option nro_opt;
+	uint32_t mode;
+};
+
+#define NM_OPT_SYNC_KLOOP_DIRECT_TX 1
+#define NM_OPT_SYNC_KLOOP_DIRECT_RX 2
+
+struct nmreq_opt_offsets {
+	struct nmreq_option nro_opt;
+	uint64_t nro_max_offset;
+	uint64_t nro_initial_offset;
+	uint32_t nro_offset_bits;
+	uint32_t nro_tx_align;
+	uint64_t nro_min_gap;
+};
+
+/* Words of a CSB: application to kernel, and back. */
+struct nm_csb_atok {
+	uint32_t head;
+	uint32_t cur;
+	uint32_t appl_need_kick;
+	uint32_t sync_flags;
+	uint32_t pad[12];
+};
+
+struct nm_csb_ktoa {
+	uint32_t hwcur;
+	uint32_t hwtail;
+	uint32_t kern_need_kick;
+	uint32_t pad[13];
+};
+
+#define nm_stst_barrier() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define nm_ldld_barrier() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+
+/* The dependent index first: who reads head has cur, too. */
+static inline __attribute__((unused)) void
+nm_sync_kloop_appl_write(struct nm_csb_atok *atok, uint32_t cur, uint32_t head)
+{
+	nm_stst_barrier();
+	*(volatile uint32_t *)&atok->cur = cur;
+	nm_stst_barrier();
+	*(volatile uint32_t *)&atok->head = head;
+}
+
+static inline __attribute__((unused)) void
+nm_sync_kloop_appl_read(struct nm_csb_ktoa *ktoa, uint32_t *hwtail, uint32_t *hwcur)
+{
+	*hwtail = *(volatile uint32_t *)&ktoa->hwtail;
+	nm_ldld_barrier();
+	*hwcur = *(volatile uint32_t *)&ktoa->hwcur;
+	nm_ldld_barrier();
+}
+
 struct nmreq_port_hdr {
 	uint32_t nr_hdr_len;
 	uint32_t pad1;
@@ -208,12 +340,32 @@ struct nmreq {
 #define NETMAP_NO_TX_POLL 0x1000
 #define NETMAP_DO_RX_POLL 0x8000
 #define NR_REG_MASK 0xf
+#define NETMAP_BDG_ATTACH 1
+#define NETMAP_BDG_DETACH 2
+#define NETMAP_BDG_REGOPS 3
+#define NETMAP_BDG_LIST 4
+#define NETMAP_BDG_VNET_HDR 5
+#define NETMAP_BDG_NEWIF 6
+#define NETMAP_BDG_DELIF 7
+#define NETMAP_PT_HOST_CREATE 8
+#define NETMAP_PT_HOST_DELETE 9
+#define NETMAP_BDG_POLLING_ON 10
+#define NETMAP_BDG_POLLING_OFF 11
+#define NETMAP_VNET_HDR_GET 12
+#define NETMAP_BDG_HOST 1
+
+#define NM_IFRDATA_LEN 256
+struct nm_ifreq {
+	char nifr_name[IFNAMSIZ];
+	char data[NM_IFRDATA_LEN];
+};
 
 #define NIOCTXSYNC _IO('i', 148)
 #define NIOCRXSYNC _IO('i', 149)
 #define NIOCCTRL _IOWR('i', 151, struct nmreq_header)
 #define NIOCGINFO _IOWR('i', 145, struct nmreq)
 #define NIOCREGIF _IOWR('i', 146, struct nmreq)
+#define NIOCCONFIG _IOWR('i', 150, struct nm_ifreq)
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* The calls of netmap's older library: nm_open and its like. */
-#define NETMAP_WITH_LIBS
 #include "nm.h"
-#include "name.h"
 
-#include <errno.h>
-#include <net/netmap_user.h>
-#include <stdlib.h>
+#include <libnetmap.h>
 
 /* Members that are const for programs. */
 #define SET(member, value) memcpy((void *)(uintptr_t)&(member), &(value), sizeof(value))
@@ -14,25 +10,43 @@
 struct nm_desc *
 nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg)
 {
-	char name[NETMAP_REQ_IFNAMSIZ];
-	struct nmreq_register reg;
+	struct nmreq_header hdr;
+	struct nmreq_register reg = { 0 };
+	struct netmap_if *nifp;
 	struct netmap_ring *some;
 	struct nm_desc *d;
 	struct nm_file *f;
-	const char *why = nm_parse_name(ifname, name, &reg);
+	const char *rest = ifname;
 	void *start, *end;
 
-	(void)arg; /* memory is mapped once for each port anyway */
-	if (why != NULL) {
-		D("%s: %s", ifname, why);
+	(void)arg; /* memory is mapped once for each region anyway */
+	nmreq_header_init(&hdr, NETMAP_REQ_REGISTER, &reg);
+	if (flags & NM_OPEN_IFNAME) {
+		if (req == NULL) {
+			errno = EINVAL;
+			return NULL;
+		}
+		memcpy(hdr.nr_name, req->nr_name, sizeof(req->nr_name) - 1);
+		reg.nr_mode = NR_REG_ALL_NIC;
+	} else if (nmreq_header_decode(&rest, &hdr, nmctx_get()) < 0 ||
+	    nmreq_register_decode(&rest, &reg, nmctx_get()) < 0) {
+		return NULL;
+	} else if (*rest != '\0') {
 		errno = EINVAL;
 		return NULL;
 	}
-	if (flags & (NM_OPEN_ARG1 | NM_OPEN_ARG2 | NM_OPEN_ARG3 | NM_OPEN_RING_CFG)) {
-		errno = EOPNOTSUPP;
-		return NULL;
-	}
 	if (req != NULL) {
+		/* What a port that is made on demand shall be like. */
+		if (flags & NM_OPEN_ARG2)
+			reg.nr_mem_id = req->nr_arg2;
+		if (flags & (NM_OPEN_ARG3 | NM_OPEN_IFNAME))
+			reg.nr_extra_bufs = req->nr_arg3;
+		if (flags & (NM_OPEN_RING_CFG | NM_OPEN_IFNAME)) {
+			reg.nr_tx_slots = req->nr_tx_slots;
+			reg.nr_rx_slots = req->nr_rx_slots;
+			reg.nr_tx_rings = req->nr_tx_rings;
+			reg.nr_rx_rings = req->nr_rx_rings;
+		}
 		if (req->nr_ringid & NETMAP_NO_TX_POLL)
 			reg.nr_flags |= NR_NO_TX_POLL;
 		reg.nr_flags |= req->nr_flags & ~(uint32_t)NR_REG_MASK;
@@ -42,16 +56,24 @@ nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struc
 	d = calloc(1, sizeof(*d));
 	if (d == NULL)
 		return NULL;
-	d->fd = nm_bind(name, &reg, &f);
-	if (d->fd < 0) {
+	d->fd = open(NETMAP_DEVICE_NAME, O_RDWR);
+	if (d->fd < 0 || ioctl(d->fd, NIOCCTRL, &hdr) < 0) {
+		int saved = errno;
+
+		D("%s: %s", ifname, nm_why(saved));
+		if (d->fd >= 0)
+			close(d->fd);
 		free(d);
+		errno = saved;
 		return NULL;
 	}
+	f = nm_file(d->fd);
 	d->self = d;
 	d->mem = f->port->ring.base;
 	d->memsize = reg.nr_memsize;
 	d->done_mmap = 1;
-	memcpy(d->req.nr_name, name, sizeof(d->req.nr_name) - 1);
+	memcpy(d->req.nr_name, hdr.nr_name, sizeof(d->req.nr_name) - 1);
+	d->req.nr_offset = (uint32_t)reg.nr_offset;
 	d->req.nr_version = NETMAP_API;
 	d->req.nr_memsize = (uint32_t)reg.nr_memsize;
 	d->req.nr_tx_slots = reg.nr_tx_slots;
@@ -66,10 +88,11 @@ nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struc
 	d->last_tx_ring = (uint16_t)(f->last_tx > f->first_tx ? f->last_tx - 1 : f->first_tx);
 	d->first_rx_ring = d->cur_rx_ring = f->first_rx;
 	d->last_rx_ring = (uint16_t)(f->last_rx > f->first_rx ? f->last_rx - 1 : f->first_rx);
+	nifp = NETMAP_IF(f->port->ring.base, reg.nr_offset);
 	some = NETMAP_RXRING(f->port->nifp, 0);
 	start = NETMAP_BUF(some, 0);
 	end = f->port->ring.base + reg.nr_memsize;
-	SET(d->nifp, f->port->nifp);
+	SET(d->nifp, nifp);
 	SET(d->some_ring, some);
 	SET(d->buf_start, start);
 	SET(d->buf_end, end);
@@ -81,7 +104,7 @@ nm_close(struct nm_desc *d)
 {
 	if (!IS_NETMAP_DESC(d))
 		return EINVAL;
-	nm_unbind(d->fd);
+	close(d->fd);
 	free(d);
 	return 0;
 }

@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Descriptors, and the system calls that netmap gives a meaning to: poll, ioctl and close, which this library has under
- * their own names so that programs need not be changed. A call that does not concern a port goes to the kernel at once.
+ * Descriptors of /dev/netmap, and the system calls that netmap gives a meaning to, under their own names so that
+ * programs need not be changed: this library is linked before the C library, or loaded before it. A call that does not
+ * concern a port goes to the kernel at once.
  *
- * A descriptor is an epoll set of everything that can wake its rings, so it is a real one, and whoever waits on
- * it by other means (select, epoll) is woken by what was armed before; the syncs that poll does in netmap are
- * done by poll alone.
+ * A descriptor is an epoll set of everything that can wake its rings, so it is a real one that can be inherited,
+ * passed on and waited for; wait.c does the syncs that netmap does when somebody waits.
  */
 #define _GNU_SOURCE
 #include "nm.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FILES 65536 /* descriptors above this cannot be ports */
+#define ALIGN(n) (((n) + 127) & ~(size_t)127)
 
 static _Atomic(struct nm_file *) files[FILES];
 static struct nm_port *ports;
@@ -46,7 +48,7 @@ init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_l
 }
 
 static struct nm_port *
-find_or_attach(const char *name)
+find_or_attach(const char *name, const struct nmreq_register *reg)
 {
 	struct nm_port *p;
 	uint32_t i;
@@ -60,7 +62,7 @@ find_or_attach(const char *name)
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return NULL;
-	if (ring_attach(&p->ring, name) < 0) {
+	if (ring_attach(&p->ring, name, reg) < 0) {
 		free(p);
 		return NULL;
 	}
@@ -91,14 +93,16 @@ leave(struct nm_port *p)
 }
 
 static int
-choose_rings(struct nm_file *f, const struct nmreq_register *reg)
+choose_rings(struct nm_file *f, const struct nm_port *p, const struct nmreq_register *reg)
 {
-	const struct ring_answer *info = &f->port->ring.info;
+	const struct ring_answer *info = &p->ring.info;
 	uint16_t txs = (uint16_t)info->tx_rings, rxs = (uint16_t)info->rx_rings;
 
+	f->first_tx = f->first_rx = 0;
 	f->last_tx = txs;
 	f->last_rx = rxs;
 	switch (reg->nr_mode) {
+	case NR_REG_DEFAULT:
 	case NR_REG_ALL_NIC:
 		break;
 	case NR_REG_ONE_NIC:
@@ -112,11 +116,18 @@ choose_rings(struct nm_file *f, const struct nmreq_register *reg)
 	case NR_REG_NULL:
 		f->last_tx = f->last_rx = 0;
 		break;
-	default: /* host rings and pipes */
+	case NR_REG_SW:
+	case NR_REG_NIC_SW:
+	case NR_REG_ONE_SW:
+		nm_set_why("ring ports have no host rings; a tap port is the way to the host's stack");
+		return EOPNOTSUPP;
+	default:
+		return EINVAL;
+	}
+	if (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX | NR_ZCOPY_MON)) {
+		nm_set_why("ports cannot be monitored by programs; see sidecore capture");
 		return EOPNOTSUPP;
 	}
-	if (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX | NR_ZCOPY_MON))
-		return EOPNOTSUPP;
 	if (info->header != 0 && !(reg->nr_flags & NR_ACCEPT_VNET_HDR))
 		return EIO;
 	if (reg->nr_flags & NR_RX_RINGS_ONLY)
@@ -124,7 +135,73 @@ choose_rings(struct nm_file *f, const struct nmreq_register *reg)
 	if (reg->nr_flags & NR_TX_RINGS_ONLY)
 		f->first_rx = f->last_rx = 0;
 	f->no_tx_poll = (reg->nr_flags & (NR_NO_TX_POLL | NETMAP_NO_TX_POLL)) != 0;
+	f->exclusive = (reg->nr_flags & NR_EXCLUSIVE) != 0;
 	return 0;
+}
+
+/* Counts the file among the users of its rings, or not any more. EBUSY if one wants a ring for itself. */
+static int
+use_rings(struct nm_file *f, struct nm_port *p, int add)
+{
+	struct nm_kring *k;
+	uint16_t i;
+	int pass;
+
+	/* All are looked at before one is counted. */
+	for (pass = add > 0 ? 0 : 1; pass < 2; pass++) {
+		for (i = 0; i < RING_MAX * 2; i++) {
+			int tx = i < RING_MAX;
+			uint16_t n = tx ? i : (uint16_t)(i - RING_MAX);
+
+			if (n < (tx ? f->first_tx : f->first_rx) || n >= (tx ? f->last_tx : f->last_rx))
+				continue;
+			k = tx ? &p->tx[n] : &p->rx[n];
+			if (pass == 0 && (k->exclusive || (f->exclusive && k->users > 0)))
+				return EBUSY;
+			if (pass == 1) {
+				k->users += add;
+				k->exclusive = add > 0 ? f->exclusive : 0;
+			}
+		}
+	}
+	return 0;
+}
+
+/*
+ * A file that has not all rings of its port gets an interface of its own, in which the others are not there: programs
+ * tell by that which rings they have. There is room for some behind the interfaces of the port and its pipes.
+ */
+static struct netmap_if *
+own_interface(struct nm_file *f, struct nm_port *p)
+{
+	const struct ring_answer *info = &p->ring.info;
+	size_t count = info->tx_rings + info->rx_rings + 2, size = ALIGN(sizeof(struct netmap_if) + 8 * count);
+	size_t first = size + (size_t)256 * info->pipes, i;
+	int whole = f->first_tx == 0 && f->last_tx == info->tx_rings && f->first_rx == 0 && f->last_rx == info->rx_rings;
+	struct netmap_if *own;
+	ssize_t *ofs;
+
+	f->spare = -1;
+	if (whole || info->end != 0)
+		return p->nifp;
+	for (i = 0; i < 32 && (p->spare & (1u << i)) != 0; i++)
+		;
+	if (i == 32 || first + (i + 1) * size > info->ring_pool)
+		return p->nifp;
+	p->spare |= 1u << i;
+	f->spare = (int)i;
+	own = (struct netmap_if *)(void *)(p->ring.base + first + i * size);
+	memcpy(own, p->nifp, sizeof(*own));
+	own->ni_bufs_head = 0;
+	ofs = (ssize_t *)(void *)(own + 1);
+	for (i = 0; i < count; i++) {
+		size_t rx = i - info->tx_rings - 1;
+		int has = i < info->tx_rings ? i >= f->first_tx && i < f->last_tx :
+		    i > info->tx_rings && rx < info->rx_rings && rx >= f->first_rx && rx < f->last_rx;
+
+		ofs[i] = has ? p->nifp->ring_ofs[i] + (ssize_t)((char *)p->nifp - (char *)own) : 0;
+	}
+	return own;
 }
 
 static int
@@ -132,44 +209,49 @@ watch(int set, int fd)
 {
 	struct epoll_event event = { .events = EPOLLIN };
 
-	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0 ? errno : 0;
+}
+
+/* The descriptor becomes readable when the daemon ends, or a ring of the file's wakes us. Others of the same port may
+ * have the same descriptors in their sets. */
+static int
+watch_all(struct nm_file *f, struct nm_port *p, int fd)
+{
+	int error = watch(fd, p->ring.control);
+	uint16_t i;
+
+	for (i = f->first_tx; error == 0 && i < f->last_tx; i++)
+		error = watch(fd, p->ring.tx[i].wake);
+	for (i = f->first_rx; error == 0 && i < f->last_rx; i++)
+		error = watch(fd, p->ring.rx[i].wake);
+	return error;
 }
 
 int
-nm_bind(const char *name, struct nmreq_register *reg, struct nm_file **file)
+nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg)
 {
-	struct nm_file *f = calloc(1, sizeof(*f));
 	const struct ring_answer *info;
-	int fd = -1, error;
-	uint16_t i;
+	struct netmap_if *nifp;
+	struct nm_port *p;
+	int error;
 
-	if (f == NULL)
-		return -1;
 	pthread_mutex_lock(&lock);
-	f->port = find_or_attach(name);
-	if (f->port == NULL)
-		goto fail;
-	error = choose_rings(f, reg);
-	if (error == 0 && (fd = epoll_create1(EPOLL_CLOEXEC)) < 0)
-		error = errno;
-	if (error == 0 && fd >= FILES)
-		error = EMFILE;
-	if (error == 0) {
-		error = watch(fd, f->port->ring.control) < 0 ? errno : 0;
-		for (i = f->first_tx; error == 0 && i < f->last_tx; i++)
-			error = watch(fd, f->port->ring.tx[i].wake) < 0 ? errno : 0;
-		for (i = f->first_rx; error == 0 && i < f->last_rx; i++)
-			error = watch(fd, f->port->ring.rx[i].wake) < 0 ? errno : 0;
+	p = f->port == NULL ? find_or_attach(name, reg) : NULL;
+	if (p == NULL) {
+		error = f->port != NULL ? EBUSY : errno;
+	} else if ((error = choose_rings(f, p, reg)) != 0 || (error = use_rings(f, p, 1)) != 0) {
+		leave(p);
+	} else if ((error = watch_all(f, p, fd)) != 0) {
+		use_rings(f, p, -1);
+		leave(p);
 	}
 	if (error != 0) {
-		if (fd >= 0)
-			syscall(SYS_close, fd);
-		leave(f->port);
-		errno = error;
-		goto fail;
+		pthread_mutex_unlock(&lock);
+		return error;
 	}
-	info = &f->port->ring.info;
-	reg->nr_offset = info->interface;
+	nifp = own_interface(f, p);
+	info = &p->ring.info;
+	reg->nr_offset = (uint64_t)((char *)nifp - p->ring.base);
 	reg->nr_memsize = info->memsize;
 	reg->nr_tx_slots = info->tx_slots;
 	reg->nr_rx_slots = info->rx_slots;
@@ -178,303 +260,199 @@ nm_bind(const char *name, struct nmreq_register *reg, struct nm_file **file)
 	reg->nr_host_tx_rings = reg->nr_host_rx_rings = 1;
 	reg->nr_mem_id = (uint16_t)info->mem_id;
 	reg->nr_extra_bufs = info->extra_bufs;
-	atomic_store_explicit(&files[fd], f, memory_order_release);
+	f->port = p;
 	pthread_mutex_unlock(&lock);
-	*file = f;
-	return fd;
-fail:
-	pthread_mutex_unlock(&lock);
-	free(f);
-	return -1;
+	return 0;
 }
 
 int
-nm_unbind(int fd)
+nm_open_device(int flags)
+{
+	struct nm_file *f = calloc(1, sizeof(*f));
+	int fd;
+
+	if (f == NULL)
+		return -1;
+	f->refs = 1;
+	f->spare = -1;
+	/* As a file would be: inherited by other programs unless O_CLOEXEC, though those have no port then. */
+	fd = epoll_create1(flags & O_CLOEXEC ? EPOLL_CLOEXEC : 0);
+	if (fd >= FILES) {
+		syscall(SYS_close, fd);
+		errno = EMFILE;
+		fd = -1;
+	}
+	if (fd < 0) {
+		free(f);
+		return -1;
+	}
+	atomic_store_explicit(&files[fd], f, memory_order_release);
+	return fd;
+}
+
+void
+nm_forget(int fd)
 {
 	struct nm_file *f;
 
+	nm_epoll_forget(fd);
 	pthread_mutex_lock(&lock);
 	f = nm_file(fd);
 	if (f != NULL) {
 		atomic_store_explicit(&files[fd], NULL, memory_order_release);
-		leave(f->port);
-		free(f);
+		if (--f->refs == 0) {
+			if (f->port != NULL) {
+				if (f->spare >= 0)
+					f->port->spare &= ~(1u << f->spare);
+				use_rings(f, f->port, -1);
+				leave(f->port);
+			}
+			free(f);
+		}
 	}
 	pthread_mutex_unlock(&lock);
-	return (int)syscall(SYS_close, fd);
 }
 
-/* PORT_INFO_GET, PORT_HDR_GET and PORT_HDR_SET, of any port. */
+/* A second descriptor of a file. */
 static int
-control(struct nmreq_header *header)
+share(int old, int fd)
 {
-	struct ring_answer info;
-	struct nmreq_port_hdr *hdr = (void *)(uintptr_t)header->nr_body;
-	struct nmreq_port_info_get *body = (void *)(uintptr_t)header->nr_body;
-	int set = header->nr_reqtype == NETMAP_REQ_PORT_HDR_SET;
+	struct nm_file *f;
 
-	if (header->nr_version < NETMAP_MIN_API || header->nr_version > NETMAP_MAX_API || header->nr_body == 0) {
+	if (fd < 0 || fd == old)
+		return fd;
+	pthread_mutex_lock(&lock);
+	f = nm_file(old);
+	if (f != NULL && fd < FILES) {
+		f->refs++;
+		atomic_store_explicit(&files[fd], f, memory_order_release);
+	}
+	pthread_mutex_unlock(&lock);
+	return fd;
+}
+
+static int
+is_device(const char *path)
+{
+	return path != NULL && strcmp(path, NETMAP_DEVICE_NAME) == 0;
+}
+
+static int
+open_at(int at, const char *path, int flags, mode_t mode)
+{
+	return is_device(path) ? nm_open_device(flags) : (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+static mode_t
+mode_of(int flags, va_list list)
+{
+	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
+}
+
+#define OPEN(name, at, parameters, last) \
+	int name parameters \
+	{ \
+		va_list list; \
+		mode_t mode; \
+		va_start(list, last); \
+		mode = mode_of(flags, list); \
+		va_end(list); \
+		return open_at(at, path, flags, mode); \
+	}
+
+OPEN(open, AT_FDCWD, (const char *path, int flags, ...), flags)
+OPEN(open64, AT_FDCWD, (const char *path, int flags, ...), flags)
+OPEN(openat, at, (int at, const char *path, int flags, ...), flags)
+OPEN(openat64, at, (int at, const char *path, int flags, ...), flags)
+
+/* What fortified programs call. */
+int __open_2(const char *path, int flags);
+int __open64_2(const char *path, int flags);
+
+int
+__open_2(const char *path, int flags)
+{
+	return open_at(AT_FDCWD, path, flags, 0);
+}
+
+int
+__open64_2(const char *path, int flags)
+{
+	return open_at(AT_FDCWD, path, flags, 0);
+}
+
+static void *
+map_file(struct nm_file *f, void *at, size_t len, int protection, int flags, off_t offset)
+{
+	/* What lies behind the pools is not the program's. */
+	if (f->port == NULL || offset != 0 || len > f->port->ring.info.memsize) {
 		errno = EINVAL;
-		return -1;
+		return MAP_FAILED;
 	}
-	if (header->nr_options != 0) {
-		errno = EOPNOTSUPP;
-		return -1;
-	}
-	switch (header->nr_reqtype) {
-	case NETMAP_REQ_PORT_HDR_SET:
-	case NETMAP_REQ_PORT_HDR_GET:
-		if (ring_ask(header->nr_name, set ? RING_SET_HEADER : RING_INFO, set ? hdr->nr_hdr_len : 0, &info) < 0)
-			return -1;
-		hdr->nr_hdr_len = info.header;
-		return 0;
-	case NETMAP_REQ_PORT_INFO_GET:
-		if (ring_ask(header->nr_name, RING_INFO, 0, &info) < 0)
-			return -1;
-		memset(body, 0, sizeof(*body));
-		body->nr_memsize = info.memsize;
-		body->nr_tx_slots = info.tx_slots;
-		body->nr_rx_slots = info.rx_slots;
-		body->nr_tx_rings = (uint16_t)info.tx_rings;
-		body->nr_rx_rings = (uint16_t)info.rx_rings;
-		body->nr_host_tx_rings = body->nr_host_rx_rings = 1;
-		body->nr_mem_id = (uint16_t)info.mem_id;
-		return 0;
-	case NETMAP_REQ_REGISTER: /* these descriptors are bound from the start */
-		errno = EBUSY;
-		return -1;
-	default:
-		errno = EOPNOTSUPP;
-		return -1;
-	}
+	return (void *)syscall(SYS_mmap, at, len, protection, flags, f->port->ring.memory->file, 0);
 }
 
-int
-nm_ioctl(struct nm_file *f, unsigned long request, void *arg)
+void *
+mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset)
 {
-	uint16_t i;
+	struct nm_file *f = flags & MAP_ANONYMOUS ? NULL : nm_file(fd);
 
-	switch (request) {
-	case NIOCTXSYNC: /* a reset is not an error here, as in netmap */
-		for (i = f->first_tx; i < f->last_tx; i++)
-			nm_txsync(f->port, &f->port->tx[i]);
-		return 0;
-	case NIOCRXSYNC:
-		for (i = f->first_rx; i < f->last_rx; i++)
-			nm_rxsync(&f->port->rx[i]);
-		return 0;
-	case NIOCCTRL:
-		return control(arg);
-	default:
-		errno = ENOTTY;
-		return -1;
-	}
+	if (f != NULL)
+		return map_file(f, at, len, protection, flags, offset);
+	return (void *)syscall(SYS_mmap, at, len, protection, flags, fd, offset);
 }
 
-/* The syncs of a poll; what is ready. */
-static short
-look(struct nm_file *f, short events)
+void *
+mmap64(void *at, size_t len, int protection, int flags, int fd, off64_t offset)
 {
-	struct nm_port *p = f->port;
-	short ready = 0;
-	uint16_t i;
-
-	if ((events & POLLOUT) || !f->no_tx_poll) {
-		for (i = f->first_tx; i < f->last_tx; i++) {
-			struct nm_kring *k = &p->tx[i];
-
-			/* Who does not want to send is flushed, no more. */
-			if (!(events & POLLOUT) && k->ring->head == k->rhead)
-				continue;
-			if (nm_txsync(p, k) < 0)
-				ready |= POLLERR;
-			if ((events & POLLOUT) && k->ring->cur != k->ring->tail)
-				ready |= POLLOUT;
-		}
-	}
-	if (events & POLLIN) {
-		for (i = f->first_rx; i < f->last_rx; i++) {
-			struct nm_kring *k = &p->rx[i];
-
-			if (nm_rxsync(k) < 0)
-				ready |= POLLERR;
-			if (k->ring->cur != k->ring->tail)
-				ready |= POLLIN;
-		}
-	}
-	return ready;
-}
-
-/* Asks the engine to wake us, or asks no more. True if something moved since `look`. */
-static int
-arm(struct nm_file *f, short events, int on)
-{
-	struct nm_port *p = f->port;
-	int moved = 0;
-	uint16_t i;
-
-	for (i = f->first_tx; (events & POLLOUT) && i < f->last_tx; i++) {
-		if (on)
-			moved |= ring_arm(p->tx[i].link) != p->tx[i].rtail;
-		else
-			ring_disarm(p->tx[i].link);
-	}
-	for (i = f->first_rx; (events & POLLIN) && i < f->last_rx; i++) {
-		if (on)
-			moved |= ring_arm(p->rx[i].link) != p->rx[i].rtail;
-		else
-			ring_disarm(p->rx[i].link);
-	}
-	return moved;
-}
-
-/* Whether the daemon has ended. */
-static int
-is_gone(struct nm_file *f)
-{
-	struct pollfd fd = { .fd = f->port->ring.control, .events = POLLIN };
-	struct timespec now = { 0, 0 };
-
-	return syscall(SYS_ppoll, &fd, 1, &now, NULL, 8) > 0;
-}
-
-static int64_t
-nanoseconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static struct timespec *
-until(int64_t end, struct timespec *left)
-{
-	int64_t ns;
-
-	if (end < 0)
-		return NULL;
-	ns = end - nanoseconds();
-	if (ns < 0)
-		ns = 0;
-	left->tv_sec = ns / 1000000000;
-	left->tv_nsec = ns % 1000000000;
-	return left;
-}
-
-/* Looks at all ports among `fds`; how many are ready. */
-static int
-look_at_all(struct pollfd *fds, nfds_t count)
-{
-	int ready = 0;
-	nfds_t i;
-
-	for (i = 0; i < count; i++) {
-		struct nm_file *f = nm_file(fds[i].fd);
-
-		if (f != NULL) {
-			fds[i].revents = look(f, fds[i].events);
-			ready += fds[i].revents != 0;
-		}
-	}
-	return ready;
-}
-
-static int
-arm_all(struct pollfd *fds, nfds_t count, int on)
-{
-	int moved = 0;
-	nfds_t i;
-
-	for (i = 0; i < count; i++) {
-		struct nm_file *f = nm_file(fds[i].fd);
-
-		if (f != NULL)
-			moved |= arm(f, fds[i].events, on);
-	}
-	return moved;
-}
-
-static int
-poll_ports(struct pollfd *fds, nfds_t count, nfds_t of_ports, int timeout)
-{
-	int64_t end = timeout < 0 ? -1 : nanoseconds() + (int64_t)timeout * 1000000;
-	struct timespec left, now = { 0, 0 };
-	struct pollfd few[16], *real = few;
-	int ready = look_at_all(fds, count), moved, result, gone;
-	nfds_t i;
-
-	if (ready > 0 && of_ports == count)
-		return ready;
-	/* The kernel is asked about readability of our sets, and about the others as the program asks. */
-	if (count > sizeof(few) / sizeof(few[0]) && (real = malloc(count * sizeof(*real))) == NULL) {
-		errno = ENOMEM;
-		return -1;
-	}
-	for (;;) {
-		memcpy(real, fds, count * sizeof(*real));
-		for (i = 0; i < count; i++) {
-			real[i].revents = 0;
-			if (nm_file(fds[i].fd) != NULL)
-				real[i].events = POLLIN;
-		}
-		moved = ready == 0 ? arm_all(fds, count, 1) : 0;
-		result = (int)syscall(SYS_ppoll, real, count, ready || moved ? &now : until(end, &left), NULL, 8);
-		if (ready == 0)
-			arm_all(fds, count, 0);
-		if (result < 0)
-			break;
-		ready = look_at_all(fds, count);
-		for (gone = 0, i = 0; i < count; i++) {
-			struct nm_file *f = nm_file(fds[i].fd);
-
-			if (f == NULL) {
-				fds[i].revents = real[i].revents;
-				ready += real[i].revents != 0;
-			} else if (real[i].revents != 0 && fds[i].revents == 0 && is_gone(f)) {
-				fds[i].revents = POLLERR | POLLHUP;
-				gone++;
-			}
-		}
-		result = ready + gone;
-		if (result > 0 || timeout == 0 || (end >= 0 && nanoseconds() >= end))
-			break;
-	}
-	if (real != few)
-		free(real);
-	return result;
-}
-
-int
-poll(struct pollfd *fds, nfds_t count, int timeout)
-{
-	struct timespec time = { timeout / 1000, (long)(timeout % 1000) * 1000000 };
-	nfds_t i, of_ports = 0;
-
-	for (i = 0; i < count; i++)
-		of_ports += nm_file(fds[i].fd) != NULL;
-	if (of_ports > 0)
-		return poll_ports(fds, count, of_ports, timeout);
-	return (int)syscall(SYS_ppoll, fds, count, timeout < 0 ? NULL : &time, NULL, 8);
+	return mmap(at, len, protection, flags, fd, offset);
 }
 
 int
 ioctl(int fd, unsigned long request, ...)
 {
 	struct nm_file *f = nm_file(fd);
-	__builtin_va_list list;
+	va_list list;
 	void *arg;
 
-	__builtin_va_start(list, request);
-	arg = __builtin_va_arg(list, void *);
-	__builtin_va_end(list);
+	va_start(list, request);
+	arg = va_arg(list, void *);
+	va_end(list);
 	if (f != NULL)
-		return nm_ioctl(f, request, arg);
+		return nm_ioctl(f, fd, request, arg);
 	return (int)syscall(SYS_ioctl, fd, request, arg);
 }
 
 int
 close(int fd)
 {
-	return nm_file(fd) != NULL ? nm_unbind(fd) : (int)syscall(SYS_close, fd);
+	if (nm_file(fd) != NULL)
+		nm_forget(fd);
+	else
+		nm_epoll_forget(fd);
+	return (int)syscall(SYS_close, fd);
+}
+
+int
+dup(int fd)
+{
+	return share(fd, (int)syscall(SYS_dup, fd));
+}
+
+int
+dup3(int fd, int to, int flags)
+{
+	int result;
+
+	if (nm_file(to) != NULL && fd != to)
+		nm_forget(to);
+	result = (int)syscall(SYS_dup3, fd, to, flags);
+	return nm_file(fd) != NULL ? share(fd, result) : result;
+}
+
+int
+dup2(int fd, int to)
+{
+	/* The kernel's dup3 refuses what dup2 allows. */
+	return fd == to ? (syscall(SYS_fcntl, fd, F_GETFD) < 0 ? -1 : to) : dup3(fd, to, 0);
 }

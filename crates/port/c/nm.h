@@ -4,6 +4,9 @@
 #define SIDECORE_NM_H
 
 #include <net/netmap.h>
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
 
 #include "ring.h"
 
@@ -12,6 +15,8 @@ struct nm_kring {
 	struct netmap_ring *ring;
 	struct ring_link *link;
 	uint32_t rhead, rcur, rtail;
+	int users, exclusive;
+	atomic_flag busy; /* a thread syncs it: others leave it alone, as in netmap */
 };
 
 /* An attached port; descriptors of this process share it. */
@@ -22,24 +27,47 @@ struct nm_port {
 	struct ring_port ring;
 	struct netmap_if *nifp;
 	struct nm_kring tx[RING_MAX], rx[RING_MAX];
+	uint32_t spare; /* bits of the spare interfaces in use */
 };
 
-/* A descriptor bound to rings of a port. */
+/* An open descriptor of /dev/netmap: bound to rings of a port, or not yet. */
 struct nm_file {
-	struct nm_port *port;
+	struct nm_port *port; /* NULL: not bound */
+	int refs;             /* descriptors of this file */
 	uint16_t first_tx, last_tx, first_rx, last_rx; /* last is one behind; none if first == last */
-	int no_tx_poll;
+	int no_tx_poll, exclusive;
+	int spare; /* which spare interface it has, or -1 */
 };
 
-/* Binds a new descriptor to `port` as `reg` says, and fills `reg` in; the descriptor, or -1 and errno. */
-int nm_bind(const char *name, struct nmreq_register *reg, struct nm_file **file);
-int nm_unbind(int fd);
 struct nm_file *nm_file(int fd);
+
+/* Opens /dev/netmap; a descriptor, or -1 and errno. */
+int nm_open_device(int flags);
+/* Binds a file to rings of port `name` as `reg` says, and fills `reg` in; 0, or an errno. */
+int nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg);
+/* Gives the descriptor's part of its file up; the descriptor itself stays open. */
+void nm_forget(int fd);
 
 /* Sync of one ring: 0, or -1 if it had to be reset. */
 int nm_txsync(struct nm_port *port, struct nm_kring *kring);
 int nm_rxsync(struct nm_kring *kring);
 
-int nm_ioctl(struct nm_file *file, unsigned long request, void *arg);
+/* The ioctl of a file. */
+int nm_ioctl(struct nm_file *f, int fd, unsigned long request, void *arg);
+/* Why the last request failed, for people. */
+const char *nm_why(int error);
+void nm_set_why(const char *text);
+
+/* Puts a packet into the free slots of a ring; whether it fitted. */
+int nm_put(struct netmap_ring *ring, const void *buf, size_t size);
+
+/* For those that wait: the syncs of a poll and what is ready; whether the daemon has ended; to be woken by the
+ * descriptor, or no more (true if something has moved since `nm_look`). */
+short nm_look(struct nm_file *f, short events);
+int nm_is_gone(struct nm_file *f);
+int nm_arm(struct nm_file *f, short events, int on);
+
+/* What epoll sets know of descriptors that are closed. */
+void nm_epoll_forget(int fd);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Attaching to a ring port, and the protocol of its words: what crates/port/src/{attach,link}.rs does, in C. */
 #define _GNU_SOURCE
+#include "nm.h"
 #include "ring.h"
 #include "vale.h"
 
@@ -142,10 +143,11 @@ split(const char *name, char port[NETMAP_REQ_IFNAMSIZ], const char **pipe)
 /* Has a port of VALE's, or one that a pipe needs, made if it is not there, and keeps it in `held`; its name in `port`. One
  * that is configured can be used without the socket at which others are asked for. */
 static int
-lease(const char *name, uint32_t end, char port[NETMAP_REQ_IFNAMSIZ], int *held)
+lease(const char *name, uint32_t end, char port[NETMAP_REQ_IFNAMSIZ], const struct nmreq_register *reg, int *held)
 {
-	struct vale_ask ask = { .verb = VALE_OPEN };
-	struct vale_reply reply;
+	struct vale_ask ask = { .verb = VALE_OPEN, .tx_slots = reg->nr_tx_slots, .rx_slots = reg->nr_rx_slots,
+		.tx_rings = reg->nr_tx_rings, .rx_rings = reg->nr_rx_rings };
+	struct vale_reply reply = { .error = 0 };
 	struct sockaddr_un address;
 	int vale = strncmp(name, NM_BDG_NAME, 4) == 0 && strchr(name, ':') != NULL;
 
@@ -159,6 +161,8 @@ lease(const char *name, uint32_t end, char port[NETMAP_REQ_IFNAMSIZ], int *held)
 	if ((errno == ENOENT || errno == ECONNREFUSED || errno == EACCES) && socket_path(port, &address) == 0 &&
 	    access(address.sun_path, F_OK) == 0)
 		return 0;
+	if (reply.error != 0)
+		nm_set_why(reply.text);
 	return -1;
 }
 
@@ -169,8 +173,9 @@ ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *ans
 	char port[NETMAP_REQ_IFNAMSIZ];
 	const char *pipe;
 	uint32_t end = split(name, port, &pipe);
+	struct nmreq_register as_usual = { .nr_mode = NR_REG_ALL_NIC };
 
-	if (lease(name, end, port, &held) < 0)
+	if (lease(name, end, port, &as_usual, &held) < 0)
 		return -1;
 	control = converse(port, ask, value, "", answer, fds, &count);
 	if (control >= 0) {
@@ -301,7 +306,7 @@ port_links(struct ring_port *port, const int *fds)
 }
 
 int
-ring_attach(struct ring_port *port, const char *wanted)
+ring_attach(struct ring_port *port, const char *wanted, const struct nmreq_register *reg)
 {
 	struct ring_answer *info = &port->info;
 	char name[NETMAP_REQ_IFNAMSIZ];
@@ -309,7 +314,7 @@ ring_attach(struct ring_port *port, const char *wanted)
 	const char *pipe;
 	uint32_t end = split(wanted, name, &pipe);
 
-	if (lease(wanted, end, name, &port->lease) < 0)
+	if (lease(wanted, end, name, reg, &port->lease) < 0)
 		return -1;
 	port->control = converse(name, end != 0 ? RING_PIPE : RING_ATTACH, end, pipe, info, fds, &count);
 	if (port->control < 0) {

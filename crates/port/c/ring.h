@@ -91,7 +91,7 @@ int ring_call(const char *name);
 
 /* 0, or -1 and errno. */
 int ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer);
-int ring_attach(struct ring_port *port, const char *name);
+int ring_attach(struct ring_port *port, const char *name, const struct nmreq_register *reg);
 void ring_detach(struct ring_port *port);
 
 void ring_give(struct ring_link *link, uint32_t head, uint32_t cur);

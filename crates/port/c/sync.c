@@ -64,8 +64,8 @@ fetch_indirect(struct netmap_ring *ring, struct netmap_slot *slot)
 	slot->flags &= (uint16_t)~NS_INDIRECT;
 }
 
-int
-nm_txsync(struct nm_port *port, struct nm_kring *k)
+static int
+txsync(struct nm_port *port, struct nm_kring *k)
 {
 	struct netmap_ring *ring = k->ring;
 	uint32_t n = ring->num_slots, i;
@@ -91,8 +91,8 @@ nm_txsync(struct nm_port *port, struct nm_kring *k)
 	return 0;
 }
 
-int
-nm_rxsync(struct nm_kring *k)
+static int
+rxsync(struct nm_kring *k)
 {
 	struct netmap_ring *ring = k->ring;
 	uint32_t n = ring->num_slots;
@@ -114,5 +114,29 @@ nm_rxsync(struct nm_kring *k)
 	settle(k, head, cur, ring_hwtail(k->link));
 	if (ring->flags & NR_TIMESTAMP)
 		gettimeofday(&ring->ts, NULL);
+	return result;
+}
+
+int
+nm_txsync(struct nm_port *port, struct nm_kring *k)
+{
+	int result = 0;
+
+	if (!atomic_flag_test_and_set_explicit(&k->busy, memory_order_acquire)) {
+		result = txsync(port, k);
+		atomic_flag_clear_explicit(&k->busy, memory_order_release);
+	}
+	return result;
+}
+
+int
+nm_rxsync(struct nm_kring *k)
+{
+	int result = 0;
+
+	if (!atomic_flag_test_and_set_explicit(&k->busy, memory_order_acquire)) {
+		result = rxsync(k);
+		atomic_flag_clear_explicit(&k->busy, memory_order_release);
+	}
 	return result;
 }

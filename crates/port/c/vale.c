@@ -14,6 +14,7 @@ int
 vale_ask(const char *name, struct vale_ask *ask, struct vale_reply *reply, int *lease)
 {
 	size_t len = strnlen(name, sizeof(ask->name));
+	ssize_t got;
 	int fd;
 
 	if (len == sizeof(ask->name)) {
@@ -27,10 +28,14 @@ vale_ask(const char *name, struct vale_ask *ask, struct vale_reply *reply, int *
 	fd = ring_call(".netmap");
 	if (fd < 0)
 		return -1;
-	if (send(fd, ask, sizeof(*ask), MSG_NOSIGNAL) != (ssize_t)sizeof(*ask) ||
-	    recv(fd, reply, sizeof(*reply), MSG_WAITALL) != (ssize_t)sizeof(*reply)) {
+	got = send(fd, ask, sizeof(*ask), MSG_NOSIGNAL);
+	if (got == (ssize_t)sizeof(*ask))
+		got = recv(fd, reply, sizeof(*reply), MSG_WAITALL);
+	if (got != (ssize_t)sizeof(*reply)) {
+		int error = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? ETIMEDOUT : EPROTO;
+
 		close(fd);
-		errno = EPROTO;
+		errno = error;
 		return -1;
 	}
 	reply->name[sizeof(reply->name) - 1] = reply->text[sizeof(reply->text) - 1] = '\0';

@@ -106,6 +106,27 @@ fn c_and_rust_mean_the_same_bytes() {
         ("nmreq_port_info_get", 32),
         ("nmreq_port_hdr", 8),
         ("nmreq", 60),
+        ("nmreq_vale_attach", 64),
+        ("nmreq_vale_detach", 8),
+        ("nmreq_vale_list", 8),
+        ("nmreq_vale_newif", 16),
+        ("nmreq_vale_polling", 16),
+        ("nmreq_pools_info", 64),
+        ("nmreq_pools_info.nr_ring_pool_offset", 32),
+        ("nmreq_pools_info.nr_buf_pool_objsize", 60),
+        ("nmreq_sync_kloop_start", 8),
+        ("nmreq_opt_extmem", 96),
+        ("nmreq_opt_csb", 40),
+        ("nmreq_opt_sync_kloop_eventfds", 24),
+        ("nmreq_opt_sync_kloop_mode", 32),
+        ("nmreq_opt_offsets", 56),
+        ("nm_csb_atok", 64),
+        ("nm_csb_ktoa", 64),
+        ("nm_ifreq", 272),
+        ("nmem_d", 48),
+        ("nmctx", 48),
+        ("vale_ask", sidecore_abi::vale::ASK),
+        ("vale_reply", sidecore_abi::vale::REPLY),
         ("nm_desc", 760),
         ("nm_desc.nifp", 40),
         ("nm_desc.req", 60),
@@ -120,6 +141,8 @@ fn c_and_rust_mean_the_same_bytes() {
         ("NIOCTXSYNC", 0x6994),
         ("NIOCRXSYNC", 0x6995),
         ("NIOCCTRL", 0xc058_6997),
+        ("NIOCGINFO", 0xc03c_6991),
+        ("NIOCCONFIG", 0xc110_6996),
         ("NIOCREGIF", 0xc03c_6992),
     ]);
     assert_eq!(printed, expected);
@@ -166,6 +189,23 @@ fn indices_move_as_netmap_moves_them() {
     });
     let name = |i: usize| format!("netmap:{}", engine.name(i));
     run(Command::new(program).args([name(0), name(1)]));
+}
+
+#[test]
+fn a_program_that_was_built_without_us_runs_with_the_library_loaded_before_it() {
+    let directory = Directory::new();
+    let program = build(&directory, "raw", "-lc");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.rings = 2);
+    let shim = directory.0.join("libsidecore-netmap.so");
+    run(Command::new(&program).env("LD_PRELOAD", &shim).args([engine.name(0), engine.name(1)]));
+    // The same program, linked with us.
+    run(Command::new(build(&directory, "raw", "-l:libnetmap.a")).args([engine.name(0), engine.name(1)]));
+}
+
+#[test]
+fn names_and_requests_are_read_as_netmap_reads_them() {
+    let directory = Directory::new();
+    run(&mut Command::new(build(&directory, "names", "-l:libnetmap.a")));
 }
 
 #[test]

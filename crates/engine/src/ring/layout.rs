@@ -1,7 +1,8 @@
 //! Where everything is in a region, computed once from what was asked for.
 //!
 //! ```text
-//! 0            interface pool: the port's netmap_if, then those of each pipe's two ends
+//! 0            interface pool: the port's netmap_if, those of each pipe's two ends, and room for SPARE more like the
+//!              first, which clients make for descriptors that have not all rings
 //! ring_pool    one ring object for each ring: the client's TX rings, its RX rings, and four for each pipe
 //! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones; those of
 //!              the pipes, one set for each direction
@@ -62,6 +63,8 @@ pub const MAX_EXTRA: u32 = 163_840;
 /// Bytes behind the last buffer.
 const SLACK: u64 = 64;
 const PAGE: u64 = 4096;
+/// Interfaces for which there is room beyond those that are written here.
+const SPARE: u64 = 32;
 /// Bytes of the `netmap_if` of a pipe's end, which has one ring of each direction and mentions two host rings.
 const PIPE_IF: u64 = (size_of::<If>() + 4 * 8).next_multiple_of(128) as u64;
 
@@ -92,7 +95,8 @@ impl Geometry {
         let ring_size =
             (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
         let bufs = RESERVED_BUFS + 2 * (rings + pipes) * self.slots + self.extra_bufs;
-        let ring_pool = (pipe_interfaces(rings) + 2 * PIPE_IF * u64::from(pipes)).next_multiple_of(PAGE);
+        let interfaces = pipe_interfaces(rings) * (1 + SPARE) + 2 * PIPE_IF * u64::from(pipes);
+        let ring_pool = interfaces.next_multiple_of(PAGE);
         let all_rings = 2 * u64::from(rings) + 4 * u64::from(pipes);
         let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
         let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);

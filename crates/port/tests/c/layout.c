@@ -1,10 +1,10 @@
 /* Prints the layouts that engine and C share: name, offset or size. */
-#define NETMAP_WITH_LIBS
 #include <libnetmap.h>
 #include <net/netmap_user.h>
 #include <stddef.h>
 
 #include "../../c/ring.h"
+#include "../../c/vale.h"
 
 #define OFFSET(type, member) printf(#type "." #member " %zu\n", offsetof(struct type, member))
 #define SIZE(type) printf(#type " %zu\n", sizeof(struct type))
@@ -57,6 +57,27 @@ main(void)
 	SIZE(nmreq_port_info_get);
 	SIZE(nmreq_port_hdr);
 	SIZE(nmreq);
+	SIZE(nmreq_vale_attach);
+	SIZE(nmreq_vale_detach);
+	SIZE(nmreq_vale_list);
+	SIZE(nmreq_vale_newif);
+	SIZE(nmreq_vale_polling);
+	SIZE(nmreq_pools_info);
+	OFFSET(nmreq_pools_info, nr_ring_pool_offset);
+	OFFSET(nmreq_pools_info, nr_buf_pool_objsize);
+	SIZE(nmreq_sync_kloop_start);
+	SIZE(nmreq_opt_extmem);
+	SIZE(nmreq_opt_csb);
+	SIZE(nmreq_opt_sync_kloop_eventfds);
+	SIZE(nmreq_opt_sync_kloop_mode);
+	SIZE(nmreq_opt_offsets);
+	SIZE(nm_csb_atok);
+	SIZE(nm_csb_ktoa);
+	SIZE(nm_ifreq);
+	SIZE(nmem_d);
+	SIZE(nmctx);
+	SIZE(vale_ask);
+	SIZE(vale_reply);
 	SIZE(nm_desc);
 	OFFSET(nm_desc, nifp);
 	OFFSET(nm_desc, req);
@@ -71,6 +92,8 @@ main(void)
 	printf("NIOCTXSYNC %lu\n", (unsigned long)NIOCTXSYNC);
 	printf("NIOCRXSYNC %lu\n", (unsigned long)NIOCRXSYNC);
 	printf("NIOCCTRL %lu\n", (unsigned long)NIOCCTRL);
+	printf("NIOCGINFO %lu\n", (unsigned long)NIOCGINFO);
+	printf("NIOCCONFIG %lu\n", (unsigned long)NIOCCONFIG);
 	printf("NIOCREGIF %lu\n", (unsigned long)NIOCREGIF);
 	return 0;
 }
