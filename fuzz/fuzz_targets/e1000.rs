@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::csb::{CSBAH, CSBAL};
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Index, PciDevice};
 use sidecore_engine::frame::Batch;
@@ -18,7 +19,7 @@ use sidecore_engine::wire::{Mac, Offload};
 use sidecore_fuzz::{port, Guest, GPA, MEMORY};
 
 /// Registers that do something, so that a byte chooses one of them.
-const REGISTERS: [u32; 44] = [
+const REGISTERS: [u32; 46] = [
     regs::CTRL,
     regs::STATUS,
     regs::EECD,
@@ -63,6 +64,8 @@ const REGISTERS: [u32; 44] = [
     0x3808,
     0x3810,
     0x3818,
+    CSBAL,
+    CSBAH,
 ];
 /// Where the presets put the rings, in guest memory.
 const TX: u64 = 0x1000;
@@ -152,6 +155,8 @@ impl Run<'_> {
         world.guest.write(0, &[0; MEMORY as usize]);
         let mut config = E1000Config::new(model, Mac([2, 0, 0, 0, 0, 1]));
         config.pcix = flags & 2 != 0;
+        config.csb = flags & 8 != 0;
+        config.receive_share = if flags & 16 != 0 { 50 } else { 100 };
         let mut device =
             E1000::new(config, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
         let pages = device.regions()[0].as_ref().unwrap().shared.as_ref().unwrap().pages.clone();

@@ -20,7 +20,7 @@ Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
 mac-limit=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
 owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
 slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, header=0|10|12,
-moderation=MICROSECONDS, csb=on|off
+moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off
 A key that does not apply is an error that names those that do.";
 
 /// A packet I/O engine for virtual machines, on cores of its own.

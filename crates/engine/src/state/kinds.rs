@@ -118,14 +118,14 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "moderation", "csb", "fd"],
+        keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "csb", "fd"],
         features: || e1000::FEATURES.map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
     },
     Kind {
         name: "e1000e",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "moderation", "fd"],
+        keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "fd"],
         features: || e1000::FEATURES.map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
     },
@@ -206,6 +206,9 @@ fn start_e1000(
     config.exitless = !is_off(e1000::EXITLESS);
     config.pcix = !is_off(e1000::PCIX);
     config.csb = spec.csb.is_some_and(|csb| csb == Toggle::On);
+    if let Some(percent) = spec.receive_share {
+        config.receive_share = percent.get();
+    }
     if let Some(gap) = spec.moderation {
         config.moderation = Duration::from_micros(gap.get().into());
     }

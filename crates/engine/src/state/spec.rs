@@ -156,6 +156,9 @@ pub struct PortSpec {
     /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderation: Option<Number<0, 1000>>,
+    /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_share: Option<Number<10, 100>>,
     /// The communication status block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csb: Option<Toggle>,
@@ -169,7 +172,7 @@ pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 15] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 16] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -184,6 +187,7 @@ impl PortSpec {
             ("pipes", self.pipes.is_some()),
             ("header", self.header.is_some()),
             ("moderation", self.moderation.is_some()),
+            ("receive-share", self.receive_share.is_some()),
             ("csb", self.csb.is_some()),
             ("fd", self.fd.is_some()),
         ]

@@ -227,6 +227,7 @@ fn every_key_is_in_the_lists() {
         header: Some("12".parse().unwrap()),
         moderation: Some("0".parse().unwrap()),
         csb: Some("on".parse().unwrap()),
+        receive_share: Some("50".parse().unwrap()),
         ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
     };
     let table = toml::Table::try_from(&all).unwrap();

@@ -16,6 +16,12 @@
 //! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
 //! and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
+//! *Receive livelock.* A guest whose interrupt work goes before everything else can be kept busy by frames that
+//! nobody takes from it any more (Mogul and Ramakrishnan 1997). If the operator gives receiving a share of the
+//! guest's time, we tell when the guest serves a receive interrupt: from the message, or from masking the pin, until
+//! the driver enables the cause again. In that time it gets one ring of frames and no more, so that it comes to an
+//! end; and if that held frames back, the next interrupt waits until the guest has had its time for the rest.
+//!
 //! *Time.* Nothing here has a timer, and tests turn the clock by hand. What waits is written down as one deadline, which the transmit queue
 //! compares with the clock whenever it is polled, and which bounds the nap of its I/O core.
 
@@ -57,6 +63,8 @@ struct Gate {
     /// Interrupts in a row that had to wait.
     waited: u32,
     waiting: bool,
+    /// The guest has its time for other things until then.
+    not_before: u64,
     passed: InterruptCount,
 }
 
@@ -65,7 +73,7 @@ impl Gate {
     /// has happened since the last try.
     fn pass(&mut self, now: u64, driver: u64, floor: u64, news: bool) -> Result<(), u64> {
         let gap = driver.max(floor << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS));
-        let opens = self.even.saturating_sub((BURST - 1) * gap);
+        let opens = self.even.saturating_sub((BURST - 1) * gap).max(self.not_before);
         if now < opens {
             self.waiting = true;
             self.passed.held_back += u64::from(news);
@@ -129,6 +137,10 @@ struct State {
     gates: [Gate; VECTORS],
     receive: Delayed,
     transmit: Delayed,
+    /// A receive interrupt was sent since the driver enabled its cause.
+    rang: bool,
+    /// Since when the guest has been serving it.
+    serving: Option<u64>,
 }
 
 impl State {
@@ -142,6 +154,8 @@ impl State {
             gates: [Gate::default(); VECTORS],
             receive: Delayed::NONE,
             transmit: Delayed::NONE,
+            rang: false,
+            serving: None,
         }
     }
 
@@ -173,6 +187,12 @@ pub(super) struct Irq {
     clock: Clock,
     /// The operator's gap.
     floor: u64,
+    /// Percent of its time that the guest may spend on receive interrupts; 100: all.
+    share: u32,
+    /// Odd while the guest serves a receive interrupt; one more at each beginning and end.
+    service: AtomicU64,
+    /// Frames were held back in this service.
+    overload: AtomicBool,
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -186,6 +206,9 @@ impl Irq {
             state: Mutex::new(State::new()),
             deadline: AtomicU64::new(NEVER),
             clock: Clock::System(Instant::now()),
+            share: 100,
+            service: AtomicU64::new(0),
+            overload: AtomicBool::new(false),
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -211,6 +234,50 @@ impl Irq {
             Some(0)
         };
         vector.map_or_else(InterruptCount::default, |vector| state.gates[vector].passed)
+    }
+
+    /// Gives receive interrupts `percent` of the guest's time.
+    pub(super) fn limit(mut self, percent: u32) -> Irq {
+        self.share = percent.clamp(1, 100);
+        self
+    }
+
+    /// Which receive interrupt the guest is serving, if receiving has a share.
+    #[inline]
+    pub(super) fn service(&self) -> Option<u64> {
+        let service = self.service.load(Ordering::Relaxed);
+        (self.share < 100 && service & 1 != 0).then_some(service)
+    }
+
+    /// Frames were held back because the guest has had what it gets in one service.
+    pub(super) fn overloaded(&self) {
+        self.overload.store(true, Ordering::Relaxed);
+    }
+
+    /// The guest begins to serve a receive interrupt.
+    fn begin(&self, state: &mut State, now: u64) {
+        if self.share < 100 && state.rang && state.serving.is_none() {
+            state.serving = Some(now);
+            self.overload.store(false, Ordering::Relaxed);
+            self.service.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It has served it: the rest of its time is its own, if there were more frames than it could take.
+    fn end(&self, state: &mut State, now: u64) {
+        state.rang = false;
+        let Some(since) = state.serving.take() else { return };
+        self.service.fetch_add(1, Ordering::Relaxed);
+        if self.overload.swap(false, Ordering::Relaxed) {
+            let rest = (now - since).min(LONGEST_HOLD) * u64::from(100 - self.share) / u64::from(self.share);
+            let vectors = 0..VECTORS;
+            let by_queue = self.by_queue();
+            for vector in
+                vectors.filter(|v| if by_queue { routed(state.words.ivar, *v) & RXQ0 != 0 } else { *v == 0 })
+            {
+                state.gates[vector].not_before = now + rest.min(LONGEST_HOLD);
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -277,6 +344,14 @@ impl Irq {
             state.set(TXDW);
         }
         next = next.min(state.receive.due()).min(state.transmit.due());
+        if let Some(since) = state.serving {
+            // A driver that never enables it again, or not as others do.
+            if now - since >= LONGEST_HOLD {
+                self.end(state, now);
+            } else {
+                next = next.min(since + LONGEST_HOLD);
+            }
+        }
         if by_queue {
             sent += self.messages(state, now, news, &mut next);
         } else {
@@ -314,6 +389,7 @@ impl Irq {
             Ok(()) => {
                 state.level = true;
                 state.unsent = 0;
+                state.rang |= state.words.icr & state.words.ims & RXT0 != 0;
                 let sent = match self.interrupts.mode() {
                     Mode::Intx => self.interrupts.set_level(true),
                     Mode::Msi | Mode::Msix => self.interrupts.message(0),
@@ -350,6 +426,10 @@ impl Irq {
                     let went = self.interrupts.message(vector as u16);
                     sent += u64::from(went);
                     Self::sent(state, causes, now);
+                    if causes & RXQ0 != 0 {
+                        state.rang = true;
+                        self.begin(state, now);
+                    }
                 }
             }
         }
@@ -458,6 +538,12 @@ impl Irq {
     /// The driver writes one of these registers. Returns how many interrupts came of it.
     pub(super) fn write(&self, offset: u32, value: u32) -> u64 {
         let mut state = self.lock();
+        let receive = if self.by_queue() { RXQ0 } else { RXT0 };
+        match offset {
+            regs::IMS if value & receive != 0 => self.end(&mut state, self.now()),
+            regs::IMC if value & receive != 0 => self.begin(&mut state, self.now()),
+            _ => {}
+        }
         let words = &mut state.words;
         match offset {
             regs::ICR => {
@@ -496,6 +582,7 @@ impl Irq {
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         let gates = state.gates;
+        self.end(&mut state, self.now());
         *state = State { gates, ..State::new() };
         self.interrupts.set_level(false);
         self.settle(&mut state, self.now(), false);

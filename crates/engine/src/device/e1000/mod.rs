@@ -113,12 +113,22 @@ pub struct E1000Config {
     pub csb: bool,
     /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
     pub moderation: Duration,
+    /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
+    pub receive_share: u32,
 }
 
 impl E1000Config {
     /// Part `model` with address `mac` and everything on.
     pub fn new(model: Model, mac: Mac) -> E1000Config {
-        E1000Config { model, mac, exitless: true, pcix: true, csb: false, moderation: irq::FLOOR }
+        E1000Config {
+            model,
+            mac,
+            exitless: true,
+            pcix: true,
+            csb: false,
+            moderation: irq::FLOOR,
+            receive_share: 100,
+        }
     }
 }
 
@@ -209,7 +219,7 @@ impl E1000 {
             csb,
             port,
             regs: Registers::new()?,
-            irq: Irq::new(model, interrupts, settings.moderation)?,
+            irq: Irq::new(model, interrupts, settings.moderation)?.limit(settings.receive_share),
             stats: Stats::new(),
             bad_tails: AtomicU64::new(0),
             received: AtomicBool::new(false),

@@ -140,6 +140,8 @@ pub(super) struct RxRing {
     /// Empty where there is none, or none that can be reached.
     ahead: Vec<Piece>,
     ahead_at: u32,
+    /// The receive interrupt that the guest is serving, and the descriptors that it got meanwhile.
+    service: (u64, u32),
     /// Descriptors that are filled in and not yet marked so: places and words.
     filled: Vec<(u32, [u64; 2])>,
 }
@@ -154,6 +156,7 @@ impl RxRing {
             found: Vec::with_capacity(MAX_DESCRIPTORS),
             ahead: Vec::with_capacity(AHEAD as usize),
             ahead_at: 0,
+            service: (0, 0),
             filled: Vec::with_capacity(FILLED + 2 * MAX_DESCRIPTORS),
         }
     }
@@ -191,6 +194,16 @@ impl RxRing {
                 0
             }
         }
+    }
+
+    /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a share of its
+    /// time.
+    fn allowed(&mut self) -> u32 {
+        let Some(service) = self.shared.irq.service() else { return u32::MAX };
+        if self.service.0 != service {
+            self.service = (service, 0);
+        }
+        self.ring.size.saturating_sub(self.service.1)
     }
 
     /// Looks at descriptors from `used` places behind the head on and asks the cache for their buffers.
@@ -356,8 +369,10 @@ impl EgressQueue for RxRing {
         let regs = &shared.regs;
         let rules = Rules::new(&shared);
         let (layout, rctl) = (&rules.layout, rules.rctl);
-        let mut avail = self.avail();
-        let (before, from) = (avail, self.ring.head);
+        let free = self.avail();
+        let allowed = self.allowed();
+        let mut avail = free.min(allowed);
+        let (before, from) = (free, self.ring.head);
         let mut used = 0;
         let mut missed = 0u64;
         let mut frames = Frames::default();
@@ -385,7 +400,7 @@ impl EgressQueue for RxRing {
                 // The guest may have refilled the ring meanwhile. One that has not is not asked for every frame,
                 // and nothing of a frame is touched that it has no place for.
                 if missed == 0 {
-                    avail = self.ring.more(regs, avail);
+                    avail = self.ring.more(regs, avail).min(allowed);
                 }
                 if used + layout.step > avail {
                     missed += 1;
@@ -406,7 +421,7 @@ impl EgressQueue for RxRing {
             let source = || Source::new(frame, body, stripped.is_some());
             let mut result = self.fill(&rules, &mut source(), (used, avail), facts);
             if matches!(result, Err(Shortage::Ring)) && missed == 0 {
-                avail = self.ring.more(regs, avail);
+                avail = self.ring.more(regs, avail).min(allowed);
                 result = self.fill(&rules, &mut source(), (used, avail), facts);
             }
             match result {
@@ -432,6 +447,10 @@ impl EgressQueue for RxRing {
         self.write_back(layout.extended);
         shared.stats.frames(Counter::Rx, &frames);
         shared.stats.add(Counter::Missed, missed);
+        self.service.1 = self.service.1.saturating_add(used);
+        if missed > 0 && avail == allowed {
+            shared.irq.overloaded();
+        }
         if used > 0 {
             shared.received.store(true, Ordering::Relaxed);
             self.ring.advance(regs, used, used == avail);
@@ -446,7 +465,12 @@ impl EgressQueue for RxRing {
     }
 
     fn is_full(&mut self) -> bool {
-        self.avail() == 0 && !self.stopped
+        let full = self.avail() == 0 && !self.stopped;
+        let enough = self.allowed() == 0;
+        if enough {
+            self.shared.irq.overloaded();
+        }
+        full || enough
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

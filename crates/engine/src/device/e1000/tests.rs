@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod csb;
+mod livelock;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

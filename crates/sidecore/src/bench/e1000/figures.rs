@@ -20,7 +20,7 @@ use sidecore_engine::port::{IngressQueue, Tally};
 
 use super::guest::{Clock, Guest, Mode};
 use super::model::{self, Kind};
-use super::stage::{frame, Stage};
+use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
 use crate::bench::draw::{chart, Axis, Line};
 
@@ -63,17 +63,17 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
         ping.push(Line { name: name.to_owned(), points });
     }
     let mut received = Vec::new();
-    for (name, handler, mode, itr, floor) in [
-        ("itr=0, traps", Handler::Interrupts, Mode::Trapping, 0, 0),
-        ("itr=250, traps", Handler::Interrupts, Mode::Trapping, 250, 0),
-        ("exitless, floor", Handler::Interrupts, Mode::Exitless, 0, 8),
-        ("exitless, itr=500", Handler::Interrupts, Mode::Exitless, 500, 8),
-        ("polling", Handler::Polling, Mode::Exitless, 0, 8),
+    let floor = Duration::from_micros(8);
+    for (name, handler, mode, itr, limits) in [
+        ("itr=0, traps", Handler::Interrupts, Mode::Trapping, 0, Limits::NONE),
+        ("itr=250, traps", Handler::Interrupts, Mode::Trapping, 250, Limits::NONE),
+        ("exitless", Handler::Interrupts, Mode::Exitless, 0, Limits { floor, share: 100 }),
+        ("exitless, share=50", Handler::Interrupts, Mode::Exitless, 0, Limits { floor, share: 50 }),
+        ("polling guest", Handler::Polling, Mode::Exitless, 0, Limits { floor, share: 100 }),
     ] {
         let mut points = Vec::new();
         for offered in OFFERED {
-            points
-                .push((offered, livelock(args, handler, mode, itr, Duration::from_micros(floor), offered)?));
+            points.push((offered, livelock(args, handler, mode, itr, limits, offered)?));
         }
         received.push(Line { name: name.to_owned(), points });
     }
@@ -110,7 +110,7 @@ fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String>
     const PING: u8 = 0xff;
     let mut stage = Stage::new(args.io_core)?;
     let config = Config { map: true, itr, ..Config::default() };
-    let mut guest = Guest::new(stage.guest(Model::E1000, Duration::ZERO, &config)?, Mode::Exitless, TRAP)?;
+    let mut guest = Guest::new(stage.guest(Model::E1000, Limits::NONE, &config)?, Mode::Exitless, TRAP)?;
     let mut host = stage.host()?;
     let (mut there, mut back) = (frame(0, 1, 64), frame(1, 0, 64));
     let clock = Clock::new();
@@ -215,12 +215,12 @@ fn livelock(
     handler: Handler,
     mode: Mode,
     itr: u16,
-    floor: Duration,
+    limits: Limits,
     offered: f64,
 ) -> Result<f64, String> {
     let mut stage = Stage::new(args.io_core)?;
     let config = Config { map: mode == Mode::Exitless, itr, ..Config::default() };
-    let mut nic = stage.guest(Model::E1000, floor, &config)?;
+    let mut nic = stage.guest(Model::E1000, limits, &config)?;
     let (port, number, _) = stage.port()?;
     let mut head = [0; 64];
     head.copy_from_slice(&frame(number, 0, 64));

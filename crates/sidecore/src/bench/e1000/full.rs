@@ -8,7 +8,7 @@ use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::memory::Page;
 use sidecore_engine::device::e1000::Model;
 
-use super::stage::{frame, Stage};
+use super::stage::{frame, Limits, Stage};
 use super::{name, text, Args};
 
 /// Entries of the rings, frames of a doorbell, and frames under way in one direction.
@@ -100,7 +100,7 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
     let mut stage = Stage::new(args.io_core)?;
     let config = Config { ring: RING, page, ..Config::default() };
     let mut end = |from: u8| -> Result<End, String> {
-        let nic = stage.guest(model, std::time::Duration::ZERO, &config)?;
+        let nic = stage.guest(model, Limits::NONE, &config)?;
         Ok(End { nic, data: frame(from, 1 - from, size), sent: 0, received: 0, wrong: 0 })
     };
     let mut ends = [end(0)?, end(1)?];

@@ -9,7 +9,7 @@ use sidecore_driver::net::NetDriver;
 use sidecore_engine::device::e1000::Model;
 
 use super::guest::{Clock, Guest, Mode, Seen};
-use super::stage::{frame, Stage};
+use super::stage::{frame, Limits, Stage};
 use super::{name, text, Args};
 
 /// The usual size of rings in Linux.
@@ -131,7 +131,7 @@ pub fn one(
         ..Config::default()
     };
     let guest = |stage: &mut Stage| {
-        let nic = stage.guest(model, kind.floor, &config)?;
+        let nic = stage.guest(model, Limits { floor: kind.floor, share: 100 }, &config)?;
         Guest::new(nic, kind.mode, trap)
     };
     let mut pair = Pair {

@@ -41,6 +41,20 @@ pub fn frame(from: u8, to: u8, len: usize) -> Vec<u8> {
     frame
 }
 
+/// What the operator allows a guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The least gap between interrupts.
+    pub floor: Duration,
+    /// Percent of its time for receive interrupts.
+    pub share: u32,
+}
+
+impl Limits {
+    /// Everything that the driver wants.
+    pub const NONE: Limits = Limits { floor: Duration::ZERO, share: 100 };
+}
+
 /// I/O core, switch and ports.
 pub struct Stage {
     // In this order: who is attached goes before the cores that serve it.
@@ -90,10 +104,14 @@ impl Stage {
     }
 
     /// A guest's NIC and its driver, which reaches it without messages from now on.
-    pub fn guest(&mut self, model: Model, moderation: Duration, config: &Config) -> Result<Driver, String> {
+    pub fn guest(&mut self, model: Model, limits: Limits, config: &Config) -> Result<Driver, String> {
         let (port, number, path) = self.port()?;
-        let settings =
-            E1000Config { moderation, csb: config.csb, ..E1000Config::new(model, Mac(mac(number))) };
+        let settings = E1000Config {
+            moderation: limits.floor,
+            receive_share: limits.share,
+            csb: config.csb,
+            ..E1000Config::new(model, Mac(mac(number)))
+        };
         let device = E1000::new(settings, Arc::clone(&port), self.scheduler()).map_err(text)?;
         let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
         let attachment = VfioUser::start(endpoint, port, Box::new(device)).map_err(text)?;

@@ -236,3 +236,70 @@ fn a_receive_message_waits_for_ims_but_not_for_ever() {
         "that was the driver, not a gate"
     );
 }
+
+/// A rig whose guest may spend half of its time on receive interrupts.
+fn shared_rig(model: Model) -> Rig {
+    let mut rig = Rig::new(model, Duration::ZERO);
+    rig.irq = rig.irq.limit(50);
+    rig
+}
+
+#[test]
+fn a_guest_that_was_overloaded_has_its_time_for_the_rest() {
+    for (model, cause) in [(Model::E1000, RXT0), (Model::E1000e, RXQ0)] {
+        for overloaded in [false, true] {
+            let rig = shared_rig(model);
+            let serve = |overloaded| {
+                assert!(rig.raise(cause));
+                rig.irq.read(regs::ICR);
+                rig.irq.write(regs::IMC, u32::MAX);
+                let service = rig.irq.service();
+                assert!(service.is_some());
+                rig.turn(100 * US);
+                if overloaded {
+                    rig.irq.overloaded();
+                }
+                rig.irq.interrupts.unmask();
+                rig.irq.write(regs::IMS, cause);
+                assert_eq!(rig.irq.service(), None);
+                service
+            };
+            let first = serve(overloaded);
+            assert_eq!(rig.raise(cause), !overloaded);
+            if overloaded {
+                assert_eq!(rig.due(), Some(100 * US));
+                rig.turn(100 * US);
+                assert!(rig.poll());
+            }
+            // One that kept up is not delayed, however long it took; and each service is another.
+            rig.irq.read(regs::ICR);
+            rig.irq.write(regs::IMC, u32::MAX);
+            rig.irq.interrupts.unmask();
+            rig.irq.write(regs::IMS, cause);
+            assert_ne!(serve(false), first);
+            assert!(rig.raise(cause));
+        }
+    }
+}
+
+#[test]
+fn a_service_that_nobody_ends_ends_by_itself_and_a_driver_that_polls_has_none() {
+    let rig = shared_rig(Model::E1000);
+    assert!(rig.raise(RXT0));
+    rig.irq.write(regs::IMC, u32::MAX);
+    assert!(rig.irq.service().is_some());
+    assert_eq!(rig.due(), Some(LONGEST_HOLD));
+    rig.turn(LONGEST_HOLD);
+    rig.poll();
+    assert_eq!(rig.irq.service(), None);
+    let rig = shared_rig(Model::E1000);
+    rig.irq.write(regs::IMC, u32::MAX);
+    rig.raise(RXT0);
+    rig.irq.write(regs::IMC, u32::MAX);
+    assert_eq!(rig.irq.service(), None, "it has never enabled the cause");
+    // And without a share nobody counts.
+    let rig = Rig::new(Model::E1000, Duration::ZERO);
+    assert!(rig.raise(RXT0));
+    rig.irq.write(regs::IMC, u32::MAX);
+    assert_eq!(rig.irq.service(), None);
+}
