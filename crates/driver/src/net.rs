@@ -320,12 +320,23 @@ impl NetDriver {
     }
 
     /// Takes all frames that are there: `each(header, frame)`. Returns how many.
-    pub fn receive(&mut self, pair: u16, mut each: impl FnMut(&NetHdr, &[u8])) -> Result<usize> {
+    pub fn receive(&mut self, pair: u16, each: impl FnMut(&NetHdr, &[u8])) -> Result<usize> {
+        self.receive_up_to(pair, usize::MAX, each)
+    }
+
+    /// Takes at most `limit` frames; all that are there if they may span buffers (MRG_RXBUF).
+    pub fn receive_up_to(
+        &mut self,
+        pair: u16,
+        limit: usize,
+        mut each: impl FnMut(&NetHdr, &[u8]),
+    ) -> Result<usize> {
         let memory = std::sync::Arc::clone(&self.session.memory);
         let mergeable = self.session.has(f::NET_MRG_RXBUF);
         let rx = &mut self.pairs[usize::from(pair)].rx;
         self.used.clear();
-        rx.queue.reap(usize::MAX, |name, len| self.used.push((name, len)))?;
+        let limit = if mergeable { usize::MAX } else { limit };
+        rx.queue.reap(limit, |name, len| self.used.push((name, len)))?;
         let mut used = self.used.iter();
         let mut frames = 0;
         while let Some(&(name, len)) = used.next() {

@@ -321,6 +321,11 @@ pub enum Benchmark {
     /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
     /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
     VirtioUser(VirtioUserArgs),
+    /// A switch of ring ports: the cost of a frame, by the number of receivers, unicast and broadcast, beside the cost
+    /// of copying it.
+    Vale(crate::bench::vale::Args),
+    /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
+    Limit(crate::bench::vale::LimitArgs),
 }
 
 /// `bench virtio-user`.

@@ -9,6 +9,7 @@ use crate::bench::echo::Amount;
 use crate::bench::many;
 use crate::bench::pvp::{self, Candidate};
 use crate::bench::tap;
+use crate::bench::vale;
 use crate::bench::virtio_user;
 use crate::cli::{Benchmark, E1000Args, IdleArgs, PortsArgs, PvpArgs, TapArgs, VirtioUserArgs};
 use crate::Outcome;
@@ -21,6 +22,8 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Ports(args) => many::ports(&ports_args(args)?),
         Benchmark::E1000(args) => e1000::run(&e1000_args(args)?),
         Benchmark::Idle(args) => many::idle(&idle_args(args)?),
+        Benchmark::Vale(args) => vale::run(args),
+        Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::VirtioUser(args) => virtio_user::run(&virtio_user_args(args)?),
     }
 }

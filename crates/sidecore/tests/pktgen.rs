@@ -270,3 +270,49 @@ fn a_capture_is_sent_again() {
     place.write("none", "no capture at all, whatever its name says");
     assert!(place.fails(&["pkt-gen", "-i", "a", "-f", "tx", "-P", "none"]).contains("-P none: "));
 }
+
+#[test]
+fn the_benchmarks_of_ring_ports_lose_no_frame() {
+    let place = Place::new();
+    let few = ["--rounds", "1", "--seconds", "0.02", "--json"];
+    let limit = json(&place.ok(&[&["bench", "limit"], &few[..]].concat()));
+    assert!(limit["rows"].as_array().unwrap().iter().all(|row| row["ns"].as_f64().unwrap() > 0.0), "{limit}");
+    // It ends with an error if not every frame arrives.
+    let vale = place.run(&[&["bench", "vale", "--receivers", "1,3", "--svg", "a.svg"], &few[..]].concat());
+    assert!(vale.status.success(), "{}", String::from_utf8_lossy(&vale.stderr));
+    let rows = json(&String::from_utf8(vale.stdout).unwrap());
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 8, "{rows}");
+    assert!(std::fs::read_to_string(place.path("a.svg")).unwrap().contains("<polyline"));
+}
+
+#[test]
+fn vhost_user_sockets_in_both_roles_and_ring_ports_understand_each_other() {
+    let place = Place::new();
+    let ports = [
+        format!("v=vhost-user:{}", place.at("v")),
+        format!("w=vhost-user:{},role=client", place.at("w")),
+        "a=ring:a".to_owned(),
+    ];
+    let _daemon = place.daemon(&ports.each_ref().map(|port| ["--port", port.as_str()]).concat());
+    let (v, w) =
+        (format!("vhost-user:{}", place.at("v")), format!("vhost-user:{},role=server", place.at("w")));
+    for (to, from) in [(&v, "a"), (&w, &v), (&"a".to_owned(), &w)] {
+        // A window that fits the 256 entries of a virtio ring, and the ring port's slots.
+        let b = Running::start(&place, &format!("-i {to} -f rx --verify -n 3000"));
+        let sent = json(&send(
+            &place,
+            &format!("-i {from} -f tx --verify -n 3000 -l 60 -l 1514 --window 256 --json"),
+        ));
+        assert_eq!(sent["packets"], 3000);
+        let (code, received, errors) = b.end();
+        assert_eq!(code, Some(0), "{from} to {to}: {errors}");
+        assert!(received.contains("\nVerified 3000 packets of 1 flows: 0 lost, "), "{received}");
+    }
+    let pong = receiver(&place, &format!("-i {v} -f pong"));
+    let pings = json(&send(&place, "-i a -f ping -n 50 --json"));
+    assert_eq!(pings["rtt_ns"]["count"], 50);
+    pong.signal(Signal::INT);
+    assert_eq!(pong.end().0, Some(0));
+    let two = place.fails(&["pkt-gen", "-i", &v, "-f", "tx", "-p", "2"]);
+    assert!(two.contains("driven by one thread"), "{two}");
+}

@@ -7,7 +7,10 @@
 //! sequence number, by which loss, reordering and foreign frames are noticed.
 
 mod clock;
+mod limit;
 mod port;
+
+pub use limit::copy_limit;
 
 use std::time::{Duration, Instant};
 

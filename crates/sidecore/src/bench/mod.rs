@@ -10,5 +10,7 @@ pub mod many;
 pub mod ours;
 pub mod peers;
 pub mod pvp;
+pub mod svg;
 pub mod tap;
+pub mod vale;
 pub mod virtio_user;

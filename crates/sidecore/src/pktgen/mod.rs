@@ -66,6 +66,9 @@ pub fn run(args: &PktGenArgs) -> Outcome {
     let threads = usize::from(args.threads);
     let longest = plan.recording.as_ref().map_or(plan.form.length[1], |recording| recording.longest);
     match &plan.place {
+        Place::VhostUser { path, server } => {
+            drive(end::vhost::open(path, *server, threads, longest)?, args, &plan)
+        }
         Place::Ring(name) => drive(end::ring::open(name, threads, plan.header, longest)?, args, &plan),
     }
 }
@@ -201,6 +204,8 @@ fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, s
     }
     let maker = Maker::new(plan.form, number as u64);
     let result = work(&mut lane, maker, args, plan, &job);
+    // Acknowledgements and pongs, too, are out before the port goes.
+    let result = result.and_then(|()| send::drain(&mut lane, &job).map(drop));
     if result.is_err() {
         job.ended(Instant::now());
     }

@@ -43,6 +43,9 @@ impl Plan {
         let place = Place::parse(&args.interface)?;
         let header =
             args.header.as_ref().map(|text| text.parse()).transpose().map_err(|e| format!("-H: {e}"))?;
+        if header.is_some() && !matches!(place, Place::Ring(_)) {
+            return Err("-H does not apply to this port, but to ring ports".to_owned());
+        }
         let one = |text: &str| text.parse::<Endpoints>();
         let endpoints = [
             args.source.map_or_else(|| one("10.0.0.1"), Ok)?,
@@ -190,6 +193,7 @@ mod tests {
             ("-i a -f tx -l 60 -l 70 -l 80", "once for a length"),
             ("-i a -f tx --window 512", "--verify"),
             ("-i a -f tx -c 2", "-a"),
+            ("-i vhost-user:t -f tx -H 12", "-H does not apply to this port"),
             ("-i a -f sing", "possible values"),
             ("-f tx", "-i"),
         ] {

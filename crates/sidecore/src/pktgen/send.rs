@@ -48,8 +48,11 @@ pub fn plain<L: Lane>(lane: &mut L, source: &mut impl Source, job: &Job<'_>) -> 
     Ok(())
 }
 
-/// Waits until everything that was sent has been taken.
-fn drain<L: Lane>(lane: &mut L, job: &Job<'_>) -> Result<Instant> {
+/// Waits until everything that was sent has been taken; what has not would be lost with the port.
+///
+/// # Errors
+/// The other side is gone, or does not take it.
+pub fn drain<L: Lane>(lane: &mut L, job: &Job<'_>) -> Result<Instant> {
     let start = Instant::now();
     let mut idle = Idle::new(job.busy);
     while !lane.is_drained()? {

@@ -2,6 +2,7 @@
 //! one thread. The loops are compiled for each kind of lane, so a frame costs no dynamic dispatch.
 
 pub mod ring;
+pub mod vhost;
 
 use std::time::Duration;
 
@@ -81,6 +82,13 @@ pub struct Opened<L> {
 pub enum Place {
     /// A ring port by name or path.
     Ring(String),
+    /// A vhost-user socket.
+    VhostUser {
+        /// Where.
+        path: String,
+        /// Whether we listen there.
+        server: bool,
+    },
 }
 
 impl Place {
@@ -102,8 +110,18 @@ impl Place {
         }
         match kind {
             "netmap" | "ring" => ring_name(rest),
+            "vhost-user" => {
+                let (path, role) = rest.split_once(',').unwrap_or((rest, "role=client"));
+                let server = match role {
+                    "role=client" => false,
+                    "role=server" => true,
+                    _ => return Err(format!("-i {text}: {role:?} is neither role=client nor role=server")),
+                };
+                Ok(Place::VhostUser { path: path.to_owned(), server })
+            }
             _ => Err(format!(
-                "-i {text}: no such kind of port; there are netmap:NAME (or ring:NAME), valeS:NAME"
+                "-i {text}: no such kind of port; there are netmap:NAME (or ring:NAME), valeS:NAME, \
+                 vhost-user:PATH"
             )),
         }
     }
@@ -133,7 +151,20 @@ mod tests {
         assert_eq!(Place::parse("vale0:b"), ring("vale0:b"));
         assert_eq!(Place::parse("/run/x:y"), ring("/run/x:y"));
         assert_eq!(Place::parse("netmap:/run/x"), ring("/run/x"));
-        for bad in ["", "netmap:", "usb:x", "netmap:a^", "a{1", "netmap:a@conf:slots=8"] {
+        let vhost = |server| Ok(Place::VhostUser { path: "/a".into(), server });
+        assert_eq!(Place::parse("vhost-user:/a"), vhost(false));
+        assert_eq!(Place::parse("vhost-user:/a,role=client"), vhost(false));
+        assert_eq!(Place::parse("vhost-user:/a,role=server"), vhost(true));
+        for bad in [
+            "",
+            "vhost-user:/a,mode=5",
+            "tap:",
+            "netmap:",
+            "usb:x",
+            "netmap:a^",
+            "a{1",
+            "netmap:a@conf:slots=8",
+        ] {
             assert!(Place::parse(bad).is_err(), "{bad}");
         }
     }

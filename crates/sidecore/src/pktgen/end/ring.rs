@@ -190,6 +190,7 @@ impl RingLane {
         rx.sync().map_err(text)?;
         if !S::READS {
             let (frames, bytes) = rx.skip(limit);
+            rx.sync().map_err(text)?;
             return Ok(Taken { frames, bytes: bytes.saturating_sub((frames * self.header) as u64) });
         }
         let mut done = Taken::default();
@@ -208,6 +209,10 @@ impl RingLane {
             self.scratch.extend_from_slice(first);
             parts.for_each(|part| self.scratch.extend_from_slice(part));
             sink.frame(self.scratch.get(self.header..).unwrap_or_default());
+        }
+        // Slots go back before anybody is told that their frames have arrived.
+        if done.frames > 0 {
+            rx.sync().map_err(text)?;
         }
         Ok(done)
     }

@@ -1,0 +1,399 @@
+//! `sidecore bench vale` and `sidecore bench limit`: what a frame costs on a switch of ring ports, by the number of receivers,
+//! beside what copying it costs at least.
+//!
+//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the sender and all the
+//! receivers in turns, so two processors are enough. The sender writes the addresses of each frame, which go to all
+//! receivers in turns (unicast) or to all at once (broadcast). The cost of a frame is the time in which the I/O core was
+//! busy, by its own account, over the frames that it took. Rings are large enough that nothing is lost: what one turn sends
+//! fits into any receiver's ring. The numbers of receivers alternate, and so does the copy limit of the same processor.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sidecore_driver::load::{copy_limit, pin};
+use sidecore_port::Port;
+
+use super::ours::Switch;
+use super::peers::Scratch;
+use super::svg;
+
+/// `bench vale`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Numbers of receivers.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,8,64,250")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=250))]
+    pub receivers: Vec<u16>,
+    /// Frame sizes in bytes, without frame check sequence.
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "60,1500")]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
+    pub seconds: f64,
+    /// Processor for sender and receivers.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Draw the curve into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench limit`.
+#[derive(Debug, clap::Args)]
+pub struct LimitArgs {
+    /// Frame sizes in bytes.
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "60,1500")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub sizes: Vec<u16>,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
+    pub seconds: f64,
+    /// Buffers of 2048 bytes in each region, as the slots of a ring port.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    pub slots: u16,
+    /// Processor that copies.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Slots of the sender's ring, and of the receivers': one turn's frames and those under way fit.
+const SENDER: u16 = 256;
+const RECEIVER: u16 = 1024;
+const BATCH: usize = 128;
+
+/// Whom frames are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum To {
+    /// One receiver after the other.
+    Unicast,
+    /// All.
+    Broadcast,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Nanoseconds of the I/O core for each frame taken.
+    ns: f64,
+    /// Frames taken and delivered a second, in millions.
+    mpps: [f64; 2],
+}
+
+/// One row of the table: medians.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    size: u16,
+    to: To,
+    receivers: u16,
+    /// Nanoseconds of the I/O core for each frame taken, in each round.
+    samples: Vec<f64>,
+    ns_per_frame: f64,
+    /// The same for each frame delivered.
+    ns_per_copy: f64,
+    mpps_in: f64,
+    mpps_out: f64,
+    /// Nanoseconds that copying alone costs.
+    limit_ns: f64,
+    /// Rate of delivered frames against the rate at which they could be copied.
+    of_limit: f64,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn window(seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|e| format!("--seconds {seconds}: {e}"))
+}
+
+/// The address of receiver `n`; the sender is number 0.
+fn mac(n: u16) -> [u8; 6] {
+    let [high, low] = n.to_be_bytes();
+    [2, 0x76, 0, 0, high, low]
+}
+
+/// A daemon, the sender's port and the receivers'.
+struct Stage {
+    sender: Port,
+    receivers: Vec<Port>,
+    switch: Switch,
+    _scratch: Scratch,
+}
+
+impl Stage {
+    fn start(args: &Args, receivers: u16) -> Result<Stage> {
+        let scratch = Scratch::new("sc-vale").map_err(text)?;
+        let path = |n: u16| scratch.file(format!("r{n}"));
+        let slots = |n: u16| if n == 0 { SENDER } else { RECEIVER };
+        let ports: Vec<String> =
+            (0..=receivers).map(|n| format!("ring:{},slots={}", path(n).display(), slots(n))).collect();
+        let program = std::env::current_exe().map_err(text)?;
+        let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(text)?;
+        let attach = |n: u16| Port::attach(&path(n).to_string_lossy()).map_err(text);
+        let sender = attach(0)?;
+        let receivers = (1..=receivers).map(attach).collect::<Result<Vec<_>>>()?;
+        let mut stage = Stage { sender, receivers, switch, _scratch: scratch };
+        stage.introduce()?;
+        Ok(stage)
+    }
+
+    /// Makes all addresses known to the switch.
+    fn introduce(&mut self) -> Result<()> {
+        let mut frame = [0; 60];
+        frame[..6].fill(0xff);
+        for (n, port) in (1..).zip(&mut self.receivers) {
+            frame[6..12].copy_from_slice(&mac(n));
+            port.tx[0].push(&frame);
+            port.tx[0].sync().map_err(text)?;
+            while !port.tx[0].is_drained() {
+                std::thread::yield_now();
+            }
+        }
+        // The floods of all these do not count.
+        self.drain()?;
+        self.sender.rx[0].sync().map_err(text)?;
+        self.sender.rx[0].skip(usize::MAX);
+        self.sender.rx[0].sync().map_err(text)
+    }
+
+    /// Takes what has come at all receivers; how many frames.
+    #[inline]
+    fn drain(&mut self) -> Result<u64> {
+        let mut frames = 0;
+        for port in &mut self.receivers {
+            port.rx[0].sync().map_err(text)?;
+            frames += port.rx[0].skip(usize::MAX).0 as u64;
+        }
+        Ok(frames)
+    }
+
+    fn run(&mut self, to: To, size: usize, time: Duration) -> Result<Sample> {
+        let mut template = vec![0x5a; size];
+        template[..6].fill(0xff);
+        template[6..12].copy_from_slice(&mac(0));
+        template[12..14].copy_from_slice(&[0x88, 0xb5]);
+        let last = u16::try_from(self.receivers.len()).unwrap_or(u16::MAX);
+        let (mut next, mut laid) = (0, 0);
+        let (mut sent, mut got) = (0u64, 0u64);
+        let before = self.switch.cycles().map_err(text)?;
+        let start = Instant::now();
+        while start.elapsed() < time {
+            for _ in 0..16 {
+                let tx = &mut self.sender.tx[0];
+                for _ in 0..BATCH.min(tx.space()) {
+                    let Some(buffer) = tx.buffer() else { break };
+                    if laid < SENDER {
+                        buffer[..size].copy_from_slice(&template);
+                        laid += 1;
+                    }
+                    if to == To::Unicast {
+                        next = if next == last { 1 } else { next + 1 };
+                        buffer[..6].copy_from_slice(&mac(next));
+                    }
+                    buffer[6..12].copy_from_slice(&mac(0));
+                    tx.commit(size, false);
+                    sent += 1;
+                }
+                tx.sync().map_err(text)?;
+                got += self.drain()?;
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        while !self.sender.tx[0].is_drained() {
+            got += self.drain()?;
+        }
+        // The last batch is delivered just before its slots come back.
+        got += self.drain()?;
+        let spent = self.switch.cycles().map_err(text)?.since(before);
+        let copies = if to == To::Unicast { 1 } else { u64::from(last) };
+        if got != sent * copies {
+            return Err(format!("{sent} frames were sent to {copies} receivers each, and {got} arrived"));
+        }
+        let per_second = |frames: u64| frames as f64 / seconds / 1e6;
+        let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
+        Ok(Sample { ns, mpps: [per_second(sent), per_second(got)] })
+    }
+}
+
+/// The copy limit, measured on a thread of its own: pinning must not pass to what is started later.
+fn limit(core: usize, size: u16, slots: [u16; 2], time: Duration) -> Result<f64> {
+    std::thread::scope(|scope| {
+        let measure = scope.spawn(|| copy_limit(core, size.into(), slots, time).map_err(text));
+        measure.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// `bench vale`.
+///
+/// # Errors
+/// What could not be started or measured; a frame was lost.
+pub fn run(args: &Args) -> Result<()> {
+    let time = window(args.seconds)?;
+    let cases: Vec<(u16, To, u16)> = args
+        .sizes
+        .iter()
+        .flat_map(|&size| [(size, To::Unicast), (size, To::Broadcast)])
+        .flat_map(|(size, to)| args.receivers.iter().map(move |&n| (size, to, n)))
+        .collect();
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
+    let mut limits: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
+    for round in 0..args.rounds {
+        for (of_size, &size) in limits.iter_mut().zip(&args.sizes) {
+            of_size.push(limit(args.io_core, size, [SENDER, RECEIVER], time)?);
+        }
+        for &receivers in &args.receivers {
+            let rows = cases.iter().enumerate().filter(|(_, case)| case.2 == receivers);
+            let measured = std::thread::scope(|scope| {
+                let load = scope.spawn(|| {
+                    let mut stage = Stage::start(args, receivers)?;
+                    pin(args.load_core).map_err(text)?;
+                    rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time)?)))
+                        .collect::<Result<Vec<_>>>()
+                });
+                load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })?;
+            for (i, sample) in measured {
+                let (size, to, _) = cases[i];
+                eprintln!(
+                    "round {}/{}: {receivers} receivers, {size} B {to:?}: {:.1} ns, {:.2} Mpps",
+                    round + 1,
+                    args.rounds,
+                    sample.ns,
+                    sample.mpps[1]
+                );
+                samples[i].push(sample);
+            }
+        }
+    }
+    let limits: Vec<f64> = limits.into_iter().map(median).collect();
+    let rows: Vec<Row> = cases
+        .iter()
+        .zip(&samples)
+        .map(|(&(size, to, receivers), samples)| {
+            let copies = if to == To::Unicast { 1.0 } else { f64::from(receivers) };
+            let ns_per_frame = median(samples.iter().map(|s| s.ns));
+            let place = args.sizes.iter().position(|&s| s == size).unwrap_or(0);
+            let mpps_out = median(samples.iter().map(|s| s.mpps[1]));
+            Row {
+                size,
+                to,
+                receivers,
+                samples: samples.iter().map(|s| s.ns).collect(),
+                ns_per_frame,
+                ns_per_copy: ns_per_frame / copies,
+                mpps_in: median(samples.iter().map(|s| s.mpps[0])),
+                mpps_out,
+                limit_ns: limits[place],
+                of_limit: mpps_out * limits[place] / 1e3,
+            }
+        })
+        .collect();
+    if let Some(path) = &args.svg {
+        std::fs::write(path, draw(args, &rows))
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    if args.json {
+        println!("{}", serde_json::json!({ "version": 1, "bench": "vale", "rows": rows }));
+        return Ok(());
+    }
+    println!("vale: one sender, medians of {} rounds; ns: busy time of the I/O core", args.rounds);
+    println!("size  frames to  receivers  ns a frame  ns a copy  Mpps in  Mpps out  copy limit ns  of limit");
+    for row in &rows {
+        let to = format!("{:?}", row.to).to_lowercase();
+        println!(
+            "{:4}  {to:<9}  {:9}  {:10.1}  {:9.1}  {:7.2}  {:8.2}  {:13.1}  {:6.0} %",
+            row.size,
+            row.receivers,
+            row.ns_per_frame,
+            row.ns_per_copy,
+            row.mpps_in,
+            row.mpps_out,
+            row.limit_ns,
+            100.0 * row.of_limit,
+        );
+    }
+    Ok(())
+}
+
+fn draw(args: &Args, rows: &[Row]) -> String {
+    let mut series = Vec::new();
+    for &size in &args.sizes {
+        for to in [To::Unicast, To::Broadcast] {
+            let name =
+                format!("{size} B, {}", if to == To::Unicast { "unicast in turns" } else { "broadcast" });
+            let points = rows.iter().filter(|row| row.size == size && row.to == to);
+            series.push(svg::Series {
+                name,
+                points: points.map(|row| (f64::from(row.receivers), row.ns_per_copy)).collect(),
+            });
+        }
+    }
+    svg::log_log(
+        "Cost of a delivered frame on a switch of ring ports",
+        "receivers",
+        "ns of the I/O core",
+        &series,
+    )
+}
+
+/// `bench limit`.
+///
+/// # Errors
+/// What could not be measured.
+pub fn run_limit(args: &LimitArgs) -> Result<()> {
+    let time = window(args.seconds)?;
+    let mut all: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
+    for _ in 0..args.rounds {
+        for (of_size, &size) in all.iter_mut().zip(&args.sizes) {
+            of_size.push(limit(args.core, size, [args.slots; 2], time)?);
+        }
+    }
+    let mut table = format!(
+        "limit: one core copies frames from one shared region to another; medians of {} rounds\n\
+         size  ns a frame  Mpps     Gbit/s\n",
+        args.rounds
+    );
+    let mut rows = Vec::new();
+    for (samples, &size) in all.into_iter().zip(&args.sizes) {
+        let ns = median(samples.iter().copied());
+        let (mpps, gbits) = (1e3 / ns, 8.0 * f64::from(size) / ns);
+        // Writing into a text cannot fail.
+        let _ = writeln!(table, "{size:4}  {ns:10.1}  {mpps:7.2}  {gbits:6.1}");
+        rows.push(
+            serde_json::json!({ "size": size, "ns": ns, "mpps": mpps, "gbits": gbits, "samples": samples }),
+        );
+    }
+    if args.json {
+        println!("{}", serde_json::json!({ "version": 1, "bench": "limit", "rows": rows }));
+    } else {
+        print!("{table}");
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! `pkt-gen` and a program in C that knows netmap's API only exchange verified frames through a switch.
+//!
+//! `FRAMES=100000000` makes it the run that PROMISES.md tells of.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rig::Place;
+
+/// The C library and the program, built as a user would.
+fn build(place: &Place) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let source = |path: &str| root.join(path).into_os_string().into_string().unwrap();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}: is it installed?"));
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let out = place.at("c");
+    std::fs::create_dir(&out).unwrap();
+    run(Command::new("make").args(["-s", "-C", &source("crates/port/c"), &format!("OUT={out}")]));
+    let program = place.at("verify");
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
+        .arg(format!("-I{}", source("include")))
+        .args([&source("crates/port/tests/c/verify.c"), "-o", &program, &format!("-L{out}")])
+        .args(["-l:libnetmap.a", "-lpthread"]));
+    program.into()
+}
+
+#[test]
+fn frames_are_exchanged_with_a_netmap_program() {
+    let frames: u64 = std::env::var("FRAMES").map_or(100_000, |n| n.parse().unwrap());
+    let count = frames.to_string();
+    let place = Place::new();
+    let program = build(&place);
+    let _daemon = place.daemon(&["--port", "g=ring:g", "--port", "c=ring:c,queues=2"]);
+    let environment = place.path("control.sock");
+    let netmap = |what: &str| {
+        let mut command = Command::new(&program);
+        command.args([what, "netmap:c", &count]).env("SIDECORE_SOCKET", &environment);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let generator = |what: &[&str]| {
+        let mut command = place.command();
+        command.args(["pkt-gen", "-i", "g", "--verify", "-n", &count]).args(what);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+
+    // From pkt-gen to netmap's program.
+    let mut receiver = netmap("rx");
+    let mut said = BufReader::new(receiver.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let sender = generator(&["-f", "tx", "-l", "60", "-l", "124", "-s", "10.0.0.1:1-10.0.0.1:5"]);
+    let sent = sender.wait_with_output().unwrap();
+    assert!(sent.status.success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert!(receiver.wait().unwrap().success());
+    assert_eq!(rest, format!("verified {frames} frames of 5 flows\n"));
+    let there = String::from_utf8(sent.stdout).unwrap();
+
+    // And back.
+    let receiver = generator(&["-f", "rx"]);
+    let sent = netmap("tx").wait_with_output().unwrap();
+    assert!(sent.status.success());
+    assert_eq!(String::from_utf8(sent.stdout).unwrap(), format!("sent {frames}\n"));
+    let received = receiver.wait_with_output().unwrap();
+    assert!(received.status.success());
+    let back = String::from_utf8(received.stdout).unwrap();
+    let verified =
+        format!("Verified {frames} packets of 7 flows: 0 lost, 0 reordered, 0 corrupt; 0 of others.");
+    assert_eq!(back.lines().last(), Some(verified.as_str()), "{back}");
+    println!("{there}{back}");
+}
