@@ -36,8 +36,9 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     let mut make = Command::new("make");
     make.arg("-C").arg(&headers).arg(format!("M={}", dir.path().display())).arg("modules");
     if kernel == Kernel::Newest {
-        // What this compiler is too old for, whatever the kernel's own was.
-        make.args(["CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
+        // Another compiler than the kernel's own, which lacks some options and confuses objtool.
+        make.args(["CC=gcc", "CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_OBJTOOL="]);
+        make.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
     }
     output(&mut make)?;
     let module = dir.path().join(format!("{name}.ko"));
@@ -100,9 +101,12 @@ fn wrap(folder: &Path, loader: &Path, libraries: &str) -> Result<()> {
         if !bytes.starts_with(b"\x7fELF") || !matches!(bytes.get(16), Some(2 | 3)) {
             continue;
         }
-        let real = path.with_extension("real");
-        let script =
-            format!("#!/bin/sh\nexec {} --library-path {libraries} \"$0.real\" \"$@\"\n", loader.display());
+        // Some of them start others by their own name and a suffix, so that name is kept.
+        let real = PathBuf::from(format!("{}.elf", path.display()));
+        let script = format!(
+            "#!/bin/sh\nexec {} --argv0 \"$0\" --library-path {libraries} \"$0.elf\" \"$@\"\n",
+            loader.display()
+        );
         std::fs::rename(&path, &real)
             .and_then(|()| std::fs::write(&path, script))
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)))

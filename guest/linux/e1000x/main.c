@@ -183,7 +183,6 @@ static void x_csb_on(struct e1000x *x, bool on)
 		x->csb->host_need_txkick = 1;
 		x->csb->host_txcycles_lim = 1;
 		x->csb->host_rxkick_at = CSB_NEVER;
-		x->csb->host_need_rxkick = 1;
 		x->csb->guest_csb_on = 1;
 		x_set(x, R_CSBAH, upper_32_bits(x->csb_dma));
 		x_set(x, R_CSBAL, lower_32_bits(x->csb_dma));
