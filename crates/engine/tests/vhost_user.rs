@@ -759,11 +759,16 @@ fn offloads_can_be_switched_off_and_a_mac_address_is_served() {
         payload.extend(word.to_le_bytes());
     }
     payload.extend([0; 24]);
-    let answer = front.ask(&Message::new(24, payload)).unwrap();
+    let answer = front.ask(&Message::new(24, payload.clone())).unwrap();
     let space = &answer.payload[12..];
     assert_eq!(space[..6], [2, 0, 0, 0, 0, 7]);
+    assert_eq!(space[6..8], [1, 0], "the link is up");
     assert_eq!(space[8..10], [1, 0], "one pair");
     assert_eq!(space[10..12], (DEFAULT_MTU as u16).to_le_bytes());
     assert_eq!(space[12..17], [0x10, 0x27, 0, 0, 1], "10 Gb/s, full duplex");
     assert_eq!(space[17..], [0; 7]);
+    // The other end of its wire goes.
+    rig.ports[0].set_carrier(false);
+    let answer = front.ask(&Message::new(24, payload)).unwrap();
+    assert_eq!(answer.payload[12..][6..8], [0, 0], "the link is down");
 }
