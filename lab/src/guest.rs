@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// How long QEMU may take for a command.
 const QMP_LIMIT: Duration = Duration::from_secs(30);
-/// How much of a log an error shows.
-const LINES: usize = 40;
+/// How much of a log an error shows: a kernel's last words are up to 60 lines.
+const LINES: usize = 80;
 
 /// What a VM is made of. Made by [`Guest::named`].
 pub struct Spec {
