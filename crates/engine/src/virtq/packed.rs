@@ -223,7 +223,7 @@ impl Packed {
             at.advance(1, self.ring.size);
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
-            prefetch_chain(piece);
+            prefetch_chain(piece, access);
         }
         Ok(chain)
     }

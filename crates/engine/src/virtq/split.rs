@@ -163,7 +163,7 @@ impl Split {
             self.memory.add(&mut chain, pieces, access, first.addr, first.len, flags)?;
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
-            prefetch_chain(piece);
+            prefetch_chain(piece, access);
         }
         Ok(chain)
     }
