@@ -16,9 +16,7 @@ use std::io;
 pub use arena::Arena;
 pub use map::{GuestMap, MapError, RegionSpec, Window};
 pub use pages::SharedPages;
-pub use piece::{
-    gather, prefetch_own, prefetch_read, prefetch_write, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES,
-};
+pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use shared::SharedFile;
 pub use signal::Signal;
 pub use words::Words;

@@ -169,19 +169,6 @@ pub fn prefetch_read(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the cache for a line that will be written. On x86-64 this is a plain prefetch unless the whole program
-/// is built for processors with PREFETCHW.
-#[inline]
-pub fn prefetch_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 /// Asks the cache for a line that will be read and then written, and takes it away from its owner at once: one
 /// transfer instead of two. (Asked for in assembly because the compiler makes a plain prefetch of the hint unless the
 /// whole program is built for processors with PREFETCHW; older ones take it for a no-operation.)
