@@ -135,7 +135,7 @@ impl Journal {
             at.advance(used.descs, size);
             batch.push(used);
         }
-        Some(batch)
+        (!batch.is_empty()).then_some(batch)
     }
 
     /// Starts the journal of a ring at `used`. `device` gets the mark.
@@ -375,6 +375,12 @@ mod tests {
     #[test]
     fn nonsense_in_the_slot_is_refused() {
         let at = Place { index: 3, wrap: true };
+        let guest = Guest::new(at);
+        let before = guest.words();
+        let _ = guest.run(at, false);
+        guest.set_words(&before);
+        guest.journal().write(at.bits(), at.bits(), false);
+        assert_eq!((guest.recover(), guest.words()), (None, before), "a batch of nothing");
         for descs in [0u64, 1, 5, 0xffff] {
             let guest = Guest::new(at);
             let before = guest.words();
