@@ -493,6 +493,9 @@ pub struct PvpArgs {
     /// Processor for the candidate.
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub io_core: usize,
+    /// Entries of each ring; QEMU's default is 256 too.
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
+    pub ring: String,
     /// Packed rings.
     #[arg(long)]
     pub packed: bool,

@@ -116,6 +116,7 @@ fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {
     run.load.core = args.load_core;
     run.load.window = window(args.seconds)?;
     run.load.rate = args.rate.map(f64::from);
+    run.load = run.load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
     run.load.packed = args.packed;
     run.load.in_order = args.in_order;
     run.load.mergeable = !args.no_mergeable;

@@ -79,6 +79,15 @@ impl Default for LoadConfig {
     }
 }
 
+impl LoadConfig {
+    /// The same with rings of `entries`, and as much in flight as they can hold beside what is being given back, but
+    /// no more than before.
+    #[must_use]
+    pub fn entries(self, entries: u16) -> Self {
+        Self { entries, bursts: (entries / BURST / 2).clamp(1, self.bursts), ..self }
+    }
+}
+
 /// What was measured in the window, both directions added.
 #[derive(Clone, Debug)]
 pub struct LoadReport {

@@ -10,6 +10,8 @@ use std::ptr;
 pub const MAX_BATCH: usize = 256;
 /// Most pieces of one frame. Linux sends up to 19, some drivers more.
 pub const MAX_PIECES: usize = 256;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Pieces of a whole batch.
 pub const BATCH_PIECES: usize = 4096;
 
@@ -132,6 +134,22 @@ impl Piece {
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         prefetch_read(self.ptr.wrapping_add(offset));
+    }
+
+    /// Asks the cache for the lines from `offset` on, to be read soon.
+    #[inline]
+    pub fn prefetch_from(&self, offset: usize) {
+        for at in (offset..self.len()).step_by(LINE) {
+            prefetch_read(self.ptr.wrapping_add(at));
+        }
+    }
+
+    /// Asks the cache for the lines from `offset` on, to be written soon.
+    #[inline]
+    pub fn prefetch_own_from(&self, offset: usize) {
+        for at in (offset..self.len()).step_by(LINE) {
+            prefetch_own(self.ptr.wrapping_add(at));
+        }
     }
 }
 

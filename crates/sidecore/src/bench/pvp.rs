@@ -340,6 +340,7 @@ impl Table<'_> {
             "rounds": self.args.rounds,
             "window_s": load.window.as_secs_f64(),
             "huge_pages": self.page == Page::Huge,
+            "ring": load.entries,
             "packed": load.packed,
             "in_order": load.in_order,
             "mergeable": load.mergeable,
