@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::port::QueueKey;
 
 /// Most events handled per wake-up; the others are still there at the next one.
-const EVENTS: usize = 32;
+pub(super) const EVENTS: usize = 32;
 
 /// An epoll set.
 pub(super) struct Poller {

@@ -4,20 +4,22 @@
 //! ports. `ports` lets one pair talk while the number of silent ports grows, and compares the busy time of
 //! the I/O core for each frame with that at two ports, in alternation; it also tells the daemon's own memory
 //! (guest memory is shared and not counted). `idle` lets nobody talk and reads the daemon's processor time;
-//! then it lets the daemon fall asleep again and again and measures how long the next frame takes.
+//! then it lets the daemon fall asleep again and again and measures how long the next frame takes, in turns
+//! with a bare thread that is woken on the same processor.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sidecore_driver::load::{Load, LoadConfig};
+use sidecore_driver::load::{pin, Load, LoadConfig};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 
 use super::ours::{Switch, START};
 use super::peers::Scratch;
+use super::wake::Sleeper;
 
 /// What can be chosen.
 #[derive(Clone, Debug)]
@@ -62,6 +64,9 @@ pub struct Idle {
     pub share: f64,
     /// Microseconds from offering a frame to seeing it at the other port, the daemon asleep before: sorted.
     pub first_frame_us: Vec<f64>,
+    /// Microseconds until a thread runs that slept in `read`, on the same processor in the same rounds: sorted. What the
+    /// machine itself takes.
+    pub bare_thread_us: Vec<f64>,
 }
 
 /// A daemon with silent drivers on all ports from number `2` on.
@@ -219,31 +224,44 @@ pub fn idle(args: &Args) -> Result<(), String> {
     std::thread::sleep(args.window);
     let share = (stage.processor()? - before).as_secs_f64() / start.elapsed().as_secs_f64();
     let mut latencies = Vec::new();
+    // On the daemon's own processor, this thread would keep it from running.
+    pin(args.load_core).map_err(text)?;
+    let mut sleeper = Sleeper::start(args.io_core)?;
+    let mut bare = Vec::new();
     for _ in 0..args.rounds {
         // Long enough for the daemon to be asleep: it polls for 50 µs after the last frame.
         std::thread::sleep(Duration::from_millis(2));
         latencies.push(exchange(&mut a, &mut b, &frame)?.as_secs_f64() * 1e6);
+        std::thread::sleep(Duration::from_millis(2));
+        bare.push(sleeper.wake(START)?.as_secs_f64() * 1e6);
     }
     latencies.sort_by(f64::total_cmp);
-    let result = Idle { ports, share, first_frame_us: latencies };
+    bare.sort_by(f64::total_cmp);
+    let result = Idle { ports, share, first_frame_us: latencies, bare_thread_us: bare };
     if args.json {
         println!("{}", serde_json::json!({ "version": 1, "idle": result }));
         return Ok(());
     }
-    let at = |share: f64| {
-        let place = (share * (result.first_frame_us.len() - 1) as f64).round();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
-        result.first_frame_us.get(place as usize).copied().unwrap_or(0.0)
-    };
     println!("idle: {ports} connected, silent ports use {:.2} % of a processor", 100.0 * result.share);
-    println!(
-        "first frame after a sleep, {} times: p50 {:.0} µs, p99 {:.0} µs, longest {:.0} µs",
-        result.first_frame_us.len(),
-        at(0.5),
-        at(0.99),
-        at(1.0)
-    );
+    let rows = [("first frame", &result.first_frame_us), ("bare thread", &result.bare_thread_us)];
+    for (what, sorted) in rows {
+        let at = |share| quantile(sorted, share);
+        println!(
+            "{what} after a sleep, {} times: p50 {:.0} µs, p99 {:.0} µs, longest {:.0} µs",
+            sorted.len(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
     Ok(())
+}
+
+/// The value below which `share` of a sorted list lies.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = (share * sorted.len().saturating_sub(1) as f64).round();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
+    sorted.get(place as usize).copied().unwrap_or(0.0)
 }
 
 /// Sends one frame and waits for it at the other port; how long that took.

@@ -14,3 +14,4 @@ pub mod svg;
 pub mod tap;
 pub mod vale;
 pub mod virtio_user;
+mod wake;
