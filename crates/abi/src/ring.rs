@@ -192,7 +192,7 @@ pub const MESSAGE: usize = 128;
 /// First word of a message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"ring");
 /// Version of the messages and of the words.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a client asks.
 #[repr(u32)]
@@ -208,7 +208,16 @@ pub enum Ask {
     /// To be one end of the pipe that `pipe` names, as [`End`] in `value`. The answer brings descriptors: the
     /// memory, then the eventfds that wake the asker's TX and RX ring, then those of the other end's.
     Pipe = 4,
+    /// To receive copies of what the port's client sends, receives, or both, as [`SEES_SENT`] and [`SEES_RECEIVED`] in
+    /// `value`. The answer is as that of [`Ask::Attach`], about memory of the asker's own, in which there are no
+    /// rings to send on.
+    Monitor = 5,
 }
+
+/// A monitor sees what the port's client sends.
+pub const SEES_SENT: u32 = 1;
+/// A monitor sees what the port's client receives.
+pub const SEES_RECEIVED: u32 = 2;
 
 /// An end of a pipe.
 #[repr(u32)]
@@ -252,6 +261,7 @@ impl Ask {
             2 => Some(Ask::Info),
             3 => Some(Ask::SetHeader),
             4 => Some(Ask::Pipe),
+            5 => Some(Ask::Monitor),
             _ => None,
         }
     }
@@ -262,10 +272,13 @@ impl Ask {
 pub struct Request {
     /// What is asked, as [`Ask`].
     pub ask: u32,
-    /// With [`Ask::SetHeader`], bytes; with [`Ask::Pipe`], which [`End`].
+    /// With [`Ask::SetHeader`], bytes; with [`Ask::Pipe`], which [`End`]; with [`Ask::Monitor`], what it sees.
     pub value: u32,
     /// With [`Ask::Pipe`], its name among those of the port, ended by a zero.
     pub pipe: [u8; PIPE_NAME],
+    /// With [`Ask::Attach`] and [`Ask::Pipe`], how many extra buffers the asker would like. There are as many, and more
+    /// if the port has more, unless others use the memory already.
+    pub extra_bufs: u32,
 }
 
 /// What a port is like, and where everything in its memory is.
@@ -287,11 +300,11 @@ pub struct Info {
     pub bufs: u32,
     /// Bytes of a buffer.
     pub buf_size: u32,
-    /// Extra buffers, listed from `ni_bufs_head`.
+    /// Extra buffers that are the asker's, listed from `ni_bufs_head`.
     pub extra_bufs: u32,
-    /// Rings on which the client sends, and slots of each.
+    /// Rings on which the client sends, host rings among them.
     pub tx_rings: u32,
-    /// Rings on which it receives.
+    /// Rings on which it receives, host rings among them.
     pub rx_rings: u32,
     /// Slots of a ring on which the client sends.
     pub tx_slots: u32,
@@ -312,6 +325,8 @@ pub struct Info {
     pub end: u32,
     /// Where the `netmap_if` is.
     pub interface: u64,
+    /// How many of the rings of each direction are host rings: the last ones.
+    pub host_rings: u32,
 }
 
 /// An answer: 0 or an errno, and what the port is like.
@@ -327,7 +342,7 @@ pub struct Answer {
 impl Request {
     /// A request that is not about a pipe.
     pub fn new(ask: Ask, value: u32) -> Request {
-        Request { ask: ask as u32, value, pipe: [0; PIPE_NAME] }
+        Request { ask: ask as u32, value, pipe: [0; PIPE_NAME], extra_bufs: 0 }
     }
 
     /// As a message.
@@ -336,13 +351,14 @@ impl Request {
         writer.u32(self.ask);
         writer.u32(self.value);
         writer.raw(&self.pipe);
+        writer.u32(self.extra_bufs);
         writer.bytes
     }
 
     /// From a message; `None` if it is of another length, kind or version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let mut reader = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
-        Some(Request { ask: reader.u32(), value: reader.u32(), pipe: reader.raw() })
+        Some(Request { ask: reader.u32(), value: reader.u32(), pipe: reader.raw(), extra_bufs: reader.u32() })
     }
 }
 
@@ -369,6 +385,7 @@ impl Answer {
             i.mem_id,
             i.pipes,
             i.end,
+            i.host_rings,
         ] {
             writer.u32(word);
         }
@@ -381,7 +398,7 @@ impl Answer {
         let errno = r.u32();
         let ring_size = r.u32();
         let [memsize, total, words, ring_pool, buf_pool, interface] = core::array::from_fn(|_| r.u64());
-        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end] =
+        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end, host_rings] =
             core::array::from_fn(|_| r.u32());
         let info = Info {
             memsize,
@@ -403,6 +420,7 @@ impl Answer {
             pipes,
             end,
             interface,
+            host_rings,
         };
         Some(Answer { errno, info })
     }
@@ -434,10 +452,11 @@ mod tests {
             pipes: 18,
             end: 19,
             interface: 20,
+            host_rings: 21,
         };
         let answer = Answer { errno: 17, info };
         assert_eq!(Answer::from_bytes(&answer.to_bytes()), Some(answer));
-        let request = Request { pipe: [7; PIPE_NAME], ..Request::new(Ask::SetHeader, 12) };
+        let request = Request { pipe: [7; PIPE_NAME], extra_bufs: 8, ..Request::new(Ask::SetHeader, 12) };
         assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
     }
 

@@ -16,10 +16,16 @@ nm_set_why(const char *text)
 	snprintf(why, sizeof(why), "%s", text);
 }
 
+int
+nm_has_why(void)
+{
+	return why[0] != '\0';
+}
+
 const char *
 nm_why(int error)
 {
-	return why[0] != '\0' ? why : strerror(error);
+	return nm_has_why() ? why : strerror(error);
 }
 
 /* Asks the daemon; 0 or an errno. */
@@ -75,7 +81,7 @@ port_info(const char *name, struct nmreq_port_info_get *body)
 	body->nr_rx_slots = info.rx_slots;
 	body->nr_tx_rings = (uint16_t)info.tx_rings;
 	body->nr_rx_rings = (uint16_t)info.rx_rings;
-	body->nr_host_tx_rings = body->nr_host_rx_rings = 1;
+	body->nr_host_tx_rings = body->nr_host_rx_rings = (uint16_t)(info.host_rings > 0 ? info.host_rings : 1);
 	body->nr_mem_id = (uint16_t)info.mem_id;
 	return 0;
 }
@@ -94,7 +100,7 @@ pools_info(const char *name, struct nmreq_pools_info *body)
 	body->nr_if_pool_objtotal = 1;
 	body->nr_ring_pool_offset = info.ring_pool;
 	body->nr_ring_pool_objsize = info.ring_size;
-	body->nr_ring_pool_objtotal = info.tx_rings + info.rx_rings + 4 * info.pipes;
+	body->nr_ring_pool_objtotal = info.tx_rings + info.rx_rings + 2 * info.host_rings + 4 * info.pipes;
 	body->nr_buf_pool_offset = info.buf_pool;
 	body->nr_buf_pool_objsize = info.buf_size;
 	body->nr_buf_pool_objtotal = info.bufs;

@@ -50,11 +50,18 @@ init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_l
 static struct nm_port *
 find_or_attach(const char *name, const struct nmreq_register *reg)
 {
+	int monitors = (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX)) != 0;
 	struct nm_port *p;
 	uint32_t i;
 
+	if (reg->nr_flags & NR_ZCOPY_MON) {
+		nm_set_why("a monitor has memory of its own, so its frames are copied: open it without z");
+		errno = monitors ? EOPNOTSUPP : EINVAL;
+		return NULL;
+	}
+	/* Each monitor is one of its own: its port has no name. */
 	for (p = ports; p != NULL; p = p->next) {
-		if (strcmp(p->name, name) == 0) {
+		if (!monitors && strcmp(p->name, name) == 0) {
 			p->users++;
 			return p;
 		}
@@ -66,7 +73,8 @@ find_or_attach(const char *name, const struct nmreq_register *reg)
 		free(p);
 		return NULL;
 	}
-	strncpy(p->name, name, sizeof(p->name) - 1);
+	if (!monitors)
+		strncpy(p->name, name, sizeof(p->name) - 1);
 	p->nifp = (struct netmap_if *)(void *)(p->ring.base + p->ring.info.interface);
 	for (i = 0; i < p->ring.info.tx_rings; i++)
 		init_kring(&p->tx[i], p, i, &p->ring.tx[i]);
@@ -92,41 +100,60 @@ leave(struct nm_port *p)
 	free(p);
 }
 
+/* The pairs of rings from `first` on before `last`, as far as there are that many of each direction. */
+static void
+choose_pairs(struct nm_file *f, const struct ring_answer *info, uint32_t first, uint32_t last)
+{
+	uint16_t txs = (uint16_t)info->tx_rings, rxs = (uint16_t)info->rx_rings;
+
+	f->first_tx = first < txs ? (uint16_t)first : txs;
+	f->first_rx = first < rxs ? (uint16_t)first : rxs;
+	f->last_tx = last < txs ? (uint16_t)last : txs;
+	f->last_rx = last < rxs ? (uint16_t)last : rxs;
+}
+
 static int
 choose_rings(struct nm_file *f, const struct nm_port *p, const struct nmreq_register *reg)
 {
 	const struct ring_answer *info = &p->ring.info;
-	uint16_t txs = (uint16_t)info->tx_rings, rxs = (uint16_t)info->rx_rings;
+	uint32_t host = info->host_rings, own = info->rx_rings - host, ring = reg->nr_ringid;
 
-	f->first_tx = f->first_rx = 0;
-	f->last_tx = txs;
-	f->last_rx = rxs;
+	if (reg->nr_mode == NR_REG_SW || reg->nr_mode == NR_REG_NIC_SW || reg->nr_mode == NR_REG_ONE_SW) {
+		if (info->end != 0 || info->tx_rings == 0)
+			return EINVAL;
+		if (host == 0) {
+			if (!nm_has_why())
+				nm_set_why("the port has no host rings, or was opened without them before; "
+				    "see \"Host rings\" in netmap.md");
+			return EOPNOTSUPP;
+		}
+	}
 	switch (reg->nr_mode) {
 	case NR_REG_DEFAULT:
 	case NR_REG_ALL_NIC:
+		choose_pairs(f, info, 0, own);
 		break;
 	case NR_REG_ONE_NIC:
-		if (reg->nr_ringid >= txs && reg->nr_ringid >= rxs)
+		if (ring >= own)
 			return EINVAL;
-		f->first_tx = reg->nr_ringid < txs ? reg->nr_ringid : txs;
-		f->first_rx = reg->nr_ringid < rxs ? reg->nr_ringid : rxs;
-		f->last_tx = f->first_tx < txs ? f->first_tx + 1 : txs;
-		f->last_rx = f->first_rx < rxs ? f->first_rx + 1 : rxs;
+		choose_pairs(f, info, ring, ring + 1);
 		break;
 	case NR_REG_NULL:
-		f->last_tx = f->last_rx = 0;
+		choose_pairs(f, info, 0, 0);
 		break;
 	case NR_REG_SW:
+		choose_pairs(f, info, own, own + host);
+		break;
 	case NR_REG_NIC_SW:
+		choose_pairs(f, info, 0, own + host);
+		break;
 	case NR_REG_ONE_SW:
-		nm_set_why("ring ports have no host rings; a tap port is the way to the host's stack");
-		return EOPNOTSUPP;
+		if (ring >= host)
+			return EINVAL;
+		choose_pairs(f, info, own + ring, own + ring + 1);
+		break;
 	default:
 		return EINVAL;
-	}
-	if (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX | NR_ZCOPY_MON)) {
-		nm_set_why("ports cannot be monitored by programs; see sidecore capture");
-		return EOPNOTSUPP;
 	}
 	if (info->header != 0 && !(reg->nr_flags & NR_ACCEPT_VNET_HDR))
 		return EIO;
@@ -175,6 +202,8 @@ static struct netmap_if *
 own_interface(struct nm_file *f, struct nm_port *p)
 {
 	const struct ring_answer *info = &p->ring.info;
+	/* Without host rings each direction has a place for one all the same. */
+	size_t fake = info->host_rings == 0, rxs_at = info->tx_rings + fake;
 	size_t count = info->tx_rings + info->rx_rings + 2, size = ALIGN(sizeof(struct netmap_if) + 8 * count);
 	size_t first = size + (size_t)256 * info->pipes, i;
 	int whole = f->first_tx == 0 && f->last_tx == info->tx_rings && f->first_rx == 0 && f->last_rx == info->rx_rings;
@@ -195,9 +224,9 @@ own_interface(struct nm_file *f, struct nm_port *p)
 	own->ni_bufs_head = 0;
 	ofs = (ssize_t *)(void *)(own + 1);
 	for (i = 0; i < count; i++) {
-		size_t rx = i - info->tx_rings - 1;
+		size_t rx = i - rxs_at;
 		int has = i < info->tx_rings ? i >= f->first_tx && i < f->last_tx :
-		    i > info->tx_rings && rx < info->rx_rings && rx >= f->first_rx && rx < f->last_rx;
+		    i >= rxs_at && rx < info->rx_rings && rx >= f->first_rx && rx < f->last_rx;
 
 		ofs[i] = has ? p->nifp->ring_ofs[i] + (ssize_t)((char *)p->nifp - (char *)own) : 0;
 	}
@@ -255,11 +284,13 @@ nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg)
 	reg->nr_memsize = info->memsize;
 	reg->nr_tx_slots = info->tx_slots;
 	reg->nr_rx_slots = info->rx_slots;
-	reg->nr_tx_rings = (uint16_t)info->tx_rings;
-	reg->nr_rx_rings = (uint16_t)info->rx_rings;
-	reg->nr_host_tx_rings = reg->nr_host_rx_rings = 1;
+	reg->nr_tx_rings = (uint16_t)p->nifp->ni_tx_rings;
+	reg->nr_rx_rings = (uint16_t)p->nifp->ni_rx_rings;
+	reg->nr_host_tx_rings = (uint16_t)p->nifp->ni_host_tx_rings;
+	reg->nr_host_rx_rings = (uint16_t)p->nifp->ni_host_rx_rings;
 	reg->nr_mem_id = (uint16_t)info->mem_id;
-	reg->nr_extra_bufs = info->extra_bufs;
+	/* They are the first descriptor's. */
+	reg->nr_extra_bufs = p->users == 1 ? info->extra_bufs : 0;
 	f->port = p;
 	pthread_mutex_unlock(&lock);
 	return 0;

@@ -57,6 +57,7 @@ int nm_ioctl(struct nm_file *f, int fd, unsigned long request, void *arg);
 /* Why the last request failed, for people. */
 const char *nm_why(int error);
 void nm_set_why(const char *text);
+int nm_has_why(void);
 
 /* Puts a packet into the free slots of a ring; whether it fitted. */
 int nm_put(struct netmap_ring *ring, const void *buf, size_t size);

@@ -84,9 +84,8 @@ ring_call(const char *name)
 
 /* Connects, asks and reads the answer with its descriptors; the connection, or -1. */
 static int
-converse(const char *name, uint32_t ask, uint32_t value, const char *pipe, struct ring_answer *answer, int *fds, int *count)
+converse(const char *name, struct ring_request *request, struct ring_answer *answer, int *fds, int *count)
 {
-	struct ring_request request = { .magic = RING_MAGIC, .version = RING_VERSION, .ask = ask, .value = value };
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
@@ -100,11 +99,12 @@ converse(const char *name, uint32_t ask, uint32_t value, const char *pipe, struc
 	int control;
 
 	*count = 0;
-	snprintf(request.pipe, sizeof(request.pipe), "%s", pipe);
+	request->magic = RING_MAGIC;
+	request->version = RING_VERSION;
 	control = ring_call(name);
 	if (control < 0)
 		return -1;
-	if (send(control, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request))
+	if (send(control, request, sizeof(*request), MSG_NOSIGNAL) != (ssize_t)sizeof(*request))
 		goto fail;
 	got = recvmsg(control, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
 	if (got < 0)
@@ -174,13 +174,16 @@ ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *ans
 	const char *pipe;
 	uint32_t end = split(name, port, &pipe);
 	struct nmreq_register as_usual = { .nr_mode = NR_REG_ALL_NIC };
+	struct ring_request request = { .ask = ask, .value = value };
 
 	if (lease(name, end, port, &as_usual, &held) < 0)
 		return -1;
-	control = converse(port, ask, value, "", answer, fds, &count);
+	control = converse(port, &request, answer, fds, &count);
 	if (control >= 0) {
 		close_all(fds, count);
 		close(control);
+		answer->tx_rings -= answer->host_rings;
+		answer->rx_rings -= answer->host_rings;
 		if (end != 0)
 			answer->tx_rings = answer->rx_rings = 1;
 	}
@@ -199,7 +202,9 @@ fits(const struct ring_answer *i, int file, int count)
 	struct stat st;
 	int seals = fcntl(file, F_GET_SEALS);
 
-	return i->tx_rings >= 1 && i->tx_rings <= RING_MAX && i->rx_rings >= 1 && i->rx_rings <= RING_MAX &&
+	/* A monitor has no rings to send on. Of the others at least one pair is no host ring. */
+	return i->tx_rings <= RING_MAX && i->rx_rings <= RING_MAX &&
+	    i->host_rings < (i->tx_rings != 0 && i->tx_rings < i->rx_rings ? i->tx_rings : i->rx_rings) &&
 	    (uint64_t)count == fds && i->end <= RING_SLAVE &&
 	    (i->end == 0 || (i->tx_rings == 1 && i->rx_rings == 1 && i->tx_slots == i->rx_slots)) &&
 	    i->interface % 8 == 0 && i->interface + sizeof(struct netmap_if) + 32 <= i->total &&
@@ -305,24 +310,56 @@ port_links(struct ring_port *port, const int *fds)
 			.kick = -1, .wake = fds[1 + 2 * info->tx_rings + i] };
 }
 
+static int
+wants_host(const struct nmreq_register *reg)
+{
+	return reg->nr_mode == NR_REG_SW || reg->nr_mode == NR_REG_NIC_SW || reg->nr_mode == NR_REG_ONE_SW;
+}
+
+/* Has the host rings of a port made if they are not there; those that are configured are there anyway. */
+static void
+lease_host(const char *port, int *held)
+{
+	struct vale_ask ask = { .verb = VALE_OPEN };
+	struct vale_reply reply = { .error = 0 };
+	char name[NETMAP_REQ_IFNAMSIZ + 1];
+
+	if (strchr(port, '/') != NULL)
+		return;
+	snprintf(name, sizeof(name), "%s^", port);
+	if (vale_ask(name, &ask, &reply, held) < 0 && reply.error != 0)
+		nm_set_why(reply.text);
+}
+
 int
 ring_attach(struct ring_port *port, const char *wanted, const struct nmreq_register *reg)
 {
 	struct ring_answer *info = &port->info;
 	char name[NETMAP_REQ_IFNAMSIZ];
-	int fds[MAX_FDS], count;
+	int fds[MAX_FDS], count = 0;
 	const char *pipe;
 	uint32_t end = split(wanted, name, &pipe);
+	struct ring_request request = { .ask = end != 0 ? RING_PIPE : RING_ATTACH, .value = end,
+		.extra_bufs = reg->nr_extra_bufs };
+	int monitors = (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX)) != 0;
 
+	port->host_lease = -1;
 	if (lease(wanted, end, name, reg, &port->lease) < 0)
 		return -1;
-	port->control = converse(name, end != 0 ? RING_PIPE : RING_ATTACH, end, pipe, info, fds, &count);
-	if (port->control < 0) {
-		if (port->lease >= 0)
-			close_all(&port->lease, 1);
-		return -1;
+	if (monitors) {
+		request.ask = RING_MONITOR;
+		request.value = (reg->nr_flags & NR_MONITOR_TX ? RING_SEES_SENT : 0) |
+		    (reg->nr_flags & NR_MONITOR_RX ? RING_SEES_RECEIVED : 0);
+	} else if (wants_host(reg) && end == 0) {
+		lease_host(name, &port->host_lease);
 	}
-	if (count < 1 || info->end != end || !fits(info, fds[0], count)) {
+	snprintf(request.pipe, sizeof(request.pipe), "%s", pipe);
+	port->control = converse(name, &request, info, fds, &count);
+	if (port->control < 0) {
+		count = 0;
+		goto fail;
+	}
+	if (count < 1 || info->end != end || monitors != (info->tx_rings == 0) || !fits(info, fds[0], count)) {
 		errno = EPROTO;
 		goto fail;
 	}
@@ -337,7 +374,10 @@ ring_attach(struct ring_port *port, const char *wanted, const struct nmreq_regis
 	return 0;
 fail:
 	close_all(fds, count);
-	close_all(&port->control, 1);
+	if (port->control >= 0)
+		close_all(&port->control, 1);
+	if (port->host_lease >= 0)
+		close_all(&port->host_lease, 1);
 	if (port->lease >= 0)
 		close_all(&port->lease, 1);
 	return -1;
@@ -359,6 +399,8 @@ ring_detach(struct ring_port *port)
 	}
 	unmap(port->memory);
 	close(port->control);
+	if (port->host_lease >= 0)
+		close(port->host_lease);
 	if (port->lease >= 0)
 		close(port->lease);
 }

@@ -11,12 +11,13 @@
 #include <stdint.h>
 
 #define RING_MAGIC 0x676e6972u /* "ring" */
-#define RING_VERSION 2
+#define RING_VERSION 3
 #define RING_MESSAGE 128
 #define RING_MAX 16
 
-enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER, RING_PIPE };
+enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER, RING_PIPE, RING_MONITOR };
 enum { RING_MASTER = 1, RING_SLAVE }; /* ends of a pipe */
+enum { RING_SEES_SENT = 1, RING_SEES_RECEIVED = 2 }; /* what a monitor sees */
 
 struct ring_client_words {
 	_Alignas(128) _Atomic uint32_t head;
@@ -40,14 +41,16 @@ struct ring_words {
 struct ring_request {
 	uint32_t magic, version, ask, value;
 	char pipe[64];
-	uint8_t zero[RING_MESSAGE - 80];
+	uint32_t extra_bufs;
+	uint8_t zero[RING_MESSAGE - 84];
 };
 
 struct ring_answer {
 	uint32_t magic, version, error, ring_size;
 	uint64_t memsize, total, words, ring_pool, buf_pool, interface;
-	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end;
-	uint8_t zero[RING_MESSAGE - 112];
+	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end,
+	    host_rings;
+	uint8_t zero[RING_MESSAGE - 116];
 };
 
 _Static_assert(sizeof(struct ring_request) == RING_MESSAGE, "request");
@@ -79,7 +82,7 @@ struct ring_memory {
 /* An attached port. */
 struct ring_port {
 	int control;
-	int lease; /* what keeps a port that was made on demand, or -1 */
+	int lease, host_lease; /* what keeps a port that was made on demand, and its host rings, or -1 */
 	struct ring_memory *memory;
 	char *base;
 	struct ring_answer info;

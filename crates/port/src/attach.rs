@@ -101,6 +101,8 @@ pub struct Attached {
     pub tx: Vec<Link>,
     /// Rings on which we receive.
     pub rx: Vec<Link>,
+    /// Host rings on which we send, and on which we receive.
+    pub host: (Vec<Link>, Vec<Link>),
 }
 
 /// Attaches to port `name`.
@@ -108,19 +110,55 @@ pub struct Attached {
 /// # Errors
 /// There is no such port, it is taken, or it refuses.
 pub fn attach(name: &str) -> Result<Attached, AttachError> {
+    client(name, false)
+}
+
+/// Attaches to port `name`, which gets host rings if it has none.
+///
+/// # Errors
+/// As [`attach`]; or those cannot be made.
+pub fn attach_with_host(name: &str) -> Result<Attached, AttachError> {
+    client(name, true)
+}
+
+fn client(name: &str, host: bool) -> Result<Attached, AttachError> {
     let pipe = Pipe::of(name);
-    let (base, lease) = open(name, pipe.as_ref())?;
-    let control = call(&base)?;
+    let (base, mut lease) = open(name, pipe.as_ref())?;
+    if host {
+        lease = Some(open_host(name, &base, lease)?);
+    }
     let request = match &pipe {
         Some(pipe) => Request { pipe: field(pipe.name), ..Request::new(Ask::Pipe, pipe.end as u32) },
         None => Request::new(Ask::Attach, 0),
     };
+    take(name, &base, lease, pipe, request)
+}
+
+/// Attaches as a monitor of port `name`, which may be in use: `sees` is [`SEES_SENT`], [`SEES_RECEIVED`] or both.
+///
+/// # Errors
+/// There is no such port, or it refuses.
+pub fn monitor(name: &str, sees: u32) -> Result<Attached, AttachError> {
+    let (base, lease) = open(name, None)?;
+    take(name, &base, lease, None, Request::new(Ask::Monitor, sees))
+}
+
+/// Sends `request`, and maps what comes.
+fn take(
+    name: &str,
+    base: &str,
+    lease: Option<Vale>,
+    pipe: Option<Pipe<'_>>,
+    request: Request,
+) -> Result<Attached, AttachError> {
+    let control = call(base)?;
     let (answer, mut fds) = converse(&control, request).map_err(broken(name))?;
     check(name, &answer)?;
     let info = answer.info;
     let (txs, rxs) = (info.tx_rings as usize, info.rx_rings as usize);
     let expected = if pipe.is_some() { 5 } else { 1 + 2 * txs + rxs };
-    let as_asked = pipe.as_ref().map_or(0, |pipe| pipe.end as u32) == info.end;
+    let as_asked = pipe.as_ref().map_or(0, |pipe| pipe.end as u32) == info.end
+        && (txs == 0) == (request.ask == Ask::Monitor as u32);
     if fds.len() != expected || !as_asked {
         let what = format!("{} descriptors came with the answer, for end {} of a pipe", fds.len(), info.end);
         return Err(broken(name)(io::Error::other(what)));
@@ -133,16 +171,19 @@ pub fn attach(name: &str) -> Result<Attached, AttachError> {
             let [sends, receives] = pipe.end.rings();
             let tx = vec![Link::of_pipe(&map, sends, tx, far_rx)];
             let rx = vec![Link::of_pipe(&map, receives, rx, far_tx)];
-            return Ok(Attached { control, lease, map, tx, rx });
+            return Ok(Attached { control, lease, map, tx, rx, host: (Vec::new(), Vec::new()) });
         }
         return Err(broken(name)(io::ErrorKind::InvalidData.into()));
     }
     let kicks: Vec<OwnedFd> = rest.by_ref().take(txs).collect();
     let link =
         |(number, (kick, wake)): (u32, (Option<OwnedFd>, OwnedFd))| Link::new(&map, number, kick, wake);
-    let tx = (0..).zip(kicks.into_iter().map(Some).zip(rest.by_ref().take(txs))).map(link).collect();
-    let rx = (info.tx_rings..).zip(rest.map(|wake| (None, wake))).map(link).collect();
-    Ok(Attached { control, lease, map, tx, rx })
+    let mut tx: Vec<Link> =
+        (0..).zip(kicks.into_iter().map(Some).zip(rest.by_ref().take(txs))).map(link).collect();
+    let mut rx: Vec<Link> = (info.tx_rings..).zip(rest.map(|wake| (None, wake))).map(link).collect();
+    let own = |count: usize| count.saturating_sub(info.host_rings as usize);
+    let host = (tx.split_off(own(txs)), rx.split_off(own(rxs)));
+    Ok(Attached { control, lease, map, tx, rx, host })
 }
 
 /// A pipe's end, as netmap names it: `PORT{PIPE` or `PORT}PIPE`.
@@ -173,6 +214,15 @@ fn open(name: &str, pipe: Option<&Pipe<'_>>) -> Result<(String, Option<Vale>), A
         Err(ValeError::NotThere { .. }) if socket_path(port).exists() => Ok((port.to_owned(), None)),
         asked => asked.map_err(|source| AttachError::NotMade { name: name.to_owned(), source }),
     }
+}
+
+/// Has port `base` have host rings; what keeps them.
+fn open_host(name: &str, base: &str, lease: Option<Vale>) -> Result<Vale, AttachError> {
+    let asked = lease.map_or_else(|| Vale::connect(&vale::socket_path()), Ok).and_then(|mut lease| {
+        lease.open(&format!("{base}^"))?;
+        Ok(lease)
+    });
+    asked.map_err(|source| AttachError::NotMade { name: format!("{name}^"), source })
 }
 
 /// What port `name` is like, without attaching to it; it may be in use.

@@ -40,7 +40,7 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use sidecore_abi::ring::{Info, Nonsense};
+use sidecore_abi::ring::{Info, Nonsense, SEES_RECEIVED, SEES_SENT};
 
 pub use attach::AttachError;
 pub use rx::{Received, RxRing};
@@ -67,11 +67,32 @@ impl Interest {
     pub const BOTH: Interest = Interest { receive: true, send: true };
 }
 
+/// What a monitor sees of its port.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// What the port's client sends.
+    Sent = SEES_SENT,
+    /// What it receives.
+    Received = SEES_RECEIVED,
+    /// Both.
+    Both = SEES_SENT | SEES_RECEIVED,
+}
+
+/// How a port was attached to.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Client,
+    WithHost,
+    Monitor(Sees),
+}
+
 /// An attached port. Its rings may be taken out and used on other threads; the port must outlive their use,
 /// since it holds the connection by which it stays attached.
 #[derive(Debug)]
 pub struct Port {
     name: String,
+    kind: Kind,
     control: std::os::unix::net::UnixStream,
     /// What keeps the port if it was made on demand.
     lease: Option<vale::Vale>,
@@ -80,6 +101,10 @@ pub struct Port {
     pub tx: Vec<TxRing>,
     /// Rings on which we receive.
     pub rx: Vec<RxRing>,
+    /// Host rings on which we send, if the port has some (`ring:NAME^` in the daemon's configuration).
+    pub host_tx: Vec<TxRing>,
+    /// Host rings on which we receive.
+    pub host_rx: Vec<RxRing>,
 }
 
 impl Port {
@@ -91,15 +116,42 @@ impl Port {
     /// # Errors
     /// There is no such port, it is taken, or it refuses.
     pub fn attach(name: &str) -> Result<Port, AttachError> {
-        let attach::Attached { control, lease, map, tx, rx } = attach::attach(name)?;
-        Ok(Port {
+        Ok(Port::new(name, Kind::Client, attach::attach(name)?))
+    }
+
+    /// As [`Port::attach`], and if the port has no host rings it gets some, which lead to a TAP interface of its name and go
+    /// with their last user.
+    ///
+    /// # Errors
+    /// There is no such port, it is taken, or it refuses; the interface cannot be made.
+    pub fn attach_with_host(name: &str) -> Result<Port, AttachError> {
+        Ok(Port::new(name, Kind::WithHost, attach::attach_with_host(name)?))
+    }
+
+    /// Becomes a monitor of port `name`, which another program may have: copies of what that sends or receives come in
+    /// [`Port::rx`], and there are no rings to send on. A monitor that is too slow loses frames; `show queues` counts them.
+    ///
+    /// # Errors
+    /// There is no such port, or it refuses.
+    pub fn monitor(name: &str, sees: Sees) -> Result<Port, AttachError> {
+        Ok(Port::new(name, Kind::Monitor(sees), attach::monitor(name, sees as u32)?))
+    }
+
+    fn new(name: &str, kind: Kind, attached: attach::Attached) -> Port {
+        let attach::Attached { control, lease, map, tx, rx, host } = attached;
+        let sending = |links: Vec<link::Link>| links.into_iter().map(TxRing::new).collect();
+        let receiving = |links: Vec<link::Link>| links.into_iter().map(RxRing::new).collect();
+        Port {
             name: name.to_owned(),
+            kind,
             control,
             lease,
             info: *map.info(),
-            tx: tx.into_iter().map(TxRing::new).collect(),
-            rx: rx.into_iter().map(RxRing::new).collect(),
-        })
+            tx: sending(tx),
+            rx: receiving(rx),
+            host_tx: sending(host.0),
+            host_rx: receiving(host.1),
+        }
     }
 
     /// What the port is like.
@@ -122,7 +174,11 @@ impl Port {
         // Ours may be the connection that keeps the port busy.
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.lease = None;
-        *self = Port::attach(&self.name)?;
+        *self = match self.kind {
+            Kind::Client => Port::attach(&self.name)?,
+            Kind::WithHost => Port::attach_with_host(&self.name)?,
+            Kind::Monitor(sees) => Port::monitor(&self.name, sees)?,
+        };
         Ok(())
     }
 
@@ -135,28 +191,36 @@ impl Port {
         self.sync(interest)?;
         let mut ready = false;
         if interest.receive {
-            self.rx.iter_mut().for_each(|ring| ready |= ring.arm());
+            self.receiving().for_each(|ring| ready |= ring.arm());
         }
         if interest.send {
-            self.tx.iter_mut().for_each(|ring| ready |= ring.arm());
+            self.sending().for_each(|ring| ready |= ring.arm());
         }
         let result = if ready { Ok(true) } else { self.sleep(interest, timeout) };
         if interest.receive {
-            self.rx.iter_mut().for_each(RxRing::disarm);
+            self.receiving().for_each(RxRing::disarm);
         }
         if interest.send {
-            self.tx.iter_mut().for_each(TxRing::disarm);
+            self.sending().for_each(TxRing::disarm);
         }
         self.sync(interest)?;
         result
     }
 
+    fn receiving(&mut self) -> impl Iterator<Item = &mut RxRing> {
+        self.rx.iter_mut().chain(&mut self.host_rx)
+    }
+
+    fn sending(&mut self) -> impl Iterator<Item = &mut TxRing> {
+        self.tx.iter_mut().chain(&mut self.host_tx)
+    }
+
     fn sync(&mut self, interest: Interest) -> Result<(), Reset> {
         if interest.receive {
-            self.rx.iter_mut().try_for_each(RxRing::sync)?;
+            self.receiving().try_for_each(RxRing::sync)?;
         }
         if interest.send {
-            self.tx.iter_mut().try_for_each(TxRing::sync)?;
+            self.sending().try_for_each(TxRing::sync)?;
         }
         Ok(())
     }
@@ -164,10 +228,12 @@ impl Port {
     fn sleep(&self, interest: Interest, timeout: Option<Duration>) -> Result<bool, WaitError> {
         let mut fds = vec![PollFd::new(&self.control, PollFlags::IN)];
         if interest.receive {
-            fds.extend(self.rx.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN)));
+            let rings = self.rx.iter().chain(&self.host_rx);
+            fds.extend(rings.map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN)));
         }
         if interest.send {
-            fds.extend(self.tx.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN)));
+            let rings = self.tx.iter().chain(&self.host_tx);
+            fds.extend(rings.map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN)));
         }
         let timeout = timeout.map(|t| Timespec::try_from(t).unwrap_or(FOR_EVER));
         match poll(&mut fds, timeout.as_ref()) {

@@ -183,7 +183,10 @@ fn check(info: &Info) -> bool {
     let part = |start: u64, count: u64, size: u64| {
         count.checked_mul(size).and_then(|len| start.checked_add(len)).is_some_and(|end| end <= info.total)
     };
-    [info.tx_rings, info.rx_rings].iter().all(|n| (1..=MAX_RINGS).contains(&(*n as usize)))
+    // A monitor has no rings to send on. Of the others at least one pair is no host ring.
+    let pairs = if info.tx_rings == 0 { info.rx_rings } else { info.tx_rings.min(info.rx_rings) };
+    [info.tx_rings, info.rx_rings].iter().all(|n| *n as usize <= MAX_RINGS)
+        && info.host_rings < pairs
         && [info.tx_slots, info.rx_slots].iter().all(|n| (2..=MAX_SLOTS).contains(n))
         && BUF_SIZES.contains(&info.buf_size)
         && info.pipes as usize <= MAX_PIPES

@@ -49,6 +49,13 @@ fn build(directory: &Directory, program: &str, library: &str) -> PathBuf {
     target
 }
 
+/// Has the program find the engine's ports by plain names, which may have suffixes.
+fn by_name<'c>(command: &'c mut Command, engine: &Engine) -> &'c mut Command {
+    let directory = &engine.directory.0;
+    std::os::unix::fs::symlink(".", directory.join("ring")).unwrap();
+    command.env("SIDECORE_SOCKET", directory.join("control.sock"))
+}
+
 #[test]
 fn c_and_rust_mean_the_same_bytes() {
     let directory = Directory::new();
@@ -218,6 +225,24 @@ fn pipes_pass_slots_and_no_bytes() {
         config.geometry.pipes = 2;
     });
     run(Command::new(program).arg(format!("netmap:{}", engine.name(0))));
+}
+
+#[test]
+fn monitors_see_what_passes_their_port() {
+    let directory = Directory::new();
+    let program = build(&directory, "monitors", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 8);
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1"]), &engine));
+}
+
+#[test]
+fn host_rings_lead_to_the_port_across() {
+    let directory = Directory::new();
+    let program = build(&directory, "host", "-l:libnetmap.a");
+    let mut engine =
+        Engine::new(3, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 8);
+    engine.add_host_rings(0, 2, 1);
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1", "netmap:p2"]), &engine));
 }
 
 #[test]

@@ -138,7 +138,8 @@ fn vale_ctl_does_what_it_says() {
     assert!(joined.contains("vale5:p1"), "{joined}");
     fails(&["-a", "vale6:p1"], "is joined to switch 5 already");
     fails(&["-a", "vale5:nobody"], "no port and no interface");
-    fails(&["-h", "vale5:p1"], "attach a tap port");
+    fails(&["-h", "vale5:lo"], "beside a ring port only");
+    fails(&["-n", "p1^"], "come and go with their port");
     assert_eq!(ctl(&["-g", "vale5:p1"]), joined);
     // Its switch is the one of those who name it.
     let (mut p1, mut x) = (Port::attach("vale5:p1").unwrap(), Port::attach("vale5:x").unwrap());

@@ -75,7 +75,7 @@ pub struct AttachmentStatus {
 pub struct QueueStatus {
     /// Number within its direction.
     pub index: usize,
-    /// `ingress` or `egress`.
+    /// `ingress` or `egress`; `monitor` for a program that sees copies.
     pub direction: &'static str,
     /// Entries.
     pub size: u32,

@@ -28,12 +28,24 @@ pub struct Geometry {
     pub extra_bufs: u32,
     /// Pipes for which there is room. What they do not use takes no memory.
     pub pipes: usize,
+    /// Host rings of each direction, beyond `rings`; with them they are [`MAX_RINGS`] at most.
+    pub host_rings: usize,
+    /// Whether there are rings to send on: a monitor has none.
+    pub sends: bool,
 }
 
 impl Default for Geometry {
     fn default() -> Self {
         // As VALE's ephemeral ports.
-        Geometry { rings: 1, slots: 1024, buf_size: 2048, extra_bufs: 0, pipes: 4 }
+        Geometry {
+            rings: 1,
+            slots: 1024,
+            buf_size: 2048,
+            extra_bufs: 0,
+            pipes: 4,
+            host_rings: 0,
+            sends: true,
+        }
     }
 }
 
@@ -74,8 +86,9 @@ impl Geometry {
     /// # Errors
     /// A number out of its range.
     pub fn layout(&self) -> Result<Info, GeometryError> {
-        if self.rings == 0 || self.rings > MAX_RINGS {
-            return Err(GeometryError::Rings(self.rings));
+        let all = self.rings.saturating_add(self.host_rings);
+        if self.rings == 0 || all > MAX_RINGS {
+            return Err(GeometryError::Rings(all));
         }
         if !(2..=MAX_SLOTS).contains(&self.slots) {
             return Err(GeometryError::Slots(self.slots));
@@ -90,14 +103,15 @@ impl Geometry {
             return Err(GeometryError::Pipes(self.pipes));
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS and MAX_PIPES")]
-        let (rings, pipes) = (self.rings as u32, self.pipes as u32);
+        let (rings, host_rings, pipes) = (all as u32, self.host_rings as u32, self.pipes as u32);
+        let tx_rings = if self.sends { rings } else { 0 };
         #[expect(clippy::cast_possible_truncation, reason = "at most 256 + 16 * MAX_SLOTS")]
         let ring_size =
             (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
-        let bufs = RESERVED_BUFS + 2 * (rings + pipes) * self.slots + self.extra_bufs;
+        let bufs = RESERVED_BUFS + (tx_rings + rings + 2 * pipes) * self.slots + self.extra_bufs;
         let interfaces = pipe_interfaces(rings) * (1 + SPARE) + 2 * PIPE_IF * u64::from(pipes);
         let ring_pool = interfaces.next_multiple_of(PAGE);
-        let all_rings = 2 * u64::from(rings) + 4 * u64::from(pipes);
+        let all_rings = u64::from(tx_rings + rings) + 4 * u64::from(pipes);
         let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
         let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
         let total = memsize + all_rings * size_of::<Words>() as u64;
@@ -111,8 +125,9 @@ impl Geometry {
             bufs,
             buf_size: self.buf_size,
             extra_bufs: self.extra_bufs,
-            tx_rings: rings,
+            tx_rings,
             rx_rings: rings,
+            host_rings,
             tx_slots: self.slots,
             rx_slots: self.slots,
             pipes,
@@ -122,7 +137,7 @@ impl Geometry {
 }
 
 /// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
-/// offset for each ring and for the two host rings that every interface mentions.
+/// offset for each ring, and for the two host rings that every interface mentions.
 fn pipe_interfaces(rings: u32) -> u64 {
     (size_of::<If>() as u64 + 16 * (u64::from(rings) + 1)).next_multiple_of(128)
 }
@@ -131,12 +146,13 @@ fn pipe_interfaces(rings: u32) -> u64 {
 pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
     let before = u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(number);
     let interface =
-        pipe_interfaces(of.tx_rings) + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
+        pipe_interfaces(of.rx_rings) + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
     Info {
         ring_pool: of.ring_pool + before * u64::from(of.ring_size),
         words: of.words + before * size_of::<Words>() as u64,
         tx_rings: 1,
         rx_rings: 1,
+        host_rings: 0,
         extra_bufs: 0,
         header: 0,
         end: end as u32,
@@ -177,20 +193,25 @@ mod tests {
         #[test]
         fn parts_do_not_overlap(
             rings in 1usize..=MAX_RINGS, slots in 2u32..=MAX_SLOTS, lines in 1u32..=1024, extra in 0u32..=MAX_EXTRA,
-            pipes in 0usize..=MAX_PIPES,
+            pipes in 0usize..=MAX_PIPES, host in 0usize..MAX_RINGS, sends: bool,
         ) {
-            let geometry = Geometry { rings, slots, buf_size: 64 * lines, extra_bufs: extra, pipes };
+            let host_rings = host % rings;
+            let rings = rings - host_rings;
+            let geometry =
+                Geometry { rings, slots, buf_size: 64 * lines, extra_bufs: extra, pipes, host_rings, sends };
             let info = geometry.layout().unwrap();
+            let rings = rings + host_rings;
+            prop_assert_eq!((info.tx_rings, info.rx_rings as usize), (if sends { info.rx_rings } else { 0 }, rings));
             let interface = size_of::<If>() + 8 * 2 * (rings + 1);
             prop_assert!(interface as u64 <= info.ring_pool);
             prop_assert!(info.ring_size as usize >= size_of::<Ring>() + 16 * slots as usize);
             prop_assert!(info.ring_size % 128 == 0 && info.ring_pool % 128 == 0);
-            let all = 2 * rings as u64 + 4 * pipes as u64;
+            let all = u64::from(info.tx_rings + info.rx_rings) + 4 * pipes as u64;
             prop_assert!(info.ring_pool + all * u64::from(info.ring_size) <= info.buf_pool);
             if let Some(last) = info.pipes.checked_sub(1) {
                 let first = pipe_end(&info, 0, End::Master);
                 prop_assert!(interface as u64 <= first.interface && first.interface % 128 == 0);
-                prop_assert_eq!(pipe_bufs(&info, 0, 0), 2 + 2 * info.tx_rings * slots + extra);
+                prop_assert_eq!(pipe_bufs(&info, 0, 0), 2 + (info.tx_rings + info.rx_rings) * slots + extra);
                 let end = pipe_end(&info, last, End::Slave);
                 prop_assert!(end.interface + PIPE_IF <= info.ring_pool);
                 prop_assert_eq!(end.ring_pool, info.ring_pool + (all - 4) * u64::from(info.ring_size));

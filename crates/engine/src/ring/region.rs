@@ -107,7 +107,7 @@ impl Region {
             unsafe { to.cast::<u32>().write(next) };
         }
         let rings: Vec<u64> = (0..txs + rxs).map(|number| self.ring_offset(number)).collect();
-        self.fill_interface(0, name, first_extra, rings.split_at(txs as usize));
+        self.fill_interface(0, name, first_extra, rings.split_at(txs as usize), info.host_rings as usize);
         for pipe in 0..info.pipes {
             let first = txs + rxs + 4 * pipe;
             for (end, bracket) in [(End::Master, '{'), (End::Slave, '}')] {
@@ -118,7 +118,7 @@ impl Region {
                 self.fill_ring(first + rx, 0, true, pipe_bufs(info, pipe, theirs));
                 let rings = [tx, rx].map(|ring| self.ring_offset(first + ring));
                 let at = pipe_end(info, pipe, end).interface;
-                self.fill_interface(at, &format!("{name}{bracket}"), 0, rings.split_at(1));
+                self.fill_interface(at, &format!("{name}{bracket}"), 0, rings.split_at(1), 0);
             }
         }
     }
@@ -159,30 +159,33 @@ impl Region {
         self.words(number).engine.hwtail.store(tail, Ordering::Relaxed);
     }
 
-    /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and receives.
-    fn fill_interface(&self, offset: u64, name: &str, bufs: u32, (txs, rxs): (&[u64], &[u64])) {
+    /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and receives; the last
+    /// `host` of each are host rings.
+    fn fill_interface(&self, offset: u64, name: &str, bufs: u32, (txs, rxs): (&[u64], &[u64]), host: usize) {
         let mut ni_name = [0; IF_NAME];
         let short = name.len().min(IF_NAME - 1);
         ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
-        let count = |rings: &[u64]| u32::try_from(rings.len()).unwrap_or(u32::MAX);
+        let count = |rings: usize| u32::try_from(rings).unwrap_or(u32::MAX);
+        // A monitor's memory has no rings to send on, and so no host rings.
+        let (sends, receives) = (txs.len().saturating_sub(host), rxs.len() - host);
         let interface = If {
             ni_name,
             ni_version: API,
             ni_flags: NI_PRIV_MEM,
-            ni_tx_rings: count(txs),
-            ni_rx_rings: count(rxs),
+            ni_tx_rings: count(sends),
+            ni_rx_rings: count(receives),
             ni_bufs_head: bufs,
-            ni_host_tx_rings: 1,
-            ni_host_rx_rings: 1,
+            ni_host_tx_rings: count(host.max(1)),
+            ni_host_rx_rings: count(host.max(1)),
             ni_spare1: [0; 3],
         };
         let to = self.at(offset).cast::<If>();
-        // SAFETY: `layout` has room here for an interface and all offsets behind it. The host rings' places stay
-        // zero: not there.
+        // SAFETY: `layout` has room here for an interface and all offsets behind it. Without host rings the two places that
+        // every interface has for them stay zero: not there.
         unsafe {
             to.write(interface);
             let offsets = to.add(1).cast::<i64>();
-            let places = (0..txs.len()).chain(txs.len() + 1..);
+            let places = (0..txs.len()).chain(txs.len() + usize::from(host == 0)..);
             for (place, ring) in places.zip(txs.iter().chain(rxs)) {
                 offsets.add(place).write(signed(*ring) - signed(offset));
             }
@@ -211,6 +214,18 @@ impl Region {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
+    }
+
+    /// The list of extra buffers passes from the interface at `from` to the one at `to`. Nobody follows it here: it is
+    /// those clients' that wrote it.
+    pub fn move_extra(&self, from: u64, to: u64) {
+        let head = |interface: u64| {
+            let at = self.at(interface + offset_of!(If, ni_bufs_head) as u64);
+            // SAFETY: an aligned word of an interface, for which `layout` has room; others may write it, too.
+            unsafe { &*at.cast::<AtomicU32>() }
+        };
+        let first = head(from).swap(0, Ordering::Relaxed);
+        head(to).store(first, Ordering::Relaxed);
     }
 
     fn restart_ring(&self, number: u32, receives: bool) {

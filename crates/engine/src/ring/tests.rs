@@ -11,7 +11,8 @@ use super::region::RingMemory;
 use super::{pipe_end, ClientRx, ClientTx, Geometry, Region};
 
 fn region(slots: u32) -> Arc<Region> {
-    let geometry = Geometry { rings: 2, slots, buf_size: 128, extra_bufs: 3, pipes: 1 };
+    let geometry =
+        Geometry { rings: 2, slots, buf_size: 128, extra_bufs: 3, pipes: 1, ..Geometry::default() };
     Arc::new(Region::new(&geometry, "a-name-that-is-too-long").unwrap())
 }
 

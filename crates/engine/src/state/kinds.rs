@@ -16,7 +16,7 @@ use crate::host::tap::{Tap, TapConfig, TapSource};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::port::{Attachment, Port, Scheduler, MAX_QUEUES};
 use crate::ring::Geometry;
-use crate::transport::ring::{self, RingConfig, RingPort};
+use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
 use crate::transport::vfio_user::VfioUser;
 use crate::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig, VhostUserError};
 
@@ -279,23 +279,52 @@ fn start_xdp(
     Ok(Box::new(xdp::start(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
 }
 
+/// `ring:NAME^`: the host rings of the ring port NAME.
+fn start_host_rings(
+    spec: &PortSpec,
+    base: &str,
+    rings: usize,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> Result<Box<dyn Attachment>, String> {
+    let others = [
+        ("mode", spec.mode.is_some()),
+        ("owner", spec.owner.is_some()),
+        ("slots", spec.slots.is_some()),
+        ("buf-size", spec.buf_size.is_some()),
+        ("extra-bufs", spec.extra_bufs.is_some()),
+        ("pipes", spec.pipes.is_some()),
+        ("header", spec.header.is_some()),
+    ];
+    if let Some((key, _)) = others.iter().find(|(_, given)| *given) {
+        return Err(format!("{key} does not apply to host rings: they are as those of ring:{base}"));
+    }
+    let path = ring::socket_path(base)?;
+    Ok(Box::new(HostPort::start(&path, rings, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+}
+
 /// `ring:NAME`: rings in netmap's format for a native program.
 fn start_ring(
     spec: &PortSpec,
     port: &Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
 ) -> Result<Box<dyn Attachment>, String> {
-    let path = ring::socket_path(&spec.place)?;
     let default = Geometry::default();
+    let rings = spec.queues.map_or(default.rings, |queues| queues.get() as usize);
+    if let Some(base) = spec.place.strip_suffix(ring::HOST) {
+        return start_host_rings(spec, base, rings, port, scheduler);
+    }
+    let path = ring::socket_path(&spec.place)?;
     let config = RingConfig {
         mode: spec.mode.and_then(PortMode::bits),
         owner: spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?,
         geometry: Geometry {
-            rings: spec.queues.map_or(default.rings, |queues| queues.get() as usize),
+            rings,
             slots: spec.slots.map_or(default.slots, |slots| slots.get()),
             buf_size: spec.buf_size.map_or(default.buf_size, |bytes| bytes.get()),
             extra_bufs: spec.extra_bufs.map_or(default.extra_bufs, |bufs| bufs.get()),
             pipes: spec.pipes.map_or(default.pipes, |pipes| pipes.get() as usize),
+            ..default
         },
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,

@@ -5,7 +5,8 @@
 //! switch, as a port made on demand does; and a port that is parted from its switch is joined to a wire of
 //! its own name, as the only end.
 //!
-//! A port made on demand is kept by leases, one for each connection that asked for it; it goes with the last.
+//! A port made on demand is kept by leases, one for each connection that asked for it; it goes with the last. So are
+//! host rings: who asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name across.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use sidecore_abi::vale::{text, Ask, Reply, Verb};
 use super::engine::{Engine, Error};
 use super::spec::{PortSpec, Spec, DEFAULT_SWITCH};
 use crate::port::Peer;
-use crate::transport::ring::{Asker, Verbs};
+use crate::transport::ring::{Asker, Verbs, HOST};
 
 /// `nr_mode` of an attachment with the host's rings.
 const NIC_SW: u32 = 3;
@@ -43,19 +44,22 @@ struct Name<'a> {
     base: &'a str,
     /// Whether it is one of a pipe's ends.
     pipe: bool,
+    /// Whether it is about the port's host rings.
+    host: bool,
     /// Of `valeS:P`, S (settled) and P.
     vale: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Name<'a> {
     fn read(name: &'a str) -> Result<Name<'a>, Refusal> {
-        let (base, pipe) = match name.find(['{', '}']) {
-            Some(at) => (&name[..at], true),
-            None => (name, false),
+        let (base, pipe, host) = match (name.find(['{', '}']), name.strip_suffix(HOST)) {
+            (Some(at), _) => (&name[..at], true, false),
+            (None, Some(base)) => (base, false, true),
+            (None, None) => (name, false, false),
         };
         let plain = |part: &str| part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
         let bad = |why| Err((Errno::INVAL, format!("{name:?} is no port's name: {why}")));
-        if !plain(name.get(base.len() + 1..).unwrap_or("")) {
+        if pipe && !plain(&name[base.len() + 1..]) {
             return bad("a pipe is named by letters, digits, '_' and '.'");
         }
         let vale = match base.strip_prefix("vale").and_then(|rest| rest.split_once(':')) {
@@ -66,7 +70,12 @@ impl<'a> Name<'a> {
             None if plain(base) && !base.is_empty() && !base.starts_with('.') => None,
             None => return bad("it is letters, digits, '_' and '.', or valeS:P"),
         };
-        Ok(Name { base, pipe, vale })
+        Ok(Name { base, pipe, host, vale })
+    }
+
+    /// The short name: P of `valeS:P`.
+    fn short(&self) -> &'a str {
+        self.vale.map_or(self.base, |(_, port)| port)
     }
 
     fn of_switch(self) -> Result<(&'a str, &'a str), Refusal> {
@@ -127,6 +136,16 @@ fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
     Ok(port)
 }
 
+/// A TAP port by which a ring port reaches the host.
+fn tap_port(name: &str, interface: &str) -> PortSpec {
+    PortSpec {
+        name: name.to_owned(),
+        kind: "tap".to_owned(),
+        place: interface.to_owned(),
+        ..PortSpec::default()
+    }
+}
+
 impl Vale {
     /// For `engine`, with at most `limit` ports on demand.
     pub fn new(engine: Arc<Engine>, limit: usize) -> Vale {
@@ -140,6 +159,13 @@ impl Vale {
             Some(Verb::List) => self.list(name, ask.first, ask.second),
             Some(verb) => {
                 let name = Name::read(name)?;
+                if name.host && verb != Verb::Open {
+                    let why = format!(
+                        "{:?} are host rings, which come and go with their port",
+                        text(&ask.name).unwrap_or("")
+                    );
+                    return Err((Errno::INVAL, why));
+                }
                 match verb {
                     Verb::Open => self.open(who, name, ask),
                     Verb::NewIf => self.new_if(&name, ask),
@@ -155,6 +181,9 @@ impl Vale {
     }
 
     fn open(&mut self, who: Asker, name: Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
+        if name.host {
+            return self.open_host(who, &name);
+        }
         let spec = self.engine.everything();
         if let Some(port) = name.find(&spec) {
             if port.kind != "ring" {
@@ -187,6 +216,38 @@ impl Vale {
         tracing::info!("port {}: made for a program", port.name);
         self.leases.entry(who.connection).or_default().insert(port.name);
         Ok(Reply::done(name.base, 0, 0))
+    }
+
+    /// Has a ring port's host rings be there: if it has none, some that lead to a TAP of its name.
+    fn open_host(&mut self, who: Asker, name: &Name<'_>) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        let missing = || (Errno::NXIO, format!("there is no ring port {:?}", name.base));
+        let port = name.find(&spec).filter(|port| port.kind == "ring").ok_or_else(missing)?;
+        let place = format!("{}{HOST}", port.place);
+        let (host, tap) = (format!("{}.host", port.name), format!("{}.tap", port.name));
+        match spec.ports.iter().find(|port| port.kind == "ring" && port.place == place) {
+            Some(there) if !self.engine.visitors(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
+            Some(_) => {}
+            None => {
+                self.room()?;
+                let rings = PortSpec {
+                    name: host.clone(),
+                    kind: "ring".to_owned(),
+                    place: place.clone(),
+                    wire: Some(host.clone()),
+                    ..PortSpec::default()
+                };
+                self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
+                let across = PortSpec { wire: Some(host.clone()), ..tap_port(&tap, name.short()) };
+                if let Err(error) = self.engine.add_on_demand(&across, true) {
+                    self.engine.end_visit(&host).map_err(|e| refuse(&e))?;
+                    return Err(refuse(&error));
+                }
+                tracing::info!("port {}: its host rings lead to interface {}", port.name, name.short());
+            }
+        }
+        self.leases.entry(who.connection).or_default().extend([host, tap]);
+        Ok(Reply::done(&place, 0, 0))
     }
 
     /// Whether one more port may be made.
@@ -235,13 +296,17 @@ impl Vale {
         let spec = self.engine.everything();
         let found =
             spec.ports.iter().find(|port| port.name == short || (port.kind == "ring" && port.place == short));
-        if mode == NIC_SW {
-            let why = "the host's own stack cannot be attached beside it; attach a tap port".to_owned();
+        if mode == NIC_SW && found.is_none_or(|port| port.kind != "ring") {
+            let why =
+                format!("the host's own stack can be attached beside a ring port only, and {short} is none");
             return Err((Errno::OPNOTSUPP, why));
         }
         match found {
             Some(port) if port.wire.as_deref() == Some(&*port.name) => {
                 self.engine.rejoin(&port.name, Some(switch)).map_err(|e| refuse(&e))?;
+                if mode == NIC_SW {
+                    self.attach_host(switch, short, &port.name)?;
+                }
             }
             Some(port) => {
                 let why = format!("port {} is joined to {} already; part it first", port.name, port.joined());
@@ -250,6 +315,18 @@ impl Vale {
             None => self.attach_interface(switch, short)?,
         }
         self.place(switch, short)
+    }
+
+    /// Has the host's stack be on `switch`, too, by a TAP of the name of ring port `name`.
+    fn attach_host(&mut self, switch: &str, short: &str, name: &str) -> Result<(), Refusal> {
+        let tap = PortSpec { switch: Some(switch.to_owned()), ..tap_port(&format!("{name}.tap"), short) };
+        let made = self.room().and_then(|()| self.engine.add_on_demand(&tap, false).map_err(|e| refuse(&e)));
+        if made.is_err() {
+            self.engine.rejoin(name, None).map_err(|e| refuse(&e))?;
+        }
+        made?;
+        self.made.insert(tap.name);
+        Ok(())
     }
 
     /// Makes a port of the host's interface `name`.
@@ -289,6 +366,10 @@ impl Vale {
             false => self.engine.rejoin(&name, None),
         };
         parted.map_err(|e| refuse(&e))?;
+        let tap = format!("{name}.tap");
+        if self.made.remove(&tap) {
+            self.engine.end_visit(&tap).map_err(|e| refuse(&e))?;
+        }
         if is_interface {
             self.made.remove(&name);
         }

@@ -1,16 +1,10 @@
 /* Names, options and the context, without a daemon: what is read, what is refused, and that refusals change nothing. */
+#include "check.h"
+
 #include <libnetmap.h>
 
-static int failures, errors;
+static int errors;
 static const char *seen;
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			failures++; \
-		} \
-	} while (0)
 
 static void
 count_errors(struct nmctx *ctx, const char *text)

@@ -3,27 +3,9 @@
  * buffers exchanged with the port that the pipe belongs to. The port's rings have 8 slots.
  */
 #define NETMAP_WITH_LIBS
-#include <errno.h>
+#include "check.h"
+
 #include <libnetmap.h>
-#include <net/netmap_user.h>
-#include <poll.h>
-
-static int failures;
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			failures++; \
-		} \
-	} while (0)
-#define INDICES(r, h, c, t) \
-	do { \
-		if ((r)->head != (h) || (r)->cur != (c) || (r)->tail != (t)) { \
-			fprintf(stderr, "line %d: head %u cur %u tail %u\n", __LINE__, (r)->head, (r)->cur, (r)->tail); \
-			failures++; \
-		} \
-	} while (0)
 
 static struct nmport_d *
 open_end(const char *port, const char *suffix)
@@ -35,19 +17,11 @@ open_end(const char *port, const char *suffix)
 }
 
 static void
-put(struct netmap_ring *ring, uint32_t at, const char *text, uint16_t flags)
+put_text(struct netmap_ring *ring, uint32_t at, const char *text, uint16_t flags)
 {
 	memcpy(NETMAP_BUF(ring, ring->slot[at].buf_idx), text, strlen(text) + 1);
 	ring->slot[at].len = (uint16_t)(strlen(text) + 1);
 	ring->slot[at].flags = flags;
-}
-
-static short
-ask(int fd, short events)
-{
-	struct pollfd p = { .fd = fd, .events = events };
-
-	return poll(&p, 1, 0) == 1 ? p.revents : 0;
 }
 
 int
@@ -73,7 +47,7 @@ main(int argc, char **argv)
 	INDICES(sr, 0, 0, 0);
 
 	/* Nothing goes across before a sync, and then at once; the sender gets the slot back when it is released. */
-	put(mt, 0, "one", 0);
+	put_text(mt, 0, "one", 0);
 	idx = mt->slot[0].buf_idx;
 	mt->head = mt->cur = 1;
 	ioctl(s->fd, NIOCRXSYNC);
@@ -84,7 +58,7 @@ main(int argc, char **argv)
 	INDICES(sr, 0, 0, 1);
 	CHECK(sr->slot[0].buf_idx == idx && strcmp(NETMAP_BUF(sr, idx), "one") == 0);
 	sr->cur = 1;
-	CHECK(ask(s->fd, POLLIN) == 0);
+	CHECK(ask(s->fd, POLLIN, 0) == 0);
 	sr->head = 1;
 	ioctl(s->fd, NIOCRXSYNC);
 	INDICES(sr, 1, 1, 1);
@@ -93,15 +67,15 @@ main(int argc, char **argv)
 	INDICES(mt, 1, 1, 0);
 
 	/* Only whole packets go. */
-	put(mt, 1, "two", NS_MOREFRAG);
+	put_text(mt, 1, "two", NS_MOREFRAG);
 	mt->head = mt->cur = 2;
-	CHECK(ask(m->fd, POLLIN) == 0);
+	CHECK(ask(m->fd, POLLIN, 0) == 0);
 	ioctl(s->fd, NIOCRXSYNC);
 	INDICES(sr, 1, 1, 1);
-	put(mt, 2, "three", 0);
+	put_text(mt, 2, "three", 0);
 	mt->head = mt->cur = 3;
-	CHECK(ask(m->fd, POLLIN) == 0);
-	CHECK(ask(s->fd, POLLIN) == POLLIN);
+	CHECK(ask(m->fd, POLLIN, 0) == 0);
+	CHECK(ask(s->fd, POLLIN, 0) == POLLIN);
 	INDICES(sr, 1, 1, 3);
 	CHECK(sr->slot[1].flags == NS_MOREFRAG && sr->slot[2].flags == 0);
 	sr->head = sr->cur = 3;
@@ -110,24 +84,24 @@ main(int argc, char **argv)
 	/* Full is full: nothing is lost, and the sender waits. */
 	ioctl(m->fd, NIOCTXSYNC);
 	for (i = 0; i < 7; i++) {
-		CHECK(ask(m->fd, POLLOUT) == POLLOUT);
-		put(mt, mt->head, "many", 0);
+		CHECK(ask(m->fd, POLLOUT, 0) == POLLOUT);
+		put_text(mt, mt->head, "many", 0);
 		mt->head = mt->cur = nm_ring_next(mt, mt->head);
 	}
-	CHECK(ask(m->fd, POLLOUT) == 0);
+	CHECK(ask(m->fd, POLLOUT, 0) == 0);
 	INDICES(mt, 2, 2, 2);
 	ioctl(s->fd, NIOCRXSYNC);
 	CHECK(nm_ring_space(sr) == 7);
 	sr->head = sr->cur = 4;
 	ioctl(s->fd, NIOCRXSYNC);
-	CHECK(ask(m->fd, POLLOUT) == POLLOUT);
+	CHECK(ask(m->fd, POLLOUT, 0) == POLLOUT);
 	INDICES(mt, 2, 2, 3);
 
 	/* The other way is another pair of rings. */
-	put(st, 0, "back", 0);
+	put_text(st, 0, "back", 0);
 	st->head = st->cur = 1;
 	ioctl(s->fd, NIOCTXSYNC);
-	CHECK(ask(m->fd, POLLIN) == POLLIN);
+	CHECK(ask(m->fd, POLLIN, 0) == POLLIN);
 	INDICES(mr, 0, 0, 1);
 	CHECK(strcmp(NETMAP_BUF(mr, mr->slot[0].buf_idx), "back") == 0);
 
@@ -147,7 +121,7 @@ main(int argc, char **argv)
 		rx->slot[0].flags |= NS_BUF_CHANGED;
 		i = mt->head;
 		mt->slot[i].buf_idx = far;
-		put(mt, i, "far", NS_BUF_CHANGED);
+		put_text(mt, i, "far", NS_BUF_CHANGED);
 		mt->head = mt->cur = nm_ring_next(mt, i);
 		ioctl(m->fd, NIOCTXSYNC);
 		ioctl(s->fd, NIOCRXSYNC);
@@ -165,7 +139,7 @@ main(int argc, char **argv)
 	/* Nonsense puts one's own ring back. */
 	i = sr->head;
 	sr->head = 99;
-	CHECK((ask(s->fd, POLLIN) & POLLERR) != 0);
+	CHECK((ask(s->fd, POLLIN, 0) & POLLERR) != 0);
 	INDICES(sr, i, i, i);
 
 	/* An end is one's own; a second pipe is another one. */

@@ -4,19 +4,10 @@
  * before it.
  */
 #define _GNU_SOURCE
-#include <net/netmap_user.h>
+#include "check.h"
+
 #include <sys/epoll.h>
 #include <sys/select.h>
-
-static int failures;
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			failures++; \
-		} \
-	} while (0)
 
 struct port {
 	int fd;
@@ -59,19 +50,9 @@ open_port(struct port *p, const char *name, uint32_t mode, uint16_t ring, uint64
 }
 
 static void
-send_one(struct port *p, unsigned char to, unsigned char from)
+send_to(struct port *p, unsigned char to, unsigned char from)
 {
-	struct netmap_ring *ring = NETMAP_TXRING(p->nifp, 0);
-	unsigned char *b = (unsigned char *)NETMAP_BUF(ring, ring->slot[ring->head].buf_idx);
-
-	memset(b, 0, 60);
-	b[0] = b[6] = 2;
-	b[5] = to;
-	b[11] = from;
-	ring->slot[ring->head].len = 60;
-	ring->slot[ring->head].flags = 0;
-	ring->head = ring->cur = nm_ring_next(ring, ring->head);
-	CHECK(ioctl(p->fd, NIOCTXSYNC) == 0);
+	send_one(p->fd, NETMAP_TXRING(p->nifp, 0), to, from);
 }
 
 static unsigned
@@ -97,7 +78,7 @@ waiting(struct port *a, struct port *b)
 
 	/* ppoll */
 	CHECK(ppoll(&p, 1, &now, NULL) == 0);
-	send_one(a, 2, 1);
+	send_to(a, 2, 1);
 	CHECK(ppoll(&p, 1, &second, NULL) == 1 && p.revents == POLLIN);
 	CHECK(take_all(b) == 1);
 
@@ -107,7 +88,7 @@ waiting(struct port *a, struct port *b)
 	FD_SET(b->fd, &in);
 	FD_SET(pair[0], &in);
 	CHECK(select(FD_SETSIZE, &in, NULL, NULL, &no_time) == 0 && !FD_ISSET(b->fd, &in));
-	send_one(a, 2, 1);
+	send_to(a, 2, 1);
 	FD_SET(b->fd, &in);
 	FD_SET(pair[0], &in);
 	CHECK(select(FD_SETSIZE, &in, NULL, NULL, &long_time) == 1 && FD_ISSET(b->fd, &in) && !FD_ISSET(pair[0], &in));
@@ -124,7 +105,7 @@ waiting(struct port *a, struct port *b)
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, b->fd, &event) == 0);
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, b->fd, &event) < 0 && errno == EEXIST);
 	CHECK(epoll_wait(set, got, 4, 0) == 0);
-	send_one(a, 2, 1);
+	send_to(a, 2, 1);
 	CHECK(epoll_wait(set, got, 4, 20000) == 1 && got[0].events == EPOLLIN && got[0].data.u64 == 77);
 	CHECK(epoll_wait(set, got, 4, -1) == 1);
 	CHECK(take_all(b) == 1);
@@ -132,7 +113,7 @@ waiting(struct port *a, struct port *b)
 	event.data.u64 = 78;
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pair[0], &event) == 0);
 	CHECK(epoll_wait(set, got, 4, -1) == 1 && got[0].data.u64 == 78);
-	send_one(a, 2, 1);
+	send_to(a, 2, 1);
 	CHECK(read(pair[0], got, 1) == 1);
 	CHECK(epoll_pwait(set, got, 4, 20000, NULL) == 1 && got[0].data.u64 == 77);
 	event.events = EPOLLIN | EPOLLOUT;
@@ -200,10 +181,10 @@ main(int argc, char **argv)
 	CHECK(mmap(NULL, a.reg.nr_memsize + 4096, PROT_READ, MAP_SHARED, a.fd, 0) == MAP_FAILED);
 
 	/* Both known to the switch. */
-	send_one(&a, 2, 1);
+	send_to(&a, 2, 1);
 	p.fd = b.fd;
 	CHECK(poll(&p, 1, 20000) == 1 && take_all(&b) == 1);
-	send_one(&b, 1, 2);
+	send_to(&b, 1, 2);
 	p.fd = a.fd;
 	CHECK(poll(&p, 1, 20000) == 1 && take_all(&a) == 1);
 	waiting(&a, &b);
@@ -227,7 +208,7 @@ main(int argc, char **argv)
 	CHECK(other == 200);
 	close(b.fd);
 	b.fd = other;
-	send_one(&a, 2, 1);
+	send_to(&a, 2, 1);
 	p.fd = b.fd;
 	CHECK(poll(&p, 1, 20000) == 1 && take_all(&b) == 1);
 

@@ -3,58 +3,11 @@
  * rings with 8 slots; each line that fails is printed, and the exit code says whether any did.
  */
 #define NETMAP_WITH_LIBS
-#include <errno.h>
+#include "check.h"
+
 #include <libnetmap.h>
-#include <net/netmap_user.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-static int failures;
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-			failures++; \
-		} \
-	} while (0)
-#define INDICES(r, h, c, t) \
-	do { \
-		if ((r)->head != (h) || (r)->cur != (c) || (r)->tail != (t)) { \
-			fprintf(stderr, "line %d: head %u cur %u tail %u\n", __LINE__, (r)->head, (r)->cur, (r)->tail); \
-			failures++; \
-		} \
-	} while (0)
-
-static void
-put(struct netmap_ring *ring, uint32_t at, unsigned char dst, unsigned char src, uint16_t flags)
-{
-	unsigned char *p = (unsigned char *)NETMAP_BUF(ring, ring->slot[at].buf_idx);
-
-	memset(p, 0, 60);
-	p[0] = p[6] = 2;
-	p[5] = dst;
-	p[11] = src;
-	ring->slot[at].len = 60;
-	ring->slot[at].flags = flags;
-}
-
-static short
-ask(int fd, short events, int timeout)
-{
-	struct pollfd p = { .fd = fd, .events = events };
-
-	return poll(&p, 1, timeout) == 1 ? p.revents : 0;
-}
-
-/* Syncs until the engine has taken all that was given up. */
-static void
-drain(struct nmport_d *d, struct netmap_ring *ring)
-{
-	while (nm_tx_pending(ring))
-		ioctl(d->fd, NIOCTXSYNC);
-}
 
 int
 main(int argc, char **argv)
@@ -89,7 +42,7 @@ main(int argc, char **argv)
 
 	/* txsync: the slot comes back when the engine has taken it. */
 	CHECK(ioctl(a->fd, NIOCTXSYNC) == 0);
-	drain(a, at);
+	drain(a->fd, at);
 	INDICES(at, 1, 1, 0);
 
 	/* Asleep until it comes; then tail has moved, and head and cur have not. */
@@ -120,7 +73,7 @@ main(int argc, char **argv)
 		put(at, at->head, 2, 1, 0);
 		at->head = at->cur = nm_ring_next(at, at->head);
 		ioctl(a->fd, NIOCTXSYNC);
-		drain(a, at);
+		drain(a->fd, at);
 	}
 	ioctl(b->fd, NIOCRXSYNC);
 	INDICES(br, 1, 1, 0);
@@ -141,7 +94,7 @@ main(int argc, char **argv)
 	ioctl(b->fd, NIOCRXSYNC);
 
 	/* Indirect: the bytes are the program's own. */
-	drain(a, at);
+	drain(a->fd, at);
 	memcpy(far, "\x02\0\0\0\0\x02\x02\0\0\0\0\x01 indirect", 22);
 	saved = at->head;
 	at->slot[saved].flags = NS_INDIRECT;
@@ -155,7 +108,7 @@ main(int argc, char **argv)
 	ioctl(b->fd, NIOCRXSYNC);
 
 	/* Exchanged buffers inside the region: an extra one goes out, the old one is ours. */
-	drain(a, at);
+	drain(a->fd, at);
 	saved = at->slot[at->head].buf_idx;
 	at->slot[at->head].buf_idx = a->nifp->ni_bufs_head;
 	at->slot[at->head].flags = NS_BUF_CHANGED;
@@ -166,7 +119,7 @@ main(int argc, char **argv)
 	CHECK(saved != a->nifp->ni_bufs_head);
 
 	/* Nonsense: the ring goes back to where it was, sync says nothing, poll says POLLERR. */
-	drain(a, at);
+	drain(a->fd, at);
 	saved = at->head;
 	at->head = at->cur = 8;
 	CHECK(ioctl(a->fd, NIOCTXSYNC) == 0);
@@ -175,7 +128,7 @@ main(int argc, char **argv)
 	at->head = (saved + 1) % 8;
 	at->tail = 3;
 	CHECK(ask(a->fd, POLLOUT, 10000) == POLLOUT);
-	drain(a, at);
+	drain(a->fd, at);
 	INDICES(at, (saved + 1) % 8, (saved + 7) % 8, saved);
 	at->head = (saved + 3) % 8; /* cur behind head */
 	at->cur = (saved + 2) % 8;

@@ -10,7 +10,7 @@ use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, Scheduler, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::transport::ring::{RingConfig, RingPort};
+use sidecore_engine::transport::ring::{HostPort, RingConfig, RingPort};
 
 /// A directory for sockets, gone with this.
 pub struct Directory(pub PathBuf);
@@ -36,6 +36,9 @@ pub struct Engine {
     pub ports: Vec<Arc<Port>>,
     pub attachments: Vec<RingPort>,
     pub cores: Arc<Cores>,
+    pub hosts: Vec<HostPort>,
+    file: CounterFile,
+    switch: Arc<Switch>,
 }
 
 impl Engine {
@@ -64,12 +67,31 @@ impl Engine {
                 RingPort::start(config, Arc::clone(port), Arc::clone(&cores) as Arc<dyn Scheduler>).unwrap()
             })
             .collect();
-        Engine { directory, ports, attachments, cores }
+        Engine { directory, ports, attachments, cores, hosts: Vec::new(), file, switch }
     }
 
     /// Ports that sleep early, so that kicks and wake-ups are part of the test.
     pub fn sleepy(ports: usize) -> Engine {
         Engine::new(ports, Vec::new(), Duration::from_micros(20), |_| {})
+    }
+
+    /// Gives port `of` host rings, `rings` of each direction, on a wire to port `to`, which leaves the switch.
+    pub fn add_host_rings(&mut self, of: usize, rings: usize, to: usize) {
+        let id = PortId(u16::try_from(self.ports.len()).unwrap());
+        let counters = self.file.open_slot(id, "host");
+        let host = Arc::new(Port::new(id, "host", counters, DEFAULT_MTU).unwrap());
+        let across = self.ports[to].id;
+        self.ports.push(Arc::clone(&host));
+        let joined = |port: &Arc<Port>| match port.id {
+            other if other == id => Attach::Wire(across),
+            other if other == across => Attach::Wire(id),
+            _ => Attach::Switch(Arc::clone(&self.switch)),
+        };
+        let members: Vec<_> = self.ports.iter().map(|port| (Arc::clone(port), joined(port))).collect();
+        self.cores.publish(&Arc::new(Topology::new(&members)));
+        let path = self.directory.0.join(format!("p{of}"));
+        let scheduler = Arc::clone(&self.cores) as Arc<dyn Scheduler>;
+        self.hosts.push(HostPort::start(&path, rings, host, scheduler).unwrap());
     }
 
     /// The name by which a client attaches to port `i`.

@@ -29,12 +29,19 @@ pub struct RingEgress {
     wake: Wake,
     /// Free slots, as far as is known.
     room: u32,
+    /// Flags of every slot, for a monitor.
+    mark: u16,
 }
 
 impl RingEgress {
     /// The queue of `ring`, which wakes the client by `wake`.
     pub(super) fn new(ring: ClientRx, traits: Arc<Traits>, wake: Wake) -> RingEgress {
-        RingEgress { ring, traits, wake, room: 0 }
+        RingEgress { ring, traits, wake, room: 0, mark: 0 }
+    }
+
+    /// Slots that are filled from now on have these flags, too.
+    pub(super) fn mark(&mut self, flags: u16) {
+        self.mark = flags;
     }
 
     /// What went wrong so far.
@@ -64,7 +71,7 @@ impl RingEgress {
             }
         }
         #[expect(clippy::cast_possible_truncation, reason = "just compared")]
-        self.ring.fill(index, frame.len as u16, SINGLE);
+        self.ring.fill(index, frame.len as u16, SINGLE | self.mark);
         self.room -= 1;
         Ok(())
     }
@@ -125,7 +132,7 @@ impl RingEgress {
             left -= len;
             let more = if i < slots { NS_MOREFRAG } else { 0 };
             #[expect(clippy::cast_possible_truncation, reason = "at most 64 slots of at most 65535 bytes")]
-            self.ring.fill(*index, len as u16, (slots as u16) << NS_RFRAGS_SHIFT | more);
+            self.ring.fill(*index, len as u16, (slots as u16) << NS_RFRAGS_SHIFT | more | self.mark);
         }
         self.room -= slots;
         Ok(())

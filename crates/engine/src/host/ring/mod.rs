@@ -5,6 +5,7 @@
 
 mod egress;
 mod ingress;
+mod monitor;
 mod wake;
 
 use std::io;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 pub use egress::RingEgress;
 pub use ingress::RingIngress;
+pub use monitor::Monitor;
 
 use crate::port::Port;
 use crate::ring::{ClientRx, ClientTx, Region, RingStats};
@@ -70,10 +72,10 @@ pub struct RingPair {
     pub ingress: RingIngress,
     /// Out of the switch.
     pub egress: RingEgress,
-    /// The pipe that tells the client of slots it may send with.
-    pub wake_tx: OwnedFd,
+    /// The pipe that tells the client of slots it may send with, to be taken and passed on.
+    pub wake_tx: Option<OwnedFd>,
     /// The pipe that tells the client of slots it received.
-    pub wake_rx: OwnedFd,
+    pub wake_rx: Option<OwnedFd>,
 }
 
 impl RingPair {
@@ -86,7 +88,7 @@ impl RingPair {
         let (rx, wake_rx) = wake::Wake::new()?;
         let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(traits), tx)?;
         let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), rx);
-        Ok(RingPair { ingress, egress, wake_tx, wake_rx })
+        Ok(RingPair { ingress, egress, wake_tx: Some(wake_tx), wake_rx: Some(wake_rx) })
     }
 
     /// What went wrong on the two so far: ingress, egress.

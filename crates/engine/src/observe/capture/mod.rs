@@ -58,17 +58,29 @@ pub trait CapturePoint: Send + Sync {
 
 /// Which way a frame goes, as `epb_flags` has it (pcapng §4.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub enum Direction {
     /// Into the switch.
     Inbound = 1,
     /// Out of the switch.
     Outbound = 2,
 }
 
-/// A capture that looks at a port.
-struct Watch {
-    sink: Arc<Sink>,
-    interface: u32,
+/// Somebody other than a capture who sees what passes a port: a program's monitor.
+pub trait Watcher: Send + Sync {
+    /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and does not wait.
+    fn see(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: &mut dyn Iterator<Item = u16>,
+        drops: &[(u16, DropReason)],
+    );
+}
+
+/// Somebody who looks at a port.
+enum Watch {
+    Capture { sink: Arc<Sink>, interface: u32 },
+    Other(Arc<dyn Watcher>),
 }
 
 /// The captures of one port. I/O cores call [`CaptureSlot::ingress`] and [`CaptureSlot::egress`]; while
@@ -114,7 +126,12 @@ impl CaptureSlot {
         // Somebody starts or stops a capture this moment: the batch lies outside of it.
         let Ok(watches) = self.watches.try_read() else { return };
         for watch in &*watches {
-            watch.sink.record(watch.interface, direction, batch, picks.clone(), drops);
+            match watch {
+                Watch::Capture { sink, interface } => {
+                    sink.record(*interface, direction, batch, picks.clone(), drops);
+                }
+                Watch::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
+            }
         }
     }
 
@@ -124,10 +141,24 @@ impl CaptureSlot {
         self.on.store(true, Ordering::Relaxed);
     }
 
+    /// Has `watcher` see what passes, from now on until [`CaptureSlot::unwatch`] or the end of the port.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) {
+        self.add(Watch::Other(watcher));
+    }
+
+    /// `watcher` sees nothing any more; when this returns, no I/O core uses it.
+    pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
+        self.retain(|watch| !matches!(watch, Watch::Other(other) if Arc::ptr_eq(other, watcher)));
+    }
+
     /// Ends the part of `sink` in this slot.
     fn remove(&self, sink: &Arc<Sink>) {
+        self.retain(|watch| !matches!(watch, Watch::Capture { sink: other, .. } if Arc::ptr_eq(other, sink)));
+    }
+
+    fn retain(&self, keep: impl Fn(&Watch) -> bool) {
         let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
-        watches.retain(|watch| !Arc::ptr_eq(&watch.sink, sink));
+        watches.retain(keep);
         self.on.store(!watches.is_empty(), Ordering::Relaxed);
     }
 
@@ -136,7 +167,9 @@ impl CaptureSlot {
         let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
         self.on.store(false, Ordering::Relaxed);
         for watch in watches.drain(..) {
-            watch.sink.lose_interface();
+            if let Watch::Capture { sink, .. } = watch {
+                sink.lose_interface();
+            }
         }
     }
 }
@@ -150,7 +183,7 @@ pub fn start(points: Vec<Arc<dyn CapturePoint>>, options: CaptureOptions) -> std
     let head = pcapng::head(&names, options.snaplen);
     let sink = Arc::new(Sink::new(points.len(), options)?);
     for (interface, point) in (0..).zip(&points) {
-        point.capture_slot().add(Watch { sink: Arc::clone(&sink), interface });
+        point.capture_slot().add(Watch::Capture { sink: Arc::clone(&sink), interface });
     }
     Ok(CaptureReader::new(sink, points, head, options))
 }

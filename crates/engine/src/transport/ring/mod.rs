@@ -5,13 +5,15 @@
 //! message being of one fixed size; asked to attach, the port makes a new memory region and puts its queues
 //! live, then answers with descriptors. The connection stays open for as long as the client is attached: when it
 //! ends, for whatever reason, the queues are taken back and the region goes, so nothing of one client is left
-//! for the next. One client is attached at a time; others may ask what the port is like, or be the ends of its
-//! pipes (`pipes`), which lie in the same region: that goes with the last of them.
+//! for the next. One client is attached at a time; others may ask what the port is like, be the ends of its
+//! pipes (`pipes`), which lie in the same region, which goes with the last of them, or have copies of what passes (monitors),
+//! in memory of their own.
 //!
 //! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
 mod device;
+mod host;
 mod pipes;
 mod server;
 
@@ -25,9 +27,10 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::Info;
 
 pub use device::{device_path, Asker, Device, Verbs};
+pub use host::{HostPort, HOST};
 
 use super::socket::{Listener, SocketError};
-use crate::host::ring::Traits;
+use crate::host::ring::{Monitor, Traits};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
 use crate::ring::{Geometry, GeometryError, RingStats};
 
@@ -95,6 +98,9 @@ pub enum RingError {
     /// Its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Its host rings.
+    #[error("the ring port at {} has host rings already", .0.display())]
+    HasHost(PathBuf),
     /// The system refused.
     #[error("cannot start the port's thread: {0}")]
     System(#[from] io::Error),
@@ -120,11 +126,41 @@ struct Inner {
 /// How it is doing.
 #[derive(Default)]
 struct State {
-    /// The attached client's rings: ingress, egress.
-    rings: Vec<(Arc<RingStats>, Arc<RingStats>)>,
+    /// The attached client's.
+    rings: Rings,
     attaches: u64,
     /// Ends of pipes that are open.
     ends: usize,
+    monitors: Vec<Arc<Monitor>>,
+}
+
+/// What went wrong on the pairs of rings that a client has: ingress, egress.
+type Rings = Vec<(Arc<RingStats>, Arc<RingStats>)>;
+
+/// A client's rings for `show`, with the slots of those that it sends on, and of the others.
+fn ring_queues(rings: &Rings, (tx_slots, rx_slots): (u32, u32)) -> Vec<QueueStatus> {
+    let mut queues = Vec::new();
+    for (index, (ingress, egress)) in rings.iter().enumerate() {
+        for (direction, size, stats) in [("ingress", tx_slots, ingress), ("egress", rx_slots, egress)] {
+            let state = stats.describe();
+            queues.push(QueueStatus { index, direction, size, kind: "ring", state, interrupts: None });
+        }
+    }
+    queues
+}
+
+/// A port's monitor for `show`.
+fn monitor_queue((index, monitor): (usize, &Arc<Monitor>), size: u32) -> QueueStatus {
+    let seen = match monitor.sees() {
+        (true, true) => "sent and received frames",
+        (true, false) => "sent frames",
+        _ => "received frames",
+    };
+    let state = match monitor.lost() {
+        0 => format!("running, sees {seen}"),
+        lost => format!("running, sees {seen}, {lost} lost"),
+    };
+    QueueStatus { index, direction: "monitor", size, kind: "ring", state, interrupts: None }
 }
 
 impl Inner {
@@ -162,19 +198,7 @@ impl Attachment for RingPort {
     fn status(&self) -> AttachmentStatus {
         let state = self.inner.state();
         let Info { tx_slots, rx_slots, .. } = self.inner.info;
-        let mut queues = Vec::new();
-        for (index, (ingress, egress)) in state.rings.iter().enumerate() {
-            for (direction, size, stats) in [("ingress", tx_slots, ingress), ("egress", rx_slots, egress)] {
-                queues.push(QueueStatus {
-                    index,
-                    direction,
-                    size,
-                    kind: "ring",
-                    state: stats.describe(),
-                    interrupts: None,
-                });
-            }
-        }
+        let mut queues = ring_queues(&state.rings, (tx_slots, rx_slots));
         let features = match self.inner.traits.header() {
             0 => Vec::new(),
             bytes => vec![format!("header-{bytes}")],
@@ -183,12 +207,14 @@ impl Attachment for RingPort {
             0 => String::new(),
             ends => format!("; open ends of pipes: {ends}"),
         };
+        let peer = match (queues.is_empty(), state.ends) {
+            (false, _) => Peer::Running,
+            (true, 1..) => Peer::Connected,
+            (true, 0) => Peer::Waiting,
+        };
+        queues.extend(state.monitors.iter().enumerate().map(|monitor| monitor_queue(monitor, rx_slots)));
         AttachmentStatus {
-            peer: match (queues.is_empty(), state.ends) {
-                (false, _) => Peer::Running,
-                (true, 1..) => Peer::Connected,
-                (true, 0) => Peer::Waiting,
-            },
+            peer,
             detail: format!(
                 "listens at {}; clients so far: {}{pipes}",
                 self.inner.config.path.display(),

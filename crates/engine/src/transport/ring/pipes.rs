@@ -12,12 +12,26 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::io::Errno;
 use sidecore_abi::ring::{End, PIPE_NAME};
 
-use crate::ring::Region;
+use super::host::HostRings;
+use crate::ring::{pipe_end, Region};
 
 /// The memory, for as long as a client or an end of a pipe uses it.
 pub(super) struct Memory {
     pub(super) region: Arc<Region>,
+    /// What serves its host rings, if it has some.
+    pub(super) host: Option<Arc<HostRings>>,
     pipes: Vec<Option<Pipe>>,
+    /// Who has the extra buffers, and the interface that lists them.
+    extra: (Option<Holder>, u64),
+}
+
+/// Who may have a memory's extra buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// The port's client.
+    Client,
+    /// An end of a pipe.
+    End(OpenEnd),
 }
 
 /// A pipe of which at least one end is open.
@@ -29,16 +43,16 @@ struct Pipe {
 }
 
 /// An open end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenEnd {
     pub(super) pipe: u32,
     pub(super) end: End,
 }
 
 impl Memory {
-    pub(super) fn new(region: Region) -> Memory {
+    pub(super) fn new(region: Region, host: Option<Arc<HostRings>>) -> Memory {
         let pipes = (0..region.info().pipes).map(|_| None).collect();
-        Memory { region: Arc::new(region), pipes }
+        Memory { region: Arc::new(region), host, pipes, extra: (None, 0) }
     }
 
     /// Opens an end of the pipe `name`, which is made if nobody has the other. `None`: there is no room for one more.
@@ -69,6 +83,28 @@ impl Memory {
         let rings = open.end.rings().into_iter().chain(other.rings());
         let pipe = self.pipes[open.pipe as usize].as_ref();
         pipe.map_or_else(Vec::new, |pipe| rings.map(|ring| &pipe.wakes[ring as usize]).collect())
+    }
+
+    /// Gives `holder` the extra buffers if it wants some and nobody has them; how many it has now.
+    pub(super) fn take_extra(&mut self, holder: Holder, wants: u32) -> u32 {
+        let info = *self.region.info();
+        if wants == 0 || self.extra.0.is_some() || info.extra_bufs == 0 {
+            return 0;
+        }
+        let to = match holder {
+            Holder::Client => info.interface,
+            Holder::End(open) => pipe_end(&info, open.pipe, open.end).interface,
+        };
+        self.region.move_extra(self.extra.1, to);
+        self.extra = (Some(holder), to);
+        info.extra_bufs
+    }
+
+    /// `holder` has gone: who comes next may have what it left in its list.
+    pub(super) fn leave_extra(&mut self, holder: Holder) {
+        if self.extra.0 == Some(holder) {
+            self.extra.0 = None;
+        }
     }
 
     /// An end has gone.

@@ -1,4 +1,4 @@
-//! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes.
+//! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes or monitors.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,16 +9,22 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE, PIPE_NAME};
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE, SEES_RECEIVED, SEES_SENT};
 
-use super::pipes::{Memory, OpenEnd};
+use super::host::{self, HostRings};
+use super::pipes::{Holder, Memory, OpenEnd};
 use super::{Inner, Listener};
-use crate::host::ring::RingPair;
+use crate::host::ring::{Monitor, RingPair};
+use crate::observe::capture::Watcher;
 use crate::port::QueueKey;
-use crate::ring::{pipe_end, Region};
+use crate::ring::{pipe_end, Geometry, Region};
 
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
+/// Monitors at a time: each costs a copy of every frame.
+const MONITORS: usize = 8;
+/// The first number of a monitor's memory: far from those of ports.
+const MONITOR_MEMORY: u32 = 1 << 15;
 /// Most descriptors of an answer: the memory, and for each pair of rings a kick and two pipes.
 const MAX_FDS: usize = 1 + 3 * MAX_RINGS;
 
@@ -29,6 +35,8 @@ pub(super) struct Server {
     conversations: Vec<Conversation>,
     /// There while somebody is attached, or has an end of a pipe.
     memory: Option<Memory>,
+    /// Number of the next monitor's memory.
+    next_memory: u32,
 }
 
 struct Conversation {
@@ -47,16 +55,36 @@ enum Role {
     Client(Client),
     /// An end of a pipe.
     End(OpenEnd),
+    /// A monitor's rings.
+    Monitor(Watching),
+}
+
+/// A monitor, in the hands of the port.
+struct Watching {
+    inner: Arc<Inner>,
+    monitor: Arc<Monitor>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let watcher: Arc<dyn Watcher> = Arc::clone(&self.monitor) as _;
+        self.inner.port.capture.unwatch(&watcher);
+        self.inner.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
+    }
 }
 
 /// An attached client: its queues, in the hands of cores and port.
 struct Client {
     inner: Arc<Inner>,
     keys: Vec<QueueKey>,
+    host: Option<Arc<HostRings>>,
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if let Some(host) = &self.host {
+            host.take_back();
+        }
         // Egress first: the link goes down before frames cease to come.
         for index in (0..self.keys.len()).rev() {
             drop(self.inner.port.swap_egress(index, None));
@@ -76,7 +104,7 @@ enum Next {
 
 impl Server {
     pub(super) fn new(inner: Arc<Inner>, listener: Listener, stop: Arc<OwnedFd>) -> Server {
-        Server { inner, listener, stop, conversations: Vec::new(), memory: None }
+        Server { inner, listener, stop, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
     }
 
     pub(super) fn run(mut self) {
@@ -104,7 +132,7 @@ impl Server {
                     self.hang_up(place);
                 }
             }
-            if self.conversations.iter().all(|c| matches!(c.role, Role::None)) {
+            if !self.conversations.iter().any(|c| matches!(c.role, Role::Client(_) | Role::End(_))) {
                 self.memory = None;
             }
             if ready[1] {
@@ -142,12 +170,15 @@ impl Server {
     fn hang_up(&mut self, place: usize) {
         match self.conversations.remove(place).role {
             Role::None => {}
+            Role::Monitor(watching) => drop(watching),
             Role::Client(client) => {
                 drop(client);
+                self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
                 tracing::info!("port {}: its client is gone", self.inner.port.name);
             }
             Role::End(end) => {
                 if let Some(memory) = &mut self.memory {
+                    memory.leave_extra(Holder::End(end));
                     memory.close(end);
                 }
                 self.inner.state().ends -= 1;
@@ -170,21 +201,21 @@ impl Server {
         }
         conversation.arrived = 0;
         let request = Request::from_bytes(&conversation.request);
-        let Some((ask, value, pipe)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r.value, r.pipe)))
-        else {
+        let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
             tracing::warn!("port {}: a client speaks another language or version", self.inner.port.name);
             // It may be gone.
             let _ = self.answer(place, Err(Errno::PROTO), &[]);
             return Next::HangUp;
         };
         let sent = match ask {
-            Ask::Attach => self.attach(place),
+            Ask::Attach => self.attach(place, request.extra_bufs),
             Ask::Info => self.answer(place, Ok(()), &[]),
             Ask::SetHeader => {
-                let possible = self.inner.traits.set_header(value, &self.inner.port);
+                let possible = self.inner.traits.set_header(request.value, &self.inner.port);
                 self.answer(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
             }
-            Ask::Pipe => self.open_end(place, value, pipe),
+            Ask::Pipe => self.open_end(place, &request),
+            Ask::Monitor => self.watch(place, request.value),
         };
         match sent {
             Ok(()) => Next::Wait,
@@ -192,12 +223,12 @@ impl Server {
         }
     }
 
-    fn attach(&mut self, place: usize) -> io::Result<()> {
+    fn attach(&mut self, place: usize, extra_bufs: u32) -> io::Result<()> {
         let attached = |c: &Conversation| matches!(c.role, Role::Client(_));
         if self.conversations.iter().any(attached) || !matches!(self.conversations[place].role, Role::None) {
             return self.answer(place, Err(Errno::BUSY), &[]);
         }
-        let (region, pairs) = match self.make() {
+        let (region, mut pairs) = match self.make(extra_bufs) {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!("port {}: cannot make rings: {error}", self.inner.port.name);
@@ -207,8 +238,11 @@ impl Server {
         // Our copies of what the client gets; the queues go live, and then it is told.
         let kicks: Vec<OwnedFd> =
             pairs.iter().map(|pair| pair.kick().try_clone_to_owned()).collect::<io::Result<_>>()?;
-        let mut client = Client { inner: Arc::clone(&self.inner), keys: Vec::new() };
-        let (mut wakes_tx, mut wakes_rx) = (Vec::new(), Vec::new());
+        let mut wakes: Vec<OwnedFd> = pairs.iter_mut().filter_map(|pair| pair.wake_tx.take()).collect();
+        wakes.extend(pairs.iter_mut().filter_map(|pair| pair.wake_rx.take()));
+        let for_host = pairs.split_off(self.inner.info.rx_rings as usize);
+        let host = self.memory.as_ref().and_then(|memory| memory.host.clone());
+        let mut client = Client { inner: Arc::clone(&self.inner), keys: Vec::new(), host };
         {
             let mut state = self.inner.state();
             state.rings = pairs.iter().map(RingPair::stats).collect();
@@ -218,43 +252,62 @@ impl Server {
             drop(self.inner.port.swap_egress(index, Some(Box::new(pair.egress))));
             let key = self.inner.scheduler.serve(&self.inner.port, Box::new(pair.ingress));
             client.keys.push(key);
-            wakes_tx.push(pair.wake_tx);
-            wakes_rx.push(pair.wake_rx);
+        }
+        if let Some(host) = &client.host {
+            host.serve(for_host, region.info().tx_slots);
         }
         self.conversations[place].role = Role::Client(client);
+        let wants = extra_bufs.max(self.inner.info.extra_bufs);
+        let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
+        let info = Info { header: self.inner.traits.header(), extra_bufs, ..*region.info() };
         let mut fds = vec![region.file()];
-        fds.extend(kicks.iter().chain(&wakes_tx).chain(&wakes_rx).map(AsFd::as_fd));
-        self.answer(place, Ok(()), &fds)
+        fds.extend(kicks.iter().chain(&wakes).map(AsFd::as_fd));
+        self.send(place, None, info, &fds)
     }
 
-    /// The memory, made if nobody has it yet.
-    fn memory(&mut self) -> io::Result<&mut Memory> {
+    /// The memory, made if nobody has it yet, and then with this many extra buffers at least.
+    fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut Memory> {
         if self.memory.is_none() {
-            let region = Region::new(&self.inner.config.geometry, &self.inner.port.name)?;
-            self.memory = Some(Memory::new(region));
+            let config = &self.inner.config;
+            let host = host::of(&config.path);
+            let geometry = Geometry {
+                host_rings: host.as_ref().map_or(0, |host| host.rings),
+                extra_bufs: config.geometry.extra_bufs.max(extra_bufs),
+                ..config.geometry
+            };
+            self.memory = Some(Memory::new(Region::new(&geometry, &self.inner.port.name)?, host));
         }
         self.memory.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn make(&mut self) -> io::Result<(Arc<Region>, Vec<RingPair>)> {
+    /// The port's rings, and then its host rings.
+    fn make(&mut self, extra_bufs: u32) -> io::Result<(Arc<Region>, Vec<RingPair>)> {
         let used = self.memory.is_some();
-        let region = Arc::clone(&self.memory()?.region);
+        let memory = self.memory(extra_bufs)?;
+        let (region, host) = (Arc::clone(&memory.region), memory.host.clone());
         if used {
             region.restart();
         }
-        let pairs = (0..self.inner.info.tx_rings)
-            .map(|index| RingPair::new(&region, index, &self.inner.traits))
+        let own = self.inner.info.tx_rings;
+        let pairs = (0..region.info().tx_rings)
+            .map(|index| {
+                let traits =
+                    host.as_ref().filter(|_| index >= own).map_or(&self.inner.traits, |h| h.traits());
+                RingPair::new(&region, index, traits)
+            })
             .collect::<io::Result<_>>()?;
         Ok((region, pairs))
     }
 
-    /// Makes the conversation an end of the pipe `name`.
-    fn open_end(&mut self, place: usize, end: u32, name: [u8; PIPE_NAME]) -> io::Result<()> {
-        let Some(end) = End::from_code(end) else { return self.answer(place, Err(Errno::INVAL), &[]) };
+    /// Makes the conversation an end of a pipe.
+    fn open_end(&mut self, place: usize, request: &Request) -> io::Result<()> {
+        let Some(end) = End::from_code(request.value) else {
+            return self.answer(place, Err(Errno::INVAL), &[]);
+        };
         if !matches!(self.conversations[place].role, Role::None) {
             return self.answer(place, Err(Errno::BUSY), &[]);
         }
-        let opened = self.memory().and_then(|memory| memory.open(name, end));
+        let opened = self.memory(request.extra_bufs).and_then(|memory| memory.open(request.pipe, end));
         let open = match opened {
             Ok(Some(open)) => open,
             Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
@@ -264,15 +317,53 @@ impl Server {
         };
         self.conversations[place].role = Role::End(open);
         self.inner.state().ends += 1;
+        let Some(memory) = &mut self.memory else { return Ok(()) };
+        let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
         let Some(memory) = &self.memory else { return Ok(()) };
         let mut fds = vec![memory.region.file()];
         fds.extend(memory.wakes(open).into_iter().map(AsFd::as_fd));
-        let info = pipe_end(&self.inner.info, open.pipe, open.end);
+        let info = Info { extra_bufs, ..pipe_end(memory.region.info(), open.pipe, open.end) };
+        self.send(place, None, info, &fds)
+    }
+
+    /// Makes the conversation a monitor of what `sees` says.
+    fn watch(&mut self, place: usize, sees: u32) -> io::Result<()> {
+        if sees == 0 || sees & !(SEES_SENT | SEES_RECEIVED) != 0 {
+            return self.answer(place, Err(Errno::INVAL), &[]);
+        }
+        if !matches!(self.conversations[place].role, Role::None) {
+            return self.answer(place, Err(Errno::BUSY), &[]);
+        }
+        if self.inner.state().monitors.len() == MONITORS {
+            return self.answer(place, Err(Errno::NOSPC), &[]);
+        }
+        let geometry = Geometry { extra_bufs: 0, pipes: 0, sends: false, ..self.inner.config.geometry };
+        let made = Region::new(&geometry, &self.inner.port.name).and_then(|region| {
+            let region = Arc::new(region);
+            let (monitor, wakes) = Monitor::new(&region, &self.inner.traits, sees)?;
+            Ok((region, Arc::new(monitor), wakes))
+        });
+        let (region, monitor, wakes) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::warn!("port {}: cannot make a monitor: {error}", self.inner.port.name);
+                return self.answer(place, Err(Errno::NOMEM), &[]);
+            }
+        };
+        self.inner.state().monitors.push(Arc::clone(&monitor));
+        self.inner.port.capture.watch(Arc::clone(&monitor) as _);
+        self.conversations[place].role = Role::Monitor(Watching { inner: Arc::clone(&self.inner), monitor });
+        let mut fds = vec![region.file()];
+        fds.extend(wakes.iter().map(AsFd::as_fd));
+        let info = Info { header: self.inner.traits.header(), mem_id: self.next_memory, ..*region.info() };
+        self.next_memory =
+            if self.next_memory == u32::from(u16::MAX) { MONITOR_MEMORY } else { self.next_memory + 1 };
         self.send(place, None, info, &fds)
     }
 
     fn answer(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let info = Info { header: self.inner.traits.header(), ..self.inner.info };
+        let info = self.memory.as_ref().map_or(&self.inner.info, |memory| memory.region.info());
+        let info = Info { header: self.inner.traits.header(), ..*info };
         self.send(place, result.err(), info, fds)
     }
 
@@ -286,7 +377,9 @@ impl Server {
         let errno = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
         info.mtu = self.inner.port.mtu();
         // Memory of its own for each port: 1 is netmap's global allocator.
-        info.mem_id = u32::from(self.inner.port.id.0) + 2;
+        if info.mem_id == 0 {
+            info.mem_id = u32::from(self.inner.port.id.0) + 2;
+        }
         let bytes = Answer { errno, info }.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -1,0 +1,107 @@
+//! A program's monitor: copies of what passes a port, in rings of the monitor's own.
+//!
+//! A monitor looks at its port where captures do, so a port without one pays nothing, and one with a monitor pays
+//! a copy for each frame. It sees what the port's client sent, whatever became of it, and what the client
+//! received; not what was dropped on the way to it. Its memory is its own: it can change nothing of what it sees. A monitor
+//! that is too slow loses frames, which are counted; nobody waits for it.
+//!
+//! Frames are spread over the monitor's rings by flow, as received frames are over a client's: copies of received
+//! frames are in the ring of the same number.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sidecore_abi::netmap::NS_TXMON;
+use sidecore_abi::ring::{SEES_RECEIVED, SEES_SENT};
+
+use super::egress::RingEgress;
+use super::wake::Wake;
+use super::Traits;
+use crate::frame::{Batch, MAX_BATCH};
+use crate::observe::capture::{Direction, Watcher};
+use crate::port::{DropReason, EgressQueue, Outcome};
+use crate::ring::{ClientRx, Region};
+use crate::wire::flow_hash;
+
+/// A monitor.
+pub struct Monitor {
+    sees: u32,
+    rings: Mutex<Vec<RingEgress>>,
+    lost: AtomicU64,
+}
+
+impl Monitor {
+    /// One that fills the rings of `region` with what it sees of a port with these traits: [`SEES_SENT`],
+    /// [`SEES_RECEIVED`] or both. Also the pipes that wake it, one for each ring.
+    ///
+    /// # Errors
+    /// What the system says of making pipes.
+    pub fn new(region: &Arc<Region>, traits: &Arc<Traits>, sees: u32) -> io::Result<(Monitor, Vec<OwnedFd>)> {
+        let (mut rings, mut wakes) = (Vec::new(), Vec::new());
+        for index in 0..region.info().rx_rings {
+            let (wake, theirs) = Wake::new()?;
+            rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), wake));
+            wakes.push(theirs);
+        }
+        Ok((Monitor { sees, rings: Mutex::new(rings), lost: AtomicU64::new(0) }, wakes))
+    }
+
+    /// Whether it sees what the client sends, and what it receives.
+    pub fn sees(&self) -> (bool, bool) {
+        (self.sees & SEES_SENT != 0, self.sees & SEES_RECEIVED != 0)
+    }
+
+    /// Frames for which there was no room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Watcher for Monitor {
+    fn see(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: &mut dyn Iterator<Item = u16>,
+        drops: &[(u16, DropReason)],
+    ) {
+        let (sent, received) = self.sees();
+        let (wanted, mark) = match direction {
+            Direction::Inbound => (sent, NS_TXMON),
+            Direction::Outbound => (received, 0),
+        };
+        if !wanted {
+            return;
+        }
+        let mut gone = [false; MAX_BATCH];
+        if direction == Direction::Outbound {
+            drops.iter().for_each(|(pick, _)| gone[usize::from(*pick)] = true);
+        }
+        let mut seen = [0; MAX_BATCH];
+        let mut count = 0;
+        for pick in picks.filter(|pick| !gone[usize::from(*pick)]) {
+            seen[count] = pick;
+            count += 1;
+        }
+        // Cores that see something of the port at the same time take turns, as they do at a port's egress.
+        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = rings.len();
+        let mut outcome = Outcome::new();
+        let mut mine = [0; MAX_BATCH];
+        for (index, ring) in rings.iter_mut().enumerate() {
+            let mut len = 0;
+            for &pick in &seen[..count] {
+                let frame = &batch.frames()[usize::from(pick)];
+                if number == 1 || flow_hash(&frame.head[..frame.head_len()]) as usize % number == index {
+                    mine[len] = pick;
+                    len += 1;
+                }
+            }
+            ring.mark(mark);
+            ring.send(batch, &mine[..len], &mut outcome);
+        }
+        self.lost.fetch_add(outcome.drops.counts().iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);
+    }
+}

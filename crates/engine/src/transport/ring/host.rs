@@ -1,0 +1,153 @@
+//! Host rings: a second port in a ring port's memory.
+//!
+//! A netmap program may ask for its interface's *host rings*, which lead to the host's own stack. Here they are a port
+//! of their own, `ring:NAME^` beside `ring:NAME`, with counters and a place on a wire or a switch as any other; joined
+//! to a TAP port by a wire they are what netmap's are. It has no socket: its rings lie in the memory that the client
+//! of `NAME` gets, and are served while that client is attached. Frames in them have no virtio-net header.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{ring_queues, RingError, Rings};
+use crate::host::ring::{RingPair, Traits};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueKey, Scheduler};
+use crate::ring::{Geometry, GeometryError};
+
+/// What ends the place of a host port's rings.
+pub const HOST: char = '^';
+
+/// Host rings that wait for the client of the ring port at this path.
+static HOSTS: Mutex<BTreeMap<PathBuf, Weak<HostRings>>> = Mutex::new(BTreeMap::new());
+
+fn hosts() -> MutexGuard<'static, BTreeMap<PathBuf, Weak<HostRings>>> {
+    HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The host rings of the ring port at `path`, if it has some.
+pub(super) fn of(path: &Path) -> Option<Arc<HostRings>> {
+    hosts().get(path)?.upgrade()
+}
+
+/// Host rings, as the ring port's thread sees them.
+pub(super) struct HostRings {
+    port: Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    traits: Arc<Traits>,
+    pub(super) rings: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The port is going away.
+    closed: bool,
+    keys: Vec<QueueKey>,
+    rings: Rings,
+    slots: u32,
+    clients: u64,
+}
+
+impl HostRings {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn traits(&self) -> &Arc<Traits> {
+        &self.traits
+    }
+
+    /// A client has come: its host rings go live.
+    pub(super) fn serve(&self, pairs: Vec<RingPair>, slots: u32) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        state.rings = pairs.iter().map(RingPair::stats).collect();
+        state.slots = slots;
+        state.clients += 1;
+        for (index, pair) in pairs.into_iter().enumerate() {
+            drop(self.port.swap_egress(index, Some(Box::new(pair.egress))));
+            state.keys.push(self.scheduler.serve(&self.port, Box::new(pair.ingress)));
+        }
+    }
+
+    /// The client, or the port, is going: nobody uses the rings when this returns.
+    pub(super) fn take_back(&self) {
+        let mut state = self.state();
+        for index in (0..state.keys.len()).rev() {
+            drop(self.port.swap_egress(index, None));
+        }
+        for key in state.keys.drain(..) {
+            drop(self.scheduler.take_back(key));
+        }
+        state.rings.clear();
+    }
+}
+
+/// A running port of host rings.
+pub struct HostPort {
+    path: PathBuf,
+    rings: Arc<HostRings>,
+}
+
+impl HostPort {
+    /// Has clients of the ring port at `path` have `rings` host rings of each direction, which become `port`.
+    ///
+    /// # Errors
+    /// An impossible number, or that port has host rings already.
+    pub fn start(
+        path: &Path,
+        rings: usize,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> Result<HostPort, RingError> {
+        // With the one ring pair that the other port has at least.
+        Geometry { host_rings: rings, ..Geometry::default() }.layout()?;
+        if rings == 0 {
+            return Err(GeometryError::Rings(0).into());
+        }
+        let (traits, state) = (Arc::default(), Mutex::default());
+        let rings = Arc::new(HostRings { port, scheduler, traits, rings, state });
+        let mut hosts = hosts();
+        if hosts.get(path).is_some_and(|other| other.strong_count() > 0) {
+            return Err(RingError::HasHost(path.to_owned()));
+        }
+        hosts.insert(path.to_owned(), Arc::downgrade(&rings));
+        Ok(HostPort { path: path.to_owned(), rings })
+    }
+}
+
+impl Attachment for HostPort {
+    fn status(&self) -> AttachmentStatus {
+        let state = self.rings.state();
+        AttachmentStatus {
+            peer: if state.rings.is_empty() { Peer::Waiting } else { Peer::Running },
+            detail: format!(
+                "host rings of the port at {}; clients so far: {}",
+                self.path.display(),
+                state.clients
+            ),
+            features: Vec::new(),
+            queues: ring_queues(&state.rings, (state.slots, state.slots)),
+        }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        self.rings.traits.set_down(!up);
+        Ok(())
+    }
+
+    /// Rings have no carrier that a program could see.
+    fn follow(&mut self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Drop for HostPort {
+    fn drop(&mut self) {
+        hosts().remove(&self.path);
+        self.rings.state().closed = true;
+        self.rings.take_back();
+    }
+}
