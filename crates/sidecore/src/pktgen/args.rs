@@ -13,6 +13,8 @@ Ports (-i):
   NAME, netmap:NAME, ring:NAME   ring port NAME of the daemon; a NAME with a slash is its socket's path
   valeS:NAME                     ring port NAME of switch S
   vhost-user:PATH[,role=server]  vhost-user socket; as client, or as server that the daemon connects to
+  tap:IFNAME                     TAP interface, in the place of what holds its descriptor; made if there is none
+  xdp:IFNAME, packet:IFNAME      interface of the host by AF_XDP or AF_PACKET: frames leave and enter by its wire
 
 Exit codes: 0 what -n asked for was done, and verified with --verify; with -n 0 the run was ended by a
 signal. 1 it was not, and standard error says why.";

@@ -107,9 +107,14 @@ impl Maker {
         self.set_addresses();
     }
 
-    /// The frame as it is now.
-    pub fn frame(&mut self) -> &mut [u8] {
-        &mut self.frame
+    /// A frame of `len` bytes with the addresses of this turn. Its headers say so: who stands between drops an IP packet that is
+    /// shorter than it claims.
+    pub fn short(&self, len: usize) -> Vec<u8> {
+        let mut maker = self.clone();
+        maker.set_length(len);
+        maker.set_addresses();
+        maker.frame.truncate(len);
+        maker.frame
     }
 
     fn set_length(&mut self, len: usize) {
@@ -231,6 +236,7 @@ mod tests {
             })
             .collect();
         assert!(lengths.len() > 400 && lengths.first() >= Some(&60) && lengths.last() <= Some(&600));
+        check(&maker.short(60), true);
         let mut short = Maker::new(form([16, 16], "10.0.0.1", true), 1);
         assert_eq!((short.fixed(), short.write(&mut buffer)), (Some(16), 16));
         let mut bare = Maker::new(form([60, 60], "10.0.0.1-10.0.0.2", false), 1);

@@ -20,7 +20,7 @@
 mod address;
 pub mod args;
 mod dump;
-mod end;
+pub mod end;
 mod frame;
 mod meter;
 mod pace;
@@ -70,6 +70,9 @@ pub fn run(args: &PktGenArgs) -> Outcome {
             drive(end::vhost::open(path, *server, threads, longest)?, args, &plan)
         }
         Place::Ring(name) => drive(end::ring::open(name, threads, plan.header, longest)?, args, &plan),
+        Place::Host { kind, interface } => {
+            drive(end::host::open(*kind, interface, threads, longest)?, args, &plan)
+        }
     }
 }
 

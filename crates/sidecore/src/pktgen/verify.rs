@@ -116,9 +116,8 @@ impl Numbered {
     }
 
     /// A frame that is no data.
-    pub fn hello(&mut self) -> Once {
-        let mut frame = self.maker.frame().to_vec();
-        frame.truncate(SHORTEST);
+    pub fn hello(&self) -> Once {
+        let mut frame = self.maker.short(SHORTEST);
         seal(&mut frame, Kind::Hello, 0, 0);
         Once(frame)
     }

@@ -1,6 +1,7 @@
 //! The ports that pkt-gen can use. Each is a set of lanes: a queue to send on and one to receive from, driven by
 //! one thread. The loops are compiled for each kind of lane, so a frame costs no dynamic dispatch.
 
+pub mod host;
 pub mod ring;
 pub mod vhost;
 
@@ -89,6 +90,13 @@ pub enum Place {
         /// Whether we listen there.
         server: bool,
     },
+    /// An interface of the host.
+    Host {
+        /// How it is reached.
+        kind: host::Kind,
+        /// Its name.
+        interface: String,
+    },
 }
 
 impl Place {
@@ -119,9 +127,12 @@ impl Place {
                 };
                 Ok(Place::VhostUser { path: path.to_owned(), server })
             }
+            "tap" => Ok(Place::Host { kind: host::Kind::Tap, interface: rest.to_owned() }),
+            "xdp" => Ok(Place::Host { kind: host::Kind::Xdp, interface: rest.to_owned() }),
+            "packet" => Ok(Place::Host { kind: host::Kind::Packet, interface: rest.to_owned() }),
             _ => Err(format!(
                 "-i {text}: no such kind of port; there are netmap:NAME (or ring:NAME), valeS:NAME, \
-                 vhost-user:PATH"
+                 vhost-user:PATH, tap:IFNAME, xdp:IFNAME, packet:IFNAME"
             )),
         }
     }
@@ -155,6 +166,10 @@ mod tests {
         assert_eq!(Place::parse("vhost-user:/a"), vhost(false));
         assert_eq!(Place::parse("vhost-user:/a,role=client"), vhost(false));
         assert_eq!(Place::parse("vhost-user:/a,role=server"), vhost(true));
+        let host = |kind, interface: &str| Ok(Place::Host { kind, interface: interface.to_owned() });
+        assert_eq!(Place::parse("tap:t0"), host(host::Kind::Tap, "t0"));
+        assert_eq!(Place::parse("xdp:eth0"), host(host::Kind::Xdp, "eth0"));
+        assert_eq!(Place::parse("packet:eth0"), host(host::Kind::Packet, "eth0"));
         for bad in [
             "",
             "vhost-user:/a,mode=5",
