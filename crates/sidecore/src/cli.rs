@@ -311,6 +311,9 @@ pub enum Benchmark {
     /// TCP between two network namespaces: TAPs on our switch beside veth pairs on a Linux bridge.
     /// Needs root, iperf3 and iproute2; no daemon.
     Tap(TapArgs),
+    /// Frames one way through the learning switch, from each kind of port to each, beside the Linux bridge and Open vSwitch
+    /// where they can do the pair. Needs root and iproute2; takes two processors.
+    Matrix(crate::bench::matrix::Args),
     /// One talking pair among more and more silent ports: the cost of a frame, and the memory of a port.
     Ports(PortsArgs),
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the

@@ -7,6 +7,7 @@ use sidecore_engine::device::e1000::Model;
 use crate::bench::e1000;
 use crate::bench::echo::Amount;
 use crate::bench::many;
+use crate::bench::matrix;
 use crate::bench::pvp::{self, Candidate};
 use crate::bench::tap;
 use crate::bench::vale;
@@ -19,6 +20,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
     match benchmark {
         Benchmark::Pvp(args) => pvp::run(&pvp_args(args)?).map_err(|e| e.to_string()),
         Benchmark::Tap(args) => tap::run(&tap_args(args)),
+        Benchmark::Matrix(args) => matrix::run(args),
         Benchmark::Ports(args) => many::ports(&ports_args(args)?),
         Benchmark::E1000(args) => e1000::run(&e1000_args(args)?),
         Benchmark::Idle(args) => many::idle(&idle_args(args)?),

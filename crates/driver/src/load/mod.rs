@@ -7,10 +7,13 @@
 //! sequence number, by which loss, reordering and foreign frames are noticed.
 
 mod clock;
+mod end;
 mod limit;
 mod port;
 
+pub use end::{End, TAG_MASK};
 pub use limit::copy_limit;
+pub use port::{frame, TAG};
 
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ use crate::session::{Config, Session, Want};
 
 /// Where the tag lies in a frame: the first bytes behind Ethernet, IPv4 and UDP headers. With the
 /// network header before it, it ends just within the first cache line.
-const TAG: usize = 42;
+pub const TAG: usize = 42;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -54,8 +54,8 @@ fn mac(port: u8) -> [u8; 6] {
     [0x02, 0x73, 0x63, 0, 0, 1 + port]
 }
 
-/// A UDP datagram from one port's station to the other's.
-fn frame(from: u8, len: usize) -> Vec<u8> {
+/// A UDP datagram from one port's station to the other's, without a tag.
+pub fn frame(from: u8, len: usize) -> Vec<u8> {
     let word = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
     let mut bytes = vec![0; len];
     bytes[..6].copy_from_slice(&mac(1 - from));

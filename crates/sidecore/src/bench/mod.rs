@@ -6,7 +6,10 @@
 pub mod draw;
 pub mod e1000;
 pub mod echo;
+pub mod ends;
 pub mod many;
+pub mod matrix;
+pub mod net;
 pub mod ours;
 pub mod peers;
 pub mod pvp;

@@ -285,6 +285,15 @@ pub struct Ovs {
     scratch: Scratch,
 }
 
+/// A port of Open vSwitch.
+#[derive(Clone, Debug)]
+pub enum OvsPort {
+    /// `dpdkvhostuserclient`: it connects to the socket that listens there.
+    Vhost(PathBuf),
+    /// A TAP interface of the port's name: `a` the first, `b` the second.
+    Tap,
+}
+
 /// What Open vSwitch does with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flows {
@@ -295,9 +304,8 @@ pub enum Flows {
 }
 
 impl Ovs {
-    /// Starts it with two `dpdkvhostuserclient` ports, which connect to sockets that listen at `ports`,
-    /// and one polling thread on `core`.
-    pub fn start(core: usize, ports: &[PathBuf; 2], flows: Flows) -> Result<Self> {
+    /// Starts it with two ports and one polling thread on `core`.
+    pub fn start(core: usize, ports: &[OvsPort; 2], flows: Flows) -> Result<Self> {
         // DPDK inside Open vSwitch wants this directory whatever OVS_RUNDIR says.
         let system = "/var/run/openvswitch";
         fs::create_dir_all(system).map_err(|e| PeerError(format!("making {system}: {e}")))?;
@@ -340,13 +348,20 @@ impl Ovs {
         Ok(ovs)
     }
 
-    fn configure(&self, ports: &[PathBuf; 2], flows: Flows) -> Result<()> {
+    fn configure(&self, ports: &[OvsPort; 2], flows: Flows) -> Result<()> {
         let dir = &self.scratch;
         vsctl(dir, &["add-br", "sc0", "--", "set", "bridge", "sc0", "datapath_type=netdev"])?;
-        for (name, path) in ["a", "b"].iter().zip(ports) {
-            let path = format!("options:vhost-server-path={}", path.display());
-            let kind = "type=dpdkvhostuserclient";
-            vsctl(dir, &["add-port", "sc0", name, "--", "set", "Interface", name, kind, &path])?;
+        for (name, port) in ["a", "b"].iter().zip(ports) {
+            let options = match port {
+                OvsPort::Vhost(path) => vec![
+                    "type=dpdkvhostuserclient".to_owned(),
+                    format!("options:vhost-server-path={}", path.display()),
+                ],
+                OvsPort::Tap => vec!["type=tap".to_owned()],
+            };
+            let mut words = vec!["add-port", "sc0", name, "--", "set", "Interface", name];
+            words.extend(options.iter().map(String::as_str));
+            vsctl(dir, &words)?;
         }
         if flows == Flows::Wire {
             call(dir, "ovs-ofctl", &["del-flows", "sc0"])?;

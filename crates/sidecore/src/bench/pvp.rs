@@ -15,7 +15,7 @@ use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
 use super::ours::{Cycles, Switch, START};
-use super::peers::{self, Flows, Ovs, PeerError, Scratch, Testpmd, VhostPort};
+use super::peers::{self, Flows, Ovs, OvsPort, PeerError, Scratch, Testpmd, VhostPort};
 
 /// Something to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,7 +145,8 @@ impl Stage {
                 let [a, b] = paths.each_ref().map(Listener::new);
                 listeners = Some([a.map_err(load)?, b.map_err(load)?]);
                 let flows = if candidate == Candidate::OvsNormal { Flows::Normal } else { Flows::Wire };
-                Running::Ovs(Ovs::start(args.io_core, &paths, flows).map_err(peer)?)
+                let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
+                Running::Ovs(Ovs::start(args.io_core, &ports, flows).map_err(peer)?)
             }
             Candidate::Sidecore => {
                 Running::Sidecore(Switch::start(&args.program, args.io_core, &scratch, &paths).map_err(peer)?)

@@ -6,20 +6,19 @@
 //! and receives in the other, wherever the scheduler puts it; the receiver's figure counts. For ours the share of time in which the I/O
 //! core was busy is told, too. Needs root, iperf3 and iproute2.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde::Serialize;
 use sidecore_engine::core::{Attach, CoreOptions, CoreStatus, Cores, Topology};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
+
+use super::net::{ip, missing, Net};
 
 /// What can be chosen.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +160,7 @@ impl Ours {
             let config = TapConfig { source: TapSource::Name("tap0".to_owned()), queues: 1, mtu: None };
             let (port, cores) = (Arc::clone(&ports[i]), Arc::clone(&cores));
             let tap = nets[i].enter(|| Tap::start(config, port, cores).map_err(|e| e.to_string()))?;
-            nets[i].address(i, "tap0")?;
+            address(&nets[i], i, "tap0")?;
             Ok::<_, String>(tap)
         };
         let taps = [start(0)?, start(1)?];
@@ -193,15 +192,20 @@ impl Bridge {
         between.ip("link set br0 up")?;
         for (i, net) in nets.iter().enumerate() {
             between.enter(|| {
-                let (name, space) = (format!("v{i}"), net.keeper.id().to_string());
+                let (name, space) = (format!("v{i}"), net.id().to_string());
                 ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &space])
             })?;
             between.ip(&format!("link set v{i} master br0 up"))?;
             net.ip("link set eth0 up")?;
-            net.address(i, "eth0")?;
+            address(net, i, "eth0")?;
         }
         Ok(Bridge { nets, _between: between })
     }
+}
+
+/// Gives `interface` the address of side `i`.
+fn address(net: &Net, i: usize, interface: &str) -> Result<()> {
+    net.ip(&format!("addr add 10.8.0.{}/24 dev {interface}", i + 1))
 }
 
 /// One run from the first namespace to the second; Gbit/s at the receiver.
@@ -253,73 +257,4 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A network namespace that lives as long as this; it is gone also if we are killed.
-struct Net {
-    space: File,
-    keeper: Child,
-}
-
-impl Net {
-    fn new() -> Result<Net> {
-        // The keeper reads our end of a pipe, which closes with us, and answers when it is inside.
-        let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "echo inside; exec cat"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut keeper = command.spawn().map_err(missing("util-linux"))?;
-        let mut line = String::new();
-        let out = keeper.stdout.take().ok_or("unshare: no output")?;
-        BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
-        let space = File::open(format!("/proc/{}/ns/net", keeper.id())).map_err(|e| e.to_string());
-        if line.is_empty() {
-            let _ = keeper.wait();
-            return Err("cannot make a network namespace: this benchmark needs root".to_owned());
-        }
-        let net = Net { space: space?, keeper };
-        net.ip("link set lo up")?;
-        Ok(net)
-    }
-
-    /// Runs `f` in the namespace, on a thread of its own.
-    fn enter<R: Send>(&self, f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
-        thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(self.space.as_fd(), kind).map_err(|e| format!("setns: {e}"))?;
-                f()
-            });
-            inside.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()))
-        })
-    }
-
-    fn ip(&self, words: &str) -> Result<()> {
-        self.enter(|| ip(&words.split(' ').collect::<Vec<_>>()))
-    }
-
-    /// Gives its interface the address of side `i`.
-    fn address(&self, i: usize, interface: &str) -> Result<()> {
-        self.ip(&format!("addr add 10.8.0.{}/24 dev {interface}", i + 1))
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-    }
-}
-
-fn ip(words: &[&str]) -> Result<()> {
-    let Output { status, stderr, .. } =
-        Command::new("ip").args(words).output().map_err(missing("iproute2"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&stderr).trim()))
-    }
-}
-
-fn missing(package: &'static str) -> impl Fn(std::io::Error) -> String {
-    move |e| format!("{e}: apt-get install {package}")
 }

@@ -123,13 +123,15 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+/// The middle one.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn window(seconds: f64) -> Result<Duration> {
+/// A measurement's length.
+pub fn window(seconds: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|e| format!("--seconds {seconds}: {e}"))
 }
 

@@ -1,0 +1,96 @@
+//! Network namespaces for benchmarks.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+
+type Result<T> = std::result::Result<T, String>;
+
+/// A network namespace that lives as long as this; it is gone also if we are killed.
+pub struct Net {
+    space: File,
+    keeper: Child,
+}
+
+impl Net {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// It takes root.
+    pub fn new() -> Result<Net> {
+        // The keeper reads our end of a pipe, which closes with us, and answers when it is inside.
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "echo inside; exec cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = command.spawn().map_err(missing("util-linux"))?;
+        let mut line = String::new();
+        let out = keeper.stdout.take().ok_or("unshare: no output")?;
+        BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
+        let space = File::open(format!("/proc/{}/ns/net", keeper.id())).map_err(|e| e.to_string());
+        if line.is_empty() {
+            let _ = keeper.wait();
+            return Err("cannot make a network namespace: this benchmark needs root".to_owned());
+        }
+        let net = Net { space: space?, keeper };
+        net.ip("link set lo up")?;
+        Ok(net)
+    }
+
+    /// The process that keeps it.
+    pub fn id(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// Runs `f` in the namespace, on a thread of its own.
+    ///
+    /// # Errors
+    /// What `f` says.
+    pub fn enter<R: Send>(&self, f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(self.space.as_fd(), kind).map_err(|e| format!("setns: {e}"))?;
+                f()
+            });
+            inside.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()))
+        })
+    }
+
+    /// Runs `ip` in it.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn ip(&self, words: &str) -> Result<()> {
+        self.enter(|| ip(&words.split(' ').collect::<Vec<_>>()))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Runs `ip`.
+///
+/// # Errors
+/// What it says.
+pub fn ip(words: &[&str]) -> Result<()> {
+    let Output { status, stderr, .. } =
+        Command::new("ip").args(words).output().map_err(missing("iproute2"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&stderr).trim()))
+    }
+}
+
+/// The error of a program that is not there.
+pub fn missing(package: &'static str) -> impl Fn(std::io::Error) -> String {
+    move |e| format!("{e}: apt-get install {package}")
+}
