@@ -172,9 +172,10 @@ enum {
 	NM_OPEN_RING_CFG = 0x800000
 };
 
-/* Opens a port; NULL and errno if that cannot be. Flags NM_OPEN_ARG* and NM_OPEN_RING_CFG are EOPNOTSUPP: what
- * rings a port has is the daemon's configuration. */
+/* Opens a port; NULL and errno if that cannot be. With NM_OPEN_RING_CFG `req` says what rings a port shall have that is made
+ * on demand, with NM_OPEN_ARG3 how many extra buffers are wanted. Memory is mapped in any case, once for each region. */
 struct nm_desc *nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg);
+int nm_mmap(struct nm_desc *d, const struct nm_desc *parent);
 int nm_close(struct nm_desc *d);
 int nm_inject(struct nm_desc *d, const void *buf, size_t size);
 int nm_dispatch(struct nm_desc *d, int cnt, nm_cb_t cb, unsigned char *arg);

@@ -99,6 +99,14 @@ nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struc
 	return d;
 }
 
+/* It is from the start: a region is mapped once, where all its descriptors share it. */
+int
+nm_mmap(struct nm_desc *d, const struct nm_desc *parent)
+{
+	(void)parent;
+	return d->done_mmap ? 0 : EINVAL;
+}
+
 int
 nm_close(struct nm_desc *d)
 {

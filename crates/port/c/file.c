@@ -51,6 +51,8 @@ static struct nm_port *
 find_or_attach(const char *name, const struct nmreq_register *reg)
 {
 	int monitors = (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX)) != 0;
+	/* Each monitor is one of its own, and so is each null port: it has no name here. */
+	int alone = monitors || reg->nr_mode == NR_REG_NULL;
 	struct nm_port *p;
 	uint32_t i;
 
@@ -59,9 +61,8 @@ find_or_attach(const char *name, const struct nmreq_register *reg)
 		errno = monitors ? EOPNOTSUPP : EINVAL;
 		return NULL;
 	}
-	/* Each monitor is one of its own: its port has no name. */
 	for (p = ports; p != NULL; p = p->next) {
-		if (!monitors && strcmp(p->name, name) == 0) {
+		if (!alone && strcmp(p->name, name) == 0) {
 			p->users++;
 			return p;
 		}
@@ -69,11 +70,11 @@ find_or_attach(const char *name, const struct nmreq_register *reg)
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return NULL;
-	if (ring_attach(&p->ring, name, reg) < 0) {
+	if ((reg->nr_mode == NR_REG_NULL ? ring_null : ring_attach)(&p->ring, name, reg) < 0) {
 		free(p);
 		return NULL;
 	}
-	if (!monitors)
+	if (!alone)
 		strncpy(p->name, name, sizeof(p->name) - 1);
 	p->nifp = (struct netmap_if *)(void *)(p->ring.base + p->ring.info.interface);
 	for (i = 0; i < p->ring.info.tx_rings; i++)

@@ -220,9 +220,8 @@ fits(const struct ring_answer *i, int file, int count)
 /* Regions that are mapped; whoever attaches holds libnetmap's lock. */
 static struct ring_memory *memories;
 
-/* The region in `file`, which is taken over. */
-static struct ring_memory *
-map(int file, const struct ring_answer *info)
+struct ring_memory *
+ring_map(int file, const struct ring_answer *info)
 {
 	/* What the engine has made present shall cost no fault later: all but the buffers of pipes. */
 	uint64_t bufs = info->bufs - (uint64_t)2 * info->pipes * info->tx_slots;
@@ -318,9 +317,9 @@ wants_host(const struct nmreq_register *reg)
 
 /* Has the host rings of a port made if they are not there; those that are configured are there anyway. */
 static void
-lease_host(const char *port, int *held)
+lease_host(const char *port, const struct nmreq_register *reg, int *held)
 {
-	struct vale_ask ask = { .verb = VALE_OPEN };
+	struct vale_ask ask = { .verb = VALE_OPEN, .tx_rings = reg->nr_host_tx_rings, .rx_rings = reg->nr_host_rx_rings };
 	struct vale_reply reply = { .error = 0 };
 	char name[NETMAP_REQ_IFNAMSIZ + 1];
 
@@ -351,7 +350,7 @@ ring_attach(struct ring_port *port, const char *wanted, const struct nmreq_regis
 		request.value = (reg->nr_flags & NR_MONITOR_TX ? RING_SEES_SENT : 0) |
 		    (reg->nr_flags & NR_MONITOR_RX ? RING_SEES_RECEIVED : 0);
 	} else if (wants_host(reg) && end == 0) {
-		lease_host(name, &port->host_lease);
+		lease_host(name, reg, &port->host_lease);
 	}
 	snprintf(request.pipe, sizeof(request.pipe), "%s", pipe);
 	port->control = converse(name, &request, info, fds, &count);
@@ -363,7 +362,7 @@ ring_attach(struct ring_port *port, const char *wanted, const struct nmreq_regis
 		errno = EPROTO;
 		goto fail;
 	}
-	port->memory = map(fds[0], info);
+	port->memory = ring_map(fds[0], info);
 	if (port->memory == NULL)
 		goto fail;
 	port->base = port->memory->base;

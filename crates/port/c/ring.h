@@ -97,6 +97,11 @@ int ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer 
 int ring_attach(struct ring_port *port, const char *name, const struct nmreq_register *reg);
 void ring_detach(struct ring_port *port);
 
+/* The region in `file`, which is taken over, mapped; NULL and errno. */
+struct ring_memory *ring_map(int file, const struct ring_answer *info);
+/* A port that is memory alone, as `reg` says; 0, or -1 and errno. */
+int ring_null(struct ring_port *port, const char *name, const struct nmreq_register *reg);
+
 void ring_give(struct ring_link *link, uint32_t head, uint32_t cur);
 uint32_t ring_start(struct ring_link *link);
 uint32_t ring_hwcur(struct ring_link *link);

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rig::{Directory, Engine};
@@ -32,11 +33,21 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// The library and one of the programs, built as a user would.
+/// Where the library is, built as a user would; once for all tests.
+fn library_directory() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libnetmap");
+        std::fs::create_dir_all(&out).unwrap();
+        run(Command::new("make").arg("-s").arg("-C").arg(source("c")).arg(format!("OUT={}", out.display())));
+        out
+    })
+}
+
+/// One of the programs, built with the library as a user would.
 fn build(directory: &Directory, program: &str, library: &str) -> PathBuf {
-    let out = &directory.0;
-    run(Command::new("make").arg("-s").arg("-C").arg(source("c")).arg(format!("OUT={}", out.display())));
-    let target = out.join(program);
+    let out = library_directory();
+    let target = directory.0.join(program);
     run(Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
         .arg(format!("-I{}", source("../../include").display()))
@@ -203,7 +214,7 @@ fn a_program_that_was_built_without_us_runs_with_the_library_loaded_before_it() 
     let directory = Directory::new();
     let program = build(&directory, "raw", "-lc");
     let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.rings = 2);
-    let shim = directory.0.join("libsidecore-netmap.so");
+    let shim = library_directory().join("libsidecore-netmap.so");
     run(Command::new(&program).env("LD_PRELOAD", &shim).args([engine.name(0), engine.name(1)]));
     // The same program, linked with us.
     run(Command::new(build(&directory, "raw", "-l:libnetmap.a")).args([engine.name(0), engine.name(1)]));
@@ -225,6 +236,17 @@ fn pipes_pass_slots_and_no_bytes() {
         config.geometry.pipes = 2;
     });
     run(Command::new(program).arg(format!("netmap:{}", engine.name(0))));
+}
+
+#[test]
+fn older_calls_several_rings_and_single_steps() {
+    let directory = Directory::new();
+    let program = build(&directory, "calls", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| {
+        config.geometry.rings = 2;
+        config.geometry.slots = 8;
+    });
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1"]), &engine));
 }
 
 #[test]

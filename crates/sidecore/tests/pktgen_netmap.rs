@@ -1,4 +1,5 @@
-//! `pkt-gen` and a program in C that knows netmap's API only exchange verified frames through a switch.
+//! Programs in C that know netmap's API only, and the real daemon: one exchanges verified frames with `pkt-gen` through a
+//! switch, another controls ports and switches.
 //!
 //! `FRAMES=100000000` makes it the run that PROMISES.md tells of.
 
@@ -13,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use rig::Place;
 
-/// The C library and the program, built as a user would.
-fn build(place: &Place) -> PathBuf {
+/// The C library and one of the programs, built as a user would.
+fn build(place: &Place, name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let source = |path: &str| root.join(path).into_os_string().into_string().unwrap();
     let run = |command: &mut Command| {
@@ -24,11 +25,11 @@ fn build(place: &Place) -> PathBuf {
     let out = place.at("c");
     std::fs::create_dir(&out).unwrap();
     run(Command::new("make").args(["-s", "-C", &source("crates/port/c"), &format!("OUT={out}")]));
-    let program = place.at("verify");
+    let program = place.at(name);
     run(Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
         .arg(format!("-I{}", source("include")))
-        .args([&source("crates/port/tests/c/verify.c"), "-o", &program, &format!("-L{out}")])
+        .args([&source(&format!("crates/port/tests/c/{name}.c")), "-o", &program, &format!("-L{out}")])
         .args(["-l:libnetmap.a", "-lpthread"]));
     program.into()
 }
@@ -38,7 +39,7 @@ fn frames_are_exchanged_with_a_netmap_program() {
     let frames: u64 = std::env::var("FRAMES").map_or(100_000, |n| n.parse().unwrap());
     let count = frames.to_string();
     let place = Place::new();
-    let program = build(&place);
+    let program = build(&place, "verify");
     let _daemon = place.daemon(&["--port", "g=ring:g", "--port", "c=ring:c,queues=2"]);
     let environment = place.path("control.sock");
     let netmap = |what: &str| {
@@ -79,4 +80,20 @@ fn frames_are_exchanged_with_a_netmap_program() {
         format!("Verified {frames} packets of 7 flows: 0 lost, 0 reordered, 0 corrupt; 0 of others.");
     assert_eq!(back.lines().last(), Some(verified.as_str()), "{back}");
     println!("{there}{back}");
+}
+
+#[test]
+fn a_netmap_program_controls_ports_and_switches() {
+    let place = Place::new();
+    let program = build(&place, "control");
+    let daemon = place.daemon(&["--cores", "0"]);
+    let output =
+        Command::new(program).arg("0").env("SIDECORE_SOCKET", place.path("control.sock")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // What it made it has removed; the ports on demand went with it.
+    let start = std::time::Instant::now();
+    while !place.ports().is_empty() {
+        assert!(start.elapsed() < rig::LIMIT, "{:?}", place.ports());
+    }
+    drop(daemon);
 }

@@ -182,7 +182,7 @@ impl Vale {
 
     fn open(&mut self, who: Asker, name: Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
         if name.host {
-            return self.open_host(who, &name);
+            return self.open_host(who, &name, ask);
         }
         let spec = self.engine.everything();
         if let Some(port) = name.find(&spec) {
@@ -219,7 +219,7 @@ impl Vale {
     }
 
     /// Has a ring port's host rings be there: if it has none, some that lead to a TAP of its name.
-    fn open_host(&mut self, who: Asker, name: &Name<'_>) -> Result<Reply, Refusal> {
+    fn open_host(&mut self, who: Asker, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
         let missing = || (Errno::NXIO, format!("there is no ring port {:?}", name.base));
         let port = name.find(&spec).filter(|port| port.kind == "ring").ok_or_else(missing)?;
@@ -230,13 +230,7 @@ impl Vale {
             Some(_) => {}
             None => {
                 self.room()?;
-                let rings = PortSpec {
-                    name: host.clone(),
-                    kind: "ring".to_owned(),
-                    place: place.clone(),
-                    wire: Some(host.clone()),
-                    ..PortSpec::default()
-                };
+                let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &place, ask)? };
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
                 let across = PortSpec { wire: Some(host.clone()), ..tap_port(&tap, name.short()) };
                 if let Err(error) = self.engine.add_on_demand(&across, true) {

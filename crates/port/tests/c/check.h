@@ -70,15 +70,15 @@ send_one(int fd, struct netmap_ring *ring, unsigned char dst, unsigned char src)
 	drain(fd, ring);
 }
 
-/* Waits until `count` slots have come, and no more. */
+/* Waits until `count` slots have come, and no more; nothing else may wake the descriptor. */
 static inline void
 await(int fd, struct netmap_ring *ring, uint32_t count)
 {
-	uint32_t cur = ring->cur;
+	uint32_t cur = ring->cur, tail;
 
 	while (nm_ring_space(ring) < count) {
-		ring->cur = ring->tail;
-		if (ask(fd, POLLIN, SOON) != POLLIN)
+		tail = ring->cur = ring->tail;
+		if (ask(fd, POLLIN, SOON) != POLLIN || ring->tail == tail)
 			break;
 	}
 	ring->cur = cur;

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -208,6 +209,16 @@ main(int argc, char **argv)
 	CHECK(other == 200);
 	close(b.fd);
 	b.fd = other;
+	other = dup3(b.fd, 201, O_CLOEXEC);
+	CHECK(other == 201 && dup3(b.fd, b.fd, 0) < 0 && errno == EINVAL);
+	close(b.fd);
+	b.fd = other;
+	other = openat(AT_FDCWD, "/dev/netmap", O_RDWR);
+	CHECK(other >= 0 && ioctl(other, NIOCRXSYNC) < 0 && errno == ENXIO);
+	CHECK(ioctl(other, NIOCCONFIG, &option) < 0 && errno == ENOTTY);
+	close(other);
+	a.mem = mmap64(NULL, a.reg.nr_memsize, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd, 0);
+	CHECK(a.mem != MAP_FAILED && memcmp(a.mem, a.nifp, sizeof(*a.nifp)) == 0);
 	send_to(&a, 2, 1);
 	p.fd = b.fd;
 	CHECK(poll(&p, 1, 20000) == 1 && take_all(&b) == 1);
