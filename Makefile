@@ -34,7 +34,7 @@ lint:            ## formatting, lints and the rules of the house
 
 demo: setup      ## four unmodified VMs and the host exchange traffic
 	@cargo build --release -p sidecore -p sidecore-lab
-	@cargo run -q --release -p sidecore-lab -- demo
+	@target/release/sidecore-lab demo
 
 bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench
