@@ -1,25 +1,32 @@
-//! `sidecore-lab bench-e1000`: an Intel card of ours beside QEMU's own, in the same kind of guest.
+//! `sidecore-lab bench-e1000`: an Intel card of ours beside QEMU's own, in the same guest.
 //!
-//! For each card two guests are booted, joined by our switch or, for QEMU's, by a datagram cable (`-netdev dgram`), and
-//! measured one card after the other, round by round, so that whatever else the machine does hits all of them alike.
-//! What is measured: frames a second that the guest's kernel (pktgen) sends, one doorbell for each or one for 32;
-//! register accesses that left the guest and interrupts, for each of those frames (of our cards; nobody counts QEMU's);
-//! TCP from guest to guest; ping. Medians with the least and the most.
+//! Two guests have four cards each: our e1000e and e1000, joined by a switch, and QEMU's, joined by a datagram cable
+//! (`-netdev dgram`). One card after the other is measured, round by round, so that whatever else the machine does
+//! hits all of them alike. What is measured: frames a second that the guest's kernel (pktgen) sends, one doorbell for
+//! each or one for 32; of our cards, register accesses that left the guest, for each of those frames, and for each
+//! interrupt while TCP runs (nobody counts QEMU's); TCP from guest to guest; ping. Medians with the least and the most.
+//!
+//! pktgen sends to an address that nobody has, so that the other guest's card takes every frame and refuses it: the
+//! other guest's processor would otherwise compete with the sender's for the cores of the machine.
 
 use crate::error::{Error, Result};
 use crate::traffic::{iperf3, received_gbits, Ping};
 use crate::{Accel, Daemon, Guest, Nic, RunDir};
+use std::time::Duration;
 
 /// Frames of one burst of pktgen.
-const FRAMES: u32 = 50_000;
-const B: &str = "10.0.0.2";
+const FRAMES: u32 = 100_000;
+const NOBODY: &str = "52:54:00:e1:00:00";
+const LIMIT: Duration = Duration::from_secs(60);
 
-/// A card and how its guests are joined.
-struct Candidate {
-    name: &'static str,
-    daemon: Option<Daemon>,
-    guests: [Guest; 2],
-    samples: Vec<Sample>,
+/// The cards in the order of their slots: ours first, and then in the same order QEMU's.
+const CARDS: [&str; 4] = ["ours, e1000e", "ours, e1000", "QEMU's e1000e", "QEMU's e1000"];
+const OURS: usize = 2;
+
+struct Bench {
+    daemon: Daemon,
+    a: Guest,
+    b: Guest,
 }
 
 /// One round's numbers.
@@ -27,155 +34,204 @@ struct Candidate {
 struct Sample {
     /// Thousands of frames a second, one doorbell each and one for 32.
     kpps: [f64; 2],
-    /// Of the 2 × `FRAMES` that were sent: accesses that trapped, interrupts.
-    traps: Option<f64>,
-    interrupts: Option<f64>,
+    /// Accesses that trapped, for each of the frames.
+    traps: [f64; 2],
+    /// Interrupts, for each of the frames.
+    interrupts: [f64; 2],
+    /// Accesses that trapped for each interrupt during TCP.
+    traps_per_interrupt: f64,
     gbits: f64,
     ping_min: f64,
     ping_avg: f64,
 }
 
-/// Measures and prints a table.
+/// Measures and prints a table. `options` are those of our ports, such as `moderation=100`.
 ///
 /// # Errors
 /// A guest does not boot, or a measurement fails; which, and why.
-pub fn e1000(rounds: usize) -> Result<()> {
+pub fn e1000(rounds: usize, options: &[&str]) -> Result<()> {
     println!("accelerator: {}; {rounds} rounds; pktgen 60 B × {FRAMES}", Accel::decide()?);
-    let dir = RunDir::new("bench-e1000")?;
-    let mut all = Vec::new();
-    for (name, kind) in [("ours, e1000e", "e1000e"), ("ours, e1000", "e1000")] {
-        let at = |who: &str| dir.join(&format!("{kind}.{who}"));
-        let ports = ["a", "b"].map(|who| format!("{who}={kind}:{}", at(who)));
-        let daemon = Daemon::start(&["--port", &ports[0], "--port", &ports[1]])?;
-        let guests = Guest::boot_all(["a", "b"].map(|who| Guest::named(who).nic(Nic::vfio_user(at(who)))))?;
-        all.push(candidate(name, Some(daemon), guests)?);
-    }
-    for (name, kind) in [("QEMU's e1000e", "e1000e"), ("QEMU's e1000", "e1000")] {
-        let (left, right) = Nic::cable(kind)?;
-        let guests = Guest::boot_all([Guest::named("a").nic(left), Guest::named("b").nic(right)])?;
-        all.push(candidate(name, None, guests)?);
-    }
+    let mut bench = Bench::start(options)?;
+    let mut samples = CARDS.map(|_| Vec::new());
     for round in 0..rounds {
-        for one in &mut all {
-            let sample = measure(one)?;
+        for (card, samples) in samples.iter_mut().enumerate() {
+            let sample = bench.measure(card)?;
             eprintln!(
-                "round {round}: {}: {:.0} and {:.0} kpps, {:.2} Gbit/s, ping {:.2} ms",
-                one.name, sample.kpps[0], sample.kpps[1], sample.gbits, sample.ping_avg
+                "round {round}: {}: {:.0} and {:.0} kpps, {:.2} Gbit/s, ping {:.2} ms; {:.4} and {:.4} interrupts",
+                CARDS[card],
+                sample.kpps[0],
+                sample.kpps[1],
+                sample.gbits,
+                sample.ping_avg,
+                sample.interrupts[0],
+                sample.interrupts[1]
             );
-            one.samples.push(sample);
+            samples.push(sample);
         }
     }
-    report(&all);
+    report(&samples);
     Ok(())
 }
 
-fn candidate(name: &'static str, daemon: Option<Daemon>, mut guests: [Guest; 2]) -> Result<Candidate> {
-    guests[0].address("10.0.0.1/24")?;
-    guests[1].address(&format!("{B}/24"))?;
-    guests[0].expect("modprobe pktgen")?;
-    let limit = std::time::Duration::from_secs(60);
-    guests[0].wait_until(&format!("ping -c 1 -W 1 {B} > /dev/null"), limit)?;
-    Ok(Candidate { name, daemon, guests, samples: Vec::new() })
-}
+impl Bench {
+    fn start(options: &[&str]) -> Result<Self> {
+        let dir = RunDir::new("bench-e1000")?;
+        let at = |who: &str, kind: &str| dir.join(&format!("{who}.{kind}"));
+        let kinds = ["e1000e", "e1000"];
+        let more: String = options.iter().map(|option| format!(",{option}")).collect();
+        let port = |(index, kind): (usize, &&str), who: &str| {
+            format!("{who}{index}={kind}:{},switch=s{index}{more}", at(who, kind))
+        };
+        let ports: Vec<String> =
+            kinds.iter().enumerate().flat_map(|kind| ["a", "b"].map(|who| port(kind, who))).collect();
+        // The I/O core has a processor of its own, as it is meant to; guests run where the system puts them.
+        let last = std::thread::available_parallelism().map_or(0, |n| n.get() - 1).to_string();
+        let mut arguments = vec!["--cores", &last, "--switch", "s0", "--switch", "s1"];
+        arguments.extend(ports.iter().flat_map(|port| ["--port", port]));
+        let daemon = Daemon::start(&arguments)?;
+        let mut specs = ["a", "b"].map(|who| {
+            kinds.iter().fold(Guest::named(who), |spec, kind| spec.nic(Nic::vfio_user(at(who, kind))))
+        });
+        for kind in kinds {
+            let (left, right) = Nic::cable(kind)?;
+            let [a, b] = specs;
+            specs = [a.nic(left), b.nic(right)];
+        }
+        let [mut a, mut b] = Guest::boot_all(specs)?;
+        for (guest, host) in [(&mut a, 1), (&mut b, 2)] {
+            for card in 0..CARDS.len() {
+                guest.expect(&format!(
+                    "ip addr add 10.0.{card}.{host}/24 dev eth{card} && ip link set eth{card} up"
+                ))?;
+            }
+        }
+        a.expect("modprobe pktgen")?;
+        for card in 0..CARDS.len() {
+            a.wait_until(&format!("ping -c 1 -W 1 10.0.{card}.2 > /dev/null"), LIMIT)?;
+        }
+        Ok(Self { daemon, a, b })
+    }
 
-fn measure(one: &mut Candidate) -> Result<Sample> {
-    let mut sample = Sample::default();
-    let mac = one.guests[1].expect("cat /sys/class/net/eth0/address")?;
-    let before = one.daemon.as_mut().map(counts).transpose()?;
-    for (kpps, burst) in sample.kpps.iter_mut().zip([1, 32]) {
-        *kpps = pktgen(&mut one.guests[0], mac.trim(), burst)?;
+    fn measure(&mut self, card: usize) -> Result<Sample> {
+        let mut sample = Sample::default();
+        for (index, burst) in [1, 32].into_iter().enumerate() {
+            let before = self.counts(card)?;
+            sample.kpps[index] = pktgen(&mut self.a, card, burst)?;
+            let after = self.counts(card)?;
+            sample.traps[index] = ratio(after.0 - before.0, FRAMES.into());
+            sample.interrupts[index] = ratio(after.1 - before.1, FRAMES.into());
+        }
+        let address = format!("10.0.{card}.2");
+        let text = self.a.expect(&format!("ping -c 30 -i 0.02 {address}"))?;
+        let ping = Ping::parse(&text).ok_or_else(|| Error::new(text))?;
+        (sample.ping_min, sample.ping_avg) = (ping.min_ms, ping.avg_ms);
+        let before = self.counts(card)?;
+        let a = &mut self.a;
+        sample.gbits = received_gbits(&iperf3(&mut self.b, &address, "--time 1", |command| a.run(command))?);
+        let after = self.counts(card)?;
+        sample.traps_per_interrupt = ratio(after.0 - before.0, after.1 - before.1);
+        Ok(sample)
     }
-    if let (Some((traps, interrupts)), Some(daemon)) = (before, &mut one.daemon) {
-        let after = counts(daemon)?;
-        let each = |n: u64| f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / f64::from(2 * FRAMES);
-        sample.traps = Some(each(after.0.saturating_sub(traps)));
-        sample.interrupts = Some(each(after.1.saturating_sub(interrupts)));
+
+    /// What guest `a`'s port has counted: accesses that trapped, interrupts. Nothing for QEMU's own cards.
+    fn counts(&mut self, card: usize) -> Result<(u64, u64)> {
+        if card >= OURS {
+            return Ok((0, 0));
+        }
+        let name = format!("a{card}");
+        let ports = self.daemon.show_json("ports")?;
+        let port = ports["ports"].as_array().and_then(|all| all.iter().find(|port| port["name"] == *name));
+        let port = port.ok_or_else(|| Error::new(format!("there is no port {name}")))?;
+        let text = port.to_string();
+        let number = |name: &str| {
+            let after = text.split_once(&format!("{name}="))?.1;
+            after[..after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len())].parse::<u64>().ok()
+        };
+        let traps =
+            number("trapped-reads").zip(number("trapped-writes")).map(|(reads, writes)| reads + writes);
+        let traps = traps.ok_or_else(|| Error::new(format!("no count of traps in {text}")))?;
+        let interrupts = port["counters"]["interrupts"].as_u64();
+        Ok((traps, interrupts.ok_or_else(|| Error::new(format!("no count of interrupts in {text}")))?))
     }
-    let [a, b] = &mut one.guests;
-    let text = a.expect(&format!("ping -c 50 -i 0.02 {B}"))?;
-    let ping = Ping::parse(&text).ok_or_else(|| Error::new(text))?;
-    (sample.ping_min, sample.ping_avg) = (ping.min_ms, ping.avg_ms);
-    sample.gbits = received_gbits(&iperf3(b, B, "--time 2", |command| a.run(command))?);
-    Ok(sample)
 }
 
 /// Sends with the kernel's own generator; thousands of frames a second.
-fn pktgen(guest: &mut Guest, mac: &str, burst: u32) -> Result<f64> {
-    let device = "/proc/net/pktgen/eth0";
-    guest.expect("echo rem_device_all > /proc/net/pktgen/kpktgend_0; echo add_device eth0 > /proc/net/pktgen/kpktgend_0")?;
-    for word in [
-        format!("count {FRAMES}"),
-        "pkt_size 60".to_owned(),
-        "delay 0".to_owned(),
-        format!("burst {burst}"),
-        format!("dst {B}"),
-        format!("dst_mac {mac}"),
-    ] {
-        guest.expect(&format!("echo '{word}' > {device}"))?;
-    }
-    guest.expect("echo start > /proc/net/pktgen/pgctrl")?;
+fn pktgen(guest: &mut Guest, card: usize, burst: u32) -> Result<f64> {
+    let thread = "/proc/net/pktgen/kpktgend_0";
+    let device = format!("/proc/net/pktgen/eth{card}");
+    let words = [
+        format!("echo rem_device_all > {thread}; echo add_device eth{card} > {thread}"),
+        format!("echo count {FRAMES} > {device}; echo pkt_size 60 > {device}; echo delay 0 > {device}"),
+        format!("echo burst {burst} > {device}; echo dst 10.0.{card}.2 > {device}"),
+        format!("echo dst_mac {NOBODY} > {device}; echo start > /proc/net/pktgen/pgctrl; cat {device}"),
+    ];
     // "… 115262pps 55Mb/sec (55325760bps) errors: 0"
-    let text = guest.expect(&format!("cat {device}"))?;
+    let text = guest.expect(&words.join("; "))?;
     let rate = text.split_whitespace().find_map(|word| word.strip_suffix("pps")?.parse::<f64>().ok());
     rate.map(|pps| pps / 1e3).ok_or_else(|| Error::new(format!("pktgen printed no rate:\n{text}")))
 }
 
-/// What port `a` has counted: accesses that trapped, interrupts.
-fn counts(daemon: &mut Daemon) -> Result<(u64, u64)> {
-    let ports = daemon.show_json("ports")?;
-    let port = ports["ports"].as_array().and_then(|all| all.iter().find(|port| port["name"] == "a"));
-    let port = port.ok_or_else(|| Error::new("there is no port a"))?;
-    let text = port.to_string();
-    let number = |name: &str| {
-        let after = text.split_once(&format!("{name}="))?.1;
-        after[..after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len())].parse::<u64>().ok()
-    };
-    let traps = number("trapped-reads").zip(number("trapped-writes")).map(|(reads, writes)| reads + writes);
-    let traps = traps.ok_or_else(|| Error::new(format!("no count of traps in {text}")))?;
-    let interrupts = port["counters"]["interrupts"].as_u64().unwrap_or(0);
-    Ok((traps, interrupts))
-}
-
-fn report(all: &[Candidate]) {
+fn report(all: &[Vec<Sample>]) {
     println!(
-        "\n{:16} {:>22} {:>22} {:>10} {:>10} {:>20} {:>20}",
-        "", "kpps, burst 1", "kpps, burst 32", "traps", "interrupts", "TCP Gbit/s", "ping avg ms"
+        "\n{:14} {:>18} {:>18} {:>22} {:>22} {:>15} {:>20} {:>20}",
+        "",
+        "kpps, burst 1",
+        "kpps, burst 32",
+        "traps/frame, 1 and 32",
+        "interrupts/frame",
+        "traps/interrupt",
+        "TCP Gbit/s",
+        "ping avg ms"
     );
-    for one in all {
-        let row = |value: &dyn Fn(&Sample) -> f64, digits: usize| {
-            let (median, least, most) = spread(one.samples.iter().map(value).collect());
+    for (card, samples) in all.iter().enumerate() {
+        let row = |value: fn(&Sample) -> f64, digits: usize| {
+            let (median, least, most) = spread(samples.iter().map(value).collect());
             format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
         };
-        let each = |value: fn(&Sample) -> Option<f64>| match one.samples.first().and_then(value) {
-            Some(_) => format!("{:.4}", spread(one.samples.iter().filter_map(value).collect()).0),
-            None => "–".to_owned(),
+        let median = |value: fn(&Sample) -> f64| spread(samples.iter().map(value).collect()).0;
+        let traps = if card < OURS {
+            let frames = format!("{:.4} {:.4}", median(|s| s.traps[0]), median(|s| s.traps[1]));
+            let interrupts = format!("{:.4} {:.4}", median(|s| s.interrupts[0]), median(|s| s.interrupts[1]));
+            [frames, interrupts, format!("{:.2}", median(|s| s.traps_per_interrupt))]
+        } else {
+            ["–"; 3].map(str::to_owned)
         };
         println!(
-            "{:16} {:>22} {:>22} {:>10} {:>10} {:>20} {:>20}",
-            one.name,
-            row(&|s| s.kpps[0], 0),
-            row(&|s| s.kpps[1], 0),
-            each(|s| s.traps),
-            each(|s| s.interrupts),
-            row(&|s| s.gbits, 2),
-            row(&|s| s.ping_avg, 2)
+            "{:14} {:>18} {:>18} {:>22} {:>22} {:>15} {:>20} {:>20}",
+            CARDS[card],
+            row(|s| s.kpps[0], 0),
+            row(|s| s.kpps[1], 0),
+            traps[0],
+            traps[1],
+            traps[2],
+            row(|s| s.gbits, 2),
+            row(|s| s.ping_avg, 2)
         );
     }
-    println!("\ntraps, interrupts: for each frame that pktgen sent, both bursts together");
-    for (ours, theirs) in [(0, 2), (1, 3)] {
-        let median =
-            |one: &Candidate, value: fn(&Sample) -> f64| spread(one.samples.iter().map(value).collect()).0;
-        let ratio = |value: fn(&Sample) -> f64| median(&all[ours], value) / median(&all[theirs], value);
+    println!();
+    for (ours, theirs) in [(0, OURS), (1, OURS + 1)] {
+        // Round by round: both were measured within seconds of each other.
+        let ratio = |value: fn(&Sample) -> f64| {
+            let both = all[ours].iter().zip(&all[theirs]).map(|(ours, theirs)| value(ours) / value(theirs));
+            let (median, least, most) = spread(both.collect());
+            format!("{median:.2} × ({least:.2}–{most:.2})")
+        };
         println!(
-            "{} beside {}: burst 1 {:.2} ×, burst 32 {:.2} ×, TCP {:.2} ×, ping {:.2} ×",
-            all[ours].name,
-            all[theirs].name,
+            "{} beside {}: burst 1 {}, burst 32 {}, TCP {}, ping {} (least {})",
+            CARDS[ours],
+            CARDS[theirs],
             ratio(|s| s.kpps[0]),
             ratio(|s| s.kpps[1]),
             ratio(|s| s.gbits),
-            ratio(|s| s.ping_avg)
+            ratio(|s| s.ping_avg),
+            ratio(|s| s.ping_min)
         );
     }
+}
+
+fn ratio(of: u64, to: u64) -> f64 {
+    let float = |n: u64| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+    float(of) / float(to).max(1.0)
 }
 
 /// Median, least, most.

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 const USAGE: &str =
     "usage: sidecore-lab demo                 four VMs and the host exchange traffic (as root)
-       sidecore-lab bench-e1000 [ROUNDS] our Intel cards beside QEMU's own, in guests; 5 rounds without a number
+       sidecore-lab bench-e1000 [ROUNDS [OPTION…]]
+                                         our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
+                                         options are those of our ports, such as moderation=100
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab accel                print how guests run here: kvm or tcg
        sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";
@@ -15,9 +17,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.split_first() {
         Some((&"demo", [])) => demo::demo(),
-        Some((&"bench-e1000", [])) => bench::e1000(5),
-        Some((&"bench-e1000", [rounds])) => match rounds.parse() {
-            Ok(rounds @ 1..) => bench::e1000(rounds),
+        Some((&"bench-e1000", [])) => bench::e1000(5, &[]),
+        Some((&"bench-e1000", [rounds, options @ ..])) => match rounds.parse() {
+            Ok(rounds @ 1..) => bench::e1000(rounds, options),
             _ => Err(Error::new(USAGE)),
         },
         Some((&"fetch", [])) => fetched(),

@@ -17,6 +17,9 @@ pub enum Role {
     },
 }
 
+/// The PCI slot of the first card; those before it are left to devices that a test adds.
+const FIRST_SLOT: usize = 0x10;
+
 enum Backend {
     VhostUser { socket: PathBuf, role: Role, queues: u16 },
     VfioUser { socket: PathBuf },
@@ -95,6 +98,8 @@ impl Nic {
     pub(crate) fn into_arguments(self, index: usize, mac: &str) -> (Vec<String>, Option<OwnedFd>) {
         let mut arguments = Vec::new();
         let mut inherit = None;
+        // QEMU plugs devices that are described in JSON after all others, so each is told its slot.
+        let slot = format!("{:x}.0", FIRST_SLOT + index);
         let mut device = vec![self.model.clone()];
         let mut netdev = |text: String| arguments.extend(["-netdev".to_owned(), text]);
         match self.backend {
@@ -113,8 +118,7 @@ impl Nic {
             }
             Backend::VfioUser { socket } => {
                 let socket = serde_json::json!({"type": "unix", "path": socket.display().to_string()});
-                let mut json =
-                    serde_json::json!({"driver": self.model, "id": format!("nic{index}"), "socket": socket});
+                let mut json = serde_json::json!({"driver": self.model, "id": format!("nic{index}"), "addr": slot, "socket": socket});
                 for option in &self.options {
                     let (key, value) = option.split_once('=').unwrap_or((option, "on"));
                     json[key] = match value {
@@ -140,7 +144,12 @@ impl Nic {
             device.push(format!("netdev=net{index}"));
         }
         // No boot ROM: nothing boots from the network, and it would only cost time.
-        device.extend([format!("id=nic{index}"), format!("mac={mac}"), "romfile=".to_owned()]);
+        device.extend([
+            format!("id=nic{index}"),
+            format!("addr={slot}"),
+            format!("mac={mac}"),
+            "romfile=".to_owned(),
+        ]);
         device.extend(self.options);
         arguments.extend(["-device".to_owned(), device.join(",")]);
         (arguments, inherit)
@@ -167,7 +176,7 @@ mod tests {
             words(nic),
             "-chardev socket,id=chr3,path=/tmp/a,,b,server=off,reconnect-ms=100 \
              -netdev vhost-user,id=net3,chardev=chr3,queues=4 \
-             -device virtio-net-pci,mq=on,netdev=net3,id=nic3,mac=52:54:00:00:00:01,romfile=,packed=on"
+             -device virtio-net-pci,mq=on,netdev=net3,id=nic3,addr=13.0,mac=52:54:00:00:00:01,romfile=,packed=on"
         );
     }
 
@@ -178,6 +187,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(text.strip_prefix("-device ").unwrap()).unwrap();
         assert_eq!(json["driver"], "vfio-user-pci");
         assert_eq!(json["socket"]["path"], "/tmp/s");
+        assert_eq!(json["addr"], "13.0");
         assert_eq!(json["x-pci-class-code"], 131_072);
         assert_eq!(json["x-no-posted-writes"], true);
     }

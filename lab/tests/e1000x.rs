@@ -75,6 +75,11 @@ fn every_switch_of_e1000x_carries_traffic() -> Result<()> {
             assert_eq!(wrong, "0\n", "{switches}: wrong checksums");
             guest.expect("rmmod e1000x")?;
         }
+        // A driver that goes leaves nothing behind that the device takes for frames.
+        let drops = daemon.balance()?.drops;
+        for reason in ["bad_offload", "too_short", "too_long", "too_many_pieces"] {
+            assert_eq!(drops.get(reason), None, "{switches}: {drops:?}");
+        }
     }
     let balance = daemon.balance()?;
     println!("{balance}; {:?}", balance.drops);

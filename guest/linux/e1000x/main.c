@@ -233,8 +233,12 @@ static void x_stop(struct e1000x *x)
 	/* A poll that ended meanwhile may have set it again. */
 	if (x_is(x, X_POLLING))
 		hrtimer_cancel(&x->timer);
-	x_csb_on(x, false);
+	/*
+	 * The reset first: without the block the tails in the registers count again, and those stand where the last
+	 * doorbell left them. A device that is still on would take old descriptors for new ones.
+	 */
 	x_reset(x);
+	x_csb_on(x, false);
 	x_rings_drop(x);
 }
 

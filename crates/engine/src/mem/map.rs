@@ -293,8 +293,24 @@ impl GuestMap {
         }
     }
 
-    /// The bytes of one region from `gpa` on, at most `len`: for buffers that span two adjacent regions.
-    pub fn translate_part(&self, gpa: u64, len: u32) -> Option<Piece> {
+    /// The `len` bytes at guest address `gpa`, one stretch for each region: a buffer may span regions that are
+    /// adjacent in the guest, as hot-plugged memory is. `None` in place of what no region holds.
+    pub fn parts(&self, mut gpa: u64, mut len: u32) -> impl Iterator<Item = Option<Piece>> + '_ {
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let piece = self.translate_part(gpa, len);
+            let part = piece.as_ref().map_or(len, |piece| u32::try_from(piece.len()).unwrap_or(len));
+            // Regions end below 2^64.
+            gpa = gpa.wrapping_add(u64::from(part));
+            len -= part;
+            Some(piece)
+        })
+    }
+
+    /// The bytes of one region from `gpa` on, at most `len`.
+    fn translate_part(&self, gpa: u64, len: u32) -> Option<Piece> {
         let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
         let region = &self.regions[index];
         let left = region.size.checked_sub(gpa - region.gpa).filter(|left| *left > 0)?;

@@ -130,6 +130,12 @@ impl Drops {
         self.any = true;
     }
 
+    /// Counts those of `others`, too.
+    pub fn merge(&mut self, others: &Drops) {
+        self.counts.iter_mut().zip(&others.counts).for_each(|(all, n)| *all += n);
+        self.any |= others.any;
+    }
+
     /// Whether anything was dropped.
     #[inline]
     pub fn any(&self) -> bool {

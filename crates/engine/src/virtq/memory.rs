@@ -156,15 +156,11 @@ impl Memory {
         &self,
         chain: &mut Chain,
         pieces: &mut Pieces,
-        mut addr: u64,
-        mut len: u32,
+        addr: u64,
+        len: u32,
     ) -> Result<(), Refusal> {
-        while len > 0 {
-            let piece = self.map.translate_part(addr, len).ok_or(Fault::AddressOutOfRange)?;
-            let part = u32::try_from(piece.len()).map_err(|_| Fault::AddressOutOfRange)?;
-            Self::push(chain, pieces, piece)?;
-            addr += u64::from(part);
-            len -= part;
+        for piece in self.map.parts(addr, len) {
+            Self::push(chain, pieces, piece.ok_or(Fault::AddressOutOfRange)?)?;
         }
         Ok(())
     }

@@ -76,6 +76,7 @@ impl E1000 {
             regs::MDIC => {
                 let (value, cause) = self.phy.mdic(value);
                 self.shared.regs.set(offset, value);
+                self.follow();
                 if cause != 0 {
                     self.shared.irq.raise(cause, 0, Delay::None);
                 }
@@ -105,7 +106,7 @@ impl E1000 {
         traps.tails[direction(at)].fetch_add(1, Ordering::Relaxed);
         traps.last[direction(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
         if at == regs::TX_RING {
-            self.shared.irq.wake();
+            self.shared.irq.wake_sleeper();
         }
     }
 

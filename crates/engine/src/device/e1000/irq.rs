@@ -16,6 +16,11 @@
 //! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
 //! and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
+//! *Sent frames* are no news to anybody but the driver, which wants its buffers back, and it can wait for them as long
+//! as its ring has room. So while our floor holds, reports of them wait until the guest stops sending, for a
+//! millisecond at most, or until half of the ring is to be given back: then at once, so that the ring is never full
+//! while the interrupt is on its way. A driver that enables the report again has just looked: waiting begins anew.
+//!
 //! *Receive livelock.* A guest whose interrupt work goes before everything else can be kept busy by frames that
 //! nobody takes from it any more (Mogul and Ramakrishnan 1997). If the operator gives receiving a share of the
 //! guest's time, we tell when the guest serves a receive interrupt: from the message, or from masking the pin, until
@@ -51,9 +56,14 @@ const FLOOR_GROWS_AFTER: u32 = 16;
 const BURST: u64 = 4;
 /// Longest hold of a receive cause after its message, in nanoseconds.
 const LONGEST_HOLD: u64 = 5_000_000;
+/// Longest time for which the driver is not told again of sent frames, in nanoseconds.
+const LONGEST_WAIT: u64 = 1_000_000;
 /// Units of ITR and EITR, and of the four delays, in nanoseconds (8254x SDM §13.4.18, §13.4.30).
 const ITR_UNIT: u64 = 256;
 const DELAY_UNIT: u64 = 1_024;
+/// How long a report of sent frames waits while the operator's floor holds, in `DELAY_UNIT`: for silence, and at
+/// most.
+const PATIENCE: (u32, u32) = (250, 1_000);
 
 /// Lets interrupts through one gap apart on the average: a leaky bucket of `BURST`.
 #[derive(Clone, Copy, Default)]
@@ -137,6 +147,13 @@ struct State {
     gates: [Gate; VECTORS],
     receive: Delayed,
     transmit: Delayed,
+    /// What the driver has enabled since the last reset, whether or not it is now.
+    wanted: u32,
+    /// The driver has been told of sent frames and has not enabled such reports since; whether it ever does, and until
+    /// when it is not told again.
+    report: bool,
+    answers: bool,
+    report_after: u64,
     /// A receive interrupt was sent since the driver enabled its cause.
     rang: bool,
     /// Since when the guest has been serving it.
@@ -154,6 +171,10 @@ impl State {
             gates: [Gate::default(); VECTORS],
             receive: Delayed::NONE,
             transmit: Delayed::NONE,
+            wanted: 0,
+            report: false,
+            answers: false,
+            report_after: 0,
             rang: false,
             serving: None,
         }
@@ -193,6 +214,8 @@ pub(super) struct Irq {
     service: AtomicU64,
     /// Frames were held back in this service.
     overload: AtomicBool,
+    /// How often the driver has taken back what it sent, as far as we can tell.
+    taken_back: AtomicU64,
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -209,6 +232,7 @@ impl Irq {
             share: 100,
             service: AtomicU64::new(0),
             overload: AtomicBool::new(false),
+            taken_back: AtomicU64::new(0),
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -291,15 +315,43 @@ impl Irq {
         self.model == Model::E1000e && self.interrupts.mode() == Mode::Msix
     }
 
+    /// How long reports of sent frames wait, whatever the driver says: until the guest is silent, and at most. The
+    /// unit is that of TIDV and TADV. Nothing if the operator leaves it to the driver.
+    #[inline]
+    pub(super) fn patience(&self) -> Option<(u32, u32)> {
+        (self.floor != 0).then_some(PATIENCE)
+    }
+
+    /// Changes when the driver has taken back what it sent.
+    #[inline]
+    pub(super) fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Relaxed)
+    }
+
+    /// The driver enables reports of sent frames, as it does when it has just taken back all that was done: what has
+    /// been done in between is not worth an interrupt of its own, unless nothing more comes.
+    fn answer(&self, state: &mut State, cause: u32, now: u64) {
+        state.answers |= std::mem::take(&mut state.report);
+        state.report_after = 0;
+        self.taken_back.fetch_add(1, Ordering::Relaxed);
+        if state.words.icr & cause != 0 {
+            state.words.icr &= !cause;
+            state.unsent &= !cause;
+            let after = |units: u32| now + u64::from(units) * DELAY_UNIT;
+            state.transmit = Delayed { last: after(PATIENCE.0), first: after(PATIENCE.1) };
+        }
+    }
+
     /// Raises causes, and `delayable` ones after their delay; returns how many interrupts were sent.
     pub(super) fn raise(&self, causes: u32, delayable: u32, delay: Delay) -> u64 {
         let mut state = self.lock();
         state.set(causes);
         let at_once = match delay {
-            _ if self.by_queue() => true,
+            // Receive causes of MSI-X are not delayed (82574 §7.4.4).
+            Delay::Receive(..) if self.by_queue() => true,
             Delay::Receive(last, _) | Delay::Transmit(last, _) => last & 0xffff == 0,
             Delay::None => true,
-        };
+        } || state.wanted & delayable == 0;
         if at_once && (state.words.icr | delayable) & state.words.ims == 0 && !state.delays() {
             // A driver that polls: nothing comes of it, and not even the clock is looked at.
             state.set(delayable);
@@ -308,8 +360,7 @@ impl Irq {
         let now = self.now();
         if delayable != 0 {
             let (timer, (after_last, after_first)) = match delay {
-                // Queue causes of MSI-X are not delayed (82574 §7.4.4).
-                _ if self.by_queue() => (None, (0, 0)),
+                Delay::Receive(..) if self.by_queue() => (None, (0, 0)),
                 Delay::Receive(last, first) => (Some(&mut state.receive), (last, first)),
                 Delay::Transmit(last, first) => (Some(&mut state.transmit), (last, first)),
                 Delay::None => (None, (0, 0)),
@@ -334,14 +385,14 @@ impl Irq {
         let mut sent = 0;
         let by_queue = self.by_queue();
         // A cause that is set at once takes those along that were delayed (8254x SDM §3.2.7.1.2).
-        let immediate = state.words.icr & state.words.ims != 0;
+        let immediate = !by_queue && state.words.icr & state.words.ims != 0;
         if state.receive.due() != NEVER && (immediate || state.receive.due() <= now) {
             state.receive = Delayed::NONE;
             state.set(RXT0);
         }
         if state.transmit.due() != NEVER && (immediate || state.transmit.due() <= now) {
             state.transmit = Delayed::NONE;
-            state.set(TXDW);
+            state.set(if by_queue { TXQ0 } else { TXDW });
         }
         next = next.min(state.receive.due()).min(state.transmit.due());
         if let Some(since) = state.serving {
@@ -359,11 +410,7 @@ impl Irq {
         }
         let earlier = next < self.deadline.swap(next, Ordering::AcqRel);
         if earlier {
-            // Either the core sees the deadline before it sleeps, or we see that it sleeps.
-            fence(Ordering::SeqCst);
-            if self.sleeping.load(Ordering::Relaxed) {
-                self.wake();
-            }
+            self.wake_sleeper();
         }
         sent
     }
@@ -411,7 +458,11 @@ impl Irq {
         if waiting & state.held != 0 {
             *next = state.held_until.min(*next);
         }
-        let ready = waiting & !state.held;
+        let mut ready = waiting & !state.held;
+        if ready & TXQ0 != 0 && now < state.report_after {
+            ready &= !TXQ0;
+            *next = state.report_after.min(*next);
+        }
         let mut sent = 0;
         for vector in 0..VECTORS {
             let causes = ready & routed(state.words.ivar, vector);
@@ -451,6 +502,13 @@ impl Irq {
             state.held |= causes & (RXQ0 | RXQ1);
             state.held_until = now + LONGEST_HOLD;
         }
+        if causes & TXQ0 != 0 {
+            // Held, too, where the driver is known to write `IMS` afterwards: not every version does.
+            if state.answers {
+                state.report_after = now + LONGEST_WAIT;
+            }
+            state.report = true;
+        }
     }
 
     /// Sends what has become due. Cheap when nothing has.
@@ -478,8 +536,17 @@ impl Irq {
         }
     }
 
-    /// Wakes the core that serves the transmit queue.
-    pub(super) fn wake(&self) {
+    /// Wakes the core that serves the transmit queue if it sleeps: there is a deadline, or a tail, that it may not
+    /// have seen.
+    pub(super) fn wake_sleeper(&self) {
+        // Either the core sees it before it sleeps, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         // Fails only when the counter is full, and then the core is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
@@ -544,6 +611,10 @@ impl Irq {
             regs::IMC if value & receive != 0 => self.begin(&mut state, self.now()),
             _ => {}
         }
+        let report = if self.by_queue() { TXQ0 } else { TXDW };
+        if offset == regs::IMS && value & report != 0 && self.floor != 0 {
+            self.answer(&mut state, report, self.now());
+        }
         let words = &mut state.words;
         match offset {
             regs::ICR => {
@@ -560,6 +631,7 @@ impl Irq {
                 // A cause that was set while it was masked interrupts now.
                 let unmasked = value & !words.ims;
                 words.ims |= value & !INT_ASSERTED;
+                state.wanted |= value;
                 state.unsent |= unmasked & state.words.icr;
                 state.held &= !value;
             }

@@ -17,7 +17,7 @@
 //! it other memory, and does not answer the guest before it has it. Filters and modes are words that are read
 //! where the driver put them.
 //!
-//! Limits. One queue in each direction: the second ring of the 82574 is not served. No wake-up patterns, no
+//! Limits. One queue in each direction: the second ring of the 82574 is not served (only FreeBSD uses it). No wake-up patterns, no
 //! flow control, no IEEE 1588, no packet split by header (the buffers are filled one after the other).
 //! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
 
@@ -149,6 +149,10 @@ struct Shared {
     received: AtomicBool,
     /// The transmitter is on.
     transmitting: AtomicBool,
+    /// What the guest sends comes back to it, and nothing else does.
+    looped: AtomicBool,
+    /// What is being delivered comes back. Written under the lock of the egress queue.
+    looping: AtomicBool,
     traps: Traps,
 }
 
@@ -224,6 +228,8 @@ impl E1000 {
             bad_tails: AtomicU64::new(0),
             received: AtomicBool::new(false),
             transmitting: AtomicBool::new(false),
+            looped: AtomicBool::new(false),
+            looping: AtomicBool::new(false),
             traps: Traps::default(),
         });
         shared.port.set_accepts(Offloads::VALID);
@@ -286,8 +292,11 @@ impl E1000 {
     /// that is off is not touched any more.
     fn follow(&mut self) {
         let alive = self.master && !self.faulted;
-        let listens = alive && self.shared.regs.get(regs::RCTL) & regs::RCTL_EN != 0;
-        let rx_on = listens && self.carrier;
+        let rctl = self.shared.regs.get(regs::RCTL);
+        let listens = alive && rctl & regs::RCTL_EN != 0;
+        let looped = rctl & regs::RCTL_LBM != 0 || self.phy.is_looped();
+        self.shared.looped.store(looped, Ordering::Relaxed);
+        let rx_on = listens && (self.carrier || looped);
         self.shared.port.set_held(listens && !self.carrier);
         let tx_on = alive && self.shared.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
         if rx_on {

@@ -24,6 +24,8 @@ const BM_PAGE: usize = 31;
 
 /// Control: reset, restart auto-negotiation; both clear themselves (802.3 §22.2.4.1).
 const SELF_CLEARING: u16 = 1 << 15 | 1 << 9;
+/// Control: what is sent comes back (802.3 §22.2.4.1.2).
+const LOOPBACK: u16 = 1 << 14;
 /// Status: auto-negotiation complete and link (802.3 §22.2.4.2).
 const LINKED: u16 = 1 << 5 | 1 << 2;
 /// Partner: acknowledge.
@@ -69,6 +71,11 @@ impl Phy {
         for (at, bits) in bits {
             self.words[at] = self.words[at] & !bits | if up { bits } else { 0 };
         }
+    }
+
+    /// Whether the driver has what it sends come back.
+    pub(super) fn is_looped(&self) -> bool {
+        self.words[CONTROL] & LOOPBACK != 0
     }
 
     /// What `MDIC` holds after a write of `value`, and the interrupt cause that comes of it.

@@ -7,7 +7,7 @@
 /// Bytes of BAR 0 on both parts.
 pub const BAR_SIZE: u64 = 0x2_0000;
 
-// ---- General (8254x SDM §13.4.1–13.4.12; 82574 §10.2.2)
+// ---- General (8254x SDM §13.4.1–13.4.11; 82574 §10.2.2)
 /// Device control, §13.4.1.
 pub const CTRL: u32 = 0x0000;
 /// A second address of `CTRL`.
@@ -22,7 +22,11 @@ pub const EERD: u32 = 0x0014;
 pub const CTRL_EXT: u32 = 0x0018;
 /// MDI control, §13.4.7.
 pub const MDIC: u32 = 0x0020;
-/// VLAN EtherType, §13.4.12.
+/// Flow control address, high half, §13.4.9.
+pub const FCAH: u32 = 0x002c;
+/// Flow control type, §13.4.10.
+pub const FCT: u32 = 0x0030;
+/// VLAN EtherType, §13.4.11.
 pub const VET: u32 = 0x0038;
 
 /// `CTRL`: set link up.
@@ -106,10 +110,14 @@ pub const OTHER_CAUSES: u32 = LSC | RXO | MDAC | 1 << 16 | 1 << 17 | 1 << 18;
 // ---- Receive (8254x SDM §13.4.22–13.4.31, §13.5; 82574 §10.2.5)
 /// Receive control, §13.4.22.
 pub const RCTL: u32 = 0x0100;
+/// Flow control: pause time, §13.4.12.
+pub const FCTTV: u32 = 0x0170;
 /// Packet split sizes, 82574 §10.2.5.3.
 pub const PSRCTL: u32 = 0x2170;
 /// First register of receive ring 0: base, low.
 pub const RX_RING: u32 = 0x2800;
+/// Of ring 1 (82574), which is only stored.
+pub const RX_RING_1: u32 = 0x2900;
 /// Receive checksum control, §13.4.32.
 pub const RXCSUM: u32 = 0x5000;
 /// Receive filter control, 82574 §10.2.5.12.
@@ -131,6 +139,8 @@ pub const RCTL_UPE: u32 = 1 << 3;
 pub const RCTL_MPE: u32 = 1 << 4;
 /// `RCTL`: long frames.
 pub const RCTL_LPE: u32 = 1 << 5;
+/// `RCTL`: loopback; any but zero.
+pub const RCTL_LBM: u32 = 3 << 6;
 /// `RCTL`: packet split descriptors (82574).
 pub const RCTL_DTYP_SPLIT: u32 = 1 << 10;
 /// `RCTL`: broadcast frames.
@@ -157,6 +167,8 @@ pub const TCTL: u32 = 0x0400;
 pub const TIPG: u32 = 0x0410;
 /// First register of transmit ring 0: base, low.
 pub const TX_RING: u32 = 0x3800;
+/// Of ring 1 (82574), which is only stored.
+pub const TX_RING_1: u32 = 0x3900;
 /// Arbitration of transmit ring 0, 82574 §10.2.6.11.
 pub const TARC0: u32 = 0x3840;
 /// Arbitration of transmit ring 1.
@@ -183,6 +195,8 @@ pub mod ring {
     pub const DELAY: u32 = 0x20;
     /// Delay of interrupts after the first packet (RADV, TADV), in 1.024 µs.
     pub const ABSOLUTE_DELAY: u32 = 0x2c;
+    /// Behind the last register.
+    pub const END: u32 = 0x40;
     /// What of `LEN` counts: whole cache lines below a megabyte.
     pub const LEN_MASK: u32 = 0xf_ff80;
 }

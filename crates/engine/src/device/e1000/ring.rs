@@ -165,6 +165,11 @@ impl Ring {
         self.block.as_ref().is_none_or(|block| block.wants_interrupt(from, self.size))
     }
 
+    /// Whether the driver says itself, in its status block, which interrupts it wants.
+    pub(super) fn has_wishes(&self) -> bool {
+        self.block.as_ref().is_some_and(Block::is_on)
+    }
+
     /// Asks for kicks, or no longer, where a status block lets us.
     pub(super) fn ask_for_kicks(&mut self, on: bool) {
         if let Some(block) = &mut self.block {

@@ -301,8 +301,10 @@ impl RxRing {
                     }
                     continue;
                 }
-                let to = self.ring.map().translate(address, part, &mut self.hint);
-                source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
+                match self.ring.map().translate(address, part, &mut self.hint) {
+                    Some(to) => source.copy(to),
+                    None => self.fill_spanning(source, address, part)?,
+                }
                 lens[index] = u64::from(part);
                 left -= part;
             }
@@ -315,6 +317,15 @@ impl RxRing {
             self.filled.push((place, words));
         }
         Ok(at - used)
+    }
+
+    /// A buffer may span regions that are adjacent in the guest.
+    #[cold]
+    fn fill_spanning(&self, source: &mut Source, address: u64, len: u32) -> Result<(), Shortage> {
+        for to in self.ring.map().parts(address, len) {
+            source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
+        }
+        Ok(())
     }
 
     /// The ring place behind `place`: the second half of a packet split descriptor.
@@ -366,6 +377,10 @@ fn words(extended: bool, len: u64, status: u64, special: u64) -> [u64; 2] {
 impl EgressQueue for RxRing {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
         let shared = Arc::clone(&self.shared);
+        if shared.looped.load(Ordering::Relaxed) != shared.looping.load(Ordering::Relaxed) {
+            // A NIC in loopback does not hear the wire.
+            return outcome.dropped_all(picks, DropReason::LinkDown);
+        }
         let regs = &shared.regs;
         let rules = Rules::new(&shared);
         let (layout, rctl) = (&rules.layout, rules.rctl);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{CSBAH, CSBAL};
 
-use super::{regs, Model};
+use super::regs::{self, ring};
+use super::Model;
 use crate::mem::SharedPages;
 
 /// The register file.
@@ -122,8 +123,28 @@ impl Registers {
         match offset {
             // Read-only ones.
             regs::STATUS | regs::EEMNGCTL | regs::FWSM | 0x0180 => {}
-            _ => self.set(offset, value),
+            _ => self.set(offset, value & kept(offset)),
         }
+    }
+}
+
+/// The bits that a register keeps of what is written: some are narrower than a word, and drivers' self-tests look
+/// for it. A store to a mapped page keeps everything; whoever reads such a register takes the bits that count.
+fn kept(offset: u32) -> u32 {
+    const HALF: u32 = 0xffff;
+    const RA_END: u32 = regs::RA + 0x80;
+    const RINGS: [u32; 4] = [regs::RX_RING, regs::RX_RING_1, regs::TX_RING, regs::TX_RING_1];
+    match offset {
+        regs::FCAH | regs::FCT | regs::VET | regs::FCTTV => HALF,
+        regs::TIPG => 0x3fff_ffff,
+        // The high words: half an address, which of them is compared, whether it is in use (8254x SDM §13.5.3).
+        regs::RA..RA_END if offset % 8 == 4 => regs::RAH_AV | 3 << 16 | HALF,
+        _ => match RINGS.iter().find_map(|ring| offset.checked_sub(*ring).filter(|at| *at < ring::END)) {
+            Some(ring::BAL) => !0xf,
+            Some(ring::LEN) => ring::LEN_MASK,
+            Some(ring::HEAD | ring::TAIL | ring::DELAY | ring::ABSOLUTE_DELAY) => HALF,
+            _ => !0,
+        },
     }
 }
 

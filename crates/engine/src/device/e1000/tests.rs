@@ -4,11 +4,13 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod csb;
+mod diagnostics;
 mod livelock;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::event::{eventfd, EventfdFlags};
@@ -34,6 +36,8 @@ const RX_RING: u64 = 0x3000;
 const TX_BUFFERS: u64 = 0x1_0000;
 const RX_BUFFERS: u64 = 0x8_0000;
 const RING_SIZE: u64 = 32;
+/// Sent frames whose report does not wait.
+const REPORT_AT: u64 = RING_SIZE / 2;
 
 /// Holds the queue that a core would have.
 #[derive(Default)]
@@ -66,8 +70,9 @@ struct Rig {
     events: Vec<OwnedFd>,
 }
 
+/// One that interrupts as the driver programs it: at once.
 fn rig(model: Model) -> Rig {
-    rig_with(E1000Config { pcix: false, ..E1000Config::new(model, MAC) })
+    rig_with(E1000Config { pcix: false, moderation: Duration::ZERO, ..E1000Config::new(model, MAC) })
 }
 
 fn rig_with(settings: E1000Config) -> Rig {
@@ -347,6 +352,29 @@ fn frames_leave_by_a_store_to_the_shared_page() {
 }
 
 #[test]
+fn reports_of_sent_frames_wait_for_silence_or_half_a_ring() {
+    both(|model| {
+        let rig = rig_with(E1000Config::new(model, MAC));
+        let event = usize::from(model == Model::E1000e);
+        let frame = packet(false, false, 300, false);
+        rig.transmit(0, &frame, &[LEGACY]);
+        assert_eq!(rig.poll().1.interrupts, 0);
+        // Silence: it comes by itself.
+        while rig.poll().1.interrupts == 0 {}
+        assert!(rig.interrupted(event));
+        rig.device.shared.irq.read(regs::ICR);
+        rig.device.shared.irq.write(regs::IMS, regs::TXDW | regs::TXQ0);
+        rig.device.interrupts().unmask();
+        // As many as shall not wait, since the driver has looked.
+        for place in 1..=REPORT_AT {
+            rig.describe(TX_RING, place, [TX_BUFFERS, LEGACY | 60]);
+        }
+        rig.poke(regs::TX_RING + ring::TAIL, REPORT_AT as u32 + 1);
+        assert_eq!(rig.poll().1.interrupts, 1);
+    });
+}
+
+#[test]
 fn a_packet_without_its_end_waits_and_an_endless_one_is_dropped() {
     let mut rig = rig(Model::E1000e);
     let frame = packet(false, false, 100, false);
@@ -575,8 +603,14 @@ fn trapped_doorbells_are_counted_and_wake() {
     let frame = packet(false, false, 50, false);
     rig.transmit(0, &frame, &[LEGACY]);
     rig.poke(regs::TX_RING + ring::TAIL, 0);
-    rig.write(regs::TX_RING + ring::TAIL, 1);
-    assert!(rustix::io::read(rig.device.shared.irq.wake_fd(), &mut [0; 8]).is_ok());
+    // Only a core that sleeps is woken.
+    for asleep in [false, true] {
+        rig.desk.queues.lock().unwrap().values_mut().for_each(|queue| {
+            queue.want_kicks(asleep);
+        });
+        rig.write(regs::TX_RING + ring::TAIL, 1);
+        assert_eq!(rustix::io::read(rig.device.shared.irq.wake_fd(), &mut [0; 8]).is_ok(), asleep);
+    }
     assert_eq!(rig.poll().0.len(), 1);
     assert_eq!(state(&rig), "trapping");
     rig.transmit(1, &frame, &[LEGACY]);

@@ -28,7 +28,7 @@ use super::Shared;
 use crate::fault::Fault;
 use crate::frame::Batch;
 use crate::mem::{GuestMap, Piece, Pieces};
-use crate::port::{DropReason, IngressQueue, Tally};
+use crate::port::{DropReason, IngressQueue, Outcome, Tally};
 use crate::wire::{Gso, Offload};
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
@@ -66,6 +66,9 @@ pub(super) struct TxRing {
     maker: Maker,
     /// Descriptors to be marked done: places and their second words.
     reports: Vec<(u32, u64)>,
+    /// Descriptors given back since half a ring of them was reported, or the driver has looked.
+    unreported: u32,
+    taken_back: u64,
     /// Descriptors taken and not given back, and whether they were all that there were.
     taken: u32,
     idle: bool,
@@ -85,6 +88,8 @@ impl TxRing {
             hint: 0,
             maker: Maker::new(),
             reports: Vec::with_capacity(MAX_DESCRIPTORS as usize),
+            unreported: 0,
+            taken_back: 0,
             taken: 0,
             idle: true,
             skipping: false,
@@ -108,6 +113,7 @@ impl TxRing {
         self.enabled = false;
         self.stopped = false;
         self.skipping = false;
+        self.unreported = 0;
         self.taken = 0;
         self.reports.clear();
         self.maker.reset();
@@ -251,7 +257,7 @@ impl TxRing {
 
     /// Adds a buffer to the pieces; false if they are full.
     #[inline]
-    fn gather(&mut self, pieces: &mut Pieces, mut addr: u64, mut len: u32) -> Result<bool, Fault> {
+    fn gather(&mut self, pieces: &mut Pieces, addr: u64, len: u32) -> Result<bool, Fault> {
         if len == 0 {
             return Ok(true);
         }
@@ -259,15 +265,10 @@ impl TxRing {
         if let Some(piece) = map.translate(addr, len, &mut self.hint) {
             return Ok(pieces.push(piece));
         }
-        // A buffer may span regions that are adjacent in the guest.
-        while len > 0 {
-            let piece = map.translate_part(addr, len).ok_or(Fault::AddressOutOfRange)?;
-            let part = u32::try_from(piece.len()).map_err(|_| Fault::AddressOutOfRange)?;
-            if !pieces.push(piece) {
+        for piece in map.parts(addr, len) {
+            if !pieces.push(piece.ok_or(Fault::AddressOutOfRange)?) {
                 return Ok(false);
             }
-            addr = addr.checked_add(u64::from(part)).ok_or(Fault::AddressOutOfRange)?;
-            len -= part;
         }
         Ok(true)
     }
@@ -285,6 +286,11 @@ impl TxRing {
         }
         let from = self.ring.head;
         self.ring.advance(regs, self.taken, self.idle);
+        let taken_back = self.shared.irq.taken_back();
+        if std::mem::replace(&mut self.taken_back, taken_back) != taken_back {
+            self.unreported = 0;
+        }
+        self.unreported = self.unreported.saturating_add(self.taken);
         self.taken = 0;
         if self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);
@@ -292,13 +298,31 @@ impl TxRing {
         if !self.ring.wants_interrupt(from) {
             return;
         }
-        let regs = &self.shared.regs;
         let done = if self.shared.irq.by_queue() { regs::TXQ0 } else { regs::TXDW };
         let empty = if self.idle { regs::TXQE } else { 0 };
-        let delay = |register| regs.get(regs::TX_RING + register);
-        let delay = Delay::Transmit(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
-        let causes = (commands[0] * done) | empty;
-        tally.interrupts += self.shared.irq.raise(causes, commands[1] * done, delay);
+        // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
+        // and frames come further apart.
+        let longer = if self.shared.is_trapping(regs::TX_RING) { 4 } else { 1 };
+        let patience = self.shared.irq.patience().filter(|_| !self.ring.has_wishes());
+        let patience = patience.map(|(last, first)| (last * longer, first * longer));
+        let half = self.unreported >= self.ring.size / 2;
+        let (at_once, later, delay) = match patience {
+            // Queue causes of MSI-X are not delayed by registers (82574 §7.4.4).
+            None if self.shared.irq.by_queue() => ((commands[0] | commands[1]) * done, 0, Delay::None),
+            None => (commands[0] * done, commands[1] * done, self.delay((0, 0))),
+            Some(_) if half => ((commands[0] | commands[1]) * done, 0, Delay::None),
+            Some(patience) => (0, (commands[0] | commands[1]) * done, self.delay(patience)),
+        };
+        if half {
+            self.unreported = 0;
+        }
+        tally.interrupts += self.shared.irq.raise(at_once | empty, later, delay);
+    }
+
+    /// TIDV and TADV, or `least` if they are shorter.
+    fn delay(&self, least: (u32, u32)) -> Delay {
+        let register = |register| self.shared.regs.get(regs::TX_RING + register) & 0xffff;
+        Delay::Transmit(register(ring::DELAY).max(least.0), register(ring::ABSOLUTE_DELAY).max(least.1))
     }
 
     fn avail(&mut self) -> u32 {
@@ -355,6 +379,9 @@ impl IngressQueue for TxRing {
         self.taken = at;
         self.idle = at == avail;
         self.worked |= at > 0;
+        if self.shared.looped.load(Ordering::Relaxed) {
+            self.loop_back(batch, tally);
+        }
     }
 
     fn release(&mut self, tally: &mut Tally) {
@@ -395,6 +422,30 @@ impl IngressQueue for TxRing {
 }
 
 impl TxRing {
+    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2). Those are no
+    /// traffic of the port: only frames that are dropped here have come in.
+    #[cold]
+    fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
+        let mut outcome = Outcome::new();
+        if let Some(mut slot) = self.shared.port.egress(0) {
+            self.shared.looping.store(true, Ordering::Relaxed);
+            for (pick, frame) in (0..).zip(batch.frames()) {
+                match &mut *slot {
+                    // Nobody makes checksums and segments on this way.
+                    Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
+                    Some(_) => outcome.dropped(pick, DropReason::CannotSegment),
+                    None => outcome.dropped(pick, DropReason::LinkDown),
+                }
+            }
+            self.shared.looping.store(false, Ordering::Relaxed);
+        }
+        batch.clear();
+        tally.frames -= outcome.frames;
+        tally.bytes -= outcome.bytes;
+        tally.interrupts += outcome.interrupts;
+        tally.drops.merge(&outcome.drops);
+    }
+
     #[inline]
     fn count(&self, batch: &Batch, tally: &mut Tally, frames: &mut Frames) {
         let Some(frame) = batch.frames().last() else { return };

@@ -208,10 +208,31 @@ fn tidv_and_tadv_delay_only_what_asks_for_it() {
     assert!(rig.raise(regs::LSC), "the link waits for nobody");
     assert_eq!(rig.acknowledge() & (TXDW | regs::LSC), TXDW | regs::LSC);
     rig.rest();
-    // With messages of their own, queues are not delayed.
+    // With messages of their own, receive causes are not delayed; reports of sent frames are, by us.
     let rig = Rig::new(Model::E1000e, Duration::ZERO);
-    assert_eq!(rig.irq.raise(0, TXQ0, delay), 1);
+    assert_eq!(rig.irq.raise(0, TXQ0, delay), 0);
     assert_eq!(rig.irq.raise(0, RXQ0, Delay::Receive(100, 100)), 1);
+    assert_eq!(rig.due(), Some(8 * 1_024), "a receive cause takes nothing along");
+    rig.turn(8 * 1_024);
+    assert!(rig.poll());
+}
+
+#[test]
+fn a_report_that_nobody_has_asked_for_does_not_wait() {
+    let rig = Rig::new(Model::E1000, Duration::ZERO);
+    rig.irq.reset();
+    let delay = Delay::Transmit(8, 32);
+    assert_eq!(rig.irq.raise(0, TXDW, delay), 0);
+    assert_eq!(
+        (rig.due(), rig.irq.read(regs::ICR) & TXDW),
+        (None, TXDW),
+        "a driver that polls sees it at once"
+    );
+    // One that masks it for a while has it delayed all the same.
+    rig.irq.write(regs::IMS, TXDW);
+    rig.irq.write(regs::IMC, TXDW);
+    assert_eq!(rig.irq.raise(0, TXDW, delay), 0);
+    assert_eq!((rig.due(), rig.irq.read(regs::ICR) & TXDW), (Some(8 * 1_024), 0));
 }
 
 #[test]
