@@ -1,0 +1,169 @@
+//! A client of a ring port that writes anything into its memory while the engine serves its rings: words, slots and
+//! buffers, between batches and in the middle of one. Nothing may panic; every frame that is taken has the bytes that it
+//! claims; frames in are frames out and named drops; whatever stands in the client's words, the engine's own indices stay
+//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named.
+#![no_main]
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use sidecore_engine::frame::Batch;
+use sidecore_engine::host::ring::{RingPair, Traits};
+use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
+use sidecore_engine::ring::{Geometry, Region};
+use sidecore_fuzz::port;
+
+const SLOTS: u32 = 8;
+const BUF_SIZE: u32 = 128;
+/// The client's words in a ring's block: head, cur, ticket. The engine's start at `ENGINE`.
+const CLIENT_WORDS: u64 = 3;
+const ENGINE: u64 = 128;
+/// Bytes of a ring's block of words.
+const BLOCK: u64 = 256;
+/// Buffers that nobody owns.
+const RESERVED: u64 = 2;
+
+struct World {
+    region: Arc<Region>,
+    pair: RingPair,
+    traits: Arc<Traits>,
+    port: Arc<Port>,
+    batch: Batch,
+    tally: Tally,
+}
+
+impl World {
+    fn new() -> World {
+        let geometry =
+            Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
+        let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
+        let traits = Arc::new(Traits::default());
+        let pair = RingPair::new(&region, 0, &traits).unwrap();
+        World { region, pair, traits, port: port(), batch: Batch::new(), tally: Tally::default() }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        rustix::io::pwrite(self.region.file().as_fd(), bytes, offset).unwrap();
+    }
+
+    fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        assert_eq!(rustix::io::pread(self.region.file().as_fd(), &mut bytes, offset).unwrap(), N);
+        bytes
+    }
+
+    fn word(&self, offset: u64) -> u32 {
+        u32::from_ne_bytes(self.read(offset))
+    }
+
+    /// The engine's `hwcur` and `hwtail` of ring `number`.
+    fn indices(&self, number: u64) -> (u32, u32) {
+        let engine = self.region.info().words + number * BLOCK + ENGINE;
+        (self.word(engine), self.word(engine + 4))
+    }
+
+    /// One thing that a client does, or the operator.
+    fn scribble(&mut self, what: u8, at: u8, bytes: &[u8]) {
+        let info = *self.region.info();
+        let number = u64::from(at & 1);
+        let place = at >> 1;
+        let words = info.words + number * BLOCK;
+        match what % 6 {
+            0 => {
+                let mut value = [0; 4];
+                value.copy_from_slice(&bytes[..4]);
+                self.write(words + 4 * (u64::from(place) % CLIENT_WORDS), &value);
+            }
+            // A head near to where the ring is: nonsense alone would move nothing.
+            1 => {
+                let head = (self.indices(number).0 + u32::from(place) % SLOTS) % SLOTS;
+                self.write(words, &head.to_ne_bytes());
+            }
+            2 => {
+                let slot = u64::from(place) % u64::from(SLOTS);
+                self.write(info.ring_pool + number * u64::from(info.ring_size) + BLOCK + 16 * slot, bytes);
+            }
+            // A slot that makes sense, but for its flags.
+            3 => {
+                let slot = u32::from(place) % SLOTS;
+                let mut right = [0; 8];
+                right[..4].copy_from_slice(&(2 + u32::from(bytes[0]) % (info.bufs - 2)).to_ne_bytes());
+                right[4..6].copy_from_slice(&(u16::from(bytes[1]) % 160).to_ne_bytes());
+                right[6] = bytes[2];
+                let ring = info.ring_pool + number * u64::from(info.ring_size) + BLOCK;
+                self.write(ring + 16 * u64::from(slot), &right);
+            }
+            4 => {
+                let own = u64::from(info.bufs) - RESERVED;
+                let buffer = RESERVED + u64::from(at) % own;
+                self.write(info.buf_pool + buffer * u64::from(info.buf_size), bytes);
+            }
+            _ => {
+                assert!(self.traits.set_header([0, 10, 12][usize::from(at) % 3], &self.port));
+                self.traits.set_down(at & 0xc0 == 0xc0);
+            }
+        }
+    }
+
+    fn fetch(&mut self) {
+        let World { pair, batch, .. } = self;
+        self.tally = Tally::default();
+        batch.clear();
+        pair.ingress.fetch(batch, &mut self.tally);
+        let drops: u32 = self.tally.drops.counts().iter().sum();
+        assert_eq!(self.tally.frames, batch.len() as u64 + u64::from(drops));
+        for frame in batch.frames() {
+            let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
+            assert_eq!(frame.head_len() + body, frame.len as usize);
+        }
+    }
+
+    /// What came in goes out at the same port, as a switch would send it to another.
+    fn deliver(&mut self) {
+        let World { pair, batch, .. } = self;
+        let picks: Vec<u16> = (0..batch.len() as u16).collect();
+        let mut outcome = Outcome::new();
+        pair.egress.send(batch, &picks, &mut outcome);
+        let lost: u32 = outcome.drops.counts().iter().sum();
+        assert_eq!(picks.len() as u64, outcome.frames + u64::from(lost));
+        pair.ingress.release(&mut self.tally);
+        pair.egress.is_full();
+        pair.ingress.want_kicks(true);
+        pair.ingress.want_kicks(false);
+        for number in 0..2 {
+            let (hwcur, hwtail) = self.indices(number);
+            assert!(hwcur < SLOTS && hwtail < SLOTS);
+            // On a ring of the sender's all but one slot are its own.
+            assert!(number == 1 || (hwtail + 1) % SLOTS == hwcur);
+        }
+    }
+
+    fn nobodys_buffers_are_as_they_were(&self) {
+        let info = self.region.info();
+        assert_eq!(self.read(info.buf_pool), [0; RESERVED as usize * BUF_SIZE as usize]);
+        assert_eq!(self.read(info.buf_pool + u64::from(info.bufs) * u64::from(info.buf_size)), [0; 64]);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut world = World::new();
+    let mut fetched = false;
+    for op in data.chunks_exact(8) {
+        let [what, at, rest @ ..] = op else { return };
+        if what & 0xe0 != 0 {
+            world.scribble(what >> 5, *at, rest);
+        } else if fetched {
+            world.deliver();
+            fetched = false;
+        } else {
+            world.fetch();
+            fetched = true;
+        }
+    }
+    if !fetched {
+        world.fetch();
+    }
+    world.deliver();
+    world.nobodys_buffers_are_as_they_were();
+});
