@@ -21,7 +21,7 @@ use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, 
 use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
 use super::layout::{pipe_bufs, pipe_end, Geometry};
-use crate::mem::{prefetch_read, Piece};
+use crate::mem::{prefetch_own, prefetch_read, Piece};
 
 /// A client's memory.
 pub struct Region {
@@ -374,5 +374,21 @@ impl RingMemory {
     pub(super) fn prefetch_read(&self, slot: u32) {
         // Where it would be, were the slot's number right: a prefetch may go astray.
         prefetch_read(self.bufs.wrapping_add(self.slot(slot).buf_idx() as usize * self.buf_size as usize));
+    }
+
+    /// Asks the cache for slot `slot`, to be written.
+    #[inline]
+    pub(super) fn prefetch_slot(&self, slot: u32) {
+        prefetch_own(std::ptr::from_ref(self.slot_at(slot)).cast());
+    }
+
+    /// Asks the cache for the first `len` bytes of the buffer of slot `slot`, to be written.
+    #[inline]
+    pub(super) fn prefetch_buffer(&self, slot: u32, len: u32) {
+        // As above: it may go astray.
+        let at = self.bufs.wrapping_add(self.slot(slot).buf_idx() as usize * self.buf_size as usize);
+        for line in (0..len as usize).step_by(64) {
+            prefetch_own(at.wrapping_add(line));
+        }
     }
 }

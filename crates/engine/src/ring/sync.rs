@@ -315,6 +315,27 @@ impl ClientRx {
         Some((index, self.side.memory.buffer(index)?))
     }
 
+    /// Asks the cache for the next `count` slots and the first lines of their buffers.
+    #[inline]
+    pub fn prefetch(&self, count: u32) {
+        let n = self.side.memory.num_slots();
+        for by in 0..count.min(n - 1) {
+            let slot = ahead(self.fill, by, n);
+            // Four slots share a line.
+            if slot % 4 == 0 || by == 0 {
+                self.side.memory.prefetch_slot(slot);
+            }
+            self.side.memory.prefetch_buffer(slot, 1);
+        }
+    }
+
+    /// Asks the cache for the first `len` bytes of the buffer of the slot behind the next one.
+    #[inline]
+    pub fn prefetch_behind(&self, len: u32) {
+        let slot = after(self.fill, self.side.memory.num_slots());
+        self.side.memory.prefetch_buffer(slot, len.min(self.buf_size()));
+    }
+
     /// Fills the next slot: `index` is the buffer's, as [`ClientRx::buffer`] gave it. The caller has room.
     #[inline]
     pub fn fill(&mut self, index: u32, len: u16, flags: u16) {

@@ -264,7 +264,7 @@ fn start(
         Candidate::Bridge => {
             net.ip("link add br0 type bridge")?;
             for place in places {
-                net.ip(&format!("link set {} master br0", place.near()))?;
+                net.ip(&format!("link set dev {} master br0", place.near()))?;
             }
             net.ip("link set br0 up")?;
             Ok(Running::Bridge)
@@ -276,7 +276,7 @@ fn start(
             };
             let ovs = Ovs::start(args.io_core, &places.each_ref().map(port), Flows::Normal).map_err(text)?;
             for place in places.iter().filter(|place| place.kind == Kind::Tap) {
-                net.ip(&format!("link set {} up", place.near()))?;
+                net.ip(&format!("link set dev {} up", place.near()))?;
             }
             Ok(Running::Ovs(ovs))
         }
