@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
+//! `fault`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
 //! `transport` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
@@ -12,6 +12,7 @@ pub mod core;
 pub mod device;
 pub mod fault;
 pub mod frame;
+pub mod hold;
 pub mod host;
 pub mod mem;
 pub mod observe;

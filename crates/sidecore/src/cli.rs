@@ -87,6 +87,9 @@ pub enum Command {
     Man(ManArgs),
     /// Print the OpenAPI description of the control socket.
     Openapi,
+    /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
+    #[command(hide = true)]
+    Hold,
 }
 
 /// How a daemon is reached.

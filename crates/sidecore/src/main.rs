@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
+        Command::Hold => hold(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -66,6 +67,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `hold`: the connections of a daemon outlive it.
+fn hold() -> Outcome {
+    use std::os::fd::AsFd;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    socket.and_then(|socket| sidecore_engine::hold::serve(&socket)).map_err(|e| format!("hold: {e}"))
 }
 
 /// Writes to standard output. Nobody reading on is success: `sidecore show ports | head` is no fault.

@@ -16,8 +16,8 @@ use sidecore_abi::vfio_user::{flags, Header, MAX_FDS};
 
 use crate::error::{Error, Result};
 
-/// How long one answer may take: as long as QEMU waits.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long one answer may take: longer than QEMU waits (5 s), so that a busy machine is not taken for a dead device.
+const ANSWER: Duration = Duration::from_secs(30);
 /// Longest answer that we take.
 const LONGEST: usize = (1 << 20) + 4096;
 

@@ -4,6 +4,7 @@
 mod arena;
 mod map;
 mod pages;
+mod peek;
 mod piece;
 mod shared;
 pub(crate) mod sigbus;
@@ -16,6 +17,7 @@ use std::io;
 pub use arena::Arena;
 pub use map::{GuestMap, MapError, RegionSpec, Window};
 pub use pages::SharedPages;
+pub use peek::{peeked, set_peeked};
 pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use shared::SharedFile;
 pub use signal::Signal;

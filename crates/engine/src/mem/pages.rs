@@ -8,11 +8,11 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::fs::{fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 
 /// Zeroed pages in a memory file of fixed size.
@@ -36,12 +36,31 @@ impl SharedPages {
         ftruncate(&fd, len as u64)?;
         // The VMM holds this file, too: it must not be able to pull the pages away under us.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        SharedPages::map(fd.into(), len)
+    }
+
+    /// Pages that another process made by [`SharedPages::new`], with what stands in them.
+    ///
+    /// # Errors
+    /// It is not such a file, or not `len` bytes long.
+    pub fn adopt(file: OwnedFd, len: usize) -> io::Result<SharedPages> {
+        let len = len.max(1).next_multiple_of(rustix::param::page_size());
+        let file = File::from(file);
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
+        if !sealed || file.metadata()?.len() != len as u64 {
+            let why = format!("these are no sealed pages of {len} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        SharedPages::map(file, len)
+    }
+
+    fn map(file: File, len: usize) -> io::Result<SharedPages> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedPages { file: fd.into(), base, len })
+        Ok(SharedPages { file, base, len })
     }
 
     /// The memory file, to be given to the VMM.
@@ -95,6 +114,19 @@ mod tests {
         assert_eq!(u32::from_ne_bytes(bytes), 0x1234_5678);
         pages.clear(8184, usize::MAX);
         assert_eq!(pages.word(8188).unwrap().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn another_process_finds_what_was_there() {
+        let pages = SharedPages::new(c"test", 4096).unwrap();
+        pages.word(8).unwrap().store(7, Ordering::Relaxed);
+        let file = || pages.file().try_clone_to_owned().unwrap();
+        assert!(SharedPages::adopt(file(), 8192).is_err());
+        let again = SharedPages::adopt(file(), 4096).unwrap();
+        assert_eq!(again.word(8).unwrap().load(Ordering::Relaxed), 7);
+        let open = memfd_create(c"open", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&open, 4096).unwrap();
+        assert!(SharedPages::adopt(open, 4096).is_err(), "it can be cut short");
     }
 
     #[test]

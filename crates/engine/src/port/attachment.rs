@@ -35,6 +35,9 @@ pub trait Attachment: Send {
         self.set_link(up)
     }
 
+    /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this is dropped.
+    fn leave(&mut self) {}
+
     /// Takes over a new MTU where somebody behind the port has to know; the port itself has it already.
     /// An error says why that cannot be while it runs.
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {

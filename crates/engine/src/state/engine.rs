@@ -370,12 +370,15 @@ impl Engine {
 }
 
 impl Engine {
-    /// Stops all ports: their sockets are gone when this returns. Their counters stay in the file, to be
+    /// Stops all ports: their sockets are gone when this returns, but for what the next daemon goes on with
+    /// ([`Attachment::leave`]). Their counters stay in the file, to be
     /// read when the daemon is gone.
     pub fn shut_down(&self) {
         let mut inner = self.lock();
         for live in inner.ports.values_mut() {
-            live.attachment = None;
+            if let Some(mut attachment) = live.attachment.take() {
+                attachment.leave();
+            }
             live.port.capture.close();
         }
         inner.ports.clear();

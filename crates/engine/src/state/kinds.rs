@@ -2,7 +2,7 @@
 //! the control plane stands in its row; a new kind is a new row.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::spec::PortSpec;
 use super::values::{Fds, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
+use crate::hold;
 use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
 use crate::host::tap::{Tap, TapConfig, TapSource};
@@ -213,7 +214,9 @@ fn start_e1000(
         config.moderation = Duration::from_micros(gap.get().into());
     }
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    let started = VfioUser::start(endpoint(spec)?, Arc::clone(port), Box::new(device));
+    // A socket that was passed has no place beside which a holder could be found.
+    let hold = spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.place))).flatten();
+    let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
     Ok(Box::new(started.map_err(|e| e.to_string())?))
 }
 

@@ -52,6 +52,8 @@ pub fn run(args: RunArgs) -> Outcome {
 
     let _claim = claim(counters)?;
     sidecore_engine::transport::ring::set_directory(socket);
+    // The program that runs, even if another one was installed in its place since.
+    sidecore_engine::hold::set_program("/proc/self/exe".into());
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     let counter_file = CounterFile::create(counters)
         .map_err(|e| format!("cannot make counters file {}: {e}", counters.display()))?;

@@ -154,6 +154,23 @@ impl Daemon {
         }
     }
 
+    /// The processes that it has started.
+    pub fn children(&self) -> Vec<Pid> {
+        let own = self.child.id().to_string();
+        let all = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+        let is_child = |id: &i32| {
+            // Gone meanwhile, or: number, name in brackets, state, parent (proc(5)).
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)) == Some(&own)
+        };
+        all.filter_map(|name| name.parse().ok())
+            .filter(is_child)
+            .map(|id| Pid::from_raw(id).unwrap())
+            .collect()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(pid(&self.child), signal).unwrap();
     }

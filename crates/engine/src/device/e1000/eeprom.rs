@@ -60,6 +60,17 @@ impl Eeprom {
         Eeprom { words, model, lines: 0, shifted: 0, bits: 0, reading: None }
     }
 
+    /// Where the serial port is in a command, to be saved.
+    pub(super) fn wires(&self) -> [u32; 4] {
+        [self.lines, self.shifted, self.bits, self.reading.map_or(0, |bit| bit + 1)]
+    }
+
+    /// Where it was.
+    pub(super) fn restore(&mut self, [lines, shifted, bits, reading]: [u32; 4]) {
+        (self.lines, self.shifted, self.bits) = (lines, shifted, bits);
+        self.reading = reading.checked_sub(1).map(|bit| bit % BITS);
+    }
+
     fn word(&self, at: usize) -> u16 {
         self.words.get(at).copied().unwrap_or(0xffff)
     }

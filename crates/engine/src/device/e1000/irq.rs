@@ -191,6 +191,9 @@ impl State {
     }
 }
 
+/// Words that are saved.
+pub(super) const SAVED: usize = 6 + VECTORS;
+
 /// Nanoseconds since the device came to be.
 enum Clock {
     System(Instant),
@@ -648,6 +651,40 @@ impl Irq {
             }
         }
         self.settle(&mut state, self.now(), false)
+    }
+
+    /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
+    pub(super) fn words(&self) -> [u32; SAVED] {
+        let Words { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &self.lock().words;
+        let mut words = [0; SAVED];
+        words[..6].copy_from_slice(&[*ims, *iam, *eiac, *ivar, *ext, *itr]);
+        words[6..].copy_from_slice(eitr);
+        words
+    }
+
+    /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and which
+    /// interrupts were sent, nobody knows: so all are set that frames and the link have, and every message is sent.
+    /// An interrupt for nothing is harmless, one that is missed is not.
+    pub(super) fn resume(&self, words: [u32; SAVED]) {
+        let mut state = self.lock();
+        let eitr = std::array::from_fn(|vector| words[6 + vector]);
+        let [ims, iam, eiac, ivar, ext, itr, ..] = words;
+        state.words = Words { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
+        // Whether it waits for reports of sent frames, too.
+        state.wanted = ims | TXDW | TXQ0;
+        let queues = if self.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
+        state.set(TXDW | RXT0 | regs::LSC | queues);
+        match self.interrupts.mode() {
+            Mode::Msix if self.model == Model::E1000e => {
+                for vector in (0..VECTORS).filter(|vector| routed(ivar, *vector) != 0) {
+                    #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
+                    self.interrupts.message(vector as u16);
+                }
+            }
+            Mode::Msix | Mode::Msi => drop(self.interrupts.message(0)),
+            Mode::Intx => {}
+        }
+        self.settle(&mut state, self.now(), true);
     }
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.

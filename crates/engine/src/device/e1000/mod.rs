@@ -10,7 +10,7 @@
 //!
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
 //! registers describe it, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when,
-//! `csb` how a driver that knows of it does without registers; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
+//! `csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
 //! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
@@ -26,7 +26,9 @@ mod csb;
 mod eeprom;
 mod filter;
 mod irq;
+mod journal;
 mod packet;
+mod persist;
 mod phy;
 pub mod regs;
 mod ring;
@@ -37,13 +39,16 @@ mod stats;
 mod tests;
 mod tx;
 
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::eeprom::Eeprom;
 use self::irq::Irq;
+use self::journal::Journal;
 use self::phy::Phy;
 use self::ring::Ring;
 use self::rx::RxRing;
@@ -51,8 +56,8 @@ use self::state::Registers;
 use self::stats::Stats;
 use self::tx::TxRing;
 use super::pci::{
-    Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Region, Shared as Mapped, Space,
-    REGIONS,
+    Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Persist, Region,
+    Shared as Mapped, Space, REGIONS,
 };
 use crate::fault::Fault;
 use crate::mem::GuestMap;
@@ -205,6 +210,10 @@ pub struct E1000 {
     faulted: bool,
     /// The register that the I/O BAR points to.
     io_address: u32,
+    /// The file of the rings' journals.
+    places: File,
+    /// What an image said, between `adopt` and `resume`.
+    interrupts_before: [u32; irq::SAVED],
 }
 
 impl E1000 {
@@ -213,7 +222,21 @@ impl E1000 {
     /// # Errors
     /// If the system refuses memory or descriptors.
     pub fn new(settings: E1000Config, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> io::Result<E1000> {
+        let mut device = E1000::make(settings, port, scheduler, None)?;
+        device.chip_reset();
+        Ok(device)
+    }
+
+    /// The same, not yet reset; with the files of a device that is taken over: its pages and its journals.
+    fn make(
+        settings: E1000Config,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+        files: Option<[OwnedFd; 2]>,
+    ) -> io::Result<E1000> {
         let model = settings.model;
+        let (pages, places) = files.map_or((None, None), |[pages, places]| (Some(pages), Some(places)));
+        let (places, [tx_journal, rx_journal]) = places.map_or_else(Journal::create, Journal::open)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1);
         let csb = settings.csb && model == Model::E1000;
@@ -222,7 +245,7 @@ impl E1000 {
             exitless: settings.exitless,
             csb,
             port,
-            regs: Registers::new()?,
+            regs: Registers::new(pages)?,
             irq: Irq::new(model, interrupts, settings.moderation)?.limit(settings.receive_share),
             stats: Stats::new(),
             bad_tails: AtomicU64::new(0),
@@ -239,23 +262,23 @@ impl E1000 {
             Model::E1000 => (0x8086, 0x001e),
             Model::E1000e => (0x8086, 0xa01f),
         };
-        let mut device = E1000 {
+        Ok(E1000 {
             settings,
             config: config_space(&settings, subsystem, &regions(&settings, &shared.regs)),
             eeprom: Eeprom::new(model, settings.mac.0, subsystem),
             phy: Phy::new(model, true),
             scheduler,
-            tx: Place::Here(Box::new(TxRing::new(Arc::clone(&shared), Arc::clone(&map)))),
-            rx: Place::Here(Box::new(RxRing::new(Arc::clone(&shared), Arc::clone(&map)))),
+            tx: Place::Here(Box::new(TxRing::new(Arc::clone(&shared), Arc::clone(&map), tx_journal))),
+            rx: Place::Here(Box::new(RxRing::new(Arc::clone(&shared), Arc::clone(&map), rx_journal))),
             map,
             carrier: true,
             master: false,
             faulted: false,
             io_address: 0,
+            places,
+            interrupts_before: [0; irq::SAVED],
             shared,
-        };
-        device.chip_reset();
-        Ok(device)
+        })
     }
 
     /// The port that it stands behind.
@@ -517,5 +540,9 @@ impl PciDevice for E1000 {
 
     fn features(&self) -> Vec<String> {
         self.driver_features()
+    }
+
+    fn persist(&mut self) -> Option<&mut dyn Persist> {
+        Some(self)
     }
 }

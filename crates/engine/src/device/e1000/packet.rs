@@ -120,6 +120,19 @@ impl Maker {
         self.contexts = [Context::default(); 2];
     }
 
+    /// What a successor has to know: both contexts, and a flag of the ring's own.
+    #[inline]
+    pub(super) fn remembers(&self, skipping: bool) -> [u64; 5] {
+        let [a, b] = self.contexts;
+        [a.places, a.lengths, b.places, b.lengths, skipping.into()]
+    }
+
+    /// Takes that over; gives the flag back.
+    pub(super) fn recall(&mut self, [a, b, c, d, skipping]: [u64; 5]) -> bool {
+        self.contexts = [Context { places: a, lengths: b }, Context { places: c, lengths: d }];
+        skipping != 0
+    }
+
     /// A context descriptor.
     pub(super) fn set_context(&mut self, places: u64, lengths: u64) {
         self.contexts[usize::from(lengths & tx::TSE != 0)] = Context { places, lengths };

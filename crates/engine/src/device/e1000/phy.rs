@@ -64,6 +64,16 @@ impl Phy {
         self.set_link(self.link);
     }
 
+    /// Its registers, to be saved.
+    pub(super) fn words(&self) -> [u16; 32] {
+        self.words
+    }
+
+    /// Those that were saved.
+    pub(super) fn restore(&mut self, words: [u16; 32]) {
+        self.words = words;
+    }
+
     /// The carrier came or went.
     pub(super) fn set_link(&mut self, up: bool) {
         self.link = up;

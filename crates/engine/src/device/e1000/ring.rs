@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::csb::{Block, Side};
+use super::journal::{Journal, Position};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
 use super::regs::TX_RING;
 use super::state::Registers;
@@ -43,13 +44,27 @@ pub(super) struct Ring {
     published: u32,
     /// The status block, if the device has one.
     block: Option<Block>,
+    /// Where a successor finds the place.
+    pub(super) journal: Journal,
 }
 
 impl Ring {
-    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool) -> Ring {
+    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: Journal) -> Ring {
         let side = if at == TX_RING { Side::Transmit } else { Side::Receive };
         let block = csb.then(|| Block::new(side));
-        Ring { at, map, bal: 0, bah: 0, len: 0, table: Words::EMPTY, size: 0, head: 0, published: 0, block }
+        Ring {
+            at,
+            map,
+            bal: 0,
+            bah: 0,
+            len: 0,
+            table: Words::EMPTY,
+            size: 0,
+            head: 0,
+            published: 0,
+            block,
+            journal,
+        }
     }
 
     /// The memory that descriptors and buffers lie in.
@@ -76,6 +91,7 @@ impl Ring {
             (self.bal, self.bah, self.len, self.published) = (bal, bah, len, head);
             self.head = head & 0xffff;
             self.size = 0;
+            self.journal.latch((bal, bah, len), self.head, head);
         }
         if len == 0 || tail == self.head {
             return Ok(0);
@@ -85,12 +101,18 @@ impl Ring {
             return Ok(0);
         }
         if self.size == 0 {
-            let base = u64::from(bah) << 32 | u64::from(bal & !0xf);
-            let piece = self.map.translate(base, len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
-            self.table = Words::new(&piece).ok_or(Fault::AddressOutOfRange)?;
-            self.size = len / 16;
+            self.locate()?;
         }
         Ok(self.ahead(tail))
+    }
+
+    /// Finds the descriptors in the guest's memory.
+    fn locate(&mut self) -> Result<(), Fault> {
+        let base = u64::from(self.bah) << 32 | u64::from(self.bal & !0xf);
+        let piece = self.map.translate(base, self.len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
+        self.table = Words::new(&piece).ok_or(Fault::AddressOutOfRange)?;
+        self.size = self.len / 16;
+        Ok(())
     }
 
     /// The same in the middle of a batch: more than `avail` if the driver has filled in some meanwhile. The ring
@@ -145,17 +167,63 @@ impl Ring {
         let behind = (self.head + self.size - self.published % self.size.max(1)) % self.size.max(1);
         // A published zero is what a driver writes to start anew: it must differ from where we are.
         if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.published == 0) {
-            self.published = self.head;
-            regs.set(self.at + HEAD, self.head);
+            self.publish(regs);
+        } else {
+            self.journal.moved(self.head, self.published, self.published);
         }
+    }
+
+    fn publish(&mut self, regs: &Registers) {
+        self.journal.moved(self.head, self.head, self.published);
+        self.published = self.head;
+        regs.set(self.at + HEAD, self.head);
+        self.journal.moved(self.head, self.head, self.head);
+    }
+
+    /// The head will be here; its register says nothing of it yet.
+    #[inline]
+    pub(super) fn commit(&self, head: u32) {
+        self.journal.moved(head, self.published, self.published);
+    }
+
+    /// Takes the place over that the journal has. `None`: it has none, or the driver has set the ring up anew.
+    pub(super) fn adopt(&mut self, regs: &Registers) -> Option<()> {
+        let now = |register| regs.get(self.at + register);
+        let head = now(HEAD);
+        let place = self.journal.position().filter(|Position { bal, bah, len, published, .. }| {
+            let registers = (now(BAL), now(BAH), now(LEN) & LEN_MASK);
+            registers == (*bal, *bah, *len) && published.contains(&head)
+        });
+        let Some(place) = place else {
+            self.journal.clear();
+            return None;
+        };
+        (self.bal, self.bah, self.len) = (place.bal, place.bah, place.len);
+        (self.head, self.published) = (place.head, head);
+        Some(())
+    }
+
+    /// Descriptors from the head on to the tail as it is now, if the ring can be found in the guest's memory.
+    pub(super) fn look(&mut self, regs: &Registers) -> Option<u32> {
+        let tail = match &mut self.block {
+            Some(block) => block.tail(regs, &self.map, self.head).ok()?,
+            None => None,
+        };
+        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
+        self.locate().ok()?;
+        (tail < self.size && self.head < self.size).then(|| self.ahead(tail))
+    }
+
+    /// How far behind the head `place` is.
+    pub(super) fn distance(&self, place: u32) -> u32 {
+        (place + self.size - self.head) % self.size.max(1)
     }
 
     /// Publishes the head as it is: the ring is turned off, and goes on from there when it is turned on again
     /// unless the driver writes another head meanwhile.
     pub(super) fn rest(&mut self, regs: &Registers) {
         if self.published != self.head {
-            self.published = self.head;
-            regs.set(self.at + HEAD, self.head);
+            self.publish(regs);
         }
     }
 
@@ -179,7 +247,8 @@ impl Ring {
 
     /// The device was reset: nothing is known.
     pub(super) fn forget(&mut self) {
-        *self = Ring::new(self.at, Arc::clone(&self.map), self.block.is_some());
+        self.journal.clear();
+        *self = Ring::new(self.at, Arc::clone(&self.map), self.block.is_some(), self.journal.clone());
     }
 
     /// The same ring in memory that is now described by `map`.
@@ -210,8 +279,9 @@ mod tests {
         let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 0x1000).unwrap();
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
-        let (regs, bad) = (Registers::new().unwrap(), AtomicU64::new(0));
-        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false);
+        let (regs, bad) = (Registers::new(None).unwrap(), AtomicU64::new(0));
+        let (_, [journal, _]) = Journal::create().unwrap();
+        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);
         set(TAIL, 3);

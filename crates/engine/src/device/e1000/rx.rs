@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
+use super::journal::{Journal, MAX_ENTRIES};
 use super::regs::{self, ring, rx};
 use super::ring::Ring;
 use super::stats::{Counter, Frames};
@@ -40,6 +41,8 @@ const MAX_DESCRIPTORS: usize = 96;
 const AHEAD: u32 = 64;
 /// Descriptors that are marked done together at most.
 const FILLED: usize = 256;
+/// Marks a place in `RxRing::filled` as the second half of a packet split descriptor.
+const SECOND: u32 = 1 << 31;
 
 /// How descriptors look and how much their buffers hold.
 #[derive(Clone, Copy)]
@@ -147,9 +150,9 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> RxRing {
+    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
         RxRing {
-            ring: Ring::new(regs::RX_RING, map, shared.csb),
+            ring: Ring::new(regs::RX_RING, map, shared.csb, journal),
             shared,
             hint: 0,
             stopped: false,
@@ -157,7 +160,7 @@ impl RxRing {
             ahead: Vec::with_capacity(AHEAD as usize),
             ahead_at: 0,
             service: (0, 0),
-            filled: Vec::with_capacity(FILLED + 2 * MAX_DESCRIPTORS),
+            filled: Vec::with_capacity(MAX_ENTRIES),
         }
     }
 
@@ -309,12 +312,12 @@ impl RxRing {
                 left -= part;
             }
             let last = if left == 0 { rx::EOP } else { 0 };
-            if layout.step == 2 {
-                let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
-                self.ring.table.publish(2 * self.second(place), upper);
-            }
             let words = words(layout.extended, lens[0], status | last | rx::DD, special);
             self.filled.push((place, words));
+            if layout.step == 2 {
+                let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
+                self.filled.push((place | SECOND, [upper, 0]));
+            }
         }
         Ok(at - used)
     }
@@ -333,15 +336,56 @@ impl RxRing {
         ((place + 1) % self.ring.size.max(1)) as usize
     }
 
-    /// Marks what was filled in as done, in order: the driver sees a descriptor when its frame is there.
-    fn write_back(&mut self, extended: bool) {
-        for (place, [first, second]) in self.filled.drain(..) {
-            let at = 2 * place as usize;
-            if extended {
-                self.ring.table.publish(at, first);
-            }
-            self.ring.table.publish(at + 1, second);
+    /// Marks what was filled in, `used` places from the head on, as done: the first one last. The driver sees none of
+    /// them before it, and then all of them.
+    fn write_back(&mut self, extended: bool, used: u32) {
+        let Some((first, _)) = self.filled.first() else { return };
+        let at = 2 * *first as usize;
+        let before = [self.ring.table.load(at), self.ring.table.load(at + 1)];
+        let head = self.ring.place(used);
+        self.ring.journal.begin_receive(head, extended, before, &self.filled);
+        for (place, words) in self.filled.iter().rev() {
+            self.mark(extended, *place, *words);
         }
+        self.ring.commit(head);
+        self.ring.journal.end(None);
+        self.filled.clear();
+    }
+
+    #[inline]
+    fn mark(&self, extended: bool, place: u32, [first, second]: [u64; 2]) {
+        if place & SECOND != 0 {
+            return self.ring.table.publish(2 * self.second(place & !SECOND), first);
+        }
+        let at = 2 * place as usize;
+        if extended {
+            self.ring.table.publish(at, first);
+        }
+        self.ring.table.publish(at + 1, second);
+    }
+
+    /// Goes on where a former owner has ended, in memory that is known by now (`journal` says how).
+    pub(super) fn recover(&mut self) {
+        if self.ring.adopt(&self.shared.regs).is_none() {
+            return;
+        }
+        let intent = self.ring.journal.intent().filter(|intent| intent.head != self.ring.head);
+        if let Some(intent) = intent {
+            let ahead = self.ring.look(&self.shared.regs);
+            let (first, _) = self.ring.journal.entry(0);
+            let now = [2 * first as usize, 2 * first as usize + 1].map(|at| self.ring.table.load(at));
+            let before = self.ring.journal.before();
+            let untouched = now[1] == before[1] && (now[0] == before[0] || intent.extended && now[0] == 0);
+            if untouched && ahead.is_some_and(|ahead| ahead >= self.ring.distance(intent.head)) {
+                for index in (0..intent.count).rev() {
+                    let (place, words) = self.ring.journal.entry(index);
+                    self.mark(intent.extended, place, words);
+                }
+            }
+            self.ring.head = intent.head;
+            self.ring.commit(intent.head);
+        }
+        self.ring.journal.end(None);
     }
 
     fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
@@ -456,10 +500,10 @@ impl EgressQueue for RxRing {
                 }
             }
             if self.filled.len() >= FILLED {
-                self.write_back(layout.extended);
+                self.write_back(layout.extended, used);
             }
         }
-        self.write_back(layout.extended);
+        self.write_back(layout.extended, used);
         shared.stats.frames(Counter::Rx, &frames);
         shared.stats.add(Counter::Missed, missed);
         self.service.1 = self.service.1.saturating_add(used);

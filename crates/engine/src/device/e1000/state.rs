@@ -5,14 +5,19 @@
 //! under the driver's eyes (a ring that is stopped, memory that goes away) is ordered by the device, which
 //! takes queues back, and not by these words.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use sidecore_abi::csb::{CSBAH, CSBAL};
 
 use super::regs::{self, ring};
 use super::Model;
+use crate::device::pci::Image;
 use crate::mem::SharedPages;
+
+/// Words of an image that the private registers take.
+pub(super) const SAVED: usize = regs::STORED as usize / 8 + 8;
 
 /// The register file.
 pub(super) struct Registers {
@@ -21,13 +26,54 @@ pub(super) struct Registers {
     increment: AtomicU32,
     /// Byte 0 of it is byte 0 of BAR 0; only `regs::SHARED` is used.
     pub(super) pages: Arc<SharedPages>,
+    /// Which of `words`, a line each, were written since the last save.
+    dirty: [AtomicU64; LINES.div_ceil(64)],
 }
 
+/// Words that are saved together, and how many such lines there are.
+const LINE: usize = 64;
+const LINES: usize = regs::STORED as usize / 4 / LINE;
+
 impl Registers {
-    pub(super) fn new() -> std::io::Result<Registers> {
+    /// All zero, but for the pages of a device that is taken over.
+    pub(super) fn new(pages: Option<OwnedFd>) -> std::io::Result<Registers> {
         let words = (0..regs::STORED / 4).map(|_| AtomicU32::new(0)).collect();
-        let pages = Arc::new(SharedPages::new(c"sidecore-e1000", regs::SHARED.end as usize)?);
-        Ok(Registers { words, increment: AtomicU32::new(0), pages })
+        let size = regs::SHARED.end as usize;
+        let pages = match pages {
+            Some(file) => SharedPages::adopt(file, size)?,
+            None => SharedPages::new(c"sidecore-e1000", size)?,
+        };
+        let dirty = [const { AtomicU64::new(u64::MAX) }; LINES.div_ceil(64)];
+        Ok(Registers { words, increment: AtomicU32::new(0), pages: Arc::new(pages), dirty })
+    }
+
+    /// The private registers, two to a word of `image`; what was not written since the last time is left out.
+    pub(super) fn save(&self, image: &mut Image) {
+        for line in 0..LINES {
+            let bit = 1 << (line % 64);
+            if self.dirty[line / 64].load(Ordering::Relaxed) & bit == 0 {
+                continue;
+            }
+            self.dirty[line / 64].fetch_and(!bit, Ordering::Relaxed);
+            let words = &self.words[line * LINE..(line + 1) * LINE];
+            for (index, pair) in words.chunks_exact(2).enumerate() {
+                let [low, high] = [0, 1].map(|half| u64::from(pair[half].load(Ordering::Relaxed)));
+                image.put((line * LINE) / 2 + index, low | high << 32);
+            }
+        }
+        image.put(SAVED - 1, self.increment().into());
+    }
+
+    /// What was saved.
+    pub(super) fn restore(&self, image: &Image) {
+        for (index, pair) in self.words.chunks_exact(2).enumerate() {
+            let bytes = image.get(index).to_le_bytes();
+            let half =
+                |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            pair[0].store(half(0), Ordering::Relaxed);
+            pair[1].store(half(4), Ordering::Relaxed);
+        }
+        self.increment.store(u32::try_from(image.get(SAVED - 1)).unwrap_or(0), Ordering::Relaxed);
     }
 
     #[inline]
@@ -63,6 +109,11 @@ impl Registers {
         if let Some(word) = self.word(offset) {
             word.store(value, Ordering::Release);
         }
+        // The shared pages are nobody's to save, and written by I/O cores.
+        let line = offset as usize / 4 / LINE;
+        if let Some(dirty) = self.dirty.get(line / 64).filter(|_| !regs::SHARED.contains(&offset)) {
+            dirty.fetch_or(1 << (line % 64), Ordering::Relaxed);
+        }
     }
 
     pub(super) fn change(&self, offset: u32, clear: u32, set: u32) {
@@ -75,6 +126,9 @@ impl Registers {
         let block = [CSBAL, CSBAH].map(|register| (register, self.get(register)));
         for word in &self.words {
             word.store(0, Ordering::Relaxed);
+        }
+        for dirty in &self.dirty {
+            dirty.store(u64::MAX, Ordering::Relaxed);
         }
         // Kept free of whatever the driver left there: a stale tail would be taken for work.
         self.pages.clear(regs::SHARED.start as usize, regs::SHARED.end as usize);

@@ -6,6 +6,7 @@
 mod csb;
 mod diagnostics;
 mod livelock;
+mod persist;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::irq::Delay;
+use super::journal::Journal;
 use super::packet::{Maker, Wishes, MIN_PADDED};
 use super::regs::{self, ring, tx};
 use super::ring::Ring;
@@ -56,6 +57,11 @@ enum Taken {
     Later,
 }
 
+/// A descriptor's second word when it is marked done.
+fn done(word: u64) -> u64 {
+    word & !tx::STATUS | tx::DD
+}
+
 /// A guest's transmit ring.
 pub(super) struct TxRing {
     shared: Arc<Shared>,
@@ -79,9 +85,9 @@ pub(super) struct TxRing {
 }
 
 impl TxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>) -> TxRing {
+    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> TxRing {
         TxRing {
-            ring: Ring::new(regs::TX_RING, map, shared.csb),
+            ring: Ring::new(regs::TX_RING, map, shared.csb, journal),
             shared,
             enabled: false,
             stopped: false,
@@ -126,6 +132,31 @@ impl TxRing {
         self.give_back(&mut Tally::default());
         self.ring.remap(map);
         self.hint = 0;
+    }
+
+    /// Goes on where a former owner has ended, in memory that is known by now (`journal` says how).
+    pub(super) fn recover(&mut self) {
+        if self.ring.adopt(&self.shared.regs).is_none() {
+            return;
+        }
+        let intent = self.ring.journal.intent();
+        let own = self.ring.journal.own(intent.is_some());
+        self.skipping = self.maker.recall(own);
+        if let Some(intent) = intent.filter(|intent| intent.head != self.ring.head) {
+            let ahead = self.ring.look(&self.shared.regs).unwrap_or(0);
+            // Less: the driver has filled some of them anew, so it has seen them.
+            if ahead >= self.ring.distance(intent.head) {
+                for (place, [word, _]) in (0..intent.count).map(|index| self.ring.journal.entry(index)) {
+                    let at = 2 * place as usize + 1;
+                    if self.ring.table.load(at) == word {
+                        self.ring.table.publish(at, done(word));
+                    }
+                }
+            }
+            self.ring.head = intent.head;
+            self.ring.commit(intent.head);
+        }
+        self.ring.journal.end(Some(own));
     }
 
     fn stop(&mut self, fault: Fault) {
@@ -279,13 +310,16 @@ impl TxRing {
             return;
         }
         let regs = &self.shared.regs;
+        let own = self.maker.remembers(self.skipping);
+        self.ring.journal.begin_transmit(self.ring.place(self.taken), &self.reports, own);
         let mut commands = [0; 2];
         for (place, word) in self.reports.drain(..) {
-            self.ring.table.publish(2 * place as usize + 1, word & !tx::STATUS | tx::DD);
+            self.ring.table.publish(2 * place as usize + 1, done(word));
             commands[usize::from(word & tx::IDE != 0)] = 1;
         }
         let from = self.ring.head;
         self.ring.advance(regs, self.taken, self.idle);
+        self.ring.journal.end(Some(own));
         let taken_back = self.shared.irq.taken_back();
         if std::mem::replace(&mut self.taken_back, taken_back) != taken_back {
             self.unreported = 0;

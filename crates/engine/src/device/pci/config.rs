@@ -303,6 +303,25 @@ impl ConfigSpace {
         self.bytes.clone_from(&self.initial);
     }
 
+    /// Its contents, byte by byte.
+    pub fn contents(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The contents that an equal function of another process had. False: it was none.
+    #[must_use]
+    pub fn restore(&mut self, bytes: &[u8]) -> bool {
+        let fixed = |at: usize| !(self.writable[at] | self.clears[at]);
+        let equal = bytes.len() == self.bytes.len()
+            && (0..bytes.len())
+                .filter(|at| !(pci::STATUS..pci::STATUS + 2).contains(at))
+                .all(|at| (bytes[at] ^ self.initial[at]) & fixed(at) == 0);
+        if equal {
+            self.bytes.copy_from_slice(bytes);
+        }
+        equal
+    }
+
     /// Shows the level of the interrupt pin in the status register.
     pub fn set_interrupt_status(&mut self, level: bool) {
         let mut value = self.read_u16(pci::STATUS) & !status::INTERRUPT;

@@ -20,11 +20,13 @@
 
 mod config;
 mod interrupts;
+mod persist;
 
 use std::sync::Arc;
 
 pub use config::{Command, ConfigSpace, Identity, MsixPlace};
 pub use interrupts::{Index, Interrupts, Mode};
+pub use persist::{Image, Persist};
 
 use crate::fault::Fault;
 use crate::mem::{GuestMap, SharedPages};
@@ -125,6 +127,11 @@ pub trait PciDevice: Send {
 
     /// What the driver has turned on, for `show`. Called from the control plane.
     fn features(&self) -> Vec<String>;
+
+    /// What only devices can do that another process can take over.
+    fn persist(&mut self) -> Option<&mut dyn Persist> {
+        None
+    }
 }
 
 /// Reads configuration space for the guest. Bytes beyond its end read as zero.
@@ -155,6 +162,17 @@ pub fn reset(device: &mut dyn PciDevice) {
     device.interrupts().reset();
     device.reset();
     follow_config(device, before);
+}
+
+/// Lets a device that was taken over go on: its configuration space says how.
+pub fn resume(device: &mut dyn PciDevice) {
+    let mode = device.config().interrupt_mode();
+    let disabled = device.config().command().has(Command::INTX_DISABLE);
+    device.interrupts().set_mode(mode);
+    device.interrupts().set_intx_disabled(disabled);
+    if let Some(device) = device.persist() {
+        device.resume();
+    }
 }
 
 fn follow_config(device: &mut dyn PciDevice, before: Command) {

@@ -1,8 +1,12 @@
 //! One conversation on a socket: messages in, answers out, and everything else that the thread waits for.
 //!
-//! Theory of operation. Never is a byte read beyond the message at hand: the descriptors that arrive with its
-//! bytes are its own then, whatever the kernel glues together. A message may come in parts; a peer that stops
-//! in the middle of one, or that does not read our answers, is given [`PATIENCE`] and then up.
+//! Theory of operation. A message is looked at before it is taken: until it has been handled and written down (`keep`)
+//! it stays in the socket, where the next daemon finds it if this one is killed. The descriptors of a message are those
+//! that come with its bytes and with no others. A look ends behind the first piece (what one `sendmsg` sent) that has any,
+//! so if it goes beyond the message, they belong to a later one; how many come when the message is taken has to be the
+//! same number. (A look for exactly the bytes of a message would not do: the kernel then looks at the next piece, too, and
+//! hands out its descriptors with no byte of it.) A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
+//! [`PATIENCE`] and then up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::net::{
     recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -19,12 +24,18 @@ use rustix::net::{
 use sidecore_abi::vfio_user::{Header, MAX_FDS};
 
 use super::super::wait::wait;
+use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer};
 use super::session::{lock, Session, SharedDevice};
+use crate::mem::{peeked, set_peeked};
 use crate::port::Port;
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long until we look again whether the rest of a message has come.
+const NEXT_LOOK: Duration = Duration::from_millis(1);
+/// Bytes that are looked at before a message's length is known: more than most messages have.
+const FIRST_LOOK: usize = 4096;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
 
@@ -35,23 +46,22 @@ pub(super) enum End {
     Closed,
     /// Its owner wants something.
     Called,
+    /// Another daemon goes on with it.
+    Left,
     /// The peer broke a rule; the words say which.
     Fault(String),
 }
 
-/// A message on its way in.
+/// A message on its way in: what is in the socket, up to its end or beyond.
 #[derive(Default)]
 struct Inbox {
-    head: [u8; Header::SIZE],
-    /// Bytes that have come of the header, then of the whole message.
-    have: usize,
-    header: Option<Header>,
-    payload: Vec<u8>,
+    bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
 enum Read {
-    Whole(Header),
+    /// A message of so many bytes.
+    Whole(Header, usize),
     Nothing,
     Waiting,
 }
@@ -68,6 +78,8 @@ pub(super) struct Conversation<'a> {
     answer: Answer,
     /// When the peer began to keep us waiting.
     waiting_since: Option<Instant>,
+    /// How much of the socket was looked at, and not taken.
+    peeked: usize,
 }
 
 /// What the thread waits for beside the peer.
@@ -78,6 +90,8 @@ pub(super) struct Others<'a> {
     pub(super) door: Option<BorrowedFd<'a>>,
     /// Told of a knock. False: nobody could be let in or turned away, and the door is still readable.
     pub(super) knocked: &'a mut dyn FnMut() -> bool,
+    /// Whether the owner calls because another daemon will go on.
+    pub(super) leaving: &'a dyn Fn() -> bool,
     /// Told after messages were handled.
     pub(super) changed: &'a mut dyn FnMut(&Session),
 }
@@ -85,43 +99,91 @@ pub(super) struct Others<'a> {
 impl<'a> Conversation<'a> {
     pub(super) fn new(
         stream: UnixStream,
+        session: Session,
         port: &'a Port,
         device: &'a SharedDevice,
     ) -> std::io::Result<Conversation<'a>> {
         stream.set_nonblocking(true)?;
+        set_peeked(&stream, 0)?;
         Ok(Conversation {
-            session: Session::new(&port.name, device),
+            session,
             stream,
             port,
             device,
-            inbox: Inbox::default(),
+            inbox: Inbox { bytes: vec![0; FIRST_LOOK], fds: Vec::new() },
             answer: Answer::default(),
             waiting_since: None,
+            peeked: 0,
         })
     }
 
-    /// Talks until there is an end. Everything that the peer gave us is gone when this returns.
+    /// The conversation of a session that another daemon left: what was under way is ended first.
+    pub(super) fn resume(
+        stream: UnixStream,
+        mut session: Session,
+        port: &'a Port,
+        device: &'a SharedDevice,
+    ) -> std::io::Result<Conversation<'a>> {
+        stream.set_nonblocking(true)?;
+        let left = peeked(&stream)?;
+        let pending = session.kept().map_or(Ok(None), Keep::pending)?;
+        let mut talk = Conversation::new(stream, session, port, device)?;
+        if let Some(Pending { taken, unsent, with_fd }) = pending {
+            let untouched = left == taken;
+            if with_fd && !untouched {
+                return Err(std::io::Error::other(
+                    "nobody knows whether an answer with a descriptor was sent",
+                ));
+            }
+            // Such an answer is made again, of a question that changes nothing.
+            if !with_fd {
+                let ended = talk.take(left).and_then(|_| talk.send_kept(unsent));
+                ended.map_err(|end| std::io::Error::other(format!("the client is gone: {end:?}")))?;
+            }
+        }
+        talk.session.done();
+        set_peeked(&talk.stream, 0)?;
+        Ok(talk)
+    }
+
+    /// Talks until there is an end. Everything that the peer gave us is gone when this returns, or is the next daemon's.
     pub(super) fn run(mut self, mut others: Others) -> End {
+        (others.changed)(&self.session);
         loop {
             let resample = self.session.resample();
+            // A part of a message leaves the socket readable: then only time helps.
+            let waiting =
+                self.waiting_since.map(|since| NEXT_LOOK.min(PATIENCE.saturating_sub(since.elapsed())));
+            let listens = if waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(others.wake, PollFlags::IN),
-                PollFd::new(&self.stream, PollFlags::IN),
+                PollFd::new(&self.stream, listens),
                 PollFd::from_borrowed_fd(self.port.fault.event(), PollFlags::IN),
             ];
             let resample_at = resample.as_ref().map(|_| fds.len());
             fds.extend(resample.as_deref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let door_at = others.door.map(|_| fds.len());
             fds.extend(others.door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
-            let patience = self.waiting_since.map(|since| PATIENCE.saturating_sub(since.elapsed()));
-            if wait(&mut fds, patience).is_err() {
+            let holder = self.session.holder();
+            let holder_at = holder.as_ref().map(|_| fds.len());
+            fds.extend(holder.map(|holder| PollFd::from_borrowed_fd(holder, PollFlags::IN)));
+            if wait(&mut fds, waiting).is_err() {
                 return End::Closed;
             }
             let ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
-            let (called, spoken, stopped) = (ready(Some(0)), ready(Some(1)), ready(Some(2)));
-            let (resampled, knocked) = (ready(resample_at), ready(door_at));
+            let (called, stopped) = (ready(Some(0)), ready(Some(2)));
+            let spoken = ready(Some(1)) || waiting.is_some();
+            let (resampled, knocked, unheld) = (ready(resample_at), ready(door_at), ready(holder_at));
+            drop(fds);
             if called {
+                if (others.leaving)() && self.session.hand_over() {
+                    return End::Left;
+                }
                 return End::Called;
+            }
+            if unheld {
+                self.session.lost("the holder is gone");
+                (others.changed)(&self.session);
             }
             if resampled {
                 if let Some(fd) = &resample {
@@ -159,8 +221,8 @@ impl<'a> Conversation<'a> {
     /// Handles what has come. False: there may be more.
     fn listen(&mut self) -> Result<bool, End> {
         for _ in 0..IN_A_ROW {
-            let header = match self.read()? {
-                Read::Whole(header) => header,
+            let (header, size) = match self.look()? {
+                Read::Whole(header, size) => (header, size),
                 Read::Nothing => {
                     self.waiting_since = None;
                     return Ok(true);
@@ -172,10 +234,19 @@ impl<'a> Conversation<'a> {
             };
             self.waiting_since = None;
             let fds = std::mem::take(&mut self.inbox.fds);
-            let (due, result) = self.session.handle(&header, &self.inbox.payload, fds, &mut self.answer);
+            let came = fds.len();
+            let payload = &self.inbox.bytes[Header::SIZE..size];
+            let (due, result) = self.session.handle(&header, payload, fds, &mut self.answer);
+            self.session.commit(size, due.then_some(&self.answer));
+            if self.take(size)? != came {
+                return Err(End::Fault(
+                    "one piece held a message with descriptors and another one".to_owned(),
+                ));
+            }
             if due {
                 self.send()?;
             }
+            self.session.done();
             result.map_err(End::Fault)?;
             if due {
                 // A client that waits for its answer has sent nothing more: looking would be in vain.
@@ -185,42 +256,98 @@ impl<'a> Conversation<'a> {
         Ok(false)
     }
 
-    /// Reads on at the message at hand.
-    fn read(&mut self) -> Result<Read, End> {
+    /// Looks for a whole message, and lets it be.
+    fn look(&mut self) -> Result<Read, End> {
+        self.inbox.fds.clear();
+        let (mut have, mut end) = (0, FIRST_LOOK);
         loop {
-            if let Some(header) = self.inbox.header {
-                if self.inbox.have == Header::SIZE + self.inbox.payload.len() {
-                    (self.inbox.have, self.inbox.header) = (0, None);
-                    return Ok(Read::Whole(header));
-                }
-            } else if let Some(header) = Header::parse(&self.inbox.head[..self.inbox.have]) {
-                let size = payload_size(&header).map_err(End::Fault)?;
-                self.inbox.payload.resize(size, 0);
-                self.inbox.header = Some(header);
-                continue;
-            }
-            let inbox = &mut self.inbox;
-            let into = match inbox.header {
-                None => &mut inbox.head[inbox.have..],
-                Some(_) => &mut inbox.payload[inbox.have - Header::SIZE..],
-            };
-            match receive(&self.stream, into, &mut inbox.fds) {
-                Ok(0) if inbox.have == 0 => return Err(End::Closed),
+            self.look_from(have)?;
+            let Inbox { bytes, fds } = &mut self.inbox;
+            let ours = fds.len();
+            have += match receive(&self.stream, &mut bytes[have..end], fds, RecvFlags::PEEK) {
+                Ok(0) if have == 0 => return Err(End::Closed),
                 Ok(0) => return Err(End::Fault("the client left in the middle of a message".to_owned())),
-                Ok(n) => inbox.have += n,
-                Err(Errno::AGAIN) if inbox.have == 0 => return Ok(Read::Nothing),
+                Ok(got) => got,
+                Err(Errno::AGAIN) if have == 0 => return Ok(Read::Nothing),
                 Err(Errno::AGAIN) => return Ok(Read::Waiting),
+                Err(Errno::INTR) => continue,
+                Err(Errno::MSGSIZE) => return Err(too_many()),
+                Err(_) => return Err(End::Closed),
+            };
+            self.peeked = have;
+            let Some(header) = Header::parse(&bytes[..have.min(Header::SIZE)]) else { continue };
+            let whole = Header::SIZE + payload_size(&header).map_err(End::Fault)?;
+            if have > whole {
+                // A look ends behind the first piece with descriptors: that was a later one.
+                fds.truncate(ours);
+            }
+            if have >= whole {
+                self.look_from(whole)?;
+                return Ok(Read::Whole(header, whole));
+            }
+            // One byte more, so that a look that goes too far shows.
+            end = end.max(whole + 1);
+            bytes.resize(bytes.len().max(end), 0);
+        }
+    }
+
+    /// The next look begins `at` bytes behind the first that was not taken.
+    fn look_from(&mut self, at: usize) -> Result<(), End> {
+        if self.peeked != at {
+            set_peeked(&self.stream, at).map_err(|_| End::Closed)?;
+            self.peeked = at;
+        }
+        Ok(())
+    }
+
+    /// Takes `size` bytes that were looked at; returns how many descriptors came with them, which are ours already.
+    fn take(&mut self, size: usize) -> Result<usize, End> {
+        let (mut left, mut fds) = (size, Vec::new());
+        while left > 0 {
+            let end = left.min(self.inbox.bytes.len());
+            match receive(&self.stream, &mut self.inbox.bytes[..end], &mut fds, RecvFlags::empty()) {
+                Ok(0) => return Err(End::Closed),
+                Ok(got) => left -= got,
                 Err(Errno::INTR) => {}
-                Err(Errno::MSGSIZE) => {
-                    return Err(End::Fault("more descriptors came along than can be taken".to_owned()))
-                }
+                Err(Errno::MSGSIZE) => return Err(too_many()),
                 Err(_) => return Err(End::Closed),
             }
         }
+        self.peeked = self.peeked.saturating_sub(size);
+        Ok(fds.len())
+    }
+
+    /// Waits until the client reads. `begun`: when we began to send.
+    fn wait_for_reader(&self, begun: Instant) -> Result<(), End> {
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Err(End::Fault(format!("the client did not read our answers for {PATIENCE:?}")));
+        }
+        let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
+        wait(&mut ready, Some(left)).map_err(|_| End::Closed)
+    }
+
+    /// Sends the next `left` bytes of the answers that are kept.
+    fn send_kept(&mut self, mut left: usize) -> Result<(), End> {
+        let begun = Instant::now();
+        while left > 0 {
+            let Some(keep) = self.session.kept() else { return Err(End::Closed) };
+            match sendfile(&self.stream, keep.answers(), None, left) {
+                Ok(0) => return Err(End::Closed),
+                Ok(sent) => left -= sent,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
+                Err(_) => return Err(End::Closed),
+            }
+        }
+        Ok(())
     }
 
     /// Sends the answer whole.
     fn send(&mut self) -> Result<(), End> {
+        if self.session.kept().is_some() && self.answer.fd.is_none() {
+            return self.send_kept(self.answer.bytes().len());
+        }
         let begun = Instant::now();
         let fds: Vec<BorrowedFd> = self.answer.fd.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -237,16 +364,7 @@ impl<'a> Conversation<'a> {
                     control.clear();
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    let left = PATIENCE.saturating_sub(begun.elapsed());
-                    if left.is_zero() {
-                        return Err(End::Fault(format!(
-                            "the client did not read our answers for {PATIENCE:?}"
-                        )));
-                    }
-                    let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-                    wait(&mut ready, Some(left)).map_err(|_| End::Closed)?;
-                }
+                Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
                 Err(_) => return Err(End::Closed),
             }
         }
@@ -254,11 +372,20 @@ impl<'a> Conversation<'a> {
     }
 }
 
+fn too_many() -> End {
+    End::Fault("more descriptors came along than can be taken".to_owned())
+}
+
 /// Reads some bytes and the descriptors that come with them. `MSGSIZE`: there was no room for all of them.
-fn receive(stream: &UnixStream, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> rustix::io::Result<usize> {
+fn receive(
+    stream: &UnixStream,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = part {
             fds.extend(received);
@@ -269,3 +396,6 @@ fn receive(stream: &UnixStream, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> rust
     }
     Ok(got.bytes)
 }
+
+#[cfg(test)]
+mod tests;

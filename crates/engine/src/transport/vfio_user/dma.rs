@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use sidecore_abi::vfio_user::{dma, DmaMap, DmaUnmap};
 
 use super::messages::Refusal;
+use crate::device::pci::Image;
 use crate::mem::{GuestMap, RegionSpec};
 
 /// Most ranges at a time. A PC has about ten; a virtual IOMMU makes one for every page in use.
@@ -25,6 +26,9 @@ pub(super) const MAX_MAPS: usize = 1024;
 struct Range {
     size: u64,
     reached: bool,
+    /// Where it starts in its file, and the name of that file for whoever keeps it.
+    offset: u64,
+    file: u32,
 }
 
 /// The ranges.
@@ -32,7 +36,14 @@ struct Range {
 pub(super) struct DmaTable {
     ranges: BTreeMap<u64, Range>,
     map: Arc<GuestMap>,
+    /// The name of the next file.
+    next: u32,
+    /// Since the last save.
+    changed: bool,
 }
+
+/// Words that a table takes when it is saved: a head, and four for each range.
+pub(super) const SAVED: usize = 8 + 4 * MAX_MAPS;
 
 impl DmaTable {
     /// Adds a range. The new map, if it has changed.
@@ -71,7 +82,9 @@ impl DmaTable {
             let map = self.map.with(&spec).map_err(|e| Refusal::invalid(e.to_string()))?;
             self.map = Arc::new(map);
         }
-        self.ranges.insert(address, Range { size, reached });
+        self.ranges.insert(address, Range { size, reached, offset, file: self.next });
+        self.next = self.next.wrapping_add(1);
+        self.changed = true;
         Ok(reached.then(|| Arc::clone(&self.map)))
     }
 
@@ -83,6 +96,7 @@ impl DmaTable {
             return Err(Refusal::invalid(format!("flags {flags:#x} are not those of an unmapping")));
         }
         let before = Arc::clone(&self.map);
+        self.changed = true;
         let changed = if all {
             self.map = Arc::default();
             std::mem::take(&mut self.ranges).values().any(|range| range.reached)
@@ -106,6 +120,61 @@ impl DmaTable {
             reached
         };
         Ok(changed.then(|| [before, Arc::clone(&self.map)]))
+    }
+
+    /// The name of the file of the range that is added next.
+    pub(super) fn next_file(&self) -> u32 {
+        self.next
+    }
+
+    /// The names of the files of all ranges that we reach.
+    pub(super) fn files(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges.values().filter(|range| range.reached).map(|range| range.file)
+    }
+
+    /// Writes the table into `image` from word `at` on, if it has changed.
+    pub(super) fn save(&mut self, image: &mut Image, at: usize) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        image.put(at, self.ranges.len() as u64);
+        image.put(at + 1, self.next.into());
+        for (index, (address, range)) in self.ranges.iter().enumerate() {
+            let at = at + 8 + 4 * index;
+            let words =
+                [*address, range.size, range.offset, u64::from(range.reached) << 32 | u64::from(range.file)];
+            words.into_iter().enumerate().for_each(|(word, value)| image.put(at + word, value));
+        }
+    }
+
+    /// The table that was saved there; `file` gives the file of a name. An error says what cannot be had any more.
+    pub(super) fn restore(
+        image: &Image,
+        at: usize,
+        mut file: impl FnMut(u32) -> Option<OwnedFd>,
+    ) -> Result<DmaTable, String> {
+        let mut table = DmaTable::default();
+        let count = usize::try_from(image.get(at)).unwrap_or(usize::MAX);
+        if count > MAX_MAPS {
+            return Err(format!("{count} memory ranges are more than there can be"));
+        }
+        for range in (0..count).map(|index| at + 8 + 4 * index) {
+            let [address, size, offset, facts] = [0, 1, 2, 3].map(|word| image.get(range + word));
+            let name = u32::try_from(facts & 0xffff_ffff).unwrap_or(0);
+            let reached = facts >> 32 != 0;
+            let gone = || format!("the memory at {address:#x} is missing");
+            let file = if reached { Some(file(name).ok_or_else(gone)?) } else { None };
+            table.next = name;
+            let ask = DmaMap { argsz: 0, flags: dma::READ | dma::WRITE, offset, address, size };
+            table.add(&ask, file).map_err(|refusal| refusal.why)?;
+        }
+        table.next = u32::try_from(image.get(at + 1)).unwrap_or(0);
+        Ok(table)
+    }
+
+    /// The memory that can be reached.
+    pub(super) fn map(&self) -> &Arc<GuestMap> {
+        &self.map
     }
 
     /// What to tell the operator if the device cannot work with this memory.

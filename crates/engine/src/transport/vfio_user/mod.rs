@@ -12,6 +12,8 @@
 //! changes nothing. A fault that a queue finds stops the device, not the conversation: VMMs cannot connect
 //! again, but a guest can reset its device.
 //!
+//! A daemon that ends. With a holder (`crate::hold`) the conversation outlives us: see [`keep`].
+//!
 //! Limits: no DMA by messages (memory without `share=on` cannot be reached), no migration, no dirty log, no
 //! region descriptors: a polled page needs none.
 
@@ -19,6 +21,7 @@ mod conversation;
 mod dma;
 mod fuzz;
 mod irqs;
+mod keep;
 mod messages;
 mod regions;
 mod session;
@@ -27,6 +30,7 @@ mod version;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,7 +41,7 @@ pub use self::fuzz::{fuzz_conversation, Talk};
 pub use super::socket::{Endpoint, SocketError};
 
 use self::conversation::{Conversation, End, Others};
-use self::session::{lock, SharedDevice};
+use self::session::{lock, Session, SharedDevice};
 use super::socket::{Door, Listener};
 use super::wait::{wait, wait_for};
 use crate::device::pci::PciDevice;
@@ -63,6 +67,8 @@ pub enum VfioUserError {
 #[derive(Clone)]
 struct State {
     stop: bool,
+    /// And leave the VMM to the next daemon.
+    leave: bool,
     peer: Peer,
     /// What happens, for people.
     detail: String,
@@ -103,19 +109,47 @@ impl VfioUser {
         port: Arc<Port>,
         device: Box<dyn PciDevice>,
     ) -> Result<VfioUser, VfioUserError> {
+        VfioUser::start_held(endpoint, port, device, None)
+    }
+
+    /// The same, with a holder at the path `hold` for each VMM. If an earlier daemon has left one there, the device
+    /// goes on with its VMM when this returns.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    pub fn start_held(
+        endpoint: Endpoint,
+        port: Arc<Port>,
+        device: Box<dyn PciDevice>,
+        hold: Option<PathBuf>,
+    ) -> Result<VfioUser, VfioUserError> {
         if let Endpoint::Connect { path } = &endpoint {
             return Err(VfioUserError::CannotCall(path.display().to_string()));
         }
         let door = Door::new(endpoint)?;
         let device: SharedDevice = Arc::new(Mutex::new(device));
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { stop: false, peer: Peer::Waiting, detail: door.describe() }),
+            state: Mutex::new(State {
+                stop: false,
+                leave: false,
+                peer: Peer::Waiting,
+                detail: door.describe(),
+            }),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
         });
         // The kernel shows 15 bytes of it.
         let name = format!("vfu-{}", port.name);
-        let host =
-            Host { port, shared: Arc::clone(&shared), device: Arc::clone(&device), door, last_fault: None };
+        // Not before the door is ours: then no other daemon is.
+        let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, path));
+        let host = Host {
+            port,
+            shared: Arc::clone(&shared),
+            device: Arc::clone(&device),
+            door,
+            hold,
+            found,
+            last_fault: None,
+        };
         let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
         Ok(VfioUser { shared, device, thread: Some(thread) })
     }
@@ -144,6 +178,10 @@ impl Attachment for VfioUser {
         lock(&self.device).set_link(up);
         Ok(())
     }
+
+    fn leave(&mut self) {
+        self.shared.state().leave = true;
+    }
 }
 
 impl Drop for VfioUser {
@@ -164,16 +202,23 @@ struct Host {
     shared: Arc<Shared>,
     device: SharedDevice,
     door: Door,
+    /// Where holders are found.
+    hold: Option<PathBuf>,
+    /// The VMM of an earlier daemon.
+    found: Option<(Session, UnixStream)>,
     last_fault: Option<String>,
 }
 
 impl Host {
     fn run(mut self) {
+        if let Some((session, stream)) = self.found.take() {
+            self.talk(stream, Some(session));
+        }
         while !self.shared.state().stop {
             let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
             self.shared.set(peer, self.detail());
             if let Some(stream) = self.meet() {
-                self.talk(stream);
+                self.talk(stream, None);
             }
         }
     }
@@ -214,9 +259,11 @@ impl Host {
         }
     }
 
-    fn talk(&mut self, stream: UnixStream) {
+    fn talk(&mut self, stream: UnixStream, found: Option<Session>) {
         let name = &self.port.name;
-        tracing::info!(port = %name, "a VMM has connected");
+        if found.is_none() {
+            tracing::info!(port = %name, "a VMM has connected");
+        }
         self.port.fault.clear();
         self.last_fault = None;
         let detail = self.door.describe();
@@ -231,7 +278,7 @@ impl Host {
             refused
         };
         let mut last = None;
-        let mut changed = |session: &session::Session| {
+        let mut changed = |session: &Session| {
             // After every message: only what is news costs anything.
             let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint());
             if last == Some(news) {
@@ -256,11 +303,23 @@ impl Host {
             }
             self.shared.set(peer, detail);
         };
-        let end = match Conversation::new(stream, &self.port, &self.device) {
+        let conversation = match found {
+            Some(session) => Conversation::resume(stream, session, &self.port, &self.device),
+            None => {
+                let mut session = Session::new(name, &self.device);
+                if let Some(path) = &self.hold {
+                    session.keep(path, &stream);
+                }
+                Conversation::new(stream, session, &self.port, &self.device)
+            }
+        };
+        let leaving = || self.shared.state().leave;
+        let end = match conversation {
             Ok(conversation) => conversation.run(Others {
                 wake: self.shared.wake.as_fd(),
                 door: self.door.listener().map(AsFd::as_fd),
                 knocked: &mut knocked,
+                leaving: &leaving,
                 changed: &mut changed,
             }),
             Err(e) => {
@@ -271,6 +330,7 @@ impl Host {
         match end {
             End::Closed => tracing::info!(port = %name, "the VMM has left"),
             End::Called => {}
+            End::Left => tracing::info!(port = %name, "the VMM is left to the next daemon"),
             End::Fault(why) => {
                 let fault = Fault::BadMessage;
                 self.port.fault.set(fault);

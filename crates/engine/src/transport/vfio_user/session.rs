@@ -2,7 +2,11 @@
 //!
 //! Nothing here touches the socket, so that tests and fuzzers can speak to it directly.
 
-use std::os::fd::OwnedFd;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -11,13 +15,15 @@ use sidecore_abi::vfio_user::{
     RegionAccess, RegionInfo, SetIrqs, WriteMulti,
 };
 
-use super::dma::DmaTable;
+use super::dma::{self, DmaTable};
 use super::irqs;
+use super::keep::{key, Keep};
 use super::messages::{self, Answer, Handled, Refusal, Request};
 use super::regions::{self, Regions};
 use super::version::{self, Agreed};
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
-use crate::mem::GuestMap;
+use crate::hold::{Found, Holder};
+use crate::mem::{set_peeked, GuestMap};
 
 /// Refusals of one session that are worth a warning; the rest is for whoever debugs.
 const WARNINGS: u64 = 16;
@@ -41,7 +47,19 @@ pub(super) struct Session {
     agreed: Option<Agreed>,
     refused: u64,
     hinted: bool,
+    /// What the next daemon finds.
+    keep: Option<Keep>,
+    /// Files that no range refers to any more.
+    orphans: Vec<u32>,
+    /// The holder was lost: a restart would disconnect the client.
+    unheld: bool,
+    /// Another daemon goes on.
+    left: bool,
 }
+
+/// Words of an image that a session takes behind its device's.
+const AGREED: usize = 8;
+const SAVED: usize = AGREED + dma::SAVED;
 
 impl Session {
     /// Begins a session with `device`, which nobody else talks to. `name` is the port's.
@@ -56,7 +74,156 @@ impl Session {
             agreed: None,
             refused: 0,
             hinted: false,
+            keep: None,
+            orphans: Vec::new(),
+            unheld: false,
+            left: false,
         }
+    }
+
+    /// Has a holder at `path` keep the session, which has just begun on `stream`.
+    pub(super) fn keep(&mut self, path: &Path, stream: &UnixStream) {
+        if let Err(why) =
+            Holder::start(path).map_err(|e| e.to_string()).and_then(|new| self.keep_with(new, stream))
+        {
+            self.lost(&why);
+        }
+    }
+
+    /// The same with a holder that was started.
+    pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
+        set_peeked(stream, 0).map_err(|e| e.to_string())?;
+        self.keep = Some(Keep::begin(holder, stream, &mut **lock(&self.device), SAVED)?);
+        Ok(())
+    }
+
+    /// The session that another daemon left with the holder at `path`, and its connection. The device goes on when this
+    /// returns. `None`: there is none, or none that can go on; then it has been dropped, and the log says why.
+    pub(super) fn find(name: &str, device: &SharedDevice, path: &Path) -> Option<(Session, UnixStream)> {
+        let (holder, mut found) = match Holder::find(path) {
+            Ok(found) => found?,
+            Err(e) => {
+                tracing::warn!(port = %name, "what an earlier daemon has left cannot be used: {e}");
+                return None;
+            }
+        };
+        let keys: Vec<u64> = found.keys().copied().collect();
+        let opened = Keep::open(holder, &mut found, &mut **lock(device), SAVED);
+        let adopted = opened.and_then(|(keep, stream, files)| {
+            Session::adopt(name, device, keep, files, found).map(|session| (session, stream))
+        });
+        match adopted {
+            Ok(adopted) => {
+                tracing::info!(port = %name, "goes on with the VMM of an earlier daemon");
+                Some(adopted)
+            }
+            Err(why) => {
+                tracing::warn!(port = %name, "the VMM of an earlier daemon is disconnected: {why}");
+                if let Ok(Some((holder, _))) = Holder::find(path) {
+                    // One that is gone meanwhile keeps nothing.
+                    keys.iter().for_each(|key| drop(holder.forget(*key)));
+                }
+                None
+            }
+        }
+    }
+
+    fn adopt(
+        name: &str,
+        device: &SharedDevice,
+        mut keep: Keep,
+        files: Vec<OwnedFd>,
+        mut found: Found,
+    ) -> Result<Session, String> {
+        let mut guard = lock(device);
+        let model = guard.persist().ok_or("this kind of device cannot be taken over")?;
+        let at = model.size();
+        // Before anything of the device is asked for: it becomes another one.
+        model.adopt(files, &keep.image)?;
+        drop(guard);
+        let mut session = Session::new(name, device);
+        session.agreed = Agreed::load(keep.image.get(at));
+        let memory = DmaTable::restore(&keep.image, at + AGREED, |name| found.remove(&key::memory(name)))?;
+        session.memory = memory;
+        for index in [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request] {
+            for number in 0..session.interrupts.count(index) {
+                if let Some(fd) = found.remove(&key::trigger(index, number)) {
+                    session.interrupts.set_trigger(index, number, Some(fd));
+                }
+            }
+        }
+        session.interrupts.set_resample(found.remove(&key::RESAMPLE));
+        // Of messages that were never committed.
+        keep.forget_all(found.into_keys());
+        let mut guard = lock(device);
+        guard.dma_changed(Arc::clone(session.memory.map()));
+        pci::resume(&mut **guard);
+        drop(guard);
+        session.keep = Some(keep);
+        Ok(session)
+    }
+
+    /// The memory that can be reached.
+    #[cfg(test)]
+    pub(super) fn map(&self) -> &GuestMap {
+        self.memory.map()
+    }
+
+    /// What the next daemon finds, if anything is kept.
+    pub(super) fn kept(&mut self) -> Option<&mut Keep> {
+        self.keep.as_mut()
+    }
+
+    /// Readable when the holder is gone, if there is one.
+    pub(super) fn holder(&self) -> Option<BorrowedFd<'_>> {
+        self.keep.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Nothing is kept any more.
+    pub(super) fn lost(&mut self, why: &str) {
+        tracing::warn!(port = %self.name, "nothing is held ({why}): the end of this daemon will disconnect the VMM");
+        (self.keep, self.unheld) = (None, true);
+    }
+
+    /// Has `fd` kept under `key`.
+    fn hold(&mut self, key: u64, fd: io::Result<OwnedFd>) {
+        let Some(keep) = &mut self.keep else { return };
+        if let Err(why) = fd.map_err(|e| e.to_string()).and_then(|fd| keep.put(key, fd.as_fd())) {
+            self.lost(&why);
+        }
+    }
+
+    /// Writes down what the message of `taken` bytes has come to. Comes before the message is taken or answered.
+    pub(super) fn commit(&mut self, taken: usize, answer: Option<&Answer>) {
+        let Some(keep) = &mut self.keep else { return };
+        let mut device = lock(&self.device);
+        let Some(model) = device.persist() else { return };
+        let at = model.size();
+        model.save(&mut keep.image);
+        drop(device);
+        keep.image.put(at, self.agreed.map_or(0, |agreed| agreed.word()));
+        self.memory.save(&mut keep.image, at + AGREED);
+        keep.commit(taken, answer);
+    }
+
+    /// The message that was written down last was taken and answered.
+    pub(super) fn done(&mut self) {
+        let Some(keep) = &mut self.keep else { return };
+        keep.done();
+        // Not earlier: who handles the message again must find them.
+        keep.forget_all(self.orphans.drain(..).map(key::memory));
+    }
+
+    /// Leaves the device to the next daemon. False: it is not kept, and ends with us.
+    pub(super) fn hand_over(&mut self) -> bool {
+        let kept = self.keep.take().is_some();
+        if kept {
+            if let Some(device) = lock(&self.device).persist() {
+                device.suspend();
+            }
+            self.left = true;
+        }
+        kept
     }
 
     /// Handles a command. The bytes of the answer, if one is due, are in `answer` then.
@@ -111,7 +278,8 @@ impl Session {
 
     /// What keeps the device from working, if the operator can do something about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
-        self.memory.hint()
+        let unheld = "its holder is gone: the end of this daemon will disconnect the VMM";
+        self.memory.hint().or(self.unheld.then_some(unheld))
     }
 
     /// The eventfd by which the end of an interrupt is told, if there is one.
@@ -143,7 +311,12 @@ impl Session {
         if file.is_none() {
             tracing::debug!(port = %self.name, address = ask.address, size = ask.size, "memory without a file");
         }
+        let ours = file.as_ref().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone);
+        let name = self.memory.next_file();
         if let Some(map) = self.memory.add(&ask, file)? {
+            if let Some(file) = ours {
+                self.hold(key::memory(name), file);
+            }
             lock(&self.device).dma_changed(map);
         }
         Ok(())
@@ -152,7 +325,10 @@ impl Session {
     pub(super) fn dma_unmap(&mut self, request: Request, answer: &mut Answer) -> Handled {
         let ask = DmaUnmap::parse(request.payload).unwrap_or_default();
         at_least(ask.argsz, DmaUnmap::SIZE)?;
+        let before: Vec<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
         if let Some([old, new]) = self.memory.remove(&ask)? {
+            let left: BTreeSet<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
+            self.orphans.extend(before.into_iter().filter(|name| !left.contains(name)));
             self.swap(old, new);
         }
         answer.put(request.payload);
@@ -207,7 +383,42 @@ impl Session {
     pub(super) fn set_irqs(&mut self, request: Request, _: &mut Answer) -> Handled {
         let set = SetIrqs::parse(request.payload).unwrap_or_default();
         at_least(set.argsz, SetIrqs::SIZE)?;
-        irqs::set(&self.interrupts, &set, &request.payload[SetIrqs::SIZE..], request.fds)
+        let ours = request.fds.iter().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone).collect();
+        irqs::set(&self.interrupts, &set, &request.payload[SetIrqs::SIZE..], request.fds)?;
+        self.hold_triggers(&set, ours);
+        Ok(())
+    }
+
+    /// Does to the holder what was done to the interrupts.
+    fn hold_triggers(&mut self, set: &SetIrqs, fds: Vec<io::Result<OwnedFd>>) {
+        let Some(index) = Index::new(set.index).filter(|_| self.keep.is_some()) else { return };
+        let total = self.interrupts.count(index);
+        let eventfds = set.flags & irq::DATA_EVENTFD != 0;
+        let start = set.start as usize;
+        let keys = match set.flags {
+            _ if set.count == 0 => {
+                if let Some(keep) = &mut self.keep {
+                    keep.forget_triggers(index, total);
+                }
+                return;
+            }
+            flags if eventfds && flags & irq::ACTION_UNMASK != 0 => vec![key::RESAMPLE],
+            flags if eventfds && flags & irq::ACTION_TRIGGER != 0 => {
+                (start..start + set.count as usize).map(|number| key::trigger(index, number)).collect()
+            }
+            _ => return,
+        };
+        let mut fds = fds.into_iter();
+        for key in keys {
+            match fds.next() {
+                Some(fd) => self.hold(key, fd),
+                None => {
+                    if let Some(keep) = &mut self.keep {
+                        keep.forget(key);
+                    }
+                }
+            }
+        }
     }
 
     pub(super) fn region_read(&mut self, request: Request, answer: &mut Answer) -> Handled {
@@ -290,6 +501,12 @@ impl Session {
 impl Drop for Session {
     /// The client is gone, and with it all that it gave us.
     fn drop(&mut self) {
+        if self.left {
+            return;
+        }
+        if let Some(keep) = self.keep.take() {
+            keep.end();
+        }
         let mut device = lock(&self.device);
         device.config().reset();
         self.interrupts.disconnect();

@@ -26,6 +26,19 @@ pub(super) struct Agreed {
     pub(super) max_transfer: u32,
 }
 
+impl Agreed {
+    /// As a word that is not zero.
+    pub(super) fn word(self) -> u64 {
+        1 | u64::from(self.takes_fds) << 1 | u64::from(self.max_transfer) << 32
+    }
+
+    /// What `word` was made of.
+    pub(super) fn load(word: u64) -> Option<Agreed> {
+        let max_transfer = u32::try_from(word >> 32).unwrap_or(0);
+        (word & 1 != 0).then_some(Agreed { takes_fds: word & 2 != 0, max_transfer })
+    }
+}
+
 /// Reads the peer's proposal; gives back what was agreed, and the payload of the answer.
 pub(super) fn agree(payload: &[u8]) -> Result<(Agreed, Vec<u8>), Refusal> {
     let proposal = Version::parse(payload).unwrap_or_default();

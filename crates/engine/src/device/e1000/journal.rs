@@ -1,0 +1,211 @@
+//! Where a ring is, written down so that a killed daemon's successor goes on at the right descriptor.
+//!
+//! Theory of operation. A ring's place changes in two steps that cannot be one: descriptors are marked done, and the
+//! head moves. A process can be killed between any two instructions, and the guest runs on. So before the first
+//! descriptor of a batch is marked, the journal holds what will be written and where the head will be then (the
+//! *intent*); the head's own word is the commit; then the intent is closed. A successor that finds an open intent has to
+//! tell whether the guest has seen the batch:
+//!
+//! * *Transmit.* Marking a descriptor twice harms nobody as long as the driver has not filled it anew. It has, if its
+//!   tail has come past the old head, or the word is another. Else all of them are marked (again), and the head moves.
+//! * *Receive.* A driver takes descriptors in order. So the first one of a batch is marked last: until then, it sees none
+//!   of them. The successor looks at that one only: if it is marked, or the driver has filled it anew, or its tail has
+//!   come past it, the batch is done. Else nobody has seen it, and it is written again as a whole.
+//!
+//! The head in memory can be written by the driver, too, which starts a ring anew by it. What was published before is
+//! kept beside what is published now until the register has it, so that the register's value always tells whose it is.
+//!
+//! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch under way are
+//! lost if the intent had not been written. No descriptor is left out.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+use crate::mem::SharedFile;
+
+/// Words of one ring's part.
+const HEADS: usize = 0;
+const BASE: usize = 1;
+const LENGTH: usize = 2;
+const INTENT: usize = 3;
+/// The first descriptor's words before a batch.
+const BEFORE: usize = 4;
+/// The transmit ring's own, as it was before the batch and as it is after it.
+const OWN: [usize; 2] = [8, 16];
+const OWN_WORDS: usize = 5;
+const ENTRIES: usize = 32;
+/// Most descriptors that are marked together.
+pub(super) const MAX_ENTRIES: usize = 1024;
+const ENTRY: usize = 3;
+const WORDS: usize = ENTRIES + ENTRY * MAX_ENTRIES;
+const RINGS: usize = 2;
+
+/// `INTENT`: it is open; the descriptors are extended ones; how many; the new head.
+const OPEN: u64 = 1 << 63;
+const EXTENDED: u64 = 1 << 62;
+
+/// One ring's part of a device's journal.
+#[derive(Clone)]
+pub(super) struct Journal {
+    file: Arc<SharedFile>,
+    base: usize,
+}
+
+/// Where a ring is, as its journal has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) bal: u32,
+    pub(super) bah: u32,
+    pub(super) len: u32,
+    pub(super) head: u32,
+    /// What the head's register says, if nobody but us has written it: one of two values.
+    pub(super) published: [u32; 2],
+}
+
+/// A batch that was being marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Intent {
+    pub(super) head: u32,
+    pub(super) count: usize,
+    pub(super) extended: bool,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+impl Journal {
+    /// A new device's: the file and the journals of its two rings.
+    pub(super) fn create() -> io::Result<(File, [Journal; RINGS])> {
+        let fd = memfd_create(c"sidecore-e1000-rings", MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, (8 * RINGS * WORDS) as u64)?;
+        Journal::open(fd)
+    }
+
+    /// Those that stand in `file`.
+    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [Journal; RINGS])> {
+        let file = File::from(file);
+        let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
+        let part = |ring: usize| Journal { file: Arc::clone(&shared), base: 8 * ring * WORDS };
+        Ok((file, [part(0), part(1)]))
+    }
+
+    #[inline]
+    fn set(&self, at: usize, value: u64) {
+        if let Some(word) = self.file.word(self.base + 8 * at) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> u64 {
+        self.file.word(self.base + 8 * at).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Nothing is known of the ring.
+    pub(super) fn clear(&self) {
+        self.set(LENGTH, 0);
+        self.set(INTENT, 0);
+        OWN.iter().for_each(|own| (0..OWN_WORDS).for_each(|at| self.set(own + at, 0)));
+    }
+
+    /// The ring is described by these registers now.
+    pub(super) fn latch(&self, (bal, bah, len): (u32, u32, u32), head: u32, published: u32) {
+        self.set(LENGTH, 0);
+        self.set(BASE, u64::from(bal) | u64::from(bah) << 32);
+        self.moved(head, published, published);
+        self.set(LENGTH, len.into());
+    }
+
+    /// The head is here now. `published`: what its register says; `before`: what it may still say.
+    #[inline]
+    pub(super) fn moved(&self, head: u32, published: u32, before: u32) {
+        let low = |word: u32| u64::from(word & 0xffff);
+        self.set(HEADS, low(head) | low(published) << 16 | low(before) << 32);
+    }
+
+    /// Where the ring is; `None`: it has not been described yet.
+    pub(super) fn position(&self) -> Option<Position> {
+        let (len, _) = halves(self.get(LENGTH));
+        let (bal, bah) = halves(self.get(BASE));
+        let (low, before) = halves(self.get(HEADS));
+        let published = [low >> 16, before];
+        (len != 0).then_some(Position { bal, bah, len, head: low & 0xffff, published })
+    }
+
+    /// Receive descriptors are about to be marked: places and both words. `first` has the words of the first one as they are.
+    #[inline]
+    pub(super) fn begin_receive(
+        &self,
+        head: u32,
+        extended: bool,
+        first: [u64; 2],
+        filled: &[(u32, [u64; 2])],
+    ) {
+        for (index, (place, [low, high])) in filled.iter().enumerate().take(MAX_ENTRIES) {
+            let at = ENTRIES + ENTRY * index;
+            self.set(at, (*place).into());
+            self.set(at + 1, *low);
+            self.set(at + 2, *high);
+        }
+        self.set(BEFORE, first[0]);
+        self.set(BEFORE + 1, first[1]);
+        let kind = if extended { EXTENDED } else { 0 };
+        self.set(INTENT, OPEN | kind | (filled.len() as u64) << 32 | u64::from(head));
+    }
+
+    /// Transmit descriptors are about to be marked: places and second words. `own` is what the ring remembers then.
+    #[inline]
+    pub(super) fn begin_transmit(&self, head: u32, reports: &[(u32, u64)], own: [u64; OWN_WORDS]) {
+        for (index, (place, word)) in reports.iter().enumerate().take(MAX_ENTRIES) {
+            let at = ENTRIES + ENTRY * index;
+            self.set(at, (*place).into());
+            self.set(at + 1, *word);
+        }
+        own.iter().enumerate().for_each(|(at, word)| self.set(OWN[1] + at, *word));
+        self.set(INTENT, OPEN | (reports.len() as u64) << 32 | u64::from(head));
+    }
+
+    /// The head has moved. What the transmit ring remembers is what it wanted to remember.
+    #[inline]
+    pub(super) fn end(&self, own: Option<[u64; OWN_WORDS]>) {
+        for (at, word) in own.iter().flatten().enumerate() {
+            self.set(OWN[0] + at, *word);
+        }
+        self.set(INTENT, 0);
+    }
+
+    /// The batch that was being marked, if there is one.
+    pub(super) fn intent(&self) -> Option<Intent> {
+        let intent = self.get(INTENT);
+        let (head, rest) = halves(intent);
+        let count = (rest & 0xffff) as usize;
+        (intent & OPEN != 0 && count <= MAX_ENTRIES).then_some(Intent {
+            head,
+            count,
+            extended: intent & EXTENDED != 0,
+        })
+    }
+
+    /// Entry `index` of that batch: the place and two words.
+    pub(super) fn entry(&self, index: usize) -> (u32, [u64; 2]) {
+        let at = ENTRIES + ENTRY * index;
+        (halves(self.get(at)).0, [self.get(at + 1), self.get(at + 2)])
+    }
+
+    /// The first descriptor's words before that batch.
+    pub(super) fn before(&self) -> [u64; 2] {
+        [self.get(BEFORE), self.get(BEFORE + 1)]
+    }
+
+    /// What the transmit ring remembers: before the batch that was being marked, or after it.
+    pub(super) fn own(&self, after: bool) -> [u64; OWN_WORDS] {
+        std::array::from_fn(|at| self.get(OWN[usize::from(after)] + at))
+    }
+}

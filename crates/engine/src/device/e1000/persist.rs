@@ -1,0 +1,106 @@
+//! Being taken over by another process: what an image of the device holds.
+//!
+//! The pages that the guest maps and the journals of the rings are files. All other registers are in the image, and
+//! where the PHY's and the EEPROM's conversations are. Statistics that the driver has not read yet are not: they begin
+//! at zero. Nor are interrupt causes, which all count as set afterwards.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{irq, regs, state, Model, Place, E1000};
+use crate::device::pci::{Command, Image, Persist};
+
+/// Changes with the meaning of anything here or in the journals.
+const LAYOUT: u64 = 1;
+
+/// Places in the image behind the registers.
+const CONFIG: usize = state::SAVED;
+const CONFIG_WORDS: usize = 4096 / 8;
+const PHY: usize = CONFIG + CONFIG_WORDS;
+const EEPROM: usize = PHY + 8;
+const IRQ: usize = EEPROM + 8;
+const REST: usize = IRQ + irq::SAVED;
+const SIZE: usize = REST + 8;
+
+impl Persist for E1000 {
+    fn layout(&self) -> u64 {
+        let part = if self.settings.model == Model::E1000e { 1 } else { 0 };
+        // What the guest was told of the regions, and of the status block.
+        LAYOUT | part << 32 | u64::from(self.settings.exitless) << 33 | u64::from(self.shared.csb) << 34
+    }
+
+    fn size(&self) -> usize {
+        SIZE
+    }
+
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.shared.regs.pages.file(), self.places.as_fd()]
+    }
+
+    fn save(&mut self, image: &mut Image) {
+        self.shared.regs.save(image);
+        image.put_bytes(CONFIG, self.config.contents());
+        let phy = self.phy.words();
+        for (index, four) in phy.chunks_exact(4).enumerate() {
+            image.put(PHY + index, four.iter().rev().fold(0, |word, part| word << 16 | u64::from(*part)));
+        }
+        for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
+            image.put(EEPROM + index, wire.into());
+        }
+        for (index, word) in self.shared.irq.words().into_iter().enumerate() {
+            image.put(IRQ + index, word.into());
+        }
+        image.put(REST, self.io_address.into());
+        image.put(REST + 1, self.faulted.into());
+    }
+
+    fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
+        let Ok(files) = <[OwnedFd; 2]>::try_from(files) else {
+            return Err("its files are not all there".to_owned());
+        };
+        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let mut device =
+            E1000::make(self.settings, port, scheduler, Some(files)).map_err(|e| e.to_string())?;
+        let mut config = vec![0; device.config.size()];
+        image.get_bytes(CONFIG, &mut config);
+        if !device.config.restore(&config) {
+            return Err("its configuration space belongs to another device".to_owned());
+        }
+        device.shared.regs.restore(image);
+        let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
+        device.phy.restore(std::array::from_fn(|index| {
+            let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
+            u16::from_le_bytes([low, high])
+        }));
+        device.eeprom.restore(std::array::from_fn(|index| half(EEPROM + index)));
+        device.interrupts_before = std::array::from_fn(|index| half(IRQ + index));
+        device.io_address = half(REST);
+        device.faulted = image.get(REST + 1) != 0;
+        *self = device;
+        Ok(())
+    }
+
+    fn resume(&mut self) {
+        if let Some(queue) = self.take_tx() {
+            queue.recover();
+        }
+        if let Some(queue) = self.take_rx() {
+            queue.recover();
+        }
+        self.master = self.config.command().has(Command::MASTER);
+        // The carrier is what this process says it is; the driver hears of it by the causes below.
+        let link = self.carrier;
+        let lu = regs::STATUS_LU;
+        self.shared.regs.change(regs::STATUS, lu, if link { lu } else { 0 });
+        self.phy.set_link(link);
+        self.follow();
+        self.shared.irq.resume(self.interrupts_before);
+    }
+
+    fn suspend(&mut self) {
+        self.take_tx();
+        self.take_rx();
+        // Dropped, not only taken: what they hold is guest memory.
+        (self.tx, self.rx) = (Place::Lost, Place::Lost);
+    }
+}

@@ -1,0 +1,146 @@
+//! What a device must find again when another process takes it over.
+//!
+//! Theory of operation. A device that can be taken over has two kinds of state. What the guest and the I/O cores
+//! change without asking anybody lies in files of its own ([`Persist::files`]): pages that the guest maps, the places
+//! of rings. Everything else changes only while a message is handled, and is written down behind it, in an [`Image`]:
+//! words, of which the transport keeps two copies in shared memory and makes one of them valid by a single store.
+//! So what is found is the state before a message or the one after it, never one in between.
+//!
+//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Words that are compared and copied together: a cache line.
+const CHUNK: usize = 8;
+
+/// A device's state as words, and which of them two copies lack.
+pub struct Image {
+    words: Vec<u64>,
+    lacks: [Vec<u64>; 2],
+}
+
+impl Image {
+    /// `size` words of zero, which both copies lack.
+    pub fn new(size: usize) -> Image {
+        let size = size.next_multiple_of(CHUNK);
+        let all = vec![u64::MAX; (size / CHUNK).div_ceil(64)];
+        Image { words: vec![0; size], lacks: [all.clone(), all] }
+    }
+
+    /// Words in it.
+    pub fn size(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Word `at`; zero beyond the end.
+    pub fn get(&self, at: usize) -> u64 {
+        self.words.get(at).copied().unwrap_or(0)
+    }
+
+    /// Sets word `at`.
+    ///
+    /// # Panics
+    /// If it is beyond the end: the size is the device's own.
+    #[inline]
+    pub fn put(&mut self, at: usize, word: u64) {
+        if self.words[at] != word {
+            self.words[at] = word;
+            for lacks in &mut self.lacks {
+                lacks[at / CHUNK / 64] |= 1 << (at / CHUNK % 64);
+            }
+        }
+    }
+
+    /// Sets words from `at` on to `bytes`, eight each.
+    pub fn put_bytes(&mut self, at: usize, bytes: &[u8]) {
+        for (index, part) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.put(at + index, u64::from_le_bytes(word));
+        }
+    }
+
+    /// The same backwards: `bytes` is filled.
+    pub fn get_bytes(&self, at: usize, bytes: &mut [u8]) {
+        for (index, part) in bytes.chunks_mut(8).enumerate() {
+            part.copy_from_slice(&self.get(at + index).to_le_bytes()[..part.len()]);
+        }
+    }
+
+    /// Brings copy `which` up to date: `store` is called for each word that it may lack.
+    pub fn copy_to(&mut self, which: usize, mut store: impl FnMut(usize, u64)) {
+        for (row, lacks) in self.lacks[which].iter_mut().enumerate() {
+            let mut left = std::mem::take(lacks);
+            while left != 0 {
+                let first = (row * 64 + left.trailing_zeros() as usize) * CHUNK;
+                left &= left - 1;
+                let chunk = self.words.iter().enumerate().skip(first).take(CHUNK);
+                chunk.for_each(|(at, word)| store(at, *word));
+            }
+        }
+    }
+}
+
+/// A device that another process can take over.
+///
+/// The order of a take-over, on a device that is as new: [`adopt`](Persist::adopt), then the transport gives back
+/// eventfds and memory, then [`resume`](Persist::resume).
+pub trait Persist {
+    /// A number that differs wherever the state, or what the guest was told of the device, would be misread.
+    fn layout(&self) -> u64;
+
+    /// Words of its image.
+    fn size(&self) -> usize;
+
+    /// Its files, always as many, in the same order; those that it has from now on.
+    fn files(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Writes everything else into `image`. Comes after every message, so it should look only at what may have
+    /// changed.
+    fn save(&mut self, image: &mut Image);
+
+    /// Becomes what `files` and `image` say. Nothing runs yet. An error says what is wrong with them, and the device is
+    /// as it was.
+    fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String>;
+
+    /// Goes on: rings first make good what was under way when their former owner ended, and the guest is interrupted
+    /// for all that it may have missed.
+    fn resume(&mut self);
+
+    /// Takes the queues back: somebody else will go on from here.
+    fn suspend(&mut self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever is changed between whichever copies, each copy is the image after it was brought up to date.
+        #[test]
+        fn a_copy_is_what_the_image_is(
+            steps in prop::collection::vec((0usize..600, any::<u64>(), 0usize..3), 1..200)
+        ) {
+            let mut image = Image::new(600);
+            let mut copies = [vec![1; 600], vec![2; 600]];
+            for (at, word, which) in steps {
+                image.put(at, word);
+                if let Some(copy) = copies.get_mut(which) {
+                    image.copy_to(which, |at, word| copy[at] = word);
+                    prop_assert_eq!(&*copy, &image.words);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_come_back() {
+        let mut image = Image::new(8);
+        image.put_bytes(1, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let mut bytes = [0; 10];
+        image.get_bytes(1, &mut bytes);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!((image.get(0), image.get(2), image.get(99)), (0, 0x0a09, 0));
+    }
+}

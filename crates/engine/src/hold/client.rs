@@ -1,0 +1,165 @@
+//! The daemon's side: a holder of its own for a new connection, or the one that an earlier daemon left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
+use rustix::net::{
+    bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, PROGRAM, PUT};
+
+/// How long a holder may take over an answer. It has nothing else to do.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Why nothing is held.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// The daemon has not said which program is a holder.
+    #[error("no program for it was named")]
+    NoProgram,
+    /// Another user's process.
+    #[error("who listens at \"{}\" belongs to another user", .0.display())]
+    Stranger(PathBuf),
+    /// The system, or the holder, refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What was said.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> HoldError {
+    move |e| HoldError::System { what, source: e.into() }
+}
+
+/// What a holder had: descriptors by their keys.
+pub type Found = BTreeMap<u64, OwnedFd>;
+
+/// A holder, as the daemon sees it. When it is dropped the holder keeps what it has.
+#[derive(Debug)]
+pub struct Holder {
+    socket: OwnedFd,
+}
+
+impl Holder {
+    /// Starts a holder that can be found at `path`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn start(path: &Path) -> Result<Holder, HoldError> {
+        let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
+        let listener = listen_at(path)?;
+        let mut command = Command::new(program);
+        command.arg("hold").env_clear().current_dir("/");
+        command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(system("start a holder"))?;
+        // Somebody has to take note of its end; it may come with this process, or long after it.
+        let reap = std::thread::Builder::new().name("holder".to_owned()).spawn(move || child.wait());
+        reap.map_err(system("start a thread"))?;
+        Holder::connect(path)
+    }
+
+    /// The holder that another daemon left at `path`, and what it has; `None`: there is none.
+    ///
+    /// # Errors
+    /// There is one, but it cannot be used.
+    pub fn find(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
+        let holder = match Holder::connect(path) {
+            Ok(holder) => holder,
+            Err(HoldError::System { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(None)
+            }
+            Err(e) => return Err(e),
+        };
+        let mut found = Found::new();
+        say(&holder.socket, LIST, 0, None).map_err(system("ask the holder"))?;
+        loop {
+            let record = hear(&holder.socket).map_err(system("hear the holder"))?;
+            match (record.what, record.fd) {
+                (HERE, Some(fd)) => drop(found.insert(record.key, fd)),
+                (DONE, _) => return Ok(Some((holder, found))),
+                // Out of descriptors, or another protocol.
+                _ => return Err(system("take what the holder has")(Errno::PROTO)),
+            }
+        }
+    }
+
+    /// The holder that is there already, and nothing of what it has.
+    pub(crate) fn connect(path: &Path) -> Result<Holder, HoldError> {
+        let call = system("call the holder");
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(&call)?;
+        for which in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, which, Some(ANSWER)).map_err(&call)?;
+        }
+        let address = SocketAddrUnix::new(path).map_err(&call)?;
+        connect(&socket, &address).map_err(&call)?;
+        if !is_ours(&socket) {
+            return Err(HoldError::Stranger(path.to_owned()));
+        }
+        Ok(Holder { socket })
+    }
+
+    /// Has `fd` kept under `key`, instead of what was there.
+    ///
+    /// # Errors
+    /// The holder is gone or full.
+    pub fn put(&self, key: u64, fd: BorrowedFd) -> Result<(), HoldError> {
+        self.ask(PUT, key, Some(fd))
+    }
+
+    /// Has what is under `key`, if anything, kept no longer.
+    ///
+    /// # Errors
+    /// The holder is gone.
+    pub fn forget(&self, key: u64) -> Result<(), HoldError> {
+        self.ask(DROP, key, None)
+    }
+
+    fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> Result<(), HoldError> {
+        say(&self.socket, what, key, fd).map_err(system("tell the holder"))?;
+        let answer = hear(&self.socket).map_err(system("hear the holder"))?;
+        if answer.what != DONE {
+            return Err(system("put more into the holder")(Errno::NOSPC));
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Holder {
+    /// Readable when the holder is gone: it never speaks unasked.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error.
+pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
+    let fail = system("make the holder's socket");
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(&fail)?;
+    let address = SocketAddrUnix::new(path).map_err(&fail)?;
+    // Nobody else can be met in this file: the other end's user is looked at by both sides.
+    if bind(&listener, &address) == Err(Errno::ADDRINUSE) {
+        match Holder::connect(path) {
+            Ok(_) => return Err(fail(Errno::ADDRINUSE)),
+            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(e) => return Err(e),
+        }
+        std::fs::remove_file(path).map_err(system("remove a dead holder's socket"))?;
+        bind(&listener, &address).map_err(&fail)?;
+    }
+    listen(&listener, 4).map_err(&fail)?;
+    Ok(listener)
+}

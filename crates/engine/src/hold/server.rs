@@ -1,0 +1,125 @@
+//! The holder's side: a table of descriptors, and whoever of our own user asks for it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{fstat, FileType};
+use rustix::io::Errno;
+use rustix::net::{accept_with, SocketFlags};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+
+use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED};
+
+/// What is kept.
+#[derive(Default)]
+struct Store(BTreeMap<u64, OwnedFd>);
+
+/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file at the end.
+///
+/// # Errors
+/// What the system says of the listening socket.
+pub fn serve(listener: &OwnedFd) -> io::Result<()> {
+    // Without it we would end with the daemon's session; fails only if we lead one already.
+    let _ = rustix::process::setsid();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // What does not fit is refused when it comes.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let file = own_file(listener);
+    let mut store = Store::default();
+    let end = loop {
+        match next_daemon(listener, &store) {
+            Ok(Some(daemon)) => {
+                store.attend(&daemon);
+                if store.0.is_empty() {
+                    break Ok(());
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(e) => break Err(e),
+        }
+    };
+    if let Some((path, dev, ino)) = file {
+        if std::fs::symlink_metadata(&path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (dev, ino)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    end
+}
+
+/// Where `listener` listens, and which file that is now.
+fn own_file(listener: &OwnedFd) -> Option<(PathBuf, u64, u64)> {
+    use std::os::unix::ffi::OsStrExt;
+    let address = rustix::net::SocketAddrUnix::try_from(rustix::net::getsockname(listener).ok()?).ok()?;
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(address.path_bytes()?));
+    let meta = std::fs::symlink_metadata(&path).ok()?;
+    Some((path, meta.dev(), meta.ino()))
+}
+
+/// Waits for a daemon. `None`: there is no sense in waiting any longer.
+fn next_daemon(listener: &OwnedFd, store: &Store) -> io::Result<Option<OwnedFd>> {
+    let begun = Instant::now();
+    loop {
+        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        // No events are asked for: what is always told is that the other end is gone.
+        let sockets = store.0.values().filter(|fd| is_socket(fd));
+        fds.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::empty())));
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        let time = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut fds, Some(&time)) {
+            Ok(0) => return Ok(None),
+            Ok(_) if fds[0].revents().is_empty() => return Ok(None),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if fds[0].revents().is_empty() {
+            continue;
+        }
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(daemon) if is_ours(&daemon) => return Ok(Some(daemon)),
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+fn is_socket(fd: &OwnedFd) -> bool {
+    fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+}
+
+impl Store {
+    /// Does what a daemon says until it hangs up.
+    fn attend(&mut self, daemon: &OwnedFd) {
+        while let Ok(record) = hear(daemon) {
+            let answer = match (record.what, record.fd) {
+                (PUT, Some(fd)) if self.0.len() < MAX_KEYS || self.0.contains_key(&record.key) => {
+                    self.0.insert(record.key, fd);
+                    DONE
+                }
+                (DROP, _) => {
+                    self.0.remove(&record.key);
+                    DONE
+                }
+                (LIST, _) => {
+                    let told =
+                        self.0.iter().all(|(key, fd)| say(daemon, HERE, *key, Some(fd.as_fd())).is_ok());
+                    if !told {
+                        return;
+                    }
+                    DONE
+                }
+                _ => REFUSED,
+            };
+            if say(daemon, answer, record.key, None).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A holder on a thread, and daemons that come and go.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::client::listen_at;
+use super::{serve, Holder};
+
+/// A holder at a path of its own, until it ends.
+pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
+    let path = std::env::temp_dir().join(format!("sidecore-hold-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = listen_at(&path).unwrap();
+    (path, std::thread::spawn(move || serve(&listener).unwrap()))
+}
+
+#[test]
+fn what_one_daemon_puts_the_next_one_finds() {
+    let (path, end) = started("find");
+    let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    {
+        let first = Holder::connect(&path).unwrap();
+        for key in 0..100 {
+            first.put(key, event.as_fd()).unwrap();
+        }
+        first.forget(7).unwrap();
+        first.forget(7777).unwrap();
+        assert!(listen_at(&path).is_err(), "a holder that lives is not replaced");
+    }
+    let (second, found) = Holder::find(&path).unwrap().expect("nobody is there");
+    assert_eq!(found.len(), 99);
+    assert!(!found.contains_key(&7));
+    rustix::io::write(&found[&8], &1u64.to_ne_bytes()).unwrap();
+    assert_eq!(rustix::io::read(&event, &mut [0; 8]), Ok(8), "another file than the one that was put there");
+    // Nothing is kept any more: that is its end.
+    found.keys().for_each(|key| second.forget(*key).unwrap());
+    drop(second);
+    end.join().unwrap();
+    assert!(!path.exists());
+    assert!(Holder::find(&path).unwrap().is_none());
+}
+
+#[test]
+fn a_holder_ends_when_its_daemon_and_its_peer_are_gone() {
+    let (path, end) = started("hangup");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let daemon = Holder::connect(&path).unwrap();
+    daemon.put(1, ours.as_fd()).unwrap();
+    drop(ours);
+    drop(theirs);
+    // The daemon is told of it by itself, so nothing is lost while there is one.
+    daemon.put(2, eventfd(0, EventfdFlags::CLOEXEC).unwrap().as_fd()).unwrap();
+    drop(daemon);
+    end.join().unwrap();
+    // A dead one's file is in nobody's way.
+    std::fs::write(&path, "").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    drop(listen_at(&path).unwrap());
+    drop(listen_at(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_full_holder_says_so_and_keeps_what_it_has() {
+    let (path, end) = started("full");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let daemon = Holder::connect(&path).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    // In one process, all of them count against one limit.
+    let most = super::MAX_KEYS.min(usize::try_from(limit).unwrap_or(usize::MAX));
+    let refused = (0..=most as u64).find(|key| daemon.put(*key, ours.as_fd()).is_err());
+    assert!(refused.is_some_and(|key| key > 100 && key <= most as u64), "{refused:?}");
+    drop(theirs);
+    drop(daemon);
+    end.join().unwrap();
+}

@@ -1,0 +1,203 @@
+//! A daemon ends at every step of a message, and the next one makes good what is left of it.
+
+use std::io::{ErrorKind, Read as _};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_abi::vfio_user::{command, dma, flags, DmaMap, DmaUnmap, RegionAccess};
+
+use super::*;
+use crate::core::{CoreOptions, Cores};
+use crate::device::e1000::{E1000Config, Model, E1000};
+use crate::hold::tests::started;
+use crate::hold::Holder;
+use crate::observe::CounterFile;
+use crate::port::{PortId, DEFAULT_MTU};
+use crate::wire::Mac;
+
+/// Where the daemon ends. In the order in which a message passes them.
+const STEPS: [&str; 6] = ["handled", "committed", "taken", "half sent", "sent", "done"];
+
+/// A register of which the first reading says zero, and each later one something else (82574 §10.2.2.17).
+const SEMAPHORE: u64 = 0x5b50;
+const LEDCTL: u64 = 0xe00;
+
+struct Daemon {
+    port: Arc<Port>,
+    device: SharedDevice,
+}
+
+impl Daemon {
+    fn new(model: Model) -> Daemon {
+        let slot = CounterFile::anonymous().unwrap().open_slot(PortId(0), "p");
+        let port = Arc::new(Port::new(PortId(0), "p", slot, DEFAULT_MTU).unwrap());
+        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let device = E1000::new(E1000Config::new(model, Mac([2; 6])), Arc::clone(&port), cores).unwrap();
+        Daemon { port, device: Arc::new(Mutex::new(Box::new(device))) }
+    }
+}
+
+/// The other end of the socket.
+struct Client(UnixStream, u16);
+
+impl Client {
+    fn say(&mut self, command: u16, payload: &[u8], fds: &[BorrowedFd]) {
+        self.1 += 1;
+        let size = u32::try_from(Header::SIZE + payload.len()).unwrap();
+        let header = Header { id: self.1, command, size, flags: flags::COMMAND, error: 0 };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        let parts = [IoSlice::new(&header.bytes()), IoSlice::new(payload)].map(|part| part.to_vec()).concat();
+        sendmsg(&self.0, &[IoSlice::new(&parts)], &mut control, SendFlags::empty()).unwrap();
+    }
+
+    /// The one answer that has come.
+    fn hear(&mut self) -> Vec<u8> {
+        let mut head = [0; Header::SIZE];
+        self.0.read_exact(&mut head).unwrap();
+        let header = Header::parse(&head).unwrap();
+        assert_eq!((header.id, header.error), (self.1, 0), "another answer, or a refusal");
+        let mut payload = vec![0; header.size as usize - Header::SIZE];
+        self.0.read_exact(&mut payload).unwrap();
+        let more = self.0.read(&mut head).map_err(|e| e.kind());
+        assert_eq!(more, Err(ErrorKind::WouldBlock), "a second answer");
+        payload
+    }
+
+    fn read(&mut self, offset: u64) {
+        self.say(command::REGION_READ, &RegionAccess { offset, region: 0, count: 4 }.bytes(), &[]);
+    }
+
+    fn value(&mut self) -> u32 {
+        let payload = self.hear();
+        u32::from_le_bytes(payload[RegionAccess::SIZE..].try_into().unwrap())
+    }
+}
+
+fn next(talk: &mut Conversation) {
+    talk.listen().unwrap();
+}
+
+/// Does what `listen` does, up to `step`, and ends as a process ends.
+fn end_at(mut talk: Conversation, step: &str) {
+    let Ok(Read::Whole(header, size)) = talk.look() else { panic!("no message") };
+    let fds = std::mem::take(&mut talk.inbox.fds);
+    let payload = &talk.inbox.bytes[Header::SIZE..size];
+    let (due, result) = talk.session.handle(&header, payload, fds, &mut talk.answer);
+    assert!(due && result.is_ok());
+    let reached = |name| STEPS.iter().position(|s| *s == step) >= STEPS.iter().position(|s| *s == name);
+    if reached("committed") {
+        talk.session.commit(size, Some(&talk.answer));
+    }
+    if reached("taken") {
+        talk.take(size).unwrap();
+    }
+    if reached("half sent") {
+        assert_eq!(sendfile(&talk.stream, talk.session.kept().unwrap().answers(), None, 7), Ok(7));
+    }
+    if reached("sent") {
+        talk.send_kept(talk.answer.bytes().len() - 7).unwrap();
+    }
+    if reached("done") {
+        talk.session.done();
+    }
+    assert!(talk.session.hand_over());
+}
+
+/// One message, asked by `ask`, in which one daemon ends and another goes on; then `after` has the last word.
+fn across(
+    name: &str,
+    step: &str,
+    ask: impl FnOnce(&mut Client),
+    after: impl FnOnce(&mut Client, &mut Conversation),
+) {
+    let (path, holder): (PathBuf, _) = started(&format!("{name}-{}", step.replace(' ', "-")));
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut client = Client(theirs, 0);
+    let first = Daemon::new(Model::E1000e);
+    let mut session = Session::new("p", &first.device);
+    session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
+    let mut talk = Conversation::new(ours, session, &first.port, &first.device).unwrap();
+    client.say(command::VERSION, &[0, 0, 1, 0], &[]);
+    next(&mut talk);
+    client.hear();
+    let write = RegionAccess { offset: LEDCTL, region: 0, count: 4 };
+    client.say(command::REGION_WRITE, &[&write.bytes()[..], &77u32.to_le_bytes()].concat(), &[]);
+    next(&mut talk);
+    client.hear();
+    ask(&mut client);
+    end_at(talk, step);
+    drop(first);
+
+    let second = Daemon::new(Model::E1000e);
+    let (session, stream) = Session::find("p", &second.device, &path).expect("nothing was found");
+    let mut talk = Conversation::resume(stream, session, &second.port, &second.device).unwrap();
+    if step == "handled" {
+        next(&mut talk);
+    }
+    after(&mut client, &mut talk);
+    client.read(LEDCTL);
+    next(&mut talk);
+    assert_eq!(client.value(), 77);
+    drop(talk);
+    holder.join().unwrap();
+}
+
+#[test]
+fn a_question_is_answered_once_wherever_a_daemon_ends() {
+    for step in STEPS {
+        across(
+            "once",
+            step,
+            |client| client.read(SEMAPHORE),
+            |client, talk| {
+                assert_eq!(client.value(), 0, "it was done twice, or another answer came ({step})");
+                client.read(SEMAPHORE);
+                next(talk);
+                assert_eq!(client.value(), 1, "it was not done at all ({step})");
+            },
+        );
+    }
+}
+
+#[test]
+fn memory_that_comes_with_a_message_is_not_lost() {
+    const SIZE: u64 = 0x4000;
+    let file = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, SIZE).unwrap();
+    for step in STEPS {
+        let both = dma::READ | dma::WRITE;
+        let map = DmaMap { argsz: 32, flags: both, offset: 0, address: 0x1000, size: SIZE };
+        across(
+            "memory",
+            step,
+            |client| client.say(command::DMA_MAP, &map.bytes(), &[file.as_fd()]),
+            |client, talk| {
+                client.hear();
+                assert!(talk.session.map().translate(0x1000, 0x4000, &mut 0).is_some(), "{step}");
+                let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0x1000, size: SIZE };
+                client.say(command::DMA_UNMAP, &unmap.bytes(), &[]);
+                next(talk);
+                client.hear();
+            },
+        );
+    }
+}
+
+#[test]
+fn what_belongs_to_another_device_is_refused_and_the_client_disconnected() {
+    let (path, holder) = started("layout");
+    let (mut theirs, ours) = UnixStream::pair().unwrap();
+    let first = Daemon::new(Model::E1000e);
+    let mut session = Session::new("p", &first.device);
+    session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
+    assert!(session.hand_over());
+    drop((session, ours));
+    let second = Daemon::new(Model::E1000);
+    assert!(Session::find("p", &second.device, &path).is_none());
+    holder.join().unwrap();
+    assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0, "it was not disconnected");
+}

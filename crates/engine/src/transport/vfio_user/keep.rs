@@ -1,0 +1,306 @@
+//! What a conversation leaves behind for the next daemon, and how every message is done exactly once.
+//!
+//! Theory of operation. A VMM that cannot connect again must not notice that the daemon was killed: the socket, its
+//! memory and its eventfds are with a holder (`crate::hold`), and so are two files of ours.
+//!
+//! The *state* holds two copies of an [`Image`] of device and session, and two numbers: how many messages the newer copy
+//! has seen (`COMMIT`), and how many have been taken from the socket and answered (`DONE`). A message is
+//! 1. looked at, not taken (MSG_PEEK hands out duplicates of its descriptors), and handled; descriptors go to the holder;
+//! 2. committed: the older copy is brought up to date, the answer written to the file of *answers*, `COMMIT` goes up;
+//! 3. taken from the socket;
+//! 4. answered by `sendfile`;
+//! 5. done: `DONE` goes up.
+//!
+//! Killed before 2, the successor finds the state before the message and the message: it handles it again. (What lies
+//! in files of the device's own may have changed already; writing a register twice does no harm.) Killed later,
+//! `COMMIT` is ahead, and two numbers that the kernel keeps tell how far it came, because the kernel changes them in the
+//! same call: how much of what was looked at is still in the socket ([`peeked`](crate::mem::peeked)), and the file position
+//! of the answers, which is where `sendfile` has got to. So the rest is taken, the rest is sent, and no answer comes
+//! twice or not at all. The one exception is an answer with a descriptor, which `sendfile` cannot carry (the VMM asks for
+//! those while it starts): killed between 3 and 5 of such a message, the connection is given up.
+//!
+//! Answers reach the socket as references to the file's pages, so the file is far larger than a socket's buffer: a stretch
+//! is written again when its former content has long been read.
+//!
+//! Nobody but us and the holder ever sees these files. Their layout has a number; another one is refused.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+use super::messages::Answer;
+use crate::device::pci::{Image, Index, PciDevice};
+use crate::hold::{Found, Holder};
+use crate::mem::SharedFile;
+
+/// Words of the state's head.
+const MAGIC: (usize, u64) = (0, u64::from_le_bytes(*b"sidecore"));
+/// The second one is ours to raise when anything here, or in what a session saves, means something else.
+const LAYOUT: (usize, u64) = (1, 1);
+const DEVICE: usize = 2;
+const SIZE: usize = 3;
+const COMMIT: usize = 4;
+const DONE: usize = 5;
+const HEAD: usize = 64;
+/// Words in front of a copy: bytes of the message, and where its answer is.
+const TAKEN: usize = 0;
+const ANSWER: usize = 1;
+const ANSWER_LEN: usize = 2;
+const WITH_FD: usize = 3;
+const COPY_HEAD: usize = 8;
+
+/// Bytes for answers; the longest one is a quarter of it.
+const ANSWERS: usize = 4 << 20;
+
+/// Keys of descriptors.
+pub(super) mod key {
+    use crate::device::pci::Index;
+
+    pub(in super::super) const STATE: u64 = 1;
+    pub(in super::super) const ANSWERS: u64 = 2;
+    pub(in super::super) const STREAM: u64 = 3;
+    pub(in super::super) const RESAMPLE: u64 = 4;
+    const DEVICE: u64 = 16;
+    const TRIGGER: u64 = 1 << 16;
+    const MEMORY: u64 = 1 << 32;
+
+    pub(in super::super) fn device(file: usize) -> u64 {
+        DEVICE + file as u64
+    }
+
+    pub(in super::super) fn trigger(index: Index, number: usize) -> u64 {
+        TRIGGER | (index as u64) << 12 | number as u64
+    }
+
+    pub(in super::super) fn memory(range: u32) -> u64 {
+        MEMORY | u64::from(range)
+    }
+}
+
+/// What was under way when a daemon ended.
+pub(super) struct Pending {
+    /// Bytes of the message.
+    pub(super) taken: usize,
+    /// Bytes of its answer that have not been sent.
+    pub(super) unsent: usize,
+    /// A descriptor belongs to the answer.
+    pub(super) with_fd: bool,
+}
+
+/// A conversation's estate.
+pub(super) struct Keep {
+    holder: Holder,
+    keys: BTreeSet<u64>,
+    state: SharedFile,
+    answers: SharedFile,
+    answers_file: File,
+    /// Where the next answer goes.
+    at: usize,
+    pub(super) image: Image,
+    count: u64,
+}
+
+fn memory_file(name: &std::ffi::CStr, size: usize) -> io::Result<File> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    ftruncate(&fd, size as u64)?;
+    Ok(fd.into())
+}
+
+fn word(state: &SharedFile, at: usize) -> u64 {
+    state.word(8 * at).map_or(0, |word| word.load(Ordering::Acquire))
+}
+
+fn set_word(state: &SharedFile, at: usize, value: u64) {
+    if let Some(word) = state.word(8 * at) {
+        word.store(value, Ordering::Release);
+    }
+}
+
+impl Keep {
+    /// Has `holder`, a new one, keep a conversation on `stream` with `device`; `words` are what the session itself saves.
+    /// An error says why nothing is kept.
+    pub(super) fn begin(
+        holder: Holder,
+        stream: &UnixStream,
+        device: &mut dyn PciDevice,
+        words: usize,
+    ) -> Result<Keep, String> {
+        let device = device.persist().ok_or("this kind of device cannot be taken over")?;
+        let image = Image::new(device.size() + words);
+        let file = memory_file(c"sidecore-vfio-user", 8 * (HEAD + 2 * (COPY_HEAD + image.size())));
+        let file = file.map_err(|e| e.to_string())?;
+        let answers_file = memory_file(c"sidecore-answers", ANSWERS).map_err(|e| e.to_string())?;
+        let map =
+            |file: &File| -> io::Result<SharedFile> { SharedFile::map(file, 0, file.metadata()?.len()) };
+        let state = map(&file).map_err(|e| e.to_string())?;
+        for (at, value) in [MAGIC, LAYOUT, (DEVICE, device.layout()), (SIZE, image.size() as u64)] {
+            set_word(&state, at, value);
+        }
+        let mut keep = Keep {
+            holder,
+            keys: BTreeSet::new(),
+            answers: map(&answers_file).map_err(|e| e.to_string())?,
+            state,
+            answers_file,
+            at: 0,
+            image,
+            count: 0,
+        };
+        keep.put(key::STATE, file.as_fd())?;
+        let answers = keep.answers_file.try_clone().map_err(|e| e.to_string())?;
+        keep.put(key::ANSWERS, answers.as_fd())?;
+        for (index, file) in device.files().into_iter().enumerate() {
+            keep.put(key::device(index), file)?;
+        }
+        keep.commit(0, None);
+        keep.done();
+        // The last: what has a socket is whole.
+        keep.put(key::STREAM, stream.as_fd())?;
+        Ok(keep)
+    }
+
+    /// Opens what another daemon left with `holder` for a device like `device`; gives back the connection, and the files of
+    /// the device. An error says what is wrong with it.
+    pub(super) fn open(
+        holder: Holder,
+        found: &mut Found,
+        device: &mut dyn PciDevice,
+        words: usize,
+    ) -> Result<(Keep, UnixStream, Vec<OwnedFd>), String> {
+        let device = device.persist().ok_or("this kind of device cannot be taken over")?;
+        let keys = found.keys().copied().collect();
+        let mut take = |key: u64, what: &str| found.remove(&key).ok_or_else(|| format!("{what} is missing"));
+        let stream = take(key::STREAM, "the connection")?;
+        let file = File::from(take(key::STATE, "the state")?);
+        let answers_file = File::from(take(key::ANSWERS, "the file of answers")?);
+        let files = (0..device.files().len()).map(|index| take(key::device(index), "a file of the device"));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        let size = file.metadata().map_err(|e| e.to_string())?.len();
+        let state = SharedFile::map(&file, 0, size).map_err(|e| e.to_string())?;
+        let mut image = Image::new(device.size() + words);
+        let expected = [MAGIC, LAYOUT, (DEVICE, device.layout()), (SIZE, image.size() as u64)];
+        if let Some((at, wanted)) = expected.into_iter().find(|(at, wanted)| word(&state, *at) != *wanted) {
+            let is = word(&state, at);
+            return Err(format!(
+                "its state has another format (word {at} is {is:#x}, {wanted:#x} is known): another version of \
+                 sidecore left it, or the port's options were others"
+            ));
+        }
+        let count = word(&state, COMMIT);
+        let copy = copy_at(&image, count);
+        (0..image.size()).for_each(|at| image.put(at, word(&state, copy + COPY_HEAD + at)));
+        let answers = SharedFile::map(&answers_file, 0, ANSWERS as u64).map_err(|e| e.to_string())?;
+        let keep = Keep { holder, keys, state, answers, answers_file, at: ANSWERS, image, count };
+        Ok((keep, stream.into(), files))
+    }
+
+    /// Has `fd` kept under `key`. An error says that the holder does not keep it.
+    pub(super) fn put(&mut self, key: u64, fd: BorrowedFd) -> Result<(), String> {
+        self.keys.insert(key);
+        self.holder.put(key, fd).map_err(|e| e.to_string())
+    }
+
+    /// Has what is under `key` kept no longer.
+    pub(super) fn forget(&mut self, key: u64) {
+        if self.keys.remove(&key) {
+            // A holder that is gone keeps nothing; the conversation learns of it by itself.
+            let _ = self.holder.forget(key);
+        }
+    }
+
+    /// Forgets the eventfds of all interrupts of kind `index`.
+    pub(super) fn forget_triggers(&mut self, index: Index, count: usize) {
+        (0..count).for_each(|number| self.forget(key::trigger(index, number)));
+        if index == Index::Intx {
+            self.forget(key::RESAMPLE);
+        }
+    }
+
+    /// Forgets what nobody refers to: descriptors whose message was never committed.
+    pub(super) fn forget_all(&mut self, keys: impl Iterator<Item = u64>) {
+        keys.for_each(|key| self.forget(key));
+    }
+
+    /// Writes down a message of `taken` bytes that was handled, and its answer.
+    pub(super) fn commit(&mut self, taken: usize, answer: Option<&Answer>) {
+        let (bytes, with_fd) =
+            answer.map_or((&[][..], false), |answer| (answer.bytes(), answer.fd.is_some()));
+        if self.at + bytes.len() > ANSWERS {
+            self.at = 0;
+            // Fails only for places before the first.
+            let _ = self.answers_file.seek(SeekFrom::Start(0));
+        }
+        for (index, byte) in bytes.iter().enumerate().filter(|_| !with_fd) {
+            if let Some(place) = self.answers.byte(self.at + index) {
+                place.store(*byte, Ordering::Relaxed);
+            }
+        }
+        let next = self.count + 1;
+        let copy = copy_at(&self.image, next);
+        let state = &self.state;
+        self.image.copy_to(which(next), |at, word| set_word(state, copy + COPY_HEAD + at, word));
+        set_word(state, copy + TAKEN, taken as u64);
+        set_word(state, copy + ANSWER, self.at as u64);
+        set_word(state, copy + ANSWER_LEN, bytes.len() as u64);
+        set_word(state, copy + WITH_FD, with_fd.into());
+        self.count = next;
+        set_word(state, COMMIT, next);
+        if !with_fd {
+            self.at += bytes.len();
+        }
+    }
+
+    /// The file from which the answer that was committed last is sent.
+    pub(super) fn answers(&self) -> &File {
+        &self.answers_file
+    }
+
+    /// The message that was committed last was taken and answered.
+    pub(super) fn done(&self) {
+        set_word(&self.state, DONE, self.count);
+    }
+
+    /// What was under way when the daemon before us ended.
+    pub(super) fn pending(&mut self) -> io::Result<Option<Pending>> {
+        if word(&self.state, DONE) == self.count {
+            return Ok(None);
+        }
+        let copy = copy_at(&self.image, self.count);
+        let number = |at| usize::try_from(word(&self.state, copy + at)).unwrap_or(usize::MAX);
+        let (start, len) = (number(ANSWER), number(ANSWER_LEN));
+        let with_fd = number(WITH_FD) != 0;
+        let position = usize::try_from(self.answers_file.stream_position()?).unwrap_or(usize::MAX);
+        let sent = if with_fd { 0 } else { position.saturating_sub(start) };
+        Ok(Some(Pending { taken: number(TAKEN), unsent: len.saturating_sub(sent), with_fd }))
+    }
+
+    /// Ends: nothing is kept any more, and the holder ends, too.
+    pub(super) fn end(mut self) {
+        while let Some(key) = self.keys.pop_first() {
+            if self.holder.forget(key).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for Keep {
+    /// Readable when the holder is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.holder.as_fd()
+    }
+}
+
+fn which(count: u64) -> usize {
+    usize::from(count % 2 == 1)
+}
+
+/// The word at which the copy starts that has seen `count` messages.
+fn copy_at(image: &Image, count: u64) -> usize {
+    HEAD + which(count) * (COPY_HEAD + image.size())
+}

@@ -1,0 +1,272 @@
+//! The daemon is killed and started again, and nobody at the other end of an e1000's socket has to connect anew: native
+//! drivers go on sending and receiving, and every question gets one answer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rig::{Daemon, Place, LIMIT};
+use rustix::process::{kill_process, Signal};
+use sidecore_driver::e1000::{Config, E1000};
+
+/// Registers: the device's status, a word without meaning for it, and a scratch place that traps.
+const STATUS: u64 = 0x8;
+const LEDCTL: u64 = 0xe00;
+/// After so long without a frame the last ones are taken for lost.
+const QUIET: Duration = Duration::from_millis(300);
+/// Most frames of one batch, and so the most that a kill may repeat or lose on the way of a frame.
+const BATCH: u64 = 256;
+
+/// Two ports of one switch.
+struct Rig {
+    place: Place,
+    kind: &'static str,
+    daemon: Option<Daemon>,
+}
+
+impl Rig {
+    fn new(kind: &'static str) -> Rig {
+        let mut rig = Rig { place: Place::new(), kind, daemon: None };
+        rig.start();
+        rig
+    }
+
+    fn start(&mut self) {
+        let ports = ["a", "b"].map(|name| format!("{name}={}:{}", self.kind, self.place.at(name)));
+        self.daemon = Some(self.place.daemon(&["--port", &ports[0], "--port", &ports[1]]));
+    }
+
+    fn end(&mut self, signal: Signal) {
+        self.daemon.take().unwrap().end(signal);
+    }
+
+    fn restart(&mut self, signal: Signal) {
+        self.end(signal);
+        self.start();
+    }
+
+    fn driver(&self, name: &str) -> E1000 {
+        let config = Config { ring: 64, ..Config::default() };
+        E1000::open(&self.place.path(name), &config).unwrap()
+    }
+
+    fn await_end_of_holders(&self) {
+        let end = Instant::now() + LIMIT;
+        while ["a.hold", "b.hold"].iter().any(|name| self.place.path(name).exists()) {
+            assert!(Instant::now() < end, "a holder does not end");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Frame `number`, of a length of its own.
+fn frame(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([0x52, 0x54, 0, 0, 0, 1, 0x88, 0xb5]);
+    bytes.extend(number.to_be_bytes());
+    let len = 60 + (number.wrapping_mul(0x9e37_79b9) % 1400) as usize;
+    while bytes.len() < len {
+        bytes.push((number as usize + bytes.len()) as u8);
+    }
+    bytes
+}
+
+/// What came in: in what order, and how often.
+#[derive(Default, Debug)]
+struct Seen {
+    frames: u64,
+    last: Option<u64>,
+    repeated: u64,
+    lost: u64,
+}
+
+impl Seen {
+    fn see(&mut self, bytes: &[u8]) {
+        let number = u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+        assert_eq!(bytes, frame(number), "frame {number} was changed on its way");
+        let next = self.last.map_or(0, |last| last + 1);
+        self.frames += 1;
+        self.repeated += next.saturating_sub(number);
+        self.lost += number.saturating_sub(next);
+        self.last = Some(number);
+    }
+}
+
+/// Sends from `a` and receives at `b` until `enough`.
+fn exchange(a: &mut E1000, b: &mut E1000, next: &mut u64, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
+    let end = Instant::now() + 3 * LIMIT;
+    while !enough(seen) {
+        // No more than fit the receiver's ring: what is lost then was lost by a kill.
+        if *next < seen.last.map_or(0, |last| last + 1) + 32 {
+            let frames: Vec<_> = (*next..*next + 8).map(frame).collect();
+            let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            *next += a.send(&frames).unwrap() as u64;
+        }
+        if b.receive(64, |bytes| seen.see(bytes)).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(Instant::now() < end, "the rings stand still: {seen:?}, {next} were sent");
+    }
+}
+
+fn write_and_read(driver: &mut E1000, value: u32) {
+    let client = driver.client();
+    client.write32(0, LEDCTL, value).unwrap();
+    assert_eq!(client.read32(0, LEDCTL).unwrap(), value);
+    assert_ne!(client.read32(0, STATUS).unwrap() & 2, 0, "the link is down");
+}
+
+fn idle(kind: &'static str) {
+    let mut rig = Rig::new(kind);
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    let (mut next, mut seen) = (0, Seen::default());
+    write_and_read(&mut a, 1);
+    exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 1000);
+    for (round, signal) in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM].into_iter().enumerate() {
+        rig.restart(signal);
+        assert_eq!(a.client().read32(0, LEDCTL).unwrap(), round as u32 + 1, "a register was forgotten");
+        write_and_read(&mut a, round as u32 + 2);
+        let enough = seen.frames + 200;
+        exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= enough);
+        let port = rig.place.port("a");
+        assert_eq!(port["state"]["peer"], "running", "{port:#}");
+    }
+    // Nothing was under way when it ended.
+    assert_eq!((seen.repeated, seen.lost), (0, 0), "{seen:?}");
+    drop((a, b));
+    rig.await_end_of_holders();
+}
+
+#[test]
+fn an_e1000e_goes_on_after_a_restart() {
+    idle("e1000e");
+}
+
+#[test]
+fn an_e1000_goes_on_after_a_restart() {
+    idle("e1000");
+}
+
+/// The question comes to a daemon that stands still, and lies in the socket, unread, when that one dies.
+#[test]
+fn a_question_that_nobody_has_read_is_answered_by_the_next_daemon() {
+    let mut rig = Rig::new("e1000e");
+    let mut driver = rig.driver("a");
+    rig.daemon.as_ref().unwrap().signal(Signal::STOP);
+    let answer = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| driver.client().read32(0, STATUS));
+        rig.restart(Signal::KILL);
+        asks.join().unwrap()
+    });
+    assert_ne!(answer.unwrap() & 2, 0);
+    write_and_read(&mut driver, 7);
+}
+
+/// Without a holder all is as it was before there were any.
+#[test]
+fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
+    let mut rig = Rig::new("e1000e");
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    let daemon = rig.daemon.as_ref().unwrap();
+    let holders = daemon.children();
+    assert_eq!(holders.len(), 2, "one for each VMM");
+    holders.iter().for_each(|holder| kill_process(*holder, Signal::KILL).unwrap());
+    daemon.await_log("nothing is held (the holder is gone)");
+    let (mut next, mut seen) = (0, Seen::default());
+    exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 100);
+    write_and_read(&mut a, 1);
+    let port = rig.place.port("a");
+    assert!(port.to_string().contains("its holder is gone"), "{port:#}");
+    rig.restart(Signal::KILL);
+    assert!(a.client().read32(0, STATUS).is_err(), "the connection is the old one");
+    drop((a, b));
+    // What the killed ones have left is in nobody's way.
+    let mut driver = rig.driver("a");
+    rig.restart(Signal::KILL);
+    write_and_read(&mut driver, 2);
+}
+
+/// Says that enough frames have come when it is dropped.
+struct Over<'a>(&'a AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(u64::MAX, Relaxed);
+    }
+}
+
+/// Killed at any time, again and again, while frames and questions are under way; received by interrupts alone.
+fn storm(kind: &'static str, seed: u64) {
+    const KILLS: u64 = 20;
+    let mut rig = Rig::new(kind);
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    b.arm_all().unwrap();
+    let (mut next, mut seen) = (0, Seen::default());
+    let (kills, frames) = &(AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(move || {
+            let mut random = seed;
+            for kill in 0..KILLS {
+                // A while of traffic, of some frames more or less, and then at any instruction.
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (until, end) =
+                    (frames.load(Relaxed).saturating_add(random >> 54), Instant::now() + 3 * LIMIT);
+                while frames.load(Relaxed) < until && Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                (0..random >> 40 & 0xffff).for_each(|_| std::hint::spin_loop());
+                rig.restart(if kill % 5 == 4 { Signal::TERM } else { Signal::KILL });
+                kills.store(kill + 1, Relaxed);
+            }
+            rig
+        });
+        // The killer waits for nothing when this ends, however it ends.
+        let over = Over(frames);
+        let (mut quiet, mut asked, mut after) = (Instant::now(), 0u32, u64::MAX);
+        // Until the last daemon has passed a lot of frames, too.
+        while seen.frames < after {
+            let done = killer.is_finished();
+            assert!(!done || kills.load(Relaxed) == KILLS, "the daemon cannot be started again");
+            if done && after == u64::MAX {
+                after = seen.frames + 1000;
+            }
+            // No more than fit the receiver's ring; if the last ones were lost, others.
+            let known = if quiet.elapsed() > QUIET { next } else { seen.last.map_or(0, |last| last + 1) };
+            if next < known + 32 {
+                let some: Vec<_> = (next..next + 8).map(frame).collect();
+                let some: Vec<&[u8]> = some.iter().map(Vec::as_slice).collect();
+                next += a.send(&some).unwrap() as u64;
+            }
+            match b.service(64, |bytes| seen.see(bytes)).unwrap() {
+                Some(count) if count > 0 => quiet = Instant::now(),
+                _ => std::thread::yield_now(),
+            }
+            frames.store(seen.frames, Relaxed);
+            asked += 1;
+            if asked % 4 == 0 {
+                write_and_read(&mut a, asked);
+            }
+            assert!(quiet.elapsed() < 3 * LIMIT, "the rings stand still: {seen:?}, {next} were sent");
+        }
+        drop((a, b));
+        drop(over);
+        killer.join().unwrap().await_end_of_holders();
+    });
+    println!("{kind}: ended {KILLS} times: {seen:?} of {next}");
+    assert!(seen.repeated <= KILLS * BATCH && seen.lost <= KILLS * BATCH, "{seen:?}");
+}
+
+#[test]
+fn an_e1000e_lives_through_a_storm() {
+    storm("e1000e", 1);
+}
+
+#[test]
+fn an_e1000_lives_through_a_storm() {
+    storm("e1000", 2);
+}
