@@ -314,7 +314,7 @@ pub struct Info {
     pub header: u32,
     /// Bytes of Ethernet payload that a frame may have.
     pub mtu: u32,
-    /// Number of the memory, as netmap's `mem_id`.
+    /// Number of the memory, as netmap's `mem_id`: ports that have the same may exchange buffers.
     pub mem_id: u32,
     /// Pipes for which the memory has room: their buffers are the last ones of the pool, both rings of a direction
     /// sharing one set.
@@ -327,6 +327,11 @@ pub struct Info {
     pub interface: u64,
     /// How many of the rings of each direction are host rings: the last ones.
     pub host_rings: u32,
+    /// The first buffer that was made for the asker's port, and how many were without those of pipes: these are
+    /// present from the start. Where ports share memory, others have the rest.
+    pub first_buf: u32,
+    /// See `first_buf`.
+    pub own_bufs: u32,
 }
 
 /// An answer: 0 or an errno, and what the port is like.
@@ -386,6 +391,8 @@ impl Answer {
             i.pipes,
             i.end,
             i.host_rings,
+            i.first_buf,
+            i.own_bufs,
         ] {
             writer.u32(word);
         }
@@ -398,8 +405,9 @@ impl Answer {
         let errno = r.u32();
         let ring_size = r.u32();
         let [memsize, total, words, ring_pool, buf_pool, interface] = core::array::from_fn(|_| r.u64());
-        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end, host_rings] =
+        let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu] =
             core::array::from_fn(|_| r.u32());
+        let [mem_id, pipes, end, host_rings, first_buf, own_bufs] = core::array::from_fn(|_| r.u32());
         let info = Info {
             memsize,
             total,
@@ -421,6 +429,8 @@ impl Answer {
             end,
             interface,
             host_rings,
+            first_buf,
+            own_bufs,
         };
         Some(Answer { errno, info })
     }
@@ -453,6 +463,8 @@ mod tests {
             end: 19,
             interface: 20,
             host_rings: 21,
+            first_buf: 22,
+            own_bufs: 23,
         };
         let answer = Answer { errno: 17, info };
         assert_eq!(Answer::from_bytes(&answer.to_bytes()), Some(answer));

@@ -206,7 +206,7 @@ own_interface(struct nm_file *f, struct nm_port *p)
 	/* Without host rings each direction has a place for one all the same. */
 	size_t fake = info->host_rings == 0, rxs_at = info->tx_rings + fake;
 	size_t count = info->tx_rings + info->rx_rings + 2, size = ALIGN(sizeof(struct netmap_if) + 8 * count);
-	size_t first = size + (size_t)256 * info->pipes, i;
+	size_t first = info->interface + size + (size_t)256 * info->pipes, i;
 	int whole = f->first_tx == 0 && f->last_tx == info->tx_rings && f->first_rx == 0 && f->last_rx == info->rx_rings;
 	struct netmap_if *own;
 	ssize_t *ofs;

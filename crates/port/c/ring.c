@@ -220,11 +220,28 @@ fits(const struct ring_answer *i, int file, int count)
 /* Regions that are mapped; whoever attaches holds libnetmap's lock. */
 static struct ring_memory *memories;
 
+static void
+populate(struct ring_memory *m, uint64_t offset, uint64_t len)
+{
+	uint64_t from = offset & ~(uint64_t)4095;
+
+	if (len > 0 && offset <= m->total && len <= m->total - offset)
+		madvise(m->base + from, offset + len - from, 23 /* MADV_POPULATE_WRITE */);
+}
+
+/* What the engine has made present for a port shall cost no fault later: all but the buffers of pipes. */
+static void
+populate_port(struct ring_memory *m, const struct ring_answer *info)
+{
+	uint64_t rings = info->end != 0 ? 4 : (uint64_t)info->tx_rings + info->rx_rings;
+
+	populate(m, info->ring_pool, rings * info->ring_size);
+	populate(m, info->buf_pool + (uint64_t)info->first_buf * info->buf_size, (uint64_t)info->own_bufs * info->buf_size);
+}
+
 struct ring_memory *
 ring_map(int file, const struct ring_answer *info)
 {
-	/* What the engine has made present shall cost no fault later: all but the buffers of pipes. */
-	uint64_t bufs = info->bufs - (uint64_t)2 * info->pipes * info->tx_slots;
 	struct ring_memory *m;
 	struct stat st;
 
@@ -234,6 +251,7 @@ ring_map(int file, const struct ring_answer *info)
 		if (m->ino == st.st_ino && m->total == info->total) {
 			close(file);
 			m->users++;
+			populate_port(m, info);
 			return m;
 		}
 	}
@@ -245,9 +263,8 @@ ring_map(int file, const struct ring_answer *info)
 		free(m);
 		return NULL;
 	}
-	if (bufs <= info->bufs)
-		madvise(m->base, info->buf_pool + bufs * info->buf_size, 23 /* MADV_POPULATE_WRITE */);
 	m->total = info->total;
+	populate_port(m, info);
 	m->ino = st.st_ino;
 	m->file = file;
 	m->users = 1;

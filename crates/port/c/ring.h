@@ -49,8 +49,8 @@ struct ring_answer {
 	uint32_t magic, version, error, ring_size;
 	uint64_t memsize, total, words, ring_pool, buf_pool, interface;
 	uint32_t bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu, mem_id, pipes, end,
-	    host_rings;
-	uint8_t zero[RING_MESSAGE - 116];
+	    host_rings, first_buf, own_bufs;
+	uint8_t zero[RING_MESSAGE - 124];
 };
 
 _Static_assert(sizeof(struct ring_request) == RING_MESSAGE, "request");

@@ -53,12 +53,21 @@ impl Map {
         };
         let map = Map { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, info };
         // What the engine has made present shall cost no fault later: all but the buffers of pipes.
-        let bufs = info.bufs.saturating_sub(2 * info.pipes * info.tx_slots);
-        let own = info.buf_pool + u64::from(bufs) * u64::from(info.buf_size);
-        #[allow(clippy::cast_possible_truncation, reason = "inside the mapping")]
-        // SAFETY: advice on our own mapping; refused by kernels that do not know it.
-        let _ = unsafe { madvise(base, own as usize, Advice::LinuxPopulateWrite) };
+        let bufs = |count: u32| u64::from(count) * u64::from(info.buf_size);
+        map.populate(info.ring_pool, u64::from(rings(&info)) * u64::from(info.ring_size));
+        map.populate(info.buf_pool + bufs(info.first_buf), bufs(info.own_bufs));
         Ok(map)
+    }
+
+    /// Has the pages of `len` bytes from `offset` on present.
+    fn populate(&self, offset: u64, len: u64) {
+        let (from, to) = (offset & !4095, offset + len);
+        if len == 0 || to > self.info.total {
+            return;
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "inside the mapping")]
+        // SAFETY: advice on our own mapping, inside it as just seen; refused by kernels that do not know it.
+        let _ = unsafe { madvise(self.at(from).cast(), (to - from) as usize, Advice::LinuxPopulateWrite) };
     }
 
     /// Where everything is.

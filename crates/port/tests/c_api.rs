@@ -268,6 +268,17 @@ fn host_rings_lead_to_the_port_across() {
 }
 
 #[test]
+fn ports_that_share_a_memory_exchange_buffers() {
+    let directory = Directory::new();
+    let program = build(&directory, "shared", "-l:libnetmap.a");
+    let engine = Engine::new(3, Vec::new(), Duration::from_micros(20), |config| {
+        config.geometry.slots = 8;
+        config.memory = Some("c-api".to_owned()).filter(|_| !config.path.ends_with("p2"));
+    });
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1", "netmap:p2"]), &engine));
+}
+
+#[test]
 fn a_netmap_program_is_told_that_the_daemon_is_gone() {
     let directory = Directory::new();
     let receiver = build(&directory, "receiver", "-l:libnetmap.a");

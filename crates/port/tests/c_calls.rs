@@ -124,6 +124,7 @@ const CALLS: &[(&str, &[&str])] = &[
     ),
     ("pipes", &["nmport_open", "NS_BUF_CHANGED", "NS_MOREFRAG"]),
     ("monitors", &["NS_TXMON"]),
+    ("shared", &["NS_BUF_CHANGED"]),
     ("host", &["last_tx_ring", "last_rx_ring"]),
     // Ports and switches, on the daemon.
     (

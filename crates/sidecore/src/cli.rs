@@ -19,7 +19,7 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
 Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
 mac-limit=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
 owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
-slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, header=0|10|12,
+slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, memory=NAME, header=0|10|12,
 moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off
 A key that does not apply is an error that names those that do.";
 

@@ -7,6 +7,7 @@
 //! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones; those of
 //!              the pipes, one set for each direction
 //!              64 bytes of slack: netmap's packet copy may run over by 63 bytes
+//!              Where ports share a memory, each pool has one port's part after the other's.
 //! memsize ...  end of what a netmap program maps
 //! words        one block of words for each ring, in the order of the ring pool
 //! total        end of the file
@@ -86,6 +87,14 @@ impl Geometry {
     /// # Errors
     /// A number out of its range.
     pub fn layout(&self) -> Result<Info, GeometryError> {
+        self.shared_layout(1)
+    }
+
+    /// Where everything is that the first of `members` ports has which share a memory, each with such rings.
+    ///
+    /// # Errors
+    /// A number out of its range.
+    pub(super) fn shared_layout(&self, members: u32) -> Result<Info, GeometryError> {
         let all = self.rings.saturating_add(self.host_rings);
         if self.rings == 0 || all > MAX_RINGS {
             return Err(GeometryError::Rings(all));
@@ -108,10 +117,24 @@ impl Geometry {
         #[expect(clippy::cast_possible_truncation, reason = "at most 256 + 16 * MAX_SLOTS")]
         let ring_size =
             (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
-        let bufs = RESERVED_BUFS + (tx_rings + rings + 2 * pipes) * self.slots + self.extra_bufs;
-        let interfaces = pipe_interfaces(rings) * (1 + SPARE) + 2 * PIPE_IF * u64::from(pipes);
-        let ring_pool = interfaces.next_multiple_of(PAGE);
-        let all_rings = u64::from(tx_rings + rings) + 4 * u64::from(pipes);
+        let own_bufs = (tx_rings + rings) * self.slots + self.extra_bufs;
+        let first = Info {
+            ring_size,
+            buf_size: self.buf_size,
+            extra_bufs: self.extra_bufs,
+            tx_rings,
+            rx_rings: rings,
+            host_rings,
+            tx_slots: self.slots,
+            rx_slots: self.slots,
+            pipes,
+            first_buf: RESERVED_BUFS,
+            own_bufs,
+            ..Info::default()
+        };
+        let bufs = RESERVED_BUFS + members * bufs_of_one(&first);
+        let all_rings = u64::from(members) * rings_of_one(&first);
+        let ring_pool = (u64::from(members) * interfaces_of_one(&first)).next_multiple_of(PAGE);
         let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
         let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
         let total = memsize + all_rings * size_of::<Words>() as u64;
@@ -121,21 +144,50 @@ impl Geometry {
             words: memsize,
             ring_pool,
             buf_pool,
-            ring_size,
             bufs,
-            buf_size: self.buf_size,
-            extra_bufs: self.extra_bufs,
-            tx_rings,
-            rx_rings: rings,
-            host_rings,
-            tx_slots: self.slots,
-            rx_slots: self.slots,
-            pipes,
-            ..Info::default()
+            ..first
         })
     }
 }
 
+/// Bytes of the interfaces that a port has: its own, those of its pipes, and spare ones.
+fn interfaces_of_one(of: &Info) -> u64 {
+    pipe_interfaces(of.rx_rings) * (1 + SPARE) + 2 * PIPE_IF * u64::from(of.pipes)
+}
+
+/// Rings of a port and its pipes.
+fn rings_of_one(of: &Info) -> u64 {
+    u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(of.pipes)
+}
+
+/// Buffers of a port and its pipes.
+fn bufs_of_one(of: &Info) -> u32 {
+    of.own_bufs + 2 * of.pipes * of.tx_slots
+}
+
+/// What port `number` of those that share a memory has, of which `first` describes the first.
+pub(super) fn member(first: &Info, number: u32) -> Info {
+    let before = u64::from(number) * rings_of_one(first);
+    Info {
+        interface: first.interface + u64::from(number) * interfaces_of_one(first),
+        ring_pool: first.ring_pool + before * u64::from(first.ring_size),
+        words: first.words + before * size_of::<Words>() as u64,
+        first_buf: first.first_buf + number * bufs_of_one(first),
+        ..*first
+    }
+}
+
+/// The parts of the memory file that a port has from the start, as offset and length: all but the buffers of its pipes.
+pub(super) fn parts(of: &Info) -> [(u64, u64); 4] {
+    let rings = rings_of_one(of);
+    let bufs = |count: u32| u64::from(count) * u64::from(of.buf_size);
+    [
+        (of.interface, interfaces_of_one(of)),
+        (of.ring_pool, rings * u64::from(of.ring_size)),
+        (of.buf_pool + bufs(of.first_buf), bufs(of.own_bufs)),
+        (of.words, rings * size_of::<Words>() as u64),
+    ]
+}
 /// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
 /// offset for each ring, and for the two host rings that every interface mentions.
 fn pipe_interfaces(rings: u32) -> u64 {
@@ -145,8 +197,9 @@ fn pipe_interfaces(rings: u32) -> u64 {
 /// What the `end` of pipe `number` is like in the region that `of` describes.
 pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
     let before = u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(number);
-    let interface =
-        pipe_interfaces(of.rx_rings) + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
+    let interface = of.interface
+        + pipe_interfaces(of.rx_rings)
+        + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
     Info {
         ring_pool: of.ring_pool + before * u64::from(of.ring_size),
         words: of.words + before * size_of::<Words>() as u64,
@@ -163,7 +216,7 @@ pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
 
 /// The first buffer of direction `way` (0: from the master) of pipe `number`.
 pub(super) fn pipe_bufs(of: &Info, number: u32, way: u32) -> u32 {
-    of.bufs - 2 * (of.pipes - number) * of.tx_slots + way * of.tx_slots
+    of.first_buf + of.own_bufs + (2 * number + way) * of.tx_slots
 }
 
 #[cfg(test)]
@@ -222,6 +275,31 @@ mod tests {
             prop_assert!(end + 63 <= info.memsize);
             prop_assert!(info.memsize <= info.words && info.words % 128 == 0);
             prop_assert!(info.words + all * 256 <= info.total && info.total % PAGE == 0);
+        }
+
+        /// The parts of ports that share a memory follow one another, too, and are as large as those of one alone.
+        #[test]
+        fn members_do_not_overlap(
+            rings in 1usize..=4, slots in 2u32..=64, extra in 0u32..=10, pipes in 0usize..=3, members in 2u32..=8,
+        ) {
+            let geometry = Geometry { rings, slots, extra_bufs: extra, pipes, ..Geometry::default() };
+            let (alone, first) = (geometry.layout().unwrap(), geometry.shared_layout(members).unwrap());
+            prop_assert_eq!(member(&first, 0), first);
+            prop_assert_eq!(first.bufs - 2, members * (alone.bufs - 2));
+            let last = member(&first, members - 1);
+            prop_assert_eq!(parts(&last).map(|(_, len)| len), parts(&alone).map(|(_, len)| len));
+            prop_assert_eq!(last.first_buf + bufs_of_one(&last), first.bufs);
+            prop_assert!(last.words + parts(&last)[3].1 <= first.total);
+            for number in 1..members {
+                let (one, next) = (member(&first, number - 1), member(&first, number));
+                let [interfaces, rings, _, words] = parts(&one);
+                prop_assert_eq!(interfaces.0 + interfaces.1, next.interface);
+                prop_assert_eq!(rings.0 + rings.1, next.ring_pool);
+                prop_assert_eq!(words.0 + words.1, next.words);
+                prop_assert_eq!(one.first_buf + bufs_of_one(&one), next.first_buf);
+                prop_assert!(next.interface % 128 == 0 && next.ring_pool % 128 == 0 && next.words % 128 == 0);
+            }
+            prop_assert!(last.interface + parts(&last)[0].1 <= first.ring_pool);
         }
     }
 }

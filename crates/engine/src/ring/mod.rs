@@ -4,12 +4,15 @@
 //! netmap program expects them, and behind them the words by which slots change hands
 //! (`sidecore_abi::ring`). The engine works on it from [`ClientTx`] and [`ClientRx`], which do what netmap's kernel
 //! does in txsync and rxsync, except that nobody calls them: an I/O core looks. Since no two clients share a
-//! region, a buffer number can only name the client's own memory, and frames are copied once, from the
+//! region unless they are told to, a buffer number can only name the client's own memory, and frames are copied once, from the
 //! sender's buffer into the receiver's.
 //!
 //! Pipes of a port lie in the same region, so that buffers can be exchanged with it and between their ends. Frames in
 //! them are the ends' affair alone: each copies its slots into the other's ring, and no I/O core is involved
 //! (`sidecore_abi::ring::Info::end`). Who may use a pipe of a port shares its memory with who has the port.
+//!
+//! Ports whose operator wants that share one memory ([`SharedMemory`]), each with a part of its own: then their clients
+//! can exchange buffers, and see all of each other's frames. A buffer number can name any of them.
 //!
 //! Limits. Slots are given back in order. One region, one client and the users of its pipes. Zero copy (exchange of buffers) is the
 //! client's affair inside its own region; between regions there is none, since that would mean to share them.
@@ -26,5 +29,5 @@ mod sync;
 mod tests;
 
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
-pub use region::Region;
+pub use region::{Region, SharedMemory};
 pub use sync::{ClientRx, ClientTx, RingStats};

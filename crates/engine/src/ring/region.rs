@@ -1,6 +1,6 @@
-//! One client's memory: a sealed memory file, filled in netmap's format and mapped.
+//! One client's memory: a sealed memory file, or a part of one, filled in netmap's format and mapped.
 //!
-//! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Region`, of a file
+//! Invariant: `base .. + info.total` is one shared mapping that lives as long as any `Region` in it, of a file
 //! that nobody can cut short (sealed before anybody else gets it). All offsets come from `Geometry::layout`,
 //! whose parts lie inside it, aligned and without overlap. The client writes the same bytes at any time:
 //! words and slots are accessed as atomics only, buffers by copies through raw pointers. The rings of pipes are
@@ -20,20 +20,101 @@ use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
 use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
-use super::layout::{pipe_bufs, pipe_end, Geometry};
+use super::layout::{member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
 use crate::mem::{prefetch_own, prefetch_read, Piece};
 
-/// A client's memory.
+/// A client's memory, or its part of one that several ports share.
 pub struct Region {
     info: Info,
+    memory: Arc<Mapping>,
+}
+
+/// A mapped memory file.
+struct Mapping {
     file: OwnedFd,
     base: NonNull<u8>,
+    len: usize,
 }
 
 // SAFETY: an address of shared memory that everybody accesses through atomics and raw copies.
-unsafe impl Send for Region {}
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A sealed file as `info` has it, without pages.
+    fn new(info: &Info) -> io::Result<Mapping> {
+        let len = usize::try_from(info.total).map_err(io::Error::other)?;
+        let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, info.total)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
+        };
+        let base: NonNull<u8> = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: advice on our own mapping; refused where the system has no huge pages for files.
+        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        Ok(Mapping { file, base, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; whoever reaches into it holds an `Arc` of it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Memory that several ports share, each with a part of its own and all with the same rings. What one port's client writes
+/// into buffers and rings all others see.
+pub struct SharedMemory {
+    first: Info,
+    memory: Arc<Mapping>,
+    /// Parts that have been somebody's, a bit each.
+    used: AtomicU32,
+}
+
+impl SharedMemory {
+    /// Most ports that share one memory.
+    pub const MEMBERS: u32 = 8;
+
+    /// Where everything is that port `number` has of a memory for ports of this geometry.
+    ///
+    /// # Errors
+    /// A geometry out of range.
+    pub fn layout(geometry: &Geometry, number: u32) -> Result<Info, GeometryError> {
+        Ok(member(&geometry.shared_layout(Self::MEMBERS)?, number))
+    }
+
+    /// Memory for ports of this geometry. What nobody uses takes no pages.
+    ///
+    /// # Errors
+    /// A geometry out of range, or what the system says of making, sizing or mapping the file.
+    pub fn new(geometry: &Geometry) -> io::Result<SharedMemory> {
+        let first = Self::layout(geometry, 0).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        Ok(SharedMemory { first, memory: Arc::new(Mapping::new(&first)?), used: AtomicU32::new(0) })
+    }
+
+    /// The part of port `number`, called `name`, and whether it was somebody's before: then it is as that one left it, since
+    /// others may hold its buffers.
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub fn member(&self, number: u32, name: &str) -> io::Result<(Region, bool)> {
+        assert!(number < Self::MEMBERS);
+        let region = Region { info: member(&self.first, number), memory: Arc::clone(&self.memory) };
+        let used = self.used.load(Ordering::Relaxed) & 1 << number != 0;
+        if !used {
+            region.take_place(name)?;
+            self.used.fetch_or(1 << number, Ordering::Relaxed);
+        }
+        Ok((region, used))
+    }
+}
 
 impl Region {
     /// Makes a region, all pages but those of pipes present, and fills in interfaces and rings for a port named `name`.
@@ -42,25 +123,20 @@ impl Region {
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Region> {
         let info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let len = usize::try_from(info.total).map_err(io::Error::other)?;
-        let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
+        region.take_place(name)?;
+        Ok(region)
+    }
+
+    /// Has its pages present, and fills in interfaces and rings.
+    fn take_place(&self, name: &str) -> io::Result<()> {
         // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used: I/O cores
         // do not touch it.
-        let own = info.buf_pool + u64::from(pipe_bufs(&info, 0, 0)) * u64::from(info.buf_size);
-        ftruncate(&file, info.total)?;
-        fallocate(&file, FallocateFlags::empty(), 0, own)?;
-        fallocate(&file, FallocateFlags::empty(), info.words, info.total - info.words)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
-        };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let region = Region { info, file, base };
-        // SAFETY: advice on our own mapping; refused where the system has no huge pages for files.
-        let _ = unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        region.fill(name);
-        Ok(region)
+        for (offset, len) in parts(&self.info) {
+            fallocate(&self.memory.file, FallocateFlags::empty(), offset, len)?;
+        }
+        self.fill(name);
+        Ok(())
     }
 
     /// Where everything is.
@@ -70,7 +146,7 @@ impl Region {
 
     /// The memory file, for the client.
     pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.memory.file.as_fd()
     }
 
     /// Address of byte `offset`, which has to be inside.
@@ -79,7 +155,7 @@ impl Region {
         #[expect(clippy::cast_possible_truncation, reason = "below total, which fits usize")]
         // SAFETY: inside the mapping, as just checked.
         unsafe {
-            self.base.as_ptr().add(offset as usize)
+            self.memory.base.as_ptr().add(offset as usize)
         }
     }
 
@@ -88,11 +164,11 @@ impl Region {
         self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size)
     }
 
-    /// Writes interfaces, rings, slots and the list of extra buffers: nobody else has the file yet.
+    /// Writes interfaces, rings, slots and the list of extra buffers: nobody has this part of the file yet.
     fn fill(&self, name: &str) {
         let info = &self.info;
         let (txs, rxs) = (info.tx_rings, info.rx_rings);
-        let mut next_buf = RESERVED_BUFS;
+        let mut next_buf = info.first_buf;
         for number in 0..txs + rxs {
             let receives = number >= txs;
             self.fill_ring(number, if receives { number - txs } else { number }, receives, next_buf);
@@ -107,7 +183,13 @@ impl Region {
             unsafe { to.cast::<u32>().write(next) };
         }
         let rings: Vec<u64> = (0..txs + rxs).map(|number| self.ring_offset(number)).collect();
-        self.fill_interface(0, name, first_extra, rings.split_at(txs as usize), info.host_rings as usize);
+        self.fill_interface(
+            info.interface,
+            name,
+            first_extra,
+            rings.split_at(txs as usize),
+            info.host_rings as usize,
+        );
         for pipe in 0..info.pipes {
             let first = txs + rxs + 4 * pipe;
             for (end, bracket) in [(End::Master, '{'), (End::Slave, '}')] {
@@ -147,7 +229,7 @@ impl Region {
             sem: [0; 128],
         };
         let to = self.at(offset).cast::<Ring>();
-        // SAFETY: `layout` has room for a ring and its slots here, aligned; the file is still ours alone.
+        // SAFETY: `layout` has room for a ring and its slots here, aligned; this part is still ours alone.
         unsafe {
             to.write(ring);
             let slots = to.add(1).cast::<Slot>();
@@ -291,14 +373,6 @@ impl Region {
             buf_count: self.info.bufs,
             _region: Arc::clone(self),
         }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        #[expect(clippy::cast_possible_truncation, reason = "was mapped, so it fits")]
-        // SAFETY: the mapping that `new` made; whoever reaches into it holds an `Arc` of the region.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.info.total as usize) };
     }
 }
 

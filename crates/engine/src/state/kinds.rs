@@ -133,7 +133,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ring",
         place: Place::Ring,
-        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "pipes", "header"],
+        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "pipes", "memory", "header"],
         features: Vec::new,
         start: start_ring,
     },
@@ -297,6 +297,7 @@ fn start_host_rings(
         ("buf-size", spec.buf_size.is_some()),
         ("extra-bufs", spec.extra_bufs.is_some()),
         ("pipes", spec.pipes.is_some()),
+        ("memory", spec.memory.is_some()),
         ("header", spec.header.is_some()),
     ];
     if let Some((key, _)) = others.iter().find(|(_, given)| *given) {
@@ -317,6 +318,12 @@ fn start_ring(
     if let Some(base) = spec.place.strip_suffix(ring::HOST) {
         return start_host_rings(spec, base, rings, port, scheduler);
     }
+    if let Some(why) = spec.memory.as_deref().and_then(super::check::name_complaint) {
+        return Err(format!("memory: {why}"));
+    }
+    if let Some(why) = spec.memory.as_deref().and_then(super::check::name_complaint) {
+        return Err(format!("memory: {why}"));
+    }
     let path = ring::socket_path(&spec.place)?;
     let config = RingConfig {
         mode: spec.mode.and_then(PortMode::bits),
@@ -329,6 +336,7 @@ fn start_ring(
             pipes: spec.pipes.map_or(default.pipes, |pipes| pipes.get() as usize),
             ..default
         },
+        memory: spec.memory.clone(),
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,
     };

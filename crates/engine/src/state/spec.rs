@@ -150,6 +150,9 @@ pub struct PortSpec {
     /// Pipes for which a ring port has room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipes: Option<Number<0, 64>>,
+    /// The memory that a ring port shares with others of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<Number<0, 12>>,
@@ -172,7 +175,7 @@ pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 16] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 17] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -185,6 +188,7 @@ impl PortSpec {
             ("buf-size", self.buf_size.is_some()),
             ("extra-bufs", self.extra_bufs.is_some()),
             ("pipes", self.pipes.is_some()),
+            ("memory", self.memory.is_some()),
             ("header", self.header.is_some()),
             ("moderation", self.moderation.is_some()),
             ("receive-share", self.receive_share.is_some()),

@@ -224,6 +224,7 @@ fn every_key_is_in_the_lists() {
         buf_size: Some("64".parse().unwrap()),
         extra_bufs: Some("0".parse().unwrap()),
         pipes: Some("0".parse().unwrap()),
+        memory: Some("m".into()),
         header: Some("12".parse().unwrap()),
         moderation: Some("0".parse().unwrap()),
         csb: Some("on".parse().unwrap()),

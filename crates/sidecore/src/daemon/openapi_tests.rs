@@ -92,12 +92,13 @@ fn every_field_is_described_and_no_other() {
         KINDS,
     );
     // No kind knows every key.
-    let ring = text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,pipes=1,header=10", KINDS).unwrap();
-    let PortSpec { slots, buf_size, extra_bufs, pipes, header, .. } = ring;
+    let ring =
+        text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,pipes=1,memory=m,header=10", KINDS).unwrap();
+    let PortSpec { slots, buf_size, extra_bufs, pipes, memory, header, .. } = ring;
     let nic = text::port("p=e1000:/p,moderation=0,receive-share=50,csb=on", KINDS).unwrap();
     let PortSpec { moderation, receive_share, csb, .. } = nic;
     let wire = Some(s());
-    let port = PortSpec { wire, slots, buf_size, extra_bufs, pipes, header, ..port.unwrap() };
+    let port = PortSpec { wire, slots, buf_size, extra_bufs, pipes, memory, header, ..port.unwrap() };
     let port = PortSpec { moderation, receive_share, csb, ..port };
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();

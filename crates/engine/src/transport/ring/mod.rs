@@ -13,6 +13,7 @@
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
 mod device;
+mod group;
 mod host;
 mod pipes;
 mod server;
@@ -28,6 +29,8 @@ use sidecore_abi::ring::Info;
 
 pub use device::{device_path, Asker, Device, Verbs};
 pub use host::{HostPort, HOST};
+
+use group::Member;
 
 use super::socket::{Listener, SocketError};
 use crate::host::ring::{Monitor, Traits};
@@ -47,6 +50,8 @@ pub struct RingConfig {
     pub geometry: Geometry,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12. A client may change it.
     pub header: u32,
+    /// The memory that it shares with others of this name; by default it has one of its own.
+    pub memory: Option<String>,
 }
 
 impl RingConfig {
@@ -58,6 +63,7 @@ impl RingConfig {
             owner: (None, None),
             geometry: Geometry::default(),
             header: 0,
+            memory: None,
         }
     }
 }
@@ -98,6 +104,12 @@ pub enum RingError {
     /// Its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Its part of a shared memory.
+    #[error("memory {0:?} is shared by ports of other rings: queues, slots, buf-size, extra-bufs and pipes have to be the same")]
+    OtherRings(String),
+    /// As above.
+    #[error("memory {0:?} is shared by {n} ports already, and there may be no more", n = crate::ring::SharedMemory::MEMBERS)]
+    NoPart(String),
     /// Its host rings.
     #[error("the ring port at {} has host rings already", .0.display())]
     HasHost(PathBuf),
@@ -118,6 +130,8 @@ struct Inner {
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
     config: RingConfig,
+    /// The port's part of a shared memory.
+    member: Option<Member>,
     info: Info,
     traits: Arc<Traits>,
     state: Mutex<State>,
@@ -179,7 +193,11 @@ impl RingPort {
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
     ) -> Result<RingPort, RingError> {
-        let info = config.geometry.layout()?;
+        let member = match &config.memory {
+            Some(name) => Some(Member::join(name, &config.geometry)?),
+            None => None,
+        };
+        let info = member.as_ref().map_or_else(|| Ok(config.geometry.layout()?), Member::info)?;
         let traits = Arc::new(Traits::default());
         if !traits.set_header(config.header, &port) {
             return Err(RingError::Header(config.header));
@@ -187,7 +205,8 @@ impl RingPort {
         let listener = Listener::bind(&config.path, config.mode, config.owner)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
         let name = format!("ring-{}", port.name);
-        let inner = Arc::new(Inner { port, scheduler, config, info, traits, state: Mutex::default() });
+        let inner =
+            Arc::new(Inner { port, scheduler, config, member, info, traits, state: Mutex::default() });
         let server = server::Server::new(Arc::clone(&inner), listener, Arc::clone(&stop));
         let thread = std::thread::Builder::new().name(name).spawn(move || server.run())?;
         Ok(RingPort { inner, stop, thread: Some(thread) })
@@ -199,10 +218,11 @@ impl Attachment for RingPort {
         let state = self.inner.state();
         let Info { tx_slots, rx_slots, .. } = self.inner.info;
         let mut queues = ring_queues(&state.rings, (tx_slots, rx_slots));
-        let features = match self.inner.traits.header() {
+        let mut features = match self.inner.traits.header() {
             0 => Vec::new(),
             bytes => vec![format!("header-{bytes}")],
         };
+        features.extend(self.inner.config.memory.as_ref().map(|name| format!("memory-{name}")));
         let pipes = match state.ends {
             0 => String::new(),
             ends => format!("; open ends of pipes: {ends}"),

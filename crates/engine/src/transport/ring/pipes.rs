@@ -13,13 +13,17 @@ use rustix::io::Errno;
 use sidecore_abi::ring::{End, PIPE_NAME};
 
 use super::host::HostRings;
-use crate::ring::{pipe_end, Region};
+use crate::ring::{pipe_end, Region, SharedMemory};
 
 /// The memory, for as long as a client or an end of a pipe uses it.
 pub(super) struct Memory {
     pub(super) region: Arc<Region>,
     /// What serves its host rings, if it has some.
     pub(super) host: Option<Arc<HostRings>>,
+    /// Whether the port's rings have been somebody's.
+    pub(super) used: bool,
+    /// What it is a part of.
+    _shared: Option<Arc<SharedMemory>>,
     pipes: Vec<Option<Pipe>>,
     /// Who has the extra buffers, and the interface that lists them.
     extra: (Option<Holder>, u64),
@@ -52,7 +56,13 @@ pub(super) struct OpenEnd {
 impl Memory {
     pub(super) fn new(region: Region, host: Option<Arc<HostRings>>) -> Memory {
         let pipes = (0..region.info().pipes).map(|_| None).collect();
-        Memory { region: Arc::new(region), host, pipes, extra: (None, 0) }
+        let extra = (None, region.info().interface);
+        Memory { region: Arc::new(region), host, used: false, _shared: None, pipes, extra }
+    }
+
+    /// A part of a shared memory, which was somebody's before or not.
+    pub(super) fn part(region: Region, shared: Arc<SharedMemory>, used: bool) -> Memory {
+        Memory { used, _shared: Some(shared), ..Memory::new(region, None) }
     }
 
     /// Opens an end of the pipe `name`, which is made if nobody has the other. `None`: there is no room for one more.

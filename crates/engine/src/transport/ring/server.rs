@@ -268,22 +268,26 @@ impl Server {
     /// The memory, made if nobody has it yet, and then with this many extra buffers at least.
     fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut Memory> {
         if self.memory.is_none() {
-            let config = &self.inner.config;
+            let (config, name) = (&self.inner.config, &self.inner.port.name);
+            if let Some(member) = &self.inner.member {
+                let (region, shared, used) = member.region(name)?;
+                return Ok(self.memory.insert(Memory::part(region, shared, used)));
+            }
             let host = host::of(&config.path);
             let geometry = Geometry {
                 host_rings: host.as_ref().map_or(0, |host| host.rings),
                 extra_bufs: config.geometry.extra_bufs.max(extra_bufs),
                 ..config.geometry
             };
-            self.memory = Some(Memory::new(Region::new(&geometry, &self.inner.port.name)?, host));
+            self.memory = Some(Memory::new(Region::new(&geometry, name)?, host));
         }
         self.memory.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The port's rings, and then its host rings.
     fn make(&mut self, extra_bufs: u32) -> io::Result<(Arc<Region>, Vec<RingPair>)> {
-        let used = self.memory.is_some();
         let memory = self.memory(extra_bufs)?;
+        let used = std::mem::replace(&mut memory.used, true);
         let (region, host) = (Arc::clone(&memory.region), memory.host.clone());
         if used {
             region.restart();
@@ -378,7 +382,10 @@ impl Server {
         info.mtu = self.inner.port.mtu();
         // Memory of its own for each port: 1 is netmap's global allocator.
         if info.mem_id == 0 {
-            info.mem_id = u32::from(self.inner.port.id.0) + 2;
+            info.mem_id = match &self.inner.member {
+                Some(member) => member.mem_id(),
+                None => u32::from(self.inner.port.id.0) + 2,
+            };
         }
         let bytes = Answer { errno, info }.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
