@@ -40,18 +40,43 @@ ask(const char *name, struct vale_ask *a, struct vale_reply *reply)
 	return errno;
 }
 
-/* The options of a request: none is possible, and each is told so. 0 or an errno: first of what no kernel would read,
- * an option of a kind that is there already, or a list that does not end. */
+/* Options that a request has brought. */
+struct options {
+	struct nmreq_opt_csb *csb;
+	struct nmreq_opt_sync_kloop_eventfds *events;
+};
+
+#define BIT(type) (1u << (type))
+
+/* The options that a request knows. */
+static uint32_t
+known_options(uint16_t request)
+{
+	switch (request) {
+	case NETMAP_REQ_REGISTER:
+	case NETMAP_REQ_CSB_ENABLE:
+		return BIT(NETMAP_REQ_OPT_CSB);
+	case NETMAP_REQ_SYNC_KLOOP_START:
+		/* Whether a kick or the loop serves a ring makes no difference here: mode is what the loop does anyway. */
+		return BIT(NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS) | BIT(NETMAP_REQ_OPT_SYNC_KLOOP_MODE);
+	default:
+		return 0;
+	}
+}
+
+/* The options of a request: who is not known is told so. 0 or an errno: first of what no kernel would read, an option of
+ * a kind that is there already, or a list that does not end. */
 static int
-options(struct nmreq_header *h)
+options(struct nmreq_header *h, struct options *found)
 {
 	struct nmreq_option *o;
 	uint64_t size = sizeof(*h) + sizeof(struct nmreq_register);
-	uint32_t seen = 0;
+	uint32_t seen = 0, known = known_options(h->nr_reqtype);
 	int result = 0;
 
+	memset(found, 0, sizeof(*found));
 	for (o = (void *)(uintptr_t)h->nr_options; o != NULL; o = (void *)(uintptr_t)o->nro_next) {
-		uint32_t bit = o->nro_reqtype < NETMAP_REQ_OPT_MAX ? 1u << o->nro_reqtype : 0;
+		uint32_t bit = o->nro_reqtype < NETMAP_REQ_OPT_MAX ? BIT(o->nro_reqtype) : 0;
 
 		/* Each takes its place, and that of two pointers. */
 		size += sizeof(*o) + 16 + (o->nro_reqtype == NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS ? o->nro_size : 0);
@@ -59,13 +84,48 @@ options(struct nmreq_header *h)
 			return EMSGSIZE;
 		if (o->nro_reqtype < 1 || (seen & bit) != 0)
 			return (int)(o->nro_status = EINVAL);
-		o->nro_status = EOPNOTSUPP;
-		result = EOPNOTSUPP;
 		seen |= bit;
+		o->nro_status = (known & bit) != 0 ? 0 : EOPNOTSUPP;
+		if (o->nro_status != 0)
+			result = EOPNOTSUPP;
+		if (o->nro_reqtype == NETMAP_REQ_OPT_CSB)
+			found->csb = (void *)o;
+		if (o->nro_reqtype == NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS)
+			found->events = (void *)o;
 	}
 	if (result != 0)
-		nm_set_why("requests have no options here");
+		nm_set_why("this request does not have that option here");
 	return result;
+}
+
+/* Binds a descriptor, with a CSB if one is wanted. */
+static int
+register_port(struct nm_file *f, int fd, struct nmreq_header *h, struct nmreq_register *body, const struct options *o)
+{
+	int error = nm_bind(f, fd, h->nr_name, body);
+
+	if (error != 0 || o->csb == NULL)
+		return error;
+	error = nm_csb_enable(f, o->csb);
+	if (error != 0) {
+		o->csb->nro_opt.nro_status = (uint32_t)error;
+		nm_unbind(f);
+	}
+	return error;
+}
+
+/* Serves the descriptor's CSB until somebody stops that. */
+static int
+serve_csb(struct nm_file *f, int fd, const struct nmreq_sync_kloop_start *body, const struct options *o)
+{
+	int error;
+
+	nm_hold(f);
+	error = nm_kloop_start(f, fd, body, o->events);
+	if (error != 0 && o->events != NULL)
+		o->events->nro_opt.nro_status = (uint32_t)error;
+	nm_release(f);
+	return error;
 }
 
 static int
@@ -201,17 +261,18 @@ request(struct nm_file *f, int fd, struct nmreq_header *h)
 	    h->nr_reqtype == NETMAP_REQ_CSB_ENABLE;
 	struct vale_ask a = { .verb = VALE_DELIF };
 	struct vale_reply reply;
+	struct options o;
 	int error;
 
 	if (h->nr_version < NETMAP_MIN_API || h->nr_version > NETMAP_MAX_API || h->nr_reserved != 0 ||
 	    (body == NULL) != bodyless || memchr(h->nr_name, '\0', sizeof(h->nr_name)) == NULL)
 		return EINVAL;
-	error = options(h);
+	error = options(h, &o);
 	if (error != 0)
 		return error;
 	switch (h->nr_reqtype) {
 	case NETMAP_REQ_REGISTER:
-		return nm_bind(f, fd, h->nr_name, body);
+		return register_port(f, fd, h, body, &o);
 	case NETMAP_REQ_PORT_INFO_GET:
 		return port_info(h->nr_name, body);
 	case NETMAP_REQ_PORT_HDR_SET:
@@ -234,11 +295,16 @@ request(struct nm_file *f, int fd, struct nmreq_header *h)
 		return vale_polling(h, body, VALE_POLLING_ON);
 	case NETMAP_REQ_VALE_POLLING_DISABLE:
 		return vale_polling(h, body, VALE_POLLING_OFF);
-	case NETMAP_REQ_SYNC_KLOOP_START:
-	case NETMAP_REQ_SYNC_KLOOP_STOP:
 	case NETMAP_REQ_CSB_ENABLE:
-		nm_set_why("rings are polled by the daemon's I/O cores, not by a loop of the program's own");
-		return EOPNOTSUPP;
+		if (o.csb == NULL)
+			return EINVAL;
+		error = nm_csb_enable(f, o.csb);
+		o.csb->nro_opt.nro_status = (uint32_t)error;
+		return error;
+	case NETMAP_REQ_SYNC_KLOOP_START:
+		return serve_csb(f, fd, body, &o);
+	case NETMAP_REQ_SYNC_KLOOP_STOP:
+		return nm_kloop_stop(f);
 	default:
 		return EINVAL;
 	}
@@ -387,14 +453,12 @@ nm_ioctl(struct nm_file *f, int fd, unsigned long request_number, void *arg)
 	why[0] = '\0';
 	switch (request_number) {
 	case NIOCTXSYNC: /* a reset is not an error here, as in netmap */
-		if (f->port == NULL)
-			error = ENXIO;
+		error = f->port == NULL ? ENXIO : f->atok != NULL ? EBUSY : 0;
 		for (i = f->first_tx; error == 0 && i < f->last_tx; i++)
 			nm_txsync(f->port, &f->port->tx[i]);
 		break;
 	case NIOCRXSYNC:
-		if (f->port == NULL)
-			error = ENXIO;
+		error = f->port == NULL ? ENXIO : f->atok != NULL ? EBUSY : 0;
 		for (i = f->first_rx; error == 0 && i < f->last_rx; i++)
 			nm_rxsync(&f->port->rx[i]);
 		break;

@@ -239,7 +239,8 @@ watch(int set, int fd)
 {
 	struct epoll_event event = { .events = EPOLLIN };
 
-	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0 ? errno : 0;
+	/* A binding that was taken back may have left it there. */
+	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST ? errno : 0;
 }
 
 /* The descriptor becomes readable when the daemon ends, or a ring of the file's wakes us. Others of the same port may
@@ -322,6 +323,52 @@ nm_open_device(int flags)
 	return fd;
 }
 
+/* Under the lock. */
+static void
+unbind(struct nm_file *f)
+{
+	if (f->port == NULL)
+		return;
+	if (f->spare >= 0)
+		f->port->spare &= ~(1u << f->spare);
+	f->spare = -1;
+	use_rings(f, f->port, -1);
+	leave(f->port);
+	f->port = NULL;
+}
+
+/* Under the lock. */
+static void
+drop(struct nm_file *f)
+{
+	if (--f->refs == 0) {
+		unbind(f);
+		free(f);
+	}
+}
+
+void
+nm_unbind(struct nm_file *f)
+{
+	pthread_mutex_lock(&lock);
+	unbind(f);
+	pthread_mutex_unlock(&lock);
+}
+
+void
+nm_hold(struct nm_file *f)
+{
+	f->refs++;
+}
+
+void
+nm_release(struct nm_file *f)
+{
+	pthread_mutex_lock(&lock);
+	drop(f);
+	pthread_mutex_unlock(&lock);
+}
+
 void
 nm_forget(int fd)
 {
@@ -332,15 +379,7 @@ nm_forget(int fd)
 	f = nm_file(fd);
 	if (f != NULL) {
 		atomic_store_explicit(&files[fd], NULL, memory_order_release);
-		if (--f->refs == 0) {
-			if (f->port != NULL) {
-				if (f->spare >= 0)
-					f->port->spare &= ~(1u << f->spare);
-				use_rings(f, f->port, -1);
-				leave(f->port);
-			}
-			free(f);
-		}
+		drop(f);
 	}
 	pthread_mutex_unlock(&lock);
 }

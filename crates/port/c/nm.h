@@ -33,10 +33,14 @@ struct nm_port {
 /* An open descriptor of /dev/netmap: bound to rings of a port, or not yet. */
 struct nm_file {
 	struct nm_port *port; /* NULL: not bound */
-	int refs;             /* descriptors of this file */
+	_Atomic int refs;     /* descriptors of this file, and the loop that serves its CSB */
 	uint16_t first_tx, last_tx, first_rx, last_rx; /* last is one behind; none if first == last */
 	int no_tx_poll, exclusive;
 	int spare; /* which spare interface it has, or -1 */
+	/* The CSB, if there is one: then it takes the place of syncs. */
+	struct nm_csb_atok *atok;
+	struct nm_csb_ktoa *ktoa;
+	_Atomic int looping, stopping;
 };
 
 struct nm_file *nm_file(int fd);
@@ -47,6 +51,17 @@ int nm_open_device(int flags);
 int nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg);
 /* Gives the descriptor's part of its file up; the descriptor itself stays open. */
 void nm_forget(int fd);
+/* Takes the binding back that has just been made. */
+void nm_unbind(struct nm_file *f);
+/* Keeps a file beyond the close of its descriptors, and no more. */
+void nm_hold(struct nm_file *f);
+void nm_release(struct nm_file *f);
+
+/* From now on indices are in a CSB; 0, or an errno. The loop that serves it, and its end. */
+int nm_csb_enable(struct nm_file *f, const struct nmreq_opt_csb *option);
+int nm_kloop_start(struct nm_file *f, int fd, const struct nmreq_sync_kloop_start *body,
+    const struct nmreq_opt_sync_kloop_eventfds *events);
+int nm_kloop_stop(struct nm_file *f);
 
 /* Sync of one ring: 0, or -1 if it had to be reset. */
 int nm_txsync(struct nm_port *port, struct nm_kring *kring);

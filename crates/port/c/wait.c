@@ -24,7 +24,7 @@ nm_look(struct nm_file *f, short events)
 	short ready = 0;
 	uint16_t i;
 
-	if (p == NULL)
+	if (p == NULL || f->atok != NULL)
 		return POLLERR;
 	if ((events & POLLOUT) || !f->no_tx_poll) {
 		for (i = f->first_tx; i < f->last_tx; i++) {

@@ -279,6 +279,14 @@ fn ports_that_share_a_memory_exchange_buffers() {
 }
 
 #[test]
+fn a_csb_takes_the_place_of_syncs() {
+    let directory = Directory::new();
+    let program = build(&directory, "csb", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 8);
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1"]), &engine));
+}
+
+#[test]
 fn a_netmap_program_is_told_that_the_daemon_is_gone() {
     let directory = Directory::new();
     let receiver = build(&directory, "receiver", "-l:libnetmap.a");

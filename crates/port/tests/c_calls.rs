@@ -125,6 +125,18 @@ const CALLS: &[(&str, &[&str])] = &[
     ("pipes", &["nmport_open", "NS_BUF_CHANGED", "NS_MOREFRAG"]),
     ("monitors", &["NS_TXMON"]),
     ("shared", &["NS_BUF_CHANGED"]),
+    (
+        "csb",
+        &[
+            "NETMAP_REQ_CSB_ENABLE",
+            "NETMAP_REQ_SYNC_KLOOP_START",
+            "NETMAP_REQ_SYNC_KLOOP_STOP",
+            "NETMAP_REQ_OPT_CSB",
+            "NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS",
+            "nm_sync_kloop_appl_read",
+            "nm_sync_kloop_appl_write",
+        ],
+    ),
     ("host", &["last_tx_ring", "last_rx_ring"]),
     // Ports and switches, on the daemon.
     (
@@ -152,13 +164,8 @@ const CALLS: &[(&str, &[&str])] = &[
 const EXEMPT: &[(&str, &str)] = &[
     ("nmreq_foreach_option", "a macro for loops; the parser that names.c goes through uses it"),
     ("nmreq_free_options", "called by nmport_undo_parse"),
-    ("NETMAP_REQ_SYNC_KLOOP_START", "EOPNOTSUPP"),
-    ("NETMAP_REQ_SYNC_KLOOP_STOP", "EOPNOTSUPP"),
-    ("NETMAP_REQ_CSB_ENABLE", "EOPNOTSUPP"),
-    ("nm_stst_barrier", "for programs with a CSB"),
-    ("nm_ldld_barrier", "for programs with a CSB"),
-    ("nm_sync_kloop_appl_read", "for programs with a CSB"),
-    ("nm_sync_kloop_appl_write", "for programs with a CSB"),
+    ("nm_stst_barrier", "what nm_sync_kloop_appl_write is made of"),
+    ("nm_ldld_barrier", "what nm_sync_kloop_appl_read is made of"),
 ];
 
 fn read(path: &str) -> String {

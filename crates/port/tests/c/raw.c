@@ -132,7 +132,7 @@ waiting(struct port *a, struct port *b)
 int
 main(int argc, char **argv)
 {
-	struct nmreq_option option = { .nro_reqtype = NETMAP_REQ_OPT_CSB };
+	struct nmreq_option option = { .nro_reqtype = NETMAP_REQ_OPT_OFFSETS };
 	struct nmreq_header h = { .nr_version = NETMAP_API, .nr_reqtype = NETMAP_REQ_REGISTER };
 	struct nmreq old = { .nr_version = 11 };
 	struct nmreq_pools_info pools;
