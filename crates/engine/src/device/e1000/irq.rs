@@ -11,7 +11,7 @@
 //! one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
 //!
 //! *Moderation.* Each message, and the pin, has a gate: interrupts may come `gap` apart, but a gate that was
-//! quiet lets the next [`BURST`] through at once, so that a single ping waits for nothing: neither for its own
+//! quiet lets the next `gate::BURST` through at once, so that a single ping waits for nothing: neither for its own
 //! gap nor for the one that the completion of its request began. The gap is the driver's (ITR, EITR), at least
 //! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
 //! and TADV delay causes before they are set, for pin and MSI, as on silicon.
@@ -30,6 +30,8 @@
 //! *Time.* Nothing here has a timer, and tests turn the clock by hand. What waits is written down as one deadline, which the transmit queue
 //! compares with the clock whenever it is polled, and which bounds the nap of its I/O core.
 
+mod gate;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +39,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
+use self::gate::{Delayed, Gate, NEVER};
 use super::regs::{
     self, CTRL_EXT_EIAME, CTRL_EXT_IAME, INT_ASSERTED, OTHER, OTHER_CAUSES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
     TXQ1, VECTORS,
@@ -45,15 +48,8 @@ use super::Model;
 use crate::device::pci::{Interrupts, Mode};
 use crate::port::InterruptCount;
 
-/// No deadline.
-const NEVER: u64 = u64::MAX;
-/// Smallest gap between two interrupts, if the operator does not say otherwise …
+/// Smallest gap between two interrupts, if the operator does not say otherwise.
 pub(super) const FLOOR: Duration = Duration::from_micros(8);
-/// … doubled this many times at most, once for every so many interrupts in a row that had to wait.
-const FLOOR_SHIFTS: u32 = 2;
-const FLOOR_GROWS_AFTER: u32 = 16;
-/// Interrupts that a quiet gate lets through without delay.
-const BURST: u64 = 4;
 /// Longest hold of a receive cause after its message, in nanoseconds.
 const LONGEST_HOLD: u64 = 5_000_000;
 /// Longest time for which the driver is not told again of sent frames, in nanoseconds.
@@ -64,53 +60,6 @@ const DELAY_UNIT: u64 = 1_024;
 /// How long a report of sent frames waits while the operator's floor holds, in `DELAY_UNIT`: for silence, and at
 /// most.
 const PATIENCE: (u32, u32) = (250, 1_000);
-
-/// Lets interrupts through one gap apart on the average: a leaky bucket of `BURST`.
-#[derive(Clone, Copy, Default)]
-struct Gate {
-    /// When the interrupt after the last one was due if all had come evenly.
-    even: u64,
-    /// Interrupts in a row that had to wait.
-    waited: u32,
-    waiting: bool,
-    /// The guest has its time for other things until then.
-    not_before: u64,
-    passed: InterruptCount,
-}
-
-impl Gate {
-    /// Passes the gate, or tells when it opens. `driver` and `floor` are gaps in nanoseconds; `news`: something
-    /// has happened since the last try.
-    fn pass(&mut self, now: u64, driver: u64, floor: u64, news: bool) -> Result<(), u64> {
-        let gap = driver.max(floor << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS));
-        let opens = self.even.saturating_sub((BURST - 1) * gap).max(self.not_before);
-        if now < opens {
-            self.waiting = true;
-            self.passed.held_back += u64::from(news);
-            return Err(opens);
-        }
-        self.passed.raised += 1;
-        self.waited = if self.waiting { self.waited.saturating_add(1) } else { 0 };
-        self.waiting = false;
-        self.even = self.even.max(now) + gap;
-        Ok(())
-    }
-}
-
-/// A cause that is delayed: until a while after the last packet, and never longer after the first.
-#[derive(Clone, Copy)]
-struct Delayed {
-    last: u64,
-    first: u64,
-}
-
-impl Delayed {
-    const NONE: Delayed = Delayed { last: NEVER, first: NEVER };
-
-    fn due(&self) -> u64 {
-        self.last.min(self.first)
-    }
-}
 
 /// What can be delayed, with the ring's delay registers (in 1.024 µs).
 #[derive(Clone, Copy)]

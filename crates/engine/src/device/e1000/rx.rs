@@ -14,10 +14,13 @@
 //! A descriptor without a buffer address is used up without data (8254x SDM §3.2.3): Linux's e1000e leaves
 //! such a ring behind while it shuts down.
 
+mod source;
+
 use std::any::Any;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use self::source::Source;
 use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
 use super::journal::{Journal, MAX_ENTRIES};
@@ -26,7 +29,7 @@ use super::ring::Ring;
 use super::stats::{Counter, Frames};
 use super::{Model, Shared};
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD};
+use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::wire::Offload;
@@ -534,63 +537,5 @@ impl EgressQueue for RxRing {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self
-    }
-}
-
-/// A frame's bytes, to be copied out from first to last.
-struct Source<'a> {
-    /// Head, without a stripped tag and with padding.
-    head: [u8; HEAD],
-    head_len: usize,
-    head_done: usize,
-    body: &'a [Piece],
-    body_len: usize,
-    /// Of the first piece of `body`.
-    piece_done: usize,
-}
-
-impl Source<'_> {
-    #[inline]
-    fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> Source<'a> {
-        let mut head = frame.head;
-        let mut head_len = frame.head_len();
-        let body_len = frame.len as usize - head_len;
-        if strip {
-            head.copy_within(12 + TAG..head_len, 12);
-            head_len -= TAG;
-        }
-        if head_len + body_len < MIN_PADDED {
-            // The body is empty then, or the head is full.
-            head[head_len..MIN_PADDED].fill(0);
-            head_len = MIN_PADDED - body_len;
-        }
-        Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
-    }
-
-    #[inline]
-    fn len(&self) -> u32 {
-        u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
-    }
-
-    /// Copies the next bytes to `to`, as many as there are and fit.
-    #[inline]
-    fn copy(&mut self, mut to: Piece) {
-        if self.head_done < self.head_len {
-            let n = to.write(&self.head[self.head_done..self.head_len]);
-            to.advance(n);
-            self.head_done += n;
-        }
-        while !to.is_empty() {
-            let Some(mut from) = self.body.first().copied() else { return };
-            from.advance(self.piece_done);
-            let n = to.write_from(&from);
-            to.advance(n);
-            if n < from.len() {
-                self.piece_done += n;
-                return;
-            }
-            self.body = &self.body[1..];
-            self.piece_done = 0;
-        }
     }
 }

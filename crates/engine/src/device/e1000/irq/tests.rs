@@ -3,6 +3,7 @@
 
 #![allow(clippy::cast_possible_truncation)]
 
+use super::gate::BURST;
 use super::*;
 
 /// One microsecond.

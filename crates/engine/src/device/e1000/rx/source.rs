@@ -1,0 +1,64 @@
+//! The bytes of a frame on their way into receive buffers: first its head, without a tag that is stripped and padded to
+//! what a wire would have carried, then the pieces of its body.
+
+use super::{MIN_PADDED, TAG};
+use crate::frame::{Frame, HEAD};
+use crate::mem::Piece;
+
+/// A frame's bytes, to be copied out from first to last.
+pub(super) struct Source<'a> {
+    /// Head, without a stripped tag and with padding.
+    head: [u8; HEAD],
+    head_len: usize,
+    head_done: usize,
+    body: &'a [Piece],
+    body_len: usize,
+    /// Of the first piece of `body`.
+    piece_done: usize,
+}
+
+impl Source<'_> {
+    #[inline]
+    pub(super) fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> Source<'a> {
+        let mut head = frame.head;
+        let mut head_len = frame.head_len();
+        let body_len = frame.len as usize - head_len;
+        if strip {
+            head.copy_within(12 + TAG..head_len, 12);
+            head_len -= TAG;
+        }
+        if head_len + body_len < MIN_PADDED {
+            // The body is empty then, or the head is full.
+            head[head_len..MIN_PADDED].fill(0);
+            head_len = MIN_PADDED - body_len;
+        }
+        Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
+    }
+
+    /// Copies the next bytes to `to`, as many as there are and fit.
+    #[inline]
+    pub(super) fn copy(&mut self, mut to: Piece) {
+        if self.head_done < self.head_len {
+            let n = to.write(&self.head[self.head_done..self.head_len]);
+            to.advance(n);
+            self.head_done += n;
+        }
+        while !to.is_empty() {
+            let Some(mut from) = self.body.first().copied() else { return };
+            from.advance(self.piece_done);
+            let n = to.write_from(&from);
+            to.advance(n);
+            if n < from.len() {
+                self.piece_done += n;
+                return;
+            }
+            self.body = &self.body[1..];
+            self.piece_done = 0;
+        }
+    }
+}
