@@ -97,12 +97,12 @@ impl Seen {
     }
 }
 
-/// Sends from `a` and receives at `b` until `enough`.
+/// Sends from `a` and receives at `b` until `enough`, and then what is still under way.
 fn exchange(a: &mut E1000, b: &mut E1000, next: &mut u64, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
     let end = Instant::now() + 3 * LIMIT;
-    while !enough(seen) {
+    while !enough(seen) || seen.last.map_or(0, |last| last + 1) < *next {
         // No more than fit the receiver's ring: what is lost then was lost by a kill.
-        if *next < seen.last.map_or(0, |last| last + 1) + 32 {
+        if !enough(seen) && *next < seen.last.map_or(0, |last| last + 1) + 32 {
             let frames: Vec<_> = (*next..*next + 8).map(frame).collect();
             let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             *next += a.send(&frames).unwrap() as u64;
