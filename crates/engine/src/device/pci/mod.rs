@@ -134,8 +134,9 @@ pub trait PciDevice: Send {
     }
 }
 
-/// Reads configuration space for the guest. Bytes beyond its end read as zero.
+/// Reads configuration space for the guest. Bytes beyond its end read as ones, as on a bus where nobody answers.
 pub fn read_config(device: &mut dyn PciDevice, offset: u64, data: &mut [u8]) {
+    data.fill(0xff);
     let level = device.interrupts().level();
     let config = device.config();
     config.set_interrupt_status(level);

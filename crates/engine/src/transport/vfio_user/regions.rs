@@ -1,5 +1,6 @@
 //! Regions: what they are, and reads and writes of them.
 
+use sidecore_abi::pci::EXPRESS_SIZE;
 use sidecore_abi::vfio_user::{region, RegionAccess, RegionInfo, SparseArea, SparseCap};
 
 use super::messages::{Answer, Handled, Refusal};
@@ -71,9 +72,12 @@ impl Regions {
     }
 
     /// Whether `access` is inside a region.
+    ///
+    /// All that a guest can address of a function's configuration space is, even if the function has less:
+    /// Cloud Hypervisor hands such an access on, and waits for ever for the data that no error brings.
     pub(super) fn check(&self, access: &RegionAccess) -> Handled {
         let RegionAccess { offset, region, count } = *access;
-        let size = self.size(region);
+        let size = if region == region::CONFIG { EXPRESS_SIZE as u64 } else { self.size(region) };
         if offset.checked_add(u64::from(count)).is_none_or(|end| end > size) {
             return Err(Refusal::invalid(format!(
                 "{count} bytes at {offset:#x} are not inside region {region}, which has {size:#x}"
