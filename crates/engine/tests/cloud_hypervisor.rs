@@ -406,8 +406,7 @@ impl Net {
         let taken = 1 << 32 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         frontend.set_features(features & taken).unwrap();
         let events = || [0; 2].map(|_| EventFd::new(EFD_NONBLOCK).unwrap());
-        let mut net =
-            Net { frontend, memory: Memory::new(2 * APART), kicks: events(), calls: events() };
+        let mut net = Net { frontend, memory: Memory::new(2 * APART), kicks: events(), calls: events() };
         let regions = [net.region()];
         net.frontend.set_mem_table(&regions).unwrap();
         for ring in [RX, TX] {

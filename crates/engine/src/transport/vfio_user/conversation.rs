@@ -181,10 +181,6 @@ impl<'a> Conversation<'a> {
                 }
                 return End::Called;
             }
-            if unheld {
-                self.session.lost("the holder is gone");
-                (others.changed)(&self.session);
-            }
             if resampled {
                 if let Some(fd) = &resample {
                     self.session.resampled(fd);
@@ -210,6 +206,11 @@ impl<'a> Conversation<'a> {
             }
             if self.waiting_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
                 return End::Fault(format!("the client stopped in the middle of a message for {PATIENCE:?}"));
+            }
+            // Only when all is heard: the holder of a peer that has left goes, too.
+            if unheld && all_heard {
+                self.session.lost("the holder is gone");
+                (others.changed)(&self.session);
             }
             // Only when all is heard: a peer that has left and calls again is no second one.
             if knocked && all_heard && !(others.knocked)() {
