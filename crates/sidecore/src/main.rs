@@ -73,8 +73,15 @@ fn main() -> ExitCode {
 fn hold() -> Outcome {
     use std::os::fd::AsFd;
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    socket.and_then(|socket| sidecore_engine::hold::serve(&socket)).map_err(|e| format!("hold: {e}"))
+    socket.and_then(|socket| sidecore_engine::hold::serve(&socket)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => HOLD_BY_HAND.to_owned(),
+        _ => format!("hold: {e}"),
+    })
 }
+
+const HOLD_BY_HAND: &str = "hold: standard input is no listening socket. This command is not for people: `sidecore run` starts \
+                            one for each VMM of an e1000 or e1000e port, to keep its connection while the daemon is \
+                            restarted, and it ends by itself";
 
 /// Writes to standard output. Nobody reading on is success: `sidecore show ports | head` is no fault.
 fn print(text: &str) -> Outcome {

@@ -51,6 +51,7 @@ fn a_daemon_from_ready_to_its_end() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && errors.contains("the daemon is not running"), "{errors}");
     assert!(place.fails(&["show", "mac"]).contains("no daemon listens on"));
+    assert!(place.fails(&["hold"]).contains("`sidecore run` starts one for each VMM"));
 }
 
 #[test]

@@ -23,6 +23,14 @@ fn the_default_configuration_starts_an_empty_daemon() {
     assert!(place.ok(&["apply", file.to_str().unwrap()]).contains("nothing"));
 }
 
+/// They are of the service's control group, and have to outlive its main process.
+#[test]
+fn the_service_leaves_holders_and_their_sockets_alone() {
+    for setting in ["KillMode=process", "RuntimeDirectoryPreserve=yes"] {
+        assert!(SERVICE.lines().any(|line| line == setting), "{setting}");
+    }
+}
+
 #[test]
 fn the_ports_in_its_comments_run_with_the_capabilities_of_the_service() {
     let place = Place::new();

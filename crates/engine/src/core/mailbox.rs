@@ -24,6 +24,8 @@ pub(super) enum Letter {
     TakeBack { key: QueueKey, answer: SyncSender<Option<Box<dyn IngressQueue>>> },
     /// Use this topology from the next batch on.
     Topology { topology: Arc<Topology>, answer: SyncSender<()> },
+    /// Serve no queue, or serve again.
+    Rest { rest: bool, answer: SyncSender<()> },
     /// End the thread.
     Stop,
 }

@@ -16,7 +16,7 @@ mod topology;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -104,9 +104,19 @@ impl Cores {
 
     /// Installs `topology`. When this returns, no core uses an older one.
     pub fn publish(&self, topology: &Arc<Topology>) {
+        self.tell_all(|answer| Letter::Topology { topology: Arc::clone(topology), answer });
+    }
+
+    /// Has the cores serve no queue, or serve them again. They take queues and topologies meanwhile, and hand queues
+    /// back. When this returns no batch is under way.
+    pub fn rest(&self, rest: bool) {
+        self.tell_all(|answer| Letter::Rest { rest, answer });
+    }
+
+    fn tell_all(&self, letter: impl Fn(SyncSender<()>) -> Letter) {
         let (answer, answers) = sync_channel(self.handles.len());
         for handle in &self.handles {
-            handle.mailbox.post(Letter::Topology { topology: Arc::clone(topology), answer: answer.clone() });
+            handle.mailbox.post(letter(answer.clone()));
         }
         drop(answer);
         // Ends when each core has answered and dropped its sender.

@@ -58,6 +58,8 @@ pub(super) struct Core {
     kicked: Vec<usize>,
     spin: Duration,
     epoch: Instant,
+    /// No queue is served.
+    resting: bool,
 }
 
 impl Core {
@@ -82,6 +84,7 @@ impl Core {
             kicked: Vec::with_capacity(EVENTS),
             spin,
             epoch,
+            resting: false,
         })
     }
 
@@ -93,6 +96,14 @@ impl Core {
         loop {
             if self.mailbox.is_raised() && !self.read_mail() {
                 return;
+            }
+            if self.resting {
+                // A kick that comes now is not missed: queues are looked at when they are served again.
+                self.poller.wait(LONGEST_SLEEP, |_| ());
+                last_work = Instant::now();
+                self.meter.asleep(last_work - before);
+                before = last_work;
+                continue;
             }
             let frames = self.round(round, before);
             round = round.wrapping_add(1);
@@ -197,6 +208,10 @@ impl Core {
                 }
                 Letter::Topology { topology, answer } => {
                     self.topology = topology;
+                    let _ = answer.send(());
+                }
+                Letter::Rest { rest, answer } => {
+                    self.resting = rest;
                     let _ = answer.send(());
                 }
                 Letter::Stop => return false,

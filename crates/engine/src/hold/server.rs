@@ -10,6 +10,7 @@ use std::time::Instant;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{accept_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
@@ -22,8 +23,11 @@ struct Store(BTreeMap<u64, OwnedFd>);
 /// Serves at `listener` until there is nothing to keep any more. Removes the socket's file at the end.
 ///
 /// # Errors
-/// What the system says of the listening socket.
+/// `InvalidInput`: `listener` is no listening socket. Else what the system says of it.
 pub fn serve(listener: &OwnedFd) -> io::Result<()> {
+    if !socket_acceptconn(listener).unwrap_or(false) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     // Without it we would end with the daemon's session; fails only if we lead one already.
     let _ = rustix::process::setsid();
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -142,6 +142,10 @@ impl Fabric for CoreFabric {
         }
     }
 
+    fn rest(&self, rest: bool) {
+        self.cores.rest(rest);
+    }
+
     fn addresses(&self) -> Vec<Address> {
         let now = self.now();
         let seconds = self.cores.seconds();

@@ -375,6 +375,7 @@ impl Engine {
     /// read when the daemon is gone.
     pub fn shut_down(&self) {
         let mut inner = self.lock();
+        self.fabric.rest(true);
         for live in inner.ports.values_mut() {
             if let Some(mut attachment) = live.attachment.take() {
                 attachment.leave();

@@ -56,6 +56,10 @@ pub trait Fabric: Send + Sync {
     /// remembers addresses of ports that are gone.
     fn publish(&self, graph: &Graph);
 
+    /// Has the cores serve no queue, or serve them again. When this returns no batch is under way. While many ports
+    /// start or stop, no frame shall come for one that is not there yet, or not any more.
+    fn rest(&self, rest: bool);
+
     /// The addresses that the switches remember.
     fn addresses(&self) -> Vec<Address>;
 

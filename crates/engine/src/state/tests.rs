@@ -101,6 +101,8 @@ impl Fabric for Paper {
         *self.graph.lock().unwrap() = graph.clone();
     }
 
+    fn rest(&self, _: bool) {}
+
     fn addresses(&self) -> Vec<Address> {
         Vec::new()
     }

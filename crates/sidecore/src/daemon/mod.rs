@@ -6,8 +6,8 @@
 //! for any of this.
 //!
 //! Start: read and check everything, take the counters file and the control socket (so that a second
-//! daemon fails before it touches a port), start cores, start ports, listen, say `ready`. The end is the
-//! same backwards. The counters file stays behind, to be read by `show`.
+//! daemon fails before it touches a port), start cores, start ports, let the cores serve them, listen, say `ready`. The
+//! end is the same backwards. The counters file stays behind, to be read by `show`.
 
 mod capture;
 mod http;
@@ -61,7 +61,10 @@ pub fn run(args: RunArgs) -> Outcome {
         .map_err(|e| format!("cannot start I/O cores: {e}"))?;
     let fabric = Arc::new(CoreFabric::new(cores));
     let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
+    // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.
+    engine.fabric().rest(true);
     engine.apply(&spec, false).map_err(|e| e.to_string())?;
+    engine.fabric().rest(false);
     let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -530,13 +530,13 @@ impl Irq {
             regs::ICR => {
                 let asserted = words.icr & words.ims != 0;
                 let value = words.icr | if asserted { INT_ASSERTED } else { 0 };
-                let automask = asserted && words.ext & CTRL_EXT_IAME != 0;
-                if automask && self.model == Model::E1000e {
+                if asserted && words.ext & CTRL_EXT_IAME != 0 && self.model == Model::E1000e {
                     words.ims &= !words.iam;
                 }
                 // With messages of their own, causes are cleared by reading only under these two conditions
-                // (82574 §10.2.4.1).
-                if !self.by_queue() || automask || words.ims == 0 {
+                // (82574 §10.2.4.1). Linux relies on the first one without IAME: it never clears LSC otherwise, and
+                // would look at its link whenever anything else happens.
+                if !self.by_queue() || asserted || words.ims == 0 {
                     words.icr = 0;
                     state.unsent = 0;
                 }

@@ -99,6 +99,24 @@ fn itr_is_in_units_of_256_ns() {
 }
 
 #[test]
+fn a_change_of_the_link_is_told_once() {
+    let rig = Rig::new(Model::E1000e, FLOOR);
+    // As Linux has it: no masks by themselves (82574 §10.2.4.1).
+    rig.irq.write(regs::CTRL_EXT, CTRL_EXT_EIAME);
+    rig.irq.write(regs::EIAC, RXQ0 | TXQ0 | OTHER);
+    assert!(rig.raise(regs::LSC));
+    assert_ne!(rig.irq.read(regs::ICR) & regs::LSC, 0);
+    rig.irq.write(regs::IMS, OTHER);
+    // What comes later is no news of the link.
+    assert!(rig.raise(regs::RXO));
+    assert_eq!(rig.irq.read(regs::ICR) & (regs::LSC | regs::RXO), regs::RXO);
+    // Without an interrupt, reading changes nothing.
+    rig.irq.write(regs::IMC, regs::LSC);
+    rig.raise(regs::LSC);
+    assert_eq!([0; 2].map(|_: u32| rig.irq.read(regs::ICR) & regs::LSC), [regs::LSC; 2]);
+}
+
+#[test]
 fn each_message_has_its_own_eitr() {
     let rig = Rig::new(Model::E1000e, Duration::ZERO);
     rig.irq.write(regs::EITR0, 500);
