@@ -19,7 +19,7 @@ use sidecore_engine::wire::{Mac, Offload};
 use sidecore_fuzz::{port, Guest, GPA, MEMORY};
 
 /// Registers that do something, so that a byte chooses one of them.
-const REGISTERS: [u32; 46] = [
+const REGISTERS: [u32; 59] = [
     regs::CTRL,
     regs::STATUS,
     regs::EECD,
@@ -66,6 +66,19 @@ const REGISTERS: [u32; 46] = [
     0x3818,
     CSBAL,
     CSBAH,
+    0x2900,
+    0x2908,
+    0x2910,
+    0x2918,
+    0x3900,
+    0x3908,
+    0x3910,
+    0x3918,
+    regs::MRQC,
+    regs::RETA,
+    regs::RETA + 0x7c,
+    regs::RSSRK,
+    regs::RSSRK + 0x24,
 ];
 /// Where the presets put the rings, in guest memory.
 const TX: u64 = 0x1000;
@@ -139,6 +152,8 @@ struct Run<'a> {
     port: Arc<Port>,
     desk: Arc<Desk>,
     pages: Arc<SharedPages>,
+    /// The presets use both rings of each direction.
+    pair: bool,
 }
 
 fn anonymous_port() -> Arc<Port> {
@@ -167,7 +182,7 @@ impl Run<'_> {
             }
         }
         device.dma_changed(Arc::clone(&world.maps[0]));
-        Run { world, device, port, desk, pages }
+        Run { world, device, port, desk, pages, pair: flags & 32 != 0 }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -217,7 +232,9 @@ impl Run<'_> {
     /// What a driver does, so that the fuzzer need not find it out.
     fn bring_up(&mut self) {
         pci::write_config(&mut self.device, 4, &[0b111, 0]);
-        for (at, base) in [(regs::TX_RING, TX), (regs::RX_RING, RX)] {
+        // The second rings lie where the first ones do: what a driver may not do harms only itself.
+        let rings = [(regs::TX_RING, TX), (regs::RX_RING, RX), (regs::TX_RING_1, TX), (regs::RX_RING_1, RX)];
+        for (at, base) in rings.into_iter().take(if self.pair { 4 } else { 2 }) {
             let words = [(0, (GPA + base) as u32), (4, 0), (8, RING * 16), (0x10, 0), (0x18, 0)];
             for (offset, value) in words {
                 self.pages.word((at + offset) as usize).unwrap().store(value, Ordering::Release);
@@ -232,11 +249,15 @@ impl Run<'_> {
             (regs::TCTL, regs::TCTL_EN | regs::TCTL_PSP),
             (regs::RCTL, regs::RCTL_EN | regs::RCTL_UPE | regs::RCTL_MPE | regs::RCTL_BAM),
             (regs::IMS, u32::MAX),
+            (regs::RETA, 0x8000_8000),
+            (regs::MRQC, if self.pair { !2 } else { 0 }),
         ] {
             let before = if register == regs::RCTL { self.rctl() } else { 0 };
             self.device.write(0, u64::from(register), &(value | before).to_le_bytes());
         }
-        self.pages.word((regs::RX_RING + 0x18) as usize).unwrap().store(RING - 1, Ordering::Release);
+        for at in regs::RX_RINGS {
+            self.pages.word((at + 0x18) as usize).unwrap().store(RING - 1, Ordering::Release);
+        }
     }
 
     fn rctl(&mut self) -> u32 {
@@ -249,6 +270,7 @@ impl Run<'_> {
     /// A transmit descriptor at the preset ring's place, plausible but for what the bytes change; the tail
     /// behind it.
     fn describe(&mut self, place: u8, [command, option, low, high]: [u8; 4]) {
+        let ring = regs::TX_RINGS[usize::from(self.pair && place & 0x80 != 0)];
         let place = u32::from(place) % RING;
         let word = u64::from(u16::from_le_bytes([low, high]) & 0x3fff)
             | u64::from(command & 0x30) << 16
@@ -258,10 +280,7 @@ impl Run<'_> {
         let at = TX + 16 * u64::from(place);
         self.world.guest.write(at, &(GPA + BUFFERS + 0x400 * u64::from(option)).to_le_bytes());
         self.world.guest.write(at + 8, &word.to_le_bytes());
-        self.pages
-            .word((regs::TX_RING + 0x18) as usize)
-            .unwrap()
-            .store((place + 1) % RING, Ordering::Release);
+        self.pages.word((ring + 0x18) as usize).unwrap().store((place + 1) % RING, Ordering::Release);
     }
 
     fn poll(&mut self) {
@@ -294,6 +313,12 @@ impl Run<'_> {
         for _ in 0..count {
             let (frame, pieces) = batch.next_frame().unwrap();
             frame.head = [group; 64];
+            // One half is IP, with a length of its header that the fuzzer chooses.
+            match group & 6 {
+                2 => frame.head[12..15].copy_from_slice(&[8, 0, 0x40 | group >> 4]),
+                4 => frame.head[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]),
+                _ => {}
+            }
             frame.len = u32::from(len).max(14);
             (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
             // The body is the guest's own memory: also the case of a frame that overlaps its receiver's buffer.

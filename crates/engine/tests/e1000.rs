@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver};
+use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
 use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::observe::CounterFile;
@@ -324,4 +324,170 @@ fn a_driver_that_scribbles_on_its_block_harms_itself_only() {
     exchange(&mut a, &mut b);
     exchange(&mut b, &mut a);
     rig.assert_conserved();
+}
+
+/// Toeplitz's hash by the driver's key, bit by bit.
+fn toeplitz(input: &[u8]) -> u32 {
+    let bit = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
+    (0..8 * input.len())
+        .filter(|at| bit(input, *at) == 1)
+        .fold(0, |sum, at| sum ^ (at..at + 32).fold(0, |word, at| word << 1 | u32::from(bit(&RSS_KEY, at))))
+}
+
+/// A packet of flow `flow` with number `n`, and the queue that it belongs in: TCP or UDP over IPv4 or IPv6, with a tag or
+/// without, and one in nine is not IP.
+fn packet(to: Mac, from: Mac, flow: u32, n: u32) -> (Vec<u8>, usize) {
+    let mut bytes = [to.0, from.0].concat();
+    let seed = flow.wrapping_mul(0x9e37_79b9).to_be_bytes();
+    let (v6, tcp) = (flow & 1 != 0, flow & 2 != 0);
+    if flow & 4 != 0 {
+        bytes.extend([0x81, 0, 0, 7]);
+    }
+    let protocol = if tcp { 6 } else { 17 };
+    let addresses = if v6 {
+        [&[0xfd; 12], &seed[..], &[0xfe; 16]].concat()
+    } else {
+        [&seed[..], &[10, 0, 0, 1]].concat()
+    };
+    let ports = [seed[2], seed[0], 0, 80];
+    let input = if tcp { [&addresses[..], &ports].concat() } else { addresses.clone() };
+    let mut queue = (toeplitz(&input) & 1) as usize;
+    if flow % 9 == 8 {
+        bytes.extend([0x88, 0xb5]);
+        queue = 0;
+    } else if v6 {
+        bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
+    } else {
+        bytes.extend([8, 0, 0x45, 0, 0, 60, 0, 1, 0, 0, 64, protocol, 0, 0]);
+    }
+    bytes.extend([&addresses[..], &ports, &[0; 32]].concat());
+    bytes.extend([flow.to_be_bytes(), n.to_be_bytes()].concat());
+    (bytes, queue)
+}
+
+#[test]
+fn flows_arrive_in_the_queue_that_their_hash_names_and_in_order() {
+    let rig = Rig::new("scaling", [Model::E1000, Model::E1000e], true);
+    let config = Config { queues: 2, ..Config::default() };
+    let (mut a, mut b) = (rig.driver(0, &Config::default()), rig.driver(1, &config));
+    b.send(&[&frame(mac(0), mac(1), 0, 60)]).unwrap();
+    collect(&mut a, 1);
+    let before = [a.traps(), b.traps()];
+    let (mut last, mut came) = ([0; 100], [0; 2]);
+    for round in 1..=20u32 {
+        let packets: Vec<_> = (0..100).map(|flow| packet(mac(1), mac(0), flow, round)).collect();
+        let slices: Vec<&[u8]> = packets.iter().map(|(bytes, _)| &bytes[..]).collect();
+        let (mut sent, mut got) = (0, 0);
+        let end = Instant::now() + LIMIT;
+        while got < packets.len() {
+            sent += a.send(&slices[sent..]).unwrap();
+            for (queue, came) in came.iter_mut().enumerate() {
+                b.select(queue).unwrap();
+                let n = b.receive(64, |bytes| {
+                    let (rest, n) = bytes.split_last_chunk().unwrap();
+                    let flow = u32::from_be_bytes(*rest.last_chunk().unwrap());
+                    let (packet, right) = &packets[flow as usize];
+                    assert_eq!((bytes, queue), (&packet[..], *right), "flow {flow}");
+                    assert_eq!(
+                        std::mem::replace(&mut last[flow as usize], u32::from_be_bytes(*n)),
+                        round - 1
+                    );
+                });
+                let n = n.unwrap();
+                (*came, got) = (*came + n, got + n);
+            }
+            assert!(Instant::now() < end, "{got} of {} came", packets.len());
+            std::thread::yield_now();
+        }
+    }
+    assert!(came.iter().all(|came| *came > 500), "{came:?}");
+    assert_eq!([a.traps(), b.traps()], before, "not a trap");
+    let status = rig.attachments[1].status().queues;
+    let shown: Vec<_> = status.iter().map(|queue| (queue.direction, queue.index, queue.kind)).collect();
+    let expected = [("ingress", 0), ("ingress", 1), ("egress", 0), ("egress", 1)];
+    assert_eq!(shown, expected.map(|(direction, index)| (direction, index, "exitless")));
+    rig.assert_conserved();
+}
+
+#[test]
+fn both_transmit_queues_reach_the_switch_and_are_given_back() {
+    for exitless in [true, false] {
+        let rig = Rig::new("pair", [Model::E1000e, Model::E1000], exitless);
+        let config = Config { queues: 2, map: exitless, ..Config::default() };
+        let (mut a, mut b) = (rig.driver(0, &config), rig.driver(1, &Config { queues: 1, ..config.clone() }));
+        for round in 0..10 {
+            for burst in [1, 7, 200] {
+                let mut numbers = Vec::new();
+                for queue in [0, 1] {
+                    let first = 1_000 * round + 500 * queue;
+                    let frames: Vec<_> = (first..first + burst)
+                        .map(|n| frame(mac(1), mac(0), n, 60 + n as usize % 900))
+                        .collect();
+                    a.select(queue as usize).unwrap();
+                    let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+                    assert_eq!(a.send(&slices).unwrap(), frames.len());
+                    numbers.extend(frames);
+                    // Room for one burst at a time in the other's ring.
+                    let got = collect(&mut b, burst as usize);
+                    assert_eq!(got, numbers[numbers.len() - burst as usize..]);
+                }
+                for queue in [0, 1] {
+                    a.select(queue).unwrap();
+                    let end = Instant::now() + LIMIT;
+                    while !a.reclaim() {
+                        assert!(Instant::now() < end, "sent frames are not given back");
+                    }
+                }
+            }
+        }
+        // Both at once: each in its own order.
+        let mut at = [0; 2];
+        for queue in [0, 1] {
+            a.select(queue).unwrap();
+            let frames: Vec<_> =
+                (0..100).map(|n| frame(mac(1), mac(0), 1_000 * queue as u32 + n, 80)).collect();
+            a.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        }
+        for got in collect(&mut b, 200) {
+            let n = u32::from_be_bytes(*got[14..].first_chunk().unwrap());
+            let expected = &mut at[(n / 1_000) as usize];
+            assert_eq!(n % 1_000, *expected);
+            *expected += 1;
+        }
+        let kind = if exitless { "exitless" } else { "trapping" };
+        assert!(rig.attachments[0].status().queues[..2].iter().all(|queue| queue.kind == kind));
+        rig.assert_conserved();
+    }
+}
+
+#[test]
+fn each_queue_has_a_message_of_its_own() {
+    let rig = Rig::new("messages", [Model::E1000e, Model::E1000e], true);
+    let config = Config { queues: 2, ..Config::default() };
+    let (mut a, mut b) = (rig.driver(0, &config), rig.driver(1, &config));
+    b.send(&[&frame(mac(0), mac(1), 0, 60)]).unwrap();
+    let mut seen = [0; 2];
+    for flow in 0..40 {
+        let (bytes, queue) = packet(mac(1), mac(0), flow, 1);
+        for queue in [0, 1] {
+            b.select(queue).unwrap();
+            b.arm().unwrap();
+        }
+        a.select(flow as usize & 1).unwrap();
+        a.send(&[&bytes]).unwrap();
+        b.select(queue).unwrap();
+        let end = Instant::now() + LIMIT;
+        let mut got = Vec::new();
+        while got.is_empty() {
+            assert!(b.wait(LIMIT).unwrap() && Instant::now() < end, "no interrupt for flow {flow}");
+            b.receive(8, |bytes| got.push(bytes.to_vec())).unwrap();
+            b.arm().unwrap();
+        }
+        assert_eq!(got, [bytes]);
+        b.select(1 - queue).unwrap();
+        assert!(!b.wait(Duration::ZERO).unwrap(), "flow {flow} interrupted for the other queue");
+        seen[queue] += 1;
+    }
+    assert!(seen.iter().all(|n| *n > 5), "{seen:?}");
+    assert!(Driver::open(&rig.dir.join("p0"), &Config { queues: 3, ..config }).is_err());
 }

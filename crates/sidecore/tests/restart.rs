@@ -56,10 +56,17 @@ impl Rig {
     }
 
     fn driver(&self, name: &str) -> E1000 {
+        self.driver_of(name, 0)
+    }
+
+    /// One that sends and receives by queue pair `queue`.
+    fn driver_of(&self, name: &str, queue: usize) -> E1000 {
         // More than the sender's ring and the window hold, however long a daemon is away: none is ever too many.
         let ring = if name == "b" { 128 } else { 64 };
-        let config = Config { ring, ..Config::default() };
-        E1000::open(&self.place.path(name), &config).unwrap()
+        let config = Config { ring, queues: queue + 1, ..Config::default() };
+        let mut driver = E1000::open(&self.place.path(name), &config).unwrap();
+        driver.select(queue).unwrap();
+        driver
     }
 
     fn await_end_of_holders(&self) {
@@ -71,10 +78,14 @@ impl Rig {
     }
 }
 
-/// Frame `number`, of a length of its own.
+/// Bytes in front of a frame's number: Ethernet and IPv4.
+const HEADER: usize = 34;
+
+/// Frame `number`, of a length of its own. Receive side scaling sends its flow to the second queue: its hash is odd
+/// (Microsoft's verification suite, IPv4, the fifth).
 fn frame(number: u64) -> Vec<u8> {
-    let mut bytes = vec![0xff; 6];
-    bytes.extend([0x52, 0x54, 0, 0, 0, 1, 0x88, 0xb5]);
+    let mut bytes = vec![0x52, 0x54, 0, 0, 0, 2, 0x52, 0x54, 0, 0, 0, 1];
+    bytes.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 153, 39, 163, 191, 202, 188, 127, 2]);
     bytes.extend(number.to_be_bytes());
     let len = 60 + (number.wrapping_mul(0x9e37_79b9) % 1400) as usize;
     while bytes.len() < len {
@@ -94,7 +105,7 @@ struct Seen {
 
 impl Seen {
     fn see(&mut self, bytes: &[u8]) {
-        let number = u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+        let number = u64::from_be_bytes(bytes[HEADER..HEADER + 8].try_into().unwrap());
         assert_eq!(bytes, frame(number), "frame {number} was changed on its way");
         let next = self.last.map_or(0, |last| last + 1);
         self.frames += 1;
@@ -232,9 +243,9 @@ impl Drop for Over<'_> {
 
 /// Ended by `signal` at any time, again and again, while frames and questions are under way; received by interrupts
 /// alone.
-fn storm(kind: &'static str, seed: u64, signal: Signal) -> Seen {
+fn storm(kind: &'static str, queue: usize, seed: u64, signal: Signal) -> Seen {
     let mut rig = Rig::new(kind);
-    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    let (mut a, mut b) = (rig.driver_of("a", queue), rig.driver_of("b", queue));
     b.arm_all().unwrap();
     let (mut next, mut seen) = (0, Seen::default());
     let (kills, frames) = &(AtomicU64::new(0), AtomicU64::new(0));
@@ -298,21 +309,21 @@ fn storm(kind: &'static str, seed: u64, signal: Signal) -> Seen {
 }
 
 #[test]
-fn an_e1000e_lives_through_a_storm() {
-    let seen = storm("e1000e", 1, Signal::KILL);
+fn an_e1000e_lives_through_a_storm_by_its_second_queues() {
+    let seen = storm("e1000e", 1, 1, Signal::KILL);
     assert!(seen.repeated.max(seen.lost) <= KILLS * BATCH, "{seen:?}");
 }
 
 #[test]
 fn an_e1000_lives_through_a_storm() {
-    let seen = storm("e1000", 2, Signal::KILL);
+    let seen = storm("e1000", 0, 2, Signal::KILL);
     assert!(seen.repeated.max(seen.lost) <= KILLS * BATCH, "{seen:?}");
 }
 
 #[test]
 fn an_orderly_end_costs_no_frame() {
-    for (kind, seed) in [("e1000e", 3), ("e1000", 4)] {
-        let seen = storm(kind, seed, Signal::TERM);
+    for (kind, queue, seed) in [("e1000e", 1, 3), ("e1000", 0, 4)] {
+        let seen = storm(kind, queue, seed, Signal::TERM);
         assert_eq!((seen.repeated, seen.lost), (0, 0), "{kind}: {seen:?}");
     }
 }

@@ -6,11 +6,14 @@
 //! doorbell is a store to a mapped page if the device offers one, and a trap otherwise; [`E1000::traps`]
 //! tells how many there were.
 //!
-//! Limits: one queue each way, legacy transmit descriptors (a frame is one descriptor; no offloads), frames
-//! up to the size of a buffer.
+//! The 82574L has a second queue pair, which [`Config::queues`] turns on: receive side scaling then spreads received
+//! flows over both, and [`E1000::select`] says which of them is meant.
+//!
+//! Limits: legacy transmit descriptors (a frame is one descriptor; no offloads), frames up to the size of a buffer.
 
 mod block;
 mod eeprom;
+mod pair;
 #[allow(missing_docs)] // names and numbers out of a manual
 mod regs;
 mod ring;
@@ -23,10 +26,12 @@ use sidecore_abi::csb;
 use sidecore_abi::pci::command;
 
 use self::block::Block;
-use self::regs::{BAH, BAL, BAR, HEAD, LEN, RX, TAIL, TX};
-use self::ring::Ring;
+use self::pair::Pair;
+pub use self::pair::RSS_KEY;
+use self::regs::{BAR, RX, TAIL, TX};
+
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Page, View};
+use crate::memory::{Memory, Page};
 use crate::vfio::{Client, Event, Traps, Window};
 
 /// Bytes of a receive buffer: what `RCTL` says without further bits.
@@ -54,11 +59,13 @@ pub struct Config {
     pub itr: u16,
     /// Use a communication status block, which not every device has.
     pub csb: bool,
+    /// Queue pairs: 1, or 2 with an 82574L.
+    pub queues: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { ring: 256, map: true, page: Page::Small, itr: 0, csb: false }
+        Config { ring: 256, map: true, page: Page::Small, itr: 0, csb: false, queues: 1 }
     }
 }
 
@@ -77,14 +84,12 @@ pub struct E1000 {
     memory: Arc<Memory>,
     model: Model,
     mac: [u8; 6],
-    tx: Ring,
-    rx: Ring,
+    /// The one that is meant, and the other if there is one.
+    pair: Pair,
+    other: Option<Pair>,
     interrupt: Interrupt,
     itr: u16,
     block: Option<Block>,
-    /// The tails that the device knows: transmit, receive.
-    rung: u16,
-    offered: u16,
     /// In the middle of [`E1000::service`]: interrupts are masked.
     polling: bool,
 }
@@ -109,7 +114,14 @@ impl E1000 {
         if config.csb && client.config16(sidecore_abi::pci::SUBSYSTEM)? != csb::SUBSYSTEM {
             return Err(Error::Missing("a communication status block".to_owned()));
         }
-        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096 + Block::ROOM, config.page)?;
+        if !(1..=2).contains(&config.queues) || config.queues == 2 && model == Model::E1000 {
+            return Err(Error::Config(format!(
+                "{} queues: there is one, and a second on the 82574L",
+                config.queues
+            )));
+        }
+        let rings = config.queues * Pair::size(config.ring, BUFFER);
+        let memory = Memory::new(rings + 4096 + Block::ROOM, config.page)?;
         client.map_memory(&memory)?;
         let block = if config.csb { Some(Block::new(&memory)?) } else { None };
         let window = if config.map { client.window(BAR)? } else { None };
@@ -121,32 +133,21 @@ impl E1000 {
             }
             Model::E1000e => Interrupt::Messages(client.enable_msix()?),
         };
-        let (tx, rx) = (Ring::new(&memory, config.ring, BUFFER)?, Ring::new(&memory, config.ring, BUFFER)?);
+        let pair = Pair::new(0, &memory, config.ring)?;
+        let other = if config.queues == 2 { Some(Pair::new(1, &memory, config.ring)?) } else { None };
         let itr = config.itr;
-        let mut driver = E1000 {
-            client,
-            window,
-            memory,
-            model,
-            mac,
-            tx,
-            rx,
-            interrupt,
-            itr,
-            block,
-            rung: 0,
-            offered: 0,
-            polling: false,
-        };
+        let mut driver =
+            E1000 { client, window, memory, model, mac, pair, other, interrupt, itr, block, polling: false };
         driver.start()?;
         Ok(driver)
     }
 
-    /// Resets the device and sets it up anew; frames under way are lost.
+    /// Resets the device and sets it up anew; frames under way are lost, and the first queue pair is meant.
     ///
     /// # Errors
     /// The device does not answer, or comes out of the reset with another address than its EEPROM's.
     pub fn start(&mut self) -> Result<()> {
+        self.select(0)?;
         self.write(regs::IMC, u32::MAX)?;
         if let Some(block) = &self.block {
             block.restart();
@@ -164,16 +165,11 @@ impl E1000 {
         if [a, b, c, d, e, f] != self.mac {
             return Err(Error::Device("RAL and RAH do not hold the EEPROM's address".to_owned()));
         }
-        self.tx.restart();
-        self.rx.restart();
-        (self.rung, self.offered, self.polling) = (0, 0, false);
-        for (at, ring) in [(TX, &self.tx), (RX, &self.rx)] {
-            let (address, bytes) = (ring.address(), ring.bytes());
-            #[allow(clippy::cast_possible_truncation)] // the low half
-            let low = address as u32;
-            let words = [(BAL, low), (BAH, (address >> 32) as u32), (LEN, bytes), (HEAD, 0), (TAIL, 0)];
-            for (register, value) in words {
-                store(&mut self.client, self.window.as_ref(), at + register, value)?;
+        self.polling = false;
+        for pair in [Some(&mut self.pair), self.other.as_mut()].into_iter().flatten() {
+            pair.restart();
+            for (register, value) in pair.registers() {
+                store(&mut self.client, self.window.as_ref(), register, value)?;
             }
         }
         if let Some(block) = &self.block {
@@ -183,18 +179,28 @@ impl E1000 {
         rctl |= regs::RCTL_PROMISCUOUS;
         if self.model == Model::E1000e {
             self.write(regs::RFCTL, regs::RFCTL_EXTEN)?;
-            // Messages 0, 1 and 2, each valid; sending one clears its queue's cause.
-            self.write(regs::IVAR, 0x000a_0908)?;
-            self.write(regs::EIAC, regs::RXQ0 | regs::TXQ0)?;
+            // Messages 0, 1 and 2, and 3 and 4 of the second pair, each valid; sending one clears its queue's cause.
+            let second = self.other.is_some();
+            self.write(regs::IVAR, if second { 0x000a_c9b8 } else { 0x000a_0908 })?;
+            let causes = regs::RXQ0 | regs::TXQ0;
+            self.write(regs::EIAC, if second { causes | causes << 1 } else { causes })?;
             self.write(regs::CTRL_EXT, regs::CTRL_EXT_IAME)?;
-            for vector in 0..2 {
+            for vector in [0, 1, 3, 4] {
                 self.write(regs::EITR + 4 * vector, self.itr.into())?;
+            }
+            if second {
+                self.scale()?;
             }
         }
         self.write(regs::ITR, self.itr.into())?;
         self.write(regs::TCTL, regs::TCTL_EN | regs::TCTL_PSP)?;
         self.write(regs::RCTL, rctl)?;
         self.refill()?;
+        if self.other.is_some() {
+            self.select(1)?;
+            self.refill()?;
+            self.select(0)?;
+        }
         // Posted writes have been done when a read that follows them is answered.
         self.read(regs::STATUS).map(drop)
     }
@@ -256,7 +262,7 @@ impl E1000 {
     ) -> Result<usize> {
         self.reclaim();
         // The device has long read the frames that these places held: their lines can come back meanwhile.
-        self.tx.prefetch_next(count);
+        self.pair.tx.prefetch_next(count);
         let mut done = 0;
         while done < count && self.queue_with(|buffer| fill(done, buffer))? {
             done += 1;
@@ -271,16 +277,16 @@ impl E1000 {
     /// The frame is longer than a buffer.
     #[inline]
     pub fn queue_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool> {
-        if !self.tx.has_room() {
+        if !self.pair.tx.has_room() {
             return Ok(false);
         }
-        let at = self.tx.buffers.offset(self.tx.tail);
+        let at = self.pair.tx.buffers.offset(self.pair.tx.tail);
         // SAFETY: the buffer's descriptor belongs to the driver until the doorbell.
         let len = fill(unsafe { self.memory.bytes_mut(at, BUFFER) });
         if len > BUFFER {
             return Err(Error::Config(format!("a frame of {len} bytes does not fit a buffer of {BUFFER}")));
         }
-        self.tx.give(len as u64 | regs::TX_EOP | regs::TX_RS);
+        self.pair.tx.give(len as u64 | regs::TX_EOP | regs::TX_RS);
         Ok(true)
     }
 
@@ -289,27 +295,27 @@ impl E1000 {
     /// # Errors
     /// The doorbell trapped and the device does not answer.
     pub fn doorbell(&mut self) -> Result<()> {
-        if self.rung == self.tx.tail {
+        if self.pair.rung == self.pair.tx.tail {
             return Ok(());
         }
-        self.rung = self.tx.tail;
-        if self.block.as_ref().is_some_and(|block| !block.set_tx_tail(self.rung)) {
+        self.pair.rung = self.pair.tx.tail;
+        if self.block.as_ref().is_some_and(|block| !block.set_tx_tail(self.pair.rung)) {
             return Ok(());
         }
-        store(&mut self.client, self.window.as_ref(), TX + TAIL, self.rung.into())
+        store(&mut self.client, self.window.as_ref(), self.pair.at(TX) + TAIL, self.pair.rung.into())
     }
 
     /// Takes the descriptors of sent frames back; true if all frames have been sent.
     pub fn reclaim(&mut self) -> bool {
-        while self.tx.oldest().is_some_and(|(_, word)| word & regs::TX_DD != 0) {
-            self.tx.take();
+        while self.pair.tx.oldest().is_some_and(|(_, word)| word & regs::TX_DD != 0) {
+            self.pair.tx.take();
         }
-        self.tx.is_clean()
+        self.pair.tx.is_clean()
     }
 
     /// Whether the device has nothing to send, as far as the driver has looked.
     pub fn is_clean(&self) -> bool {
-        self.tx.is_clean()
+        self.pair.tx.is_clean()
     }
 
     /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
@@ -317,10 +323,10 @@ impl E1000 {
     /// # Errors
     /// The device filled in what cannot be, or the doorbell trapped and the device does not answer.
     pub fn receive(&mut self, limit: usize, mut see: impl FnMut(&[u8])) -> Result<usize> {
-        self.rx.look_ahead(limit);
+        self.pair.rx.look_ahead(limit);
         let mut done = 0;
         while done < limit {
-            let Some((place, word)) = self.rx.oldest() else { break };
+            let Some((place, word)) = self.pair.rx.oldest() else { break };
             // An extended descriptor's word begins with the status, a legacy one's with the length.
             let (status, len) = match self.model {
                 Model::E1000e => (word, word >> 32 & 0xffff),
@@ -334,8 +340,8 @@ impl E1000 {
                 return Err(Error::Device(format!("a frame of {len} bytes in a buffer of {BUFFER}")));
             }
             // SAFETY: done: the buffer belongs to the driver until it is given again, below.
-            see(unsafe { self.memory.bytes_mut(self.rx.buffers.offset(place), len) });
-            self.rx.take();
+            see(unsafe { self.memory.bytes_mut(self.pair.rx.buffers.offset(place), len) });
+            self.pair.rx.take();
             done += 1;
         }
         if done > 0 {
@@ -346,22 +352,22 @@ impl E1000 {
 
     /// Gives the device every buffer that it does not have.
     fn refill(&mut self) -> Result<()> {
-        while self.rx.has_room() {
-            self.rx.give(0);
+        while self.pair.rx.has_room() {
+            self.pair.rx.give(0);
         }
-        let from = std::mem::replace(&mut self.offered, self.rx.tail);
-        let known = |block: &Block| !block.set_rx_tail(from, self.rx.tail, self.rx.count);
+        let from = std::mem::replace(&mut self.pair.offered, self.pair.rx.tail);
+        let known = |block: &Block| !block.set_rx_tail(from, self.pair.rx.tail, self.pair.rx.count);
         if self.block.as_ref().is_some_and(known) {
             return Ok(());
         }
-        store(&mut self.client, self.window.as_ref(), RX + TAIL, self.rx.tail.into())
+        store(&mut self.client, self.window.as_ref(), self.pair.at(RX) + TAIL, self.pair.rx.tail.into())
     }
 
     /// Asks for an interrupt at the next frame received (and, with the pin, at the next one sent).
     pub fn arm(&mut self) -> Result<()> {
         let causes = match self.model {
             Model::E1000 => regs::RXT0 | regs::TXDW | regs::LSC,
-            Model::E1000e => regs::RXQ0 | regs::OTHER | regs::LSC,
+            Model::E1000e => regs::RXQ0 << self.pair.queue | regs::OTHER | regs::LSC,
         };
         self.write(regs::IMS, causes)
     }
@@ -369,7 +375,7 @@ impl E1000 {
     /// Waits for an interrupt, `limit` at most, and acknowledges it. False: none came.
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         match &self.interrupt {
-            Interrupt::Messages(events) => Ok(events[0].wait(limit)? > 0),
+            Interrupt::Messages(events) => Ok(events[self.pair.messages()[0]].wait(limit)? > 0),
             Interrupt::Pin(trigger, end) => {
                 if trigger.wait(limit)? == 0 {
                     return Ok(false);
@@ -387,25 +393,6 @@ impl E1000 {
         self.polling
     }
 
-    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
-    /// says nothing of itself.
-    pub fn want_room(&mut self) {
-        if let Some(block) = self.block.as_ref().filter(|_| !self.tx.has_room()) {
-            block.want_room();
-            self.reclaim();
-        }
-    }
-
-    /// Where the device says in the status block that it is: transmit, receive.
-    pub fn heads(&self) -> Option<[u32; 2]> {
-        self.block.as_ref().map(Block::heads)
-    }
-
-    /// The status block, for a driver that lies.
-    pub fn status_block(&self) -> Option<&View> {
-        self.block.as_ref().map(Block::words)
-    }
-
     /// Asks for an interrupt at every frame received and sent.
     pub fn arm_all(&mut self) -> Result<()> {
         if let Some(block) = &self.block {
@@ -413,7 +400,7 @@ impl E1000 {
         }
         let causes = match self.model {
             Model::E1000 => regs::RXT0 | regs::TXDW,
-            Model::E1000e => regs::RXQ0 | regs::TXQ0,
+            Model::E1000e => (regs::RXQ0 | regs::TXQ0) << self.pair.queue,
         };
         self.write(regs::IMS, causes)
     }
@@ -439,8 +426,9 @@ impl E1000 {
                     self.read(regs::STATUS)?;
                 }
                 Interrupt::Messages(events) => {
-                    receive = events[0].take() > 0;
-                    if events[1].take() == 0 && !receive {
+                    let [received, sent] = self.pair.messages();
+                    receive = events[received].take() > 0;
+                    if events[sent].take() == 0 && !receive {
                         return Ok(None);
                     }
                 }
@@ -463,12 +451,12 @@ impl E1000 {
                     self.read(regs::STATUS)?;
                     self.end_of_interrupt()?;
                 }
-                Model::E1000e => self.client.post32(BAR, regs::IMS, regs::RXQ0)?,
+                Model::E1000e => self.client.post32(BAR, regs::IMS, regs::RXQ0 << self.pair.queue)?,
             }
             if let Some(block) = &self.block {
                 block.want_receive(true);
                 // What came before the wish was heard is served without an interrupt.
-                self.polling = self.rx.oldest().is_some_and(|(_, word)| word != 0);
+                self.polling = self.pair.rx.oldest().is_some_and(|(_, word)| word != 0);
             }
         }
         Ok(Some(done))

@@ -25,6 +25,14 @@ pub const RCTL: u64 = 0x0100;
 pub const TCTL: u64 = 0x0400;
 pub const RFCTL: u64 = 0x5008;
 pub const RFCTL_EXTEN: u32 = 1 << 15;
+pub const RXCSUM: u64 = 0x5000;
+/// The RSS hash instead of the packet's checksum stands in the descriptor.
+pub const RXCSUM_PCSD: u32 = 1 << 13;
+pub const MRQC: u64 = 0x5818;
+/// Two queues by receive side scaling: TCP with its ports, and both versions of IP.
+pub const MRQC_RSS: u32 = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 20;
+pub const RETA: u64 = 0x5c00;
+pub const RSSRK: u64 = 0x5c80;
 pub const RAL0: u64 = 0x5400;
 pub const RAH0: u64 = 0x5404;
 
@@ -49,6 +57,8 @@ pub const OTHER: u32 = 1 << 24;
 /// The rings: where their registers begin, and what is where in them.
 pub const RX: u64 = 0x2800;
 pub const TX: u64 = 0x3800;
+/// From the first ring of a direction to the second.
+pub const SECOND: u64 = 0x100;
 pub const BAL: u64 = 0x00;
 pub const BAH: u64 = 0x04;
 pub const LEN: u64 = 0x08;

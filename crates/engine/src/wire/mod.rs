@@ -33,7 +33,7 @@ mod tests;
 
 pub use checksum::{update, Sum};
 pub use ether::{BadMac, Ether, Mac};
-pub use flow::flow_hash;
+pub use flow::{flow_hash, FlowFields};
 pub use offload::{BadOffload, Gso, Offload, Offloads};
 pub use segment::{Plan, Segment, MAX_HEADER, MAX_SEGMENTS};
 

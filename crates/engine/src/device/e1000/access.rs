@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::irq::Delay;
 use super::state::unalias;
-use super::{direction, regs, Model, E1000};
+use super::{regs, ring_number, Model, E1000, RINGS};
 use crate::device::pci::{Interrupts, Mode};
 
 /// Regions of the two parts.
@@ -91,7 +91,7 @@ impl E1000 {
             }
             _ => {
                 self.shared.regs.write(offset, value);
-                for at in [regs::RX_RING, regs::TX_RING] {
+                for at in RINGS {
                     if offset == at + regs::ring::TAIL {
                         self.tail_trapped(at, value);
                     }
@@ -103,9 +103,9 @@ impl E1000 {
     /// A doorbell that came by a trap: then at least it can wake the core.
     fn tail_trapped(&self, at: u32, tail: u32) {
         let traps = &self.shared.traps;
-        traps.tails[direction(at)].fetch_add(1, Ordering::Relaxed);
-        traps.last[direction(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
-        if at == regs::TX_RING {
+        traps.tails[ring_number(at)].fetch_add(1, Ordering::Relaxed);
+        traps.last[ring_number(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
+        if regs::TX_RINGS.contains(&at) {
             self.shared.irq.wake_sleeper();
         }
     }
@@ -136,7 +136,7 @@ impl E1000 {
     /// Why a ring does not run.
     pub(super) fn why_off(&self, at: u32) -> String {
         let (control, enable) = match at {
-            regs::RX_RING => (regs::RCTL, regs::RCTL_EN),
+            regs::RX_RING | regs::RX_RING_1 => (regs::RCTL, regs::RCTL_EN),
             _ => (regs::TCTL, regs::TCTL_EN),
         };
         if self.faulted {
@@ -169,16 +169,19 @@ impl E1000 {
             ("rx-checksum", has(regs::RXCSUM, regs::RXCSUM_TUOFL)),
         ];
         let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+        let tails = |rings: [u32; regs::QUEUES]| -> u64 {
+            rings.iter().map(|at| count(&traps.tails[ring_number(*at)])).sum()
+        };
         let counts = [
-            format!("trapped-tx-tails={}", count(&traps.tails[direction(regs::TX_RING)])),
-            format!("trapped-rx-tails={}", count(&traps.tails[direction(regs::RX_RING)])),
+            format!("trapped-tx-tails={}", tails(regs::TX_RINGS)),
+            format!("trapped-rx-tails={}", tails(regs::RX_RINGS)),
             format!("trapped-reads={}", count(&traps.reads)),
             format!("trapped-writes={}", count(&traps.writes)),
             format!("bad-tails={}", count(&self.shared.bad_tails)),
         ];
         let mode = if !self.settings.exitless {
             "doorbells trap: exitless is turned off for this port"
-        } else if self.shared.is_trapping(regs::TX_RING) {
+        } else if regs::TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) {
             "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated)"
         } else {
             "exitless"

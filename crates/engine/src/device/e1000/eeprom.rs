@@ -54,6 +54,10 @@ impl Eeprom {
         words[0x0f] = 0x3040;
         // Init control 3: no wake on LAN.
         (words[0x14], words[0x24]) = (0, 0);
+        if model == Model::E1000e {
+            // PCIe control, "MSI-X number" (82574 §6.1): five, or FreeBSD's em tries to write it here.
+            words[0x1b] = !(7 << 7) | 4 << 7;
+        }
         words[WORDS - 1] = 0;
         let sum = words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
         words[WORDS - 1] = SUM.wrapping_sub(sum);

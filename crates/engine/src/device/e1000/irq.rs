@@ -41,8 +41,8 @@ use rustix::event::{eventfd, EventfdFlags};
 
 use self::gate::{Delayed, Gate, NEVER};
 use super::regs::{
-    self, CTRL_EXT_EIAME, CTRL_EXT_IAME, INT_ASSERTED, OTHER, OTHER_CAUSES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
-    TXQ1, VECTORS,
+    self, CTRL_EXT_EIAME, CTRL_EXT_IAME, INT_ASSERTED, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW,
+    TXQ0, TXQ1, VECTORS,
 };
 use super::Model;
 use crate::device::pci::{Interrupts, Mode};
@@ -84,29 +84,36 @@ struct Words {
     eitr: [u32; VECTORS],
 }
 
+/// The driver has been told of a queue's sent frames and has not enabled such reports since; whether it ever does, and
+/// until when it is not told again.
+#[derive(Clone, Copy, Default)]
+struct Report {
+    told: bool,
+    answers: bool,
+    after: u64,
+}
+
 struct State {
     words: Words,
     /// Causes that are set and have not been sent as a message.
     unsent: u32,
-    /// Receive causes that wait for the driver to write `IMS`, and until when at most.
+    /// Receive causes that wait for the driver to write `IMS`, and until when at most, of each queue.
     held: u32,
-    held_until: u64,
+    held_until: [u64; QUEUES],
     /// The pin's level.
     level: bool,
     gates: [Gate; VECTORS],
     receive: Delayed,
-    transmit: Delayed,
+    /// Of each queue; by the pin all go with the first one's.
+    transmit: [Delayed; QUEUES],
     /// What the driver has enabled since the last reset, whether or not it is now.
     wanted: u32,
-    /// The driver has been told of sent frames and has not enabled such reports since; whether it ever does, and until
-    /// when it is not told again.
-    report: bool,
-    answers: bool,
-    report_after: u64,
-    /// A receive interrupt was sent since the driver enabled its cause.
-    rang: bool,
+    /// What is known of reports of sent frames, of each queue.
+    reports: [Report; QUEUES],
+    /// A receive interrupt was sent since the driver enabled its cause, of each queue; the pin's is the first one's.
+    rang: [bool; QUEUES],
     /// Since when the guest has been serving it.
-    serving: Option<u64>,
+    serving: [Option<u64>; QUEUES],
 }
 
 impl State {
@@ -115,23 +122,27 @@ impl State {
             words: Words::default(),
             unsent: 0,
             held: 0,
-            held_until: NEVER,
+            held_until: [NEVER; QUEUES],
             level: false,
             gates: [Gate::default(); VECTORS],
             receive: Delayed::NONE,
-            transmit: Delayed::NONE,
+            transmit: [Delayed::NONE; QUEUES],
             wanted: 0,
-            report: false,
-            answers: false,
-            report_after: 0,
-            rang: false,
-            serving: None,
+            reports: [Report::default(); QUEUES],
+            rang: [false; QUEUES],
+            serving: [None; QUEUES],
         }
+    }
+
+    /// When the first delay ends.
+    fn due(&self) -> u64 {
+        let [first, second] = &self.transmit;
+        self.receive.due().min(first.due()).min(second.due())
     }
 
     /// Whether a cause waits for its delay to end.
     fn delays(&self) -> bool {
-        self.receive.due().min(self.transmit.due()) != NEVER
+        self.due() != NEVER
     }
 
     fn set(&mut self, causes: u32) {
@@ -162,12 +173,12 @@ pub(super) struct Irq {
     floor: u64,
     /// Percent of its time that the guest may spend on receive interrupts; 100: all.
     share: u32,
-    /// Odd while the guest serves a receive interrupt; one more at each beginning and end.
-    service: AtomicU64,
+    /// Odd while the guest serves a queue's receive interrupt; one more at each beginning and end.
+    service: [AtomicU64; QUEUES],
     /// Frames were held back in this service.
-    overload: AtomicBool,
-    /// How often the driver has taken back what it sent, as far as we can tell.
-    taken_back: AtomicU64,
+    overload: [AtomicBool; QUEUES],
+    /// How often the driver has taken back what it sent by each queue, as far as we can tell.
+    taken_back: [AtomicU64; QUEUES],
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -182,9 +193,9 @@ impl Irq {
             deadline: AtomicU64::new(NEVER),
             clock: Clock::System(Instant::now()),
             share: 100,
-            service: AtomicU64::new(0),
-            overload: AtomicBool::new(false),
-            taken_back: AtomicU64::new(0),
+            service: [const { AtomicU64::new(0) }; QUEUES],
+            overload: [const { AtomicBool::new(false) }; QUEUES],
+            taken_back: [const { AtomicU64::new(0) }; QUEUES],
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -218,40 +229,52 @@ impl Irq {
         self
     }
 
-    /// Which receive interrupt the guest is serving, if receiving has a share.
+    /// Which receive interrupt of queue `queue` the guest is serving, if receiving has a share.
     #[inline]
-    pub(super) fn service(&self) -> Option<u64> {
-        let service = self.service.load(Ordering::Relaxed);
-        (self.share < 100 && service & 1 != 0).then_some(service)
+    pub(super) fn service(&self, queue: usize) -> Option<u64> {
+        if self.share == 100 {
+            return None;
+        }
+        let service = self.service[self.server(queue)].load(Ordering::Relaxed);
+        (service & 1 != 0).then_some(service)
     }
 
-    /// Frames were held back because the guest has had what it gets in one service.
-    pub(super) fn overloaded(&self) {
-        self.overload.store(true, Ordering::Relaxed);
+    /// Whose service a receive queue's is: without messages there is one for both.
+    fn server(&self, queue: usize) -> usize {
+        if self.by_queue() {
+            queue
+        } else {
+            0
+        }
     }
 
-    /// The guest begins to serve a receive interrupt.
-    fn begin(&self, state: &mut State, now: u64) {
-        if self.share < 100 && state.rang && state.serving.is_none() {
-            state.serving = Some(now);
-            self.overload.store(false, Ordering::Relaxed);
-            self.service.fetch_add(1, Ordering::Relaxed);
+    /// Frames for queue `queue` were held back because the guest has had what it gets in one service.
+    pub(super) fn overloaded(&self, queue: usize) {
+        self.overload[self.server(queue)].store(true, Ordering::Relaxed);
+    }
+
+    /// The guest begins to serve a receive interrupt of queue `queue`.
+    fn begin(&self, state: &mut State, queue: usize, now: u64) {
+        if self.share < 100 && state.rang[queue] && state.serving[queue].is_none() {
+            state.serving[queue] = Some(now);
+            self.overload[queue].store(false, Ordering::Relaxed);
+            self.service[queue].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// It has served it: the rest of its time is its own, if there were more frames than it could take.
-    fn end(&self, state: &mut State, now: u64) {
-        state.rang = false;
-        let Some(since) = state.serving.take() else { return };
-        self.service.fetch_add(1, Ordering::Relaxed);
-        if self.overload.swap(false, Ordering::Relaxed) {
+    fn end(&self, state: &mut State, queue: usize, now: u64) {
+        state.rang[queue] = false;
+        let Some(since) = state.serving[queue].take() else { return };
+        self.service[queue].fetch_add(1, Ordering::Relaxed);
+        if self.overload[queue].swap(false, Ordering::Relaxed) {
             let rest = (now - since).min(LONGEST_HOLD) * u64::from(100 - self.share) / u64::from(self.share);
-            let vectors = 0..VECTORS;
             let by_queue = self.by_queue();
-            for vector in
-                vectors.filter(|v| if by_queue { routed(state.words.ivar, *v) & RXQ0 != 0 } else { *v == 0 })
-            {
-                state.gates[vector].not_before = now + rest.min(LONGEST_HOLD);
+            for vector in 0..VECTORS {
+                if if by_queue { routed(state.words.ivar, vector) & RXQ0 << queue != 0 } else { vector == 0 }
+                {
+                    state.gates[vector].not_before = now + rest.min(LONGEST_HOLD);
+                }
             }
         }
     }
@@ -274,23 +297,24 @@ impl Irq {
         (self.floor != 0).then_some(PATIENCE)
     }
 
-    /// Changes when the driver has taken back what it sent.
+    /// Changes when the driver has taken back what it sent by transmit queue `queue`.
     #[inline]
-    pub(super) fn taken_back(&self) -> u64 {
-        self.taken_back.load(Ordering::Relaxed)
+    pub(super) fn taken_back(&self, queue: usize) -> u64 {
+        self.taken_back[queue].load(Ordering::Relaxed)
     }
 
     /// The driver enables reports of sent frames, as it does when it has just taken back all that was done: what has
     /// been done in between is not worth an interrupt of its own, unless nothing more comes.
-    fn answer(&self, state: &mut State, cause: u32, now: u64) {
-        state.answers |= std::mem::take(&mut state.report);
-        state.report_after = 0;
-        self.taken_back.fetch_add(1, Ordering::Relaxed);
+    fn answer(&self, state: &mut State, queue: usize, cause: u32, now: u64) {
+        let report = &mut state.reports[queue];
+        report.answers |= std::mem::take(&mut report.told);
+        report.after = 0;
+        self.taken_back[queue].fetch_add(1, Ordering::Relaxed);
         if state.words.icr & cause != 0 {
             state.words.icr &= !cause;
             state.unsent &= !cause;
             let after = |units: u32| now + u64::from(units) * DELAY_UNIT;
-            state.transmit = Delayed { last: after(PATIENCE.0), first: after(PATIENCE.1) };
+            state.transmit[queue] = Delayed { last: after(PATIENCE.0), first: after(PATIENCE.1) };
         }
     }
 
@@ -314,7 +338,9 @@ impl Irq {
             let (timer, (after_last, after_first)) = match delay {
                 Delay::Receive(..) if self.by_queue() => (None, (0, 0)),
                 Delay::Receive(last, first) => (Some(&mut state.receive), (last, first)),
-                Delay::Transmit(last, first) => (Some(&mut state.transmit), (last, first)),
+                Delay::Transmit(last, first) => {
+                    (Some(&mut state.transmit[usize::from(delayable & TXQ1 != 0)]), (last, first))
+                }
                 Delay::None => (None, (0, 0)),
             };
             let ns = |units: u32| now + u64::from(units & 0xffff) * DELAY_UNIT;
@@ -342,17 +368,20 @@ impl Irq {
             state.receive = Delayed::NONE;
             state.set(RXT0);
         }
-        if state.transmit.due() != NEVER && (immediate || state.transmit.due() <= now) {
-            state.transmit = Delayed::NONE;
-            state.set(if by_queue { TXQ0 } else { TXDW });
+        for queue in 0..QUEUES {
+            let due = state.transmit[queue].due();
+            if due != NEVER && (immediate || due <= now) {
+                state.transmit[queue] = Delayed::NONE;
+                state.set(if by_queue { TXQ0 << queue } else { TXDW });
+            }
         }
-        next = next.min(state.receive.due()).min(state.transmit.due());
-        if let Some(since) = state.serving {
-            // A driver that never enables it again, or not as others do.
-            if now - since >= LONGEST_HOLD {
-                self.end(state, now);
-            } else {
-                next = next.min(since + LONGEST_HOLD);
+        next = next.min(state.due());
+        for queue in 0..QUEUES {
+            match state.serving[queue] {
+                // A driver that never enables it again, or not as others do.
+                Some(since) if now - since >= LONGEST_HOLD => self.end(state, queue, now),
+                Some(since) => next = next.min(since + LONGEST_HOLD),
+                None => {}
             }
         }
         if by_queue {
@@ -388,7 +417,7 @@ impl Irq {
             Ok(()) => {
                 state.level = true;
                 state.unsent = 0;
-                state.rang |= state.words.icr & state.words.ims & RXT0 != 0;
+                state.rang[0] |= state.words.icr & state.words.ims & RXT0 != 0;
                 let sent = match self.interrupts.mode() {
                     Mode::Intx => self.interrupts.set_level(true),
                     Mode::Msi | Mode::Msix => self.interrupts.message(0),
@@ -403,17 +432,21 @@ impl Irq {
             state.unsent &= !OTHER_CAUSES;
             state.set(OTHER);
         }
-        if state.held != 0 && now >= state.held_until {
-            state.held = 0;
-        }
         let waiting = state.unsent & state.words.icr & state.words.ims;
-        if waiting & state.held != 0 {
-            *next = state.held_until.min(*next);
+        for (queue, until) in state.held_until.iter().enumerate() {
+            if now >= *until {
+                state.held &= !(RXQ0 << queue);
+            }
+            if waiting & state.held & RXQ0 << queue != 0 {
+                *next = (*until).min(*next);
+            }
         }
         let mut ready = waiting & !state.held;
-        if ready & TXQ0 != 0 && now < state.report_after {
-            ready &= !TXQ0;
-            *next = state.report_after.min(*next);
+        for (queue, Report { after, .. }) in state.reports.iter().enumerate() {
+            if ready & TXQ0 << queue != 0 && now < *after {
+                ready &= !(TXQ0 << queue);
+                *next = (*after).min(*next);
+            }
         }
         let mut sent = 0;
         for vector in 0..VECTORS {
@@ -429,9 +462,9 @@ impl Irq {
                     let went = self.interrupts.message(vector as u16);
                     sent += u64::from(went);
                     Self::sent(state, causes, now);
-                    if causes & RXQ0 != 0 {
-                        state.rang = true;
-                        self.begin(state, now);
+                    for queue in (0..QUEUES).filter(|queue| causes & RXQ0 << queue != 0) {
+                        state.rang[queue] = true;
+                        self.begin(state, queue, now);
                     }
                 }
             }
@@ -450,16 +483,20 @@ impl Irq {
         if words.ext & CTRL_EXT_EIAME != 0 {
             words.iam &= !causes;
         }
-        if causes & (RXQ0 | RXQ1) != 0 {
-            state.held |= causes & (RXQ0 | RXQ1);
-            state.held_until = now + LONGEST_HOLD;
-        }
-        if causes & TXQ0 != 0 {
-            // Held, too, where the driver is known to write `IMS` afterwards: not every version does.
-            if state.answers {
-                state.report_after = now + LONGEST_WAIT;
+        for (queue, until) in state.held_until.iter_mut().enumerate() {
+            if causes & RXQ0 << queue != 0 {
+                state.held |= RXQ0 << queue;
+                *until = now + LONGEST_HOLD;
             }
-            state.report = true;
+        }
+        for (queue, report) in state.reports.iter_mut().enumerate() {
+            if causes & TXQ0 << queue != 0 {
+                // Held, too, where the driver is known to write `IMS` afterwards: not every version does.
+                if report.answers {
+                    report.after = now + LONGEST_WAIT;
+                }
+                report.told = true;
+            }
         }
     }
 
@@ -557,15 +594,21 @@ impl Irq {
     /// The driver writes one of these registers. Returns how many interrupts came of it.
     pub(super) fn write(&self, offset: u32, value: u32) -> u64 {
         let mut state = self.lock();
-        let receive = if self.by_queue() { RXQ0 } else { RXT0 };
-        match offset {
-            regs::IMS if value & receive != 0 => self.end(&mut state, self.now()),
-            regs::IMC if value & receive != 0 => self.begin(&mut state, self.now()),
-            _ => {}
+        let receive = if self.by_queue() { [RXQ0, RXQ1] } else { [RXT0, 0] };
+        for queue in (0..QUEUES).filter(|queue| value & receive[*queue] != 0) {
+            match offset {
+                regs::IMS => self.end(&mut state, queue, self.now()),
+                regs::IMC => self.begin(&mut state, queue, self.now()),
+                _ => {}
+            }
         }
-        let report = if self.by_queue() { TXQ0 } else { TXDW };
-        if offset == regs::IMS && value & report != 0 && self.floor != 0 {
-            self.answer(&mut state, report, self.now());
+        if offset == regs::IMS && self.floor != 0 {
+            let causes = if self.by_queue() { [TXQ0, TXQ1] } else { [TXDW, TXDW] };
+            for (queue, cause) in causes.into_iter().enumerate() {
+                if value & cause != 0 {
+                    self.answer(&mut state, queue, cause, self.now());
+                }
+            }
         }
         let words = &mut state.words;
         match offset {
@@ -620,7 +663,7 @@ impl Irq {
         let [ims, iam, eiac, ivar, ext, itr, ..] = words;
         state.words = Words { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
         // Whether it waits for reports of sent frames, too.
-        state.wanted = ims | TXDW | TXQ0;
+        state.wanted = ims | TXDW | TXQ0 | TXQ1;
         let queues = if self.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
         state.set(TXDW | RXT0 | regs::LSC | queues);
         match self.interrupts.mode() {
@@ -640,7 +683,7 @@ impl Irq {
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         let gates = state.gates;
-        self.end(&mut state, self.now());
+        (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.now()));
         *state = State { gates, ..State::new() };
         self.interrupts.set_level(false);
         self.settle(&mut state, self.now(), false);

@@ -43,7 +43,8 @@ const ENTRIES: usize = 32;
 pub(super) const MAX_ENTRIES: usize = 1024;
 const ENTRY: usize = 3;
 const WORDS: usize = ENTRIES + ENTRY * MAX_ENTRIES;
-const RINGS: usize = 2;
+/// Those of the first queue pair, and those of the second.
+const RINGS: usize = 4;
 
 /// `INTENT`: it is open; the descriptors are extended ones; how many; the new head.
 const OPEN: u64 = 1 << 63;
@@ -81,7 +82,7 @@ fn halves(word: u64) -> (u32, u32) {
 }
 
 impl Journal {
-    /// A new device's: the file and the journals of its two rings.
+    /// A new device's: the file and the journals of its rings: of each pair the transmit ring's and the receive ring's.
     pub(super) fn create() -> io::Result<(File, [Journal; RINGS])> {
         let fd = memfd_create(c"sidecore-e1000-rings", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, (8 * RINGS * WORDS) as u64)?;
@@ -93,7 +94,7 @@ impl Journal {
         let file = File::from(file);
         let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
         let part = |ring: usize| Journal { file: Arc::clone(&shared), base: 8 * ring * WORDS };
-        Ok((file, [part(0), part(1)]))
+        Ok((file, std::array::from_fn(part)))
     }
 
     #[inline]

@@ -9,7 +9,7 @@
 //! bits, reset and interrupts, is on other pages and traps.
 //!
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
-//! registers describe it, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when,
+//! registers describe it, `transmitter`, `tx` and `packet` the way in, `receiver`, `rss`, `filter` and `rx` the way out, `irq` who is told when,
 //! `csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
@@ -17,8 +17,10 @@
 //! it other memory, and does not answer the guest before it has it. Filters and modes are words that are read
 //! where the driver put them.
 //!
-//! Limits. One queue in each direction: the second ring of the 82574 is not served (only FreeBSD uses it). No wake-up patterns, no
-//! flow control, no IEEE 1588, no packet split by header (the buffers are filled one after the other).
+//! The 82574 has two rings in each direction. Both transmit rings are one queue to the I/O cores, and both receive rings
+//! one to the port, so a card of which the driver uses the first ones only costs nothing more.
+//!
+//! Limits. No wake-up patterns, no flow control, no IEEE 1588, no packet split by header (the buffers are filled one after the other).
 //! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
 
 mod access;
@@ -30,13 +32,16 @@ mod journal;
 mod packet;
 mod persist;
 mod phy;
+mod receiver;
 pub mod regs;
 mod ring;
+mod rss;
 mod rx;
 mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod transmitter;
 mod tx;
 
 use std::fs::File;
@@ -50,10 +55,13 @@ use self::eeprom::Eeprom;
 use self::irq::Irq;
 use self::journal::Journal;
 use self::phy::Phy;
+use self::receiver::Receiver;
+use self::regs::QUEUES;
 use self::ring::Ring;
 use self::rx::RxRing;
 use self::state::Registers;
 use self::stats::Stats;
+use self::transmitter::Transmitter;
 use self::tx::TxRing;
 use super::pci::{
     Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Persist, Region,
@@ -166,22 +174,31 @@ struct Shared {
 struct Traps {
     reads: AtomicU64,
     writes: AtomicU64,
-    /// Tails written by a trap, and the last such tail plus one; receive, transmit.
-    tails: [AtomicU64; 2],
-    last: [AtomicU32; 2],
+    /// Tails written by a trap, and the last such tail plus one, of each ring.
+    tails: [AtomicU64; RINGS.len()],
+    last: [AtomicU32; RINGS.len()],
 }
 
 impl Shared {
     /// Whether the tail of the ring at `at` came by a trap the last time.
     fn is_trapping(&self, at: u32) -> bool {
-        let last = self.traps.last[direction(at)].load(Ordering::Relaxed);
+        let last = self.traps.last[ring_number(at)].load(Ordering::Relaxed);
         last != 0 && last == (self.regs.get(at + regs::ring::TAIL) & 0xffff) + 1
+    }
+
+    /// Whether the driver has set up the second of `rings`: one word to look at.
+    #[inline]
+    fn has_second(&self, rings: &[u32; QUEUES]) -> bool {
+        self.model == Model::E1000e && Ring::length(&self.regs, rings[1]) != 0
     }
 }
 
-/// The place of a ring in `Traps`.
-fn direction(at: u32) -> usize {
-    usize::from(at == regs::TX_RING)
+/// All rings: where their registers begin.
+const RINGS: [u32; 4] = [regs::TX_RING, regs::RX_RING, regs::TX_RING_1, regs::RX_RING_1];
+
+/// The place of a ring in `RINGS`.
+fn ring_number(at: u32) -> usize {
+    RINGS.iter().position(|ring| *ring == at).unwrap_or(0)
 }
 
 /// Where a queue is.
@@ -201,8 +218,8 @@ pub struct E1000 {
     phy: Phy,
     scheduler: Arc<dyn Scheduler>,
     map: Arc<GuestMap>,
-    tx: Place<TxRing, QueueKey>,
-    rx: Place<RxRing, ()>,
+    tx: Place<Transmitter, QueueKey>,
+    rx: Place<Receiver, ()>,
     carrier: bool,
     /// The guest lets it reach memory.
     master: bool,
@@ -236,7 +253,8 @@ impl E1000 {
     ) -> io::Result<E1000> {
         let model = settings.model;
         let (pages, places) = files.map_or((None, None), |[pages, places]| (Some(pages), Some(places)));
-        let (places, [tx_journal, rx_journal]) = places.map_or_else(Journal::create, Journal::open)?;
+        let (places, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
+            places.map_or_else(Journal::create, Journal::open)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1);
         let csb = settings.csb && model == Model::E1000;
@@ -257,6 +275,11 @@ impl E1000 {
         });
         shared.port.set_accepts(Offloads::VALID);
         let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
+        let parts = || (Arc::clone(&shared), Arc::clone(&map));
+        let tx = |queue, journal| TxRing::new(parts().0, queue, parts().1, journal);
+        let rx = |queue, journal| RxRing::new(parts().0, queue, parts().1, journal);
+        let transmitter = Transmitter::new(parts().0, [tx(0, tx_journal), tx(1, tx_journal_1)]);
+        let receiver = Receiver::new(parts().0, [rx(0, rx_journal), rx(1, rx_journal_1)]);
         let subsystem = match model {
             Model::E1000 if csb => (0x1af4, sidecore_abi::csb::SUBSYSTEM),
             Model::E1000 => (0x8086, 0x001e),
@@ -268,8 +291,8 @@ impl E1000 {
             eeprom: Eeprom::new(model, settings.mac.0, subsystem),
             phy: Phy::new(model, true),
             scheduler,
-            tx: Place::Here(Box::new(TxRing::new(Arc::clone(&shared), Arc::clone(&map), tx_journal))),
-            rx: Place::Here(Box::new(RxRing::new(Arc::clone(&shared), Arc::clone(&map), rx_journal))),
+            tx: Place::Here(Box::new(transmitter)),
+            rx: Place::Here(Box::new(receiver)),
             map,
             carrier: true,
             master: false,
@@ -287,7 +310,7 @@ impl E1000 {
     }
 
     /// Takes the transmit queue back, if a core has it.
-    fn take_tx(&mut self) -> Option<&mut TxRing> {
+    fn take_tx(&mut self) -> Option<&mut Transmitter> {
         if let Place::At(key) = self.tx {
             let queue = self.scheduler.take_back(key).and_then(|queue| queue.into_any().downcast().ok());
             self.tx = queue.map_or(Place::Lost, Place::Here);
@@ -299,7 +322,7 @@ impl E1000 {
     }
 
     /// Takes the receive queue back, if the port has it.
-    fn take_rx(&mut self) -> Option<&mut RxRing> {
+    fn take_rx(&mut self) -> Option<&mut Receiver> {
         if let Place::At(()) = self.rx {
             let queue = self.shared.port.swap_egress(0, None);
             let queue = queue.and_then(|queue| queue.into_any().downcast().ok());
@@ -327,7 +350,7 @@ impl E1000 {
                 self.shared.port.swap_egress(0, Some(queue));
             }
         } else if let Some(queue) = self.take_rx() {
-            queue.rest();
+            queue.rings().iter_mut().for_each(RxRing::rest);
         }
         // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
         let serve = rx_on || tx_on;
@@ -336,7 +359,7 @@ impl E1000 {
             return;
         }
         if let Some(queue) = self.take_tx() {
-            queue.enable(tx_on);
+            queue.rings().iter_mut().for_each(|ring| ring.enable(tx_on));
         }
         if serve {
             if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
@@ -353,10 +376,10 @@ impl E1000 {
     /// Registers, PHY and queues as after power on (8254x SDM §14.2).
     fn chip_reset(&mut self) {
         if let Some(queue) = self.take_tx() {
-            queue.reset();
+            queue.rings().iter_mut().for_each(TxRing::reset);
         }
         if let Some(queue) = self.take_rx() {
-            queue.reset();
+            queue.rings().iter_mut().for_each(RxRing::reset);
         }
         let (model, mac) = (self.settings.model, self.settings.mac.0);
         self.shared.regs.reset(
@@ -468,7 +491,7 @@ impl PciDevice for E1000 {
         self.map = Arc::clone(&map);
         let served = matches!(self.tx, Place::At(_));
         if let Some(queue) = self.take_tx() {
-            queue.set_map(Arc::clone(&map));
+            queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
         }
         if served {
             if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
@@ -477,7 +500,7 @@ impl PciDevice for E1000 {
         }
         let running = matches!(self.rx, Place::At(()));
         if let Some(queue) = self.take_rx() {
-            queue.set_map(map);
+            queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
         }
         if running {
             if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {
@@ -518,24 +541,30 @@ impl PciDevice for E1000 {
 
     fn queues(&self) -> Vec<QueueStatus> {
         let irq = &self.shared.irq;
-        // The pin is both queues': it stands with the one that receives.
-        let interrupts = |at| match at {
-            regs::RX_RING => Some(irq.passed(regs::RXQ0)),
-            _ => irq.by_queue().then(|| irq.passed(regs::TXQ0)),
+        // The pin is everybody's: it stands with the first queue that receives.
+        let interrupts = |number: usize, receives: bool| match (irq.by_queue(), receives) {
+            (true, true) => Some(irq.passed(regs::RXQ0 << number)),
+            (true, false) => Some(irq.passed(regs::TXQ0 << number)),
+            (false, _) => (number == 0 && receives).then(|| irq.passed(regs::RXQ0)),
         };
-        let queue = |at, direction, on| QueueStatus {
-            index: 0,
+        let queue = |number, at, direction, on| QueueStatus {
+            index: number,
             direction,
             size: Ring::length(&self.shared.regs, at),
             kind: self.doorbells(at),
             state: if on { "running".to_owned() } else { self.why_off(at) },
-            interrupts: interrupts(at),
+            interrupts: interrupts(number, direction == "egress"),
         };
+        let sending = self.tx_is(true) && matches!(self.tx, Place::At(_));
         let receiving = matches!(self.rx, Place::At(()));
-        vec![
-            queue(regs::TX_RING, "ingress", self.tx_is(true) && matches!(self.tx, Place::At(_))),
-            queue(regs::RX_RING, "egress", receiving),
-        ]
+        let directions = [("ingress", regs::TX_RINGS, sending), ("egress", regs::RX_RINGS, receiving)];
+        let mut queues = Vec::new();
+        for (direction, rings, on) in directions {
+            // A second ring that the driver has not set up is not there.
+            let count = if self.shared.has_second(&rings) { QUEUES } else { 1 };
+            queues.extend(rings.iter().take(count).enumerate().map(|(n, at)| queue(n, *at, direction, on)));
+        }
+        queues
     }
 
     fn features(&self) -> Vec<String> {

@@ -7,11 +7,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::rx::RxRing;
+use super::tx::TxRing;
 use super::{irq, regs, state, Model, Place, E1000};
 use crate::device::pci::{Command, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// Places in the image behind the registers.
 const CONFIG: usize = state::SAVED;
@@ -82,10 +84,10 @@ impl Persist for E1000 {
 
     fn resume(&mut self) {
         if let Some(queue) = self.take_tx() {
-            queue.recover();
+            queue.rings().iter_mut().for_each(TxRing::recover);
         }
         if let Some(queue) = self.take_rx() {
-            queue.recover();
+            queue.rings().iter_mut().for_each(RxRing::recover);
         }
         self.master = self.config.command().has(Command::MASTER);
         // The carrier is what this process says it is; the driver hears of it by the causes below.

@@ -6,6 +6,8 @@
 
 /// Bytes of BAR 0 on both parts.
 pub const BAR_SIZE: u64 = 0x2_0000;
+/// Rings of each direction: the 82540EM has only the first.
+pub const QUEUES: usize = 2;
 
 // ---- General (8254x SDM §13.4.1–13.4.11; 82574 §10.2.2)
 /// Device control, §13.4.1.
@@ -116,12 +118,20 @@ pub const FCTTV: u32 = 0x0170;
 pub const PSRCTL: u32 = 0x2170;
 /// First register of receive ring 0: base, low.
 pub const RX_RING: u32 = 0x2800;
-/// Of ring 1 (82574), which is only stored.
+/// Of ring 1 (82574).
 pub const RX_RING_1: u32 = 0x2900;
+/// The receive rings.
+pub const RX_RINGS: [u32; QUEUES] = [RX_RING, RX_RING_1];
 /// Receive checksum control, §13.4.32.
 pub const RXCSUM: u32 = 0x5000;
 /// Receive filter control, 82574 §10.2.5.12.
 pub const RFCTL: u32 = 0x5008;
+/// Multiple receive queues command, 82574 §10.2.5.
+pub const MRQC: u32 = 0x5818;
+/// Redirection table, 82574 §10.2.5: 128 bytes.
+pub const RETA: u32 = 0x5c00;
+/// Random key of receive side scaling, 82574 §10.2.5: 10 words, the key's first byte in the lowest.
+pub const RSSRK: u32 = 0x5c80;
 /// Multicast table, §13.5.1: 128 words.
 pub const MTA: u32 = 0x5200;
 /// Receive addresses, §13.5.2: 16 pairs.
@@ -155,8 +165,26 @@ pub const RCTL_SECRC: u32 = 1 << 26;
 pub const RXCSUM_IPOFL: u32 = 1 << 8;
 /// `RXCSUM`: check TCP and UDP.
 pub const RXCSUM_TUOFL: u32 = 1 << 9;
+/// `RXCSUM`: the RSS hash instead of the packet's checksum stands in the descriptor (82574).
+pub const RXCSUM_PCSD: u32 = 1 << 13;
 /// `RFCTL`: extended receive descriptors.
 pub const RFCTL_EXTEN: u32 = 1 << 15;
+/// `RFCTL`: packets with IPv6 extension headers are hashed by their fixed header.
+pub const RFCTL_IPV6_EX_DIS: u32 = 1 << 16;
+/// `MRQC`: which queues there are; 1: two, by receive side scaling.
+pub const MRQC_ENABLE: u32 = 3;
+/// `MRQC_ENABLE`: receive side scaling.
+pub const MRQC_RSS: u32 = 1;
+/// `MRQC`: hash TCP over IPv4 with its ports.
+pub const MRQC_TCP_IPV4: u32 = 1 << 16;
+/// `MRQC`: hash IPv4.
+pub const MRQC_IPV4: u32 = 1 << 17;
+/// `MRQC`: hash TCP over IPv6 with its ports.
+pub const MRQC_TCP_IPV6: u32 = 1 << 18;
+/// `MRQC`: hash IPv6 with extension headers.
+pub const MRQC_IPV6_EX: u32 = 1 << 19;
+/// `MRQC`: hash IPv6.
+pub const MRQC_IPV6: u32 = 1 << 20;
 /// `RA` high word: the address is in use.
 pub const RAH_AV: u32 = 1 << 31;
 
@@ -167,8 +195,10 @@ pub const TCTL: u32 = 0x0400;
 pub const TIPG: u32 = 0x0410;
 /// First register of transmit ring 0: base, low.
 pub const TX_RING: u32 = 0x3800;
-/// Of ring 1 (82574), which is only stored.
+/// Of ring 1 (82574).
 pub const TX_RING_1: u32 = 0x3900;
+/// The transmit rings.
+pub const TX_RINGS: [u32; QUEUES] = [TX_RING, TX_RING_1];
 /// Arbitration of transmit ring 0, 82574 §10.2.6.11.
 pub const TARC0: u32 = 0x3840;
 /// Arbitration of transmit ring 1.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::csb::{Block, Side};
 use super::journal::{Journal, Position};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
-use super::regs::TX_RING;
+use super::regs::TX_RINGS;
 use super::state::Registers;
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
@@ -50,7 +50,7 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: Journal) -> Ring {
-        let side = if at == TX_RING { Side::Transmit } else { Side::Receive };
+        let side = if TX_RINGS.contains(&at) { Side::Transmit } else { Side::Receive };
         let block = csb.then(|| Block::new(side));
         Ring {
             at,
@@ -280,7 +280,7 @@ mod tests {
         ftruncate(&fd, 0x1000).unwrap();
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
         let (regs, bad) = (Registers::new(None).unwrap(), AtomicU64::new(0));
-        let (_, [journal, _]) = Journal::create().unwrap();
+        let (_, [journal, ..]) = Journal::create().unwrap();
         let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);

@@ -16,7 +16,6 @@
 
 mod source;
 
-use std::any::Any;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -24,14 +23,14 @@ use self::source::Source;
 use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
 use super::journal::{Journal, MAX_ENTRIES};
-use super::regs::{self, ring, rx};
+use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
 use super::stats::{Counter, Frames};
 use super::{Model, Shared};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
-use crate::port::{DropReason, EgressQueue, Outcome};
+use crate::port::{DropReason, Outcome};
 use crate::wire::Offload;
 
 /// Frames are received padded to this length (without FCS), as from a wire.
@@ -137,6 +136,8 @@ impl Rules {
 /// A guest's receive ring.
 pub(super) struct RxRing {
     shared: Arc<Shared>,
+    /// Which of the device's it is.
+    queue: usize,
     ring: Ring,
     hint: usize,
     stopped: bool,
@@ -153,10 +154,11 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
+    pub(super) fn new(shared: Arc<Shared>, queue: usize, map: Arc<GuestMap>, journal: Journal) -> RxRing {
         RxRing {
-            ring: Ring::new(regs::RX_RING, map, shared.csb, journal),
+            ring: Ring::new(RX_RINGS[queue], map, shared.csb, journal),
             shared,
+            queue,
             hint: 0,
             stopped: false,
             found: Vec::with_capacity(MAX_DESCRIPTORS),
@@ -205,7 +207,7 @@ impl RxRing {
     /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a share of its
     /// time.
     fn allowed(&mut self) -> u32 {
-        let Some(service) = self.shared.irq.service() else { return u32::MAX };
+        let Some(service) = self.shared.irq.service(self.queue) else { return u32::MAX };
         if self.service.0 != service {
             self.service = (service, 0);
         }
@@ -234,7 +236,14 @@ impl RxRing {
     /// Fills the next descriptor with a frame as nearly all are: nothing to take out or to pad, and it fits one
     /// buffer. False: it is something else, and nothing has been done.
     #[inline]
-    fn fill_plain(&mut self, rules: &Rules, frame: &Frame, body: &[Piece], used: u32, avail: u32) -> bool {
+    fn fill_plain(
+        &mut self,
+        rules: &Rules,
+        frame: &Frame,
+        body: &[Piece],
+        (used, avail): (u32, u32),
+        mark: u64,
+    ) -> bool {
         let need = frame.len + rules.fcs;
         if need > rules.layout.buffers[0] || rules.layout.step != 1 || (frame.len as usize) < MIN_PADDED {
             return false;
@@ -254,7 +263,7 @@ impl RxRing {
             }
         }
         let status = rules.checksums(frame) | rx::EOP | rx::DD;
-        let words = words(rules.layout.extended, u64::from(need), status, 0);
+        let words = words(rules.layout.extended, u64::from(need), mark, (status, 0));
         self.filled.push((self.ring.place(used), words));
         true
     }
@@ -267,6 +276,7 @@ impl RxRing {
         source: &mut Source,
         (used, avail): (u32, u32),
         (status, special): (u64, u64),
+        mark: u64,
     ) -> Result<u32, Shortage> {
         let layout = &rules.layout;
         let need = source.len() + rules.fcs;
@@ -315,7 +325,7 @@ impl RxRing {
                 left -= part;
             }
             let last = if left == 0 { rx::EOP } else { 0 };
-            let words = words(layout.extended, lens[0], status | last | rx::DD, special);
+            let words = words(layout.extended, lens[0], mark, (status | last | rx::DD, special));
             self.filled.push((place, words));
             if layout.step == 2 {
                 let upper = lens[1] << 16 | lens[2] << 32 | lens[3] << 48;
@@ -375,10 +385,11 @@ impl RxRing {
         let intent = self.ring.journal.intent().filter(|intent| intent.head != self.ring.head);
         if let Some(intent) = intent {
             let ahead = self.ring.look(&self.shared.regs);
-            let (first, _) = self.ring.journal.entry(0);
+            let (first, [mark, _]) = self.ring.journal.entry(0);
             let now = [2 * first as usize, 2 * first as usize + 1].map(|at| self.ring.table.load(at));
             let before = self.ring.journal.before();
-            let untouched = now[1] == before[1] && (now[0] == before[0] || intent.extended && now[0] == 0);
+            // The first word of an extended descriptor is written before the second one.
+            let untouched = now[1] == before[1] && (now[0] == before[0] || intent.extended && now[0] == mark);
             if untouched && ahead.is_some_and(|ahead| ahead >= self.ring.distance(intent.head)) {
                 for index in (0..intent.count).rev() {
                     let (place, words) = self.ring.journal.entry(index);
@@ -398,31 +409,36 @@ impl RxRing {
         let few = if free_before > threshold && free <= threshold { regs::RXDMT0 } else { 0 };
         let overrun = if missed { regs::RXO } else { 0 };
         let received = match free_before != free {
-            true if self.shared.irq.by_queue() => regs::RXQ0,
+            true if self.shared.irq.by_queue() => regs::RXQ0 << self.queue,
             true => regs::RXT0,
             false => 0,
         };
         if few | overrun | received == 0 {
             return;
         }
+        // RDTR and RADV are both rings' (82574 §10.2.5).
         let delay = |register| regs.get(regs::RX_RING + register);
         let delay = Delay::Receive(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
         outcome.interrupts += self.shared.irq.raise(few | overrun, received, delay);
     }
 }
 
-/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2).
+/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2). `mark` says how the ring was
+/// chosen.
 #[inline]
-fn words(extended: bool, len: u64, status: u64, special: u64) -> [u64; 2] {
+fn words(extended: bool, len: u64, mark: u64, (status, special): (u64, u64)) -> [u64; 2] {
     if extended {
-        [0, status | len << 32 | special << 48]
+        [mark, status | len << 32 | special << 48]
     } else {
         [0, len | status << 32 | special << 48]
     }
 }
 
-impl EgressQueue for RxRing {
-    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+impl RxRing {
+    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `marks` has for each of them the first word
+    /// of an extended descriptor; if it is shorter, zero.
+    #[inline]
+    pub(super) fn send(&mut self, batch: &Batch, picks: &[u16], marks: &[u64], outcome: &mut Outcome) {
         let shared = Arc::clone(&self.shared);
         if shared.looped.load(Ordering::Relaxed) != shared.looping.load(Ordering::Relaxed) {
             // A NIC in loopback does not hear the wire.
@@ -439,7 +455,8 @@ impl EgressQueue for RxRing {
         let mut missed = 0u64;
         let mut frames = Frames::default();
         self.ahead.clear();
-        for &pick in picks {
+        for (index, &pick) in picks.iter().enumerate() {
+            let mark = marks.get(index).copied().unwrap_or(0);
             let frame = &batch.frames()[usize::from(pick)];
             if self.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);
@@ -472,7 +489,7 @@ impl EgressQueue for RxRing {
             }
             let body = batch.body(frame);
             let stripped = tci.filter(|_| rules.strip);
-            if stripped.is_none() && self.fill_plain(&rules, frame, body, used, avail) {
+            if stripped.is_none() && self.fill_plain(&rules, frame, body, (used, avail), mark) {
                 used += 1;
                 frames.count(frame);
                 outcome.delivered(frame.len);
@@ -481,10 +498,10 @@ impl EgressQueue for RxRing {
             let vlan = if stripped.is_some() { rx::VP } else { 0 };
             let facts = (rules.checksums(frame) | vlan, u64::from(stripped.unwrap_or(0)));
             let source = || Source::new(frame, body, stripped.is_some());
-            let mut result = self.fill(&rules, &mut source(), (used, avail), facts);
+            let mut result = self.fill(&rules, &mut source(), (used, avail), facts, mark);
             if matches!(result, Err(Shortage::Ring)) && missed == 0 {
                 avail = self.ring.more(regs, avail).min(allowed);
-                result = self.fill(&rules, &mut source(), (used, avail), facts);
+                result = self.fill(&rules, &mut source(), (used, avail), facts, mark);
             }
             match result {
                 Ok(places) => {
@@ -511,7 +528,7 @@ impl EgressQueue for RxRing {
         shared.stats.add(Counter::Missed, missed);
         self.service.1 = self.service.1.saturating_add(used);
         if missed > 0 && avail == allowed {
-            shared.irq.overloaded();
+            shared.irq.overloaded(self.queue);
         }
         if used > 0 {
             shared.received.store(true, Ordering::Relaxed);
@@ -526,16 +543,13 @@ impl EgressQueue for RxRing {
         }
     }
 
-    fn is_full(&mut self) -> bool {
+    /// As `EgressQueue::is_full` says.
+    pub(super) fn is_full(&mut self) -> bool {
         let full = self.avail() == 0 && !self.stopped;
         let enough = self.allowed() == 0;
         if enough {
-            self.shared.irq.overloaded();
+            self.shared.irq.overloaded(self.queue);
         }
         full || enough
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

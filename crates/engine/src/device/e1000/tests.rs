@@ -6,6 +6,7 @@
 mod csb;
 mod diagnostics;
 mod livelock;
+mod pair;
 mod persist;
 
 use std::collections::HashMap;
@@ -791,12 +792,12 @@ fn the_clock_of_the_82574_runs_by_its_increment() {
 /// Registers that are worth hitting, and any others.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
-        4 => (0u32..10).prop_map(|i| regs::TX_RING + 4 * i),
-        4 => (0u32..10).prop_map(|i| regs::RX_RING + 4 * i),
+        4 => (0u32..10, 0u32..2).prop_map(|(i, ring)| regs::TX_RINGS[ring as usize] + 4 * i),
+        4 => (0u32..10, 0u32..2).prop_map(|(i, ring)| regs::RX_RINGS[ring as usize] + 4 * i),
         4 => prop_oneof![
             Just(regs::RCTL), Just(regs::TCTL), Just(regs::IMS), Just(regs::ICS), Just(regs::CTRL),
             Just(regs::CTRL_EXT), Just(regs::EECD), Just(regs::MDIC), Just(regs::IVAR), Just(regs::RFCTL),
-            Just(regs::PSRCTL), Just(regs::VET),
+            Just(regs::PSRCTL), Just(regs::VET), Just(regs::MRQC), Just(regs::RETA), Just(regs::RSSRK),
         ],
         2 => (0u32..0x8000).prop_map(|i| i * 4),
     ]
@@ -804,7 +805,7 @@ fn offset() -> impl Strategy<Value = u32> {
 
 /// Numbers that look like something, and any others.
 fn value() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => 0u32..64, 2 => (0u32..0x10_0000).prop_map(|v| v & !0x7f), 1 => any::<u32>(), 2 => Just(3u32 << 1)]
+    prop_oneof![3 => 0u32..128, 2 => (0u32..0x10_0000).prop_map(|v| v & !0x7f), 1 => any::<u32>(), 2 => Just(3u32 << 1)]
 }
 
 fn descriptor() -> impl Strategy<Value = [u64; 2]> {
@@ -821,6 +822,7 @@ proptest! {
     #[test]
     fn no_guest_harms_more_than_its_port(
         e1000e in any::<bool>(),
+        pair in any::<bool>(),
         steps in prop::collection::vec((offset(), value(), 0u8..6), 1..60),
         tx in prop::collection::vec(descriptor(), 64),
         rx in prop::collection::vec(descriptor(), 64),
@@ -837,13 +839,22 @@ proptest! {
         for (place, words) in rx.iter().enumerate() {
             rig.describe(RX_RING, place as u64, *words);
         }
+        if pair {
+            // The second rings lie where the first ones do, and receive side scaling is on.
+            rig.program(regs::TX_RING_1, TX_RING, RING_SIZE);
+            rig.program(regs::RX_RING_1, RX_RING, RING_SIZE);
+            for (register, value) in [(regs::RETA, 0x8000_8000), (regs::RSSRK, 7), (regs::MRQC, !2)] {
+                rig.write(register, value);
+            }
+        }
+        let flow = [&MAC.0[..], &packet(frame[0] & 1 != 0, frame[1] & 1 != 0, 9, false)[6..]].concat();
         for (offset, value, how) in steps {
             match how {
                 0 | 1 if regs::SHARED.contains(&offset) => rig.poke(offset, value),
                 0 | 1 => rig.write(offset, value),
                 2 => { rig.read(offset); }
-                3 => rig.poke(regs::TX_RING + ring::TAIL, value % 64),
-                4 => rig.poke(regs::RX_RING + ring::TAIL, value % 64),
+                3 => rig.poke(regs::TX_RINGS[(value >> 6 & 1) as usize] + ring::TAIL, value % 64),
+                4 => rig.poke(regs::RX_RINGS[(value >> 6 & 1) as usize] + ring::TAIL, value % 64),
                 _ => {
                     let served = !rig.desk.queues.lock().unwrap().is_empty();
                     if served {
@@ -856,9 +867,10 @@ proptest! {
                         }
                     }
                     if rig.port.link() {
-                        let outcome = rig.deliver(&[(&frame, Offload::NONE), (&frame[..14], Offload::NONE)]);
+                        let frames = [&frame[..], &frame[..14], &flow].map(|frame| (frame, Offload::NONE));
+                        let outcome = rig.deliver(&frames);
                         let dropped: u32 = outcome.drops.counts().iter().sum();
-                        prop_assert_eq!(outcome.frames + u64::from(dropped), 2);
+                        prop_assert_eq!(outcome.frames + u64::from(dropped), 3);
                     }
                     if let Some(fault) = rig.port.fault.get() {
                         rig.device.faulted(fault);

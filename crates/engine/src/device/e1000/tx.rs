@@ -4,32 +4,21 @@
 //! §3.3): context descriptors are remembered, legacy and data descriptors name buffers, EOP ends a packet,
 //! of which `packet` then makes a frame. A packet whose EOP has not been written yet is left for later; one of
 //! absurdly many descriptors or bytes is skipped to its EOP and dropped. When the batch has been delivered,
-//! descriptors that asked for it (RS) are marked done, and the head moves.
-//!
-//! The queue is polled as long as the driver has the device on, even while the transmitter is off: it also
-//! watches the interrupts' deadline.
-//!
-//! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet guest
-//! sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either direction,
-//! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core.
+//! descriptors that asked for it (RS) are marked done, and the head moves. `transmitter` says when a ring is polled.
 
-use std::any::Any;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::irq::Delay;
 use super::journal::Journal;
 use super::packet::{Maker, Wishes, MIN_PADDED};
-use super::regs::{self, ring, tx};
+use super::regs::{self, ring, tx, TX_RINGS};
 use super::ring::Ring;
 use super::stats::{Counter, Frames, Kind};
 use super::Shared;
 use crate::fault::Fault;
 use crate::frame::Batch;
 use crate::mem::{GuestMap, Piece, Pieces};
-use crate::port::{DropReason, IngressQueue, Outcome, Tally};
+use crate::port::{DropReason, Tally};
 use crate::wire::{Gso, Offload};
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
@@ -40,13 +29,6 @@ const MAX_DESCRIPTORS: u32 = 1024;
 const AHEAD: u32 = 64;
 /// Descriptors of one packet.
 const MAX_CHAIN: u32 = 256;
-/// How long after the last frame naps are how long.
-const NAPS: [(Duration, Duration); 2] = [
-    (Duration::from_millis(5), Duration::from_micros(50)),
-    (Duration::from_secs(2), Duration::from_micros(200)),
-];
-const LONGEST_NAP: Duration = Duration::from_millis(1);
-
 /// What became of an attempt to take a packet.
 enum Taken {
     /// The frame is in the batch, or was dropped for the reason given.
@@ -65,6 +47,8 @@ fn done(word: u64) -> u64 {
 /// A guest's transmit ring.
 pub(super) struct TxRing {
     shared: Arc<Shared>,
+    /// Which of the device's it is.
+    queue: usize,
     ring: Ring,
     enabled: bool,
     stopped: bool,
@@ -80,15 +64,14 @@ pub(super) struct TxRing {
     idle: bool,
     /// In the middle of a packet that is too long.
     skipping: bool,
-    worked: bool,
-    last_work: Instant,
 }
 
 impl TxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> TxRing {
+    pub(super) fn new(shared: Arc<Shared>, queue: usize, map: Arc<GuestMap>, journal: Journal) -> TxRing {
         TxRing {
-            ring: Ring::new(regs::TX_RING, map, shared.csb, journal),
+            ring: Ring::new(TX_RINGS[queue], map, shared.csb, journal),
             shared,
+            queue,
             enabled: false,
             stopped: false,
             hint: 0,
@@ -99,8 +82,6 @@ impl TxRing {
             taken: 0,
             idle: true,
             skipping: false,
-            worked: false,
-            last_work: Instant::now(),
         }
     }
 
@@ -305,7 +286,7 @@ impl TxRing {
     }
 
     /// Marks what was taken as done, moves the head and interrupts.
-    fn give_back(&mut self, tally: &mut Tally) {
+    pub(super) fn give_back(&mut self, tally: &mut Tally) {
         if self.taken == 0 {
             return;
         }
@@ -320,7 +301,7 @@ impl TxRing {
         let from = self.ring.head;
         self.ring.advance(regs, self.taken, self.idle);
         self.ring.journal.end(Some(own));
-        let taken_back = self.shared.irq.taken_back();
+        let taken_back = self.shared.irq.taken_back(self.queue);
         if std::mem::replace(&mut self.taken_back, taken_back) != taken_back {
             self.unreported = 0;
         }
@@ -332,11 +313,11 @@ impl TxRing {
         if !self.ring.wants_interrupt(from) {
             return;
         }
-        let done = if self.shared.irq.by_queue() { regs::TXQ0 } else { regs::TXDW };
+        let done = if self.shared.irq.by_queue() { regs::TXQ0 << self.queue } else { regs::TXDW };
         let empty = if self.idle { regs::TXQE } else { 0 };
         // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
         // and frames come further apart.
-        let longer = if self.shared.is_trapping(regs::TX_RING) { 4 } else { 1 };
+        let longer = if self.shared.is_trapping(TX_RINGS[self.queue]) { 4 } else { 1 };
         let patience = self.shared.irq.patience().filter(|_| !self.ring.has_wishes());
         let patience = patience.map(|(last, first)| (last * longer, first * longer));
         let half = self.unreported >= self.ring.size / 2;
@@ -353,13 +334,14 @@ impl TxRing {
         tally.interrupts += self.shared.irq.raise(at_once | empty, later, delay);
     }
 
-    /// TIDV and TADV, or `least` if they are shorter.
+    /// TIDV and TADV, or `least` if they are shorter. Both rings have the same (82574 §10.2.6).
     fn delay(&self, least: (u32, u32)) -> Delay {
         let register = |register| self.shared.regs.get(regs::TX_RING + register) & 0xffff;
         Delay::Transmit(register(ring::DELAY).max(least.0), register(ring::ABSOLUTE_DELAY).max(least.1))
     }
 
-    fn avail(&mut self) -> u32 {
+    /// Descriptors that can be taken; none while it is off.
+    pub(super) fn avail(&mut self) -> u32 {
         if !self.enabled || self.stopped {
             return 0;
         }
@@ -371,16 +353,24 @@ impl TxRing {
             }
         }
     }
-}
 
-impl IngressQueue for TxRing {
-    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        // Nobody releases a batch that had no frames.
-        self.give_back(tally);
-        tally.interrupts += self.shared.irq.poll();
+    /// Whether the driver may have work for it at any time.
+    pub(super) fn is_running(&self) -> bool {
+        self.enabled && !self.stopped
+    }
+
+    /// Asks for kicks, or no longer, where a status block lets us.
+    pub(super) fn ask_for_kicks(&mut self, on: bool) {
+        self.ring.ask_for_kicks(on);
+    }
+
+    /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
+    /// there was nothing.
+    #[inline]
+    pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         let avail = self.avail();
         if avail == 0 {
-            return;
+            return false;
         }
         let (mut at, mut asked) = (0, 0);
         let tagging = self.shared.regs.get(regs::CTRL) & regs::CTRL_VME != 0;
@@ -412,72 +402,7 @@ impl IngressQueue for TxRing {
         self.shared.stats.frames(Counter::Tx, &frames);
         self.taken = at;
         self.idle = at == avail;
-        self.worked |= at > 0;
-        if self.shared.looped.load(Ordering::Relaxed) {
-            self.loop_back(batch, tally);
-        }
-    }
-
-    fn release(&mut self, tally: &mut Tally) {
-        self.give_back(tally);
-    }
-
-    fn want_kicks(&mut self, on: bool) -> bool {
-        self.shared.irq.set_sleeping(on);
-        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
-        self.ring.ask_for_kicks(on && !self.shared.exitless);
-        if !on {
-            return false;
-        }
-        if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
-            self.last_work = Instant::now();
-        }
-        self.avail() > 0
-    }
-
-    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.irq.wake_fd())
-    }
-
-    fn longest_sleep(&self) -> Option<Duration> {
-        let nap = (self.enabled && !self.stopped).then(|| {
-            if self.shared.is_trapping(regs::TX_RING) {
-                return LONGEST_NAP;
-            }
-            let silence = self.last_work.elapsed();
-            NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
-        });
-        [nap, self.shared.irq.due_in()].into_iter().flatten().min()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-}
-
-impl TxRing {
-    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2). Those are no
-    /// traffic of the port: only frames that are dropped here have come in.
-    #[cold]
-    fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
-        let mut outcome = Outcome::new();
-        if let Some(mut slot) = self.shared.port.egress(0) {
-            self.shared.looping.store(true, Ordering::Relaxed);
-            for (pick, frame) in (0..).zip(batch.frames()) {
-                match &mut *slot {
-                    // Nobody makes checksums and segments on this way.
-                    Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
-                    Some(_) => outcome.dropped(pick, DropReason::CannotSegment),
-                    None => outcome.dropped(pick, DropReason::LinkDown),
-                }
-            }
-            self.shared.looping.store(false, Ordering::Relaxed);
-        }
-        batch.clear();
-        tally.frames -= outcome.frames;
-        tally.bytes -= outcome.bytes;
-        tally.interrupts += outcome.interrupts;
-        tally.drops.merge(&outcome.drops);
+        at > 0
     }
 
     #[inline]

@@ -293,15 +293,15 @@ fn a_guest_that_was_overloaded_has_its_time_for_the_rest() {
                 assert!(rig.raise(cause));
                 rig.irq.read(regs::ICR);
                 rig.irq.write(regs::IMC, u32::MAX);
-                let service = rig.irq.service();
+                let service = rig.irq.service(0);
                 assert!(service.is_some());
                 rig.turn(100 * US);
                 if overloaded {
-                    rig.irq.overloaded();
+                    rig.irq.overloaded(0);
                 }
                 rig.irq.interrupts.unmask();
                 rig.irq.write(regs::IMS, cause);
-                assert_eq!(rig.irq.service(), None);
+                assert_eq!(rig.irq.service(0), None);
                 service
             };
             let first = serve(overloaded);
@@ -327,19 +327,19 @@ fn a_service_that_nobody_ends_ends_by_itself_and_a_driver_that_polls_has_none() 
     let rig = shared_rig(Model::E1000);
     assert!(rig.raise(RXT0));
     rig.irq.write(regs::IMC, u32::MAX);
-    assert!(rig.irq.service().is_some());
+    assert!(rig.irq.service(0).is_some());
     assert_eq!(rig.due(), Some(LONGEST_HOLD));
     rig.turn(LONGEST_HOLD);
     rig.poll();
-    assert_eq!(rig.irq.service(), None);
+    assert_eq!(rig.irq.service(0), None);
     let rig = shared_rig(Model::E1000);
     rig.irq.write(regs::IMC, u32::MAX);
     rig.raise(RXT0);
     rig.irq.write(regs::IMC, u32::MAX);
-    assert_eq!(rig.irq.service(), None, "it has never enabled the cause");
+    assert_eq!(rig.irq.service(0), None, "it has never enabled the cause");
     // And without a share nobody counts.
     let rig = Rig::new(Model::E1000, Duration::ZERO);
     assert!(rig.raise(RXT0));
     rig.irq.write(regs::IMC, u32::MAX);
-    assert_eq!(rig.irq.service(), None);
+    assert_eq!(rig.irq.service(0), None);
 }

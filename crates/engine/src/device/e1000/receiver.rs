@@ -1,0 +1,73 @@
+//! What a port delivers to: a device's receive rings.
+//!
+//! One ring takes everything until the driver turns on receive side scaling; then `rss` chooses for each frame, and each
+//! ring gets its frames together and interrupts for itself. Whether one of them has room is nothing to the other.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::regs::QUEUES;
+use super::rss::Rss;
+use super::rx::RxRing;
+use super::Shared;
+use crate::frame::{Batch, MAX_BATCH};
+use crate::port::{EgressQueue, Outcome};
+
+/// A guest's receive rings.
+pub(super) struct Receiver {
+    shared: Arc<Shared>,
+    rings: [RxRing; QUEUES],
+    rss: Rss,
+    /// The frames of a batch for each ring, and what their descriptors say of the choice.
+    picks: [Vec<u16>; QUEUES],
+    marks: [Vec<u64>; QUEUES],
+}
+
+impl Receiver {
+    pub(super) fn new(shared: Arc<Shared>, rings: [RxRing; QUEUES]) -> Receiver {
+        let picks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
+        let marks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
+        Receiver { shared, rings, rss: Rss::new(), picks, marks }
+    }
+
+    /// All of the rings, to be set up or ended.
+    pub(super) fn rings(&mut self) -> &mut [RxRing; QUEUES] {
+        &mut self.rings
+    }
+
+    #[inline(never)]
+    fn spread(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        let regs = &self.shared.regs;
+        self.rss.refresh(regs);
+        for &pick in picks {
+            let (ring, mark) = self.rss.choose(regs, batch, &batch.frames()[usize::from(pick)]);
+            self.picks[ring].push(pick);
+            self.marks[ring].push(mark);
+        }
+        for (ring, (picks, marks)) in self.rings.iter_mut().zip(self.picks.iter_mut().zip(&mut self.marks)) {
+            if !picks.is_empty() {
+                ring.send(batch, picks, marks, outcome);
+                picks.clear();
+                marks.clear();
+            }
+        }
+    }
+}
+
+impl EgressQueue for Receiver {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        if Rss::is_on(&self.shared.regs) {
+            return self.spread(batch, picks, outcome);
+        }
+        self.rings[0].send(batch, picks, &[], outcome);
+    }
+
+    fn is_full(&mut self) -> bool {
+        let [first, second] = &mut self.rings;
+        first.is_full() && (!Rss::is_on(&self.shared.regs) || second.is_full())
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}

@@ -1,0 +1,143 @@
+//! What an I/O core serves of a device: its transmit rings, and the clock of its interrupts.
+//!
+//! Both rings are one queue to the core, so that a card whose second ring is not set up costs nothing more than a look
+//! at its length. The rings are asked in turns: a full one does not keep the other from sending.
+//!
+//! The queue is polled as long as the driver has the device on, even while the transmitter is off: it also
+//! watches the interrupts' deadline.
+//!
+//! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet guest
+//! sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either direction,
+//! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::regs::{QUEUES, TX_RINGS};
+use super::tx::TxRing;
+use super::Shared;
+use crate::frame::Batch;
+use crate::port::{DropReason, IngressQueue, Outcome, Tally};
+
+/// How long after the last frame naps are how long.
+const NAPS: [(Duration, Duration); 2] = [
+    (Duration::from_millis(5), Duration::from_micros(50)),
+    (Duration::from_secs(2), Duration::from_micros(200)),
+];
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// A guest's transmit rings.
+pub(super) struct Transmitter {
+    shared: Arc<Shared>,
+    rings: [TxRing; QUEUES],
+    /// The ring that is asked first.
+    turn: usize,
+    worked: bool,
+    last_work: Instant,
+}
+
+impl Transmitter {
+    pub(super) fn new(shared: Arc<Shared>, rings: [TxRing; QUEUES]) -> Transmitter {
+        Transmitter { shared, rings, turn: 0, worked: false, last_work: Instant::now() }
+    }
+
+    /// All of the rings, to be set up or ended.
+    pub(super) fn rings(&mut self) -> &mut [TxRing; QUEUES] {
+        &mut self.rings
+    }
+
+    /// Gives back what was taken, whether or not the ring is still set up.
+    #[inline]
+    fn give_back(&mut self, tally: &mut Tally) {
+        let [first, second] = &mut self.rings;
+        first.give_back(tally);
+        second.give_back(tally);
+    }
+
+    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2). Those are no
+    /// traffic of the port: only frames that are dropped here have come in.
+    #[cold]
+    fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
+        let mut outcome = Outcome::new();
+        if let Some(mut slot) = self.shared.port.egress(0) {
+            self.shared.looping.store(true, Ordering::Relaxed);
+            for (pick, frame) in (0..).zip(batch.frames()) {
+                match &mut *slot {
+                    // Nobody makes checksums and segments on this way.
+                    Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
+                    Some(_) => outcome.dropped(pick, DropReason::CannotSegment),
+                    None => outcome.dropped(pick, DropReason::LinkDown),
+                }
+            }
+            self.shared.looping.store(false, Ordering::Relaxed);
+        }
+        batch.clear();
+        tally.frames -= outcome.frames;
+        tally.bytes -= outcome.bytes;
+        tally.interrupts += outcome.interrupts;
+        tally.drops.merge(&outcome.drops);
+    }
+}
+
+impl IngressQueue for Transmitter {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        // Nobody releases a batch that had no frames.
+        self.give_back(tally);
+        tally.interrupts += self.shared.irq.poll();
+        let worked = if self.shared.has_second(&TX_RINGS) {
+            self.turn ^= 1;
+            let [first, second] = &mut self.rings;
+            let (first, second) = if self.turn == 0 { (first, second) } else { (second, first) };
+            first.fetch(batch, tally) | second.fetch(batch, tally)
+        } else {
+            self.rings[0].fetch(batch, tally)
+        };
+        self.worked |= worked;
+        if worked && self.shared.looped.load(Ordering::Relaxed) {
+            self.loop_back(batch, tally);
+        }
+    }
+
+    fn release(&mut self, tally: &mut Tally) {
+        self.give_back(tally);
+    }
+
+    fn want_kicks(&mut self, on: bool) -> bool {
+        self.shared.irq.set_sleeping(on);
+        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
+        self.rings[0].ask_for_kicks(on && !self.shared.exitless);
+        if !on {
+            return false;
+        }
+        if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
+            self.last_work = Instant::now();
+        }
+        let waiting = self.rings[0].avail() > 0;
+        waiting || self.shared.has_second(&TX_RINGS) && self.rings[1].avail() > 0
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.irq.wake_fd())
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        let second = self.shared.has_second(&TX_RINGS);
+        let running = self.rings[0].is_running() || second && self.rings[1].is_running();
+        let nap = running.then(|| {
+            // Where pages are not mapped, no doorbell is a store.
+            if TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) {
+                return LONGEST_NAP;
+            }
+            let silence = self.last_work.elapsed();
+            NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
+        });
+        [nap, self.shared.irq.due_in()].into_iter().flatten().min()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
