@@ -124,8 +124,13 @@ fn a_vmm_is_killed_and_started_again(site: &mut Site, dir: &RunDir) -> Result<()
         let other = if victim == 3 { 3 } else { 4 };
         guests[victim].expect(&format!("ping -c 3 -i 0.2 10.0.0.{other}"))?;
         let ping = others.end(&mut guests[0])?;
-        assert_eq!(ping.lost(), 0, "the others lost {} of {} pings", ping.lost(), ping.sent);
-        println!("VMM of {name} killed and started again: the others lost 0 of {} pings", ping.sent);
+        // The reply to the last request may have been under way when ping was ended.
+        assert!(ping.lost() <= 1, "the others lost {} of {} pings", ping.lost(), ping.sent);
+        println!(
+            "VMM of {name} killed and started again: the others lost {} of {} pings",
+            ping.lost(),
+            ping.sent
+        );
         balanced(daemon)?;
     }
     Ok(())
