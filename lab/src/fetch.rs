@@ -33,11 +33,28 @@ const VMM_KEEP: [&str; 5] = [
     "usr/share/qemu",
     "usr/share/seabios",
 ];
-/// Tools of the guests, with the libraries of those that are not static.
-const GUEST_PACKAGES: [&str; 8] =
-    ["busybox-static", "iperf3", "libiperf0", "libsctp1", "libssl3", "ethtool", "libmnl0", "libc6"];
+/// Tools of the guests, with the libraries of those that are not static. kexec knows of Xen.
+const GUEST_PACKAGES: [&str; 17] = [
+    "busybox-static",
+    "iperf3",
+    "libiperf0",
+    "libsctp1",
+    "libssl3",
+    "ethtool",
+    "libmnl0",
+    "kexec-tools",
+    "libxenmisc4.17",
+    "libxencall1",
+    "libxendevicemodel1",
+    "libxenevtchn1",
+    "libxenforeignmemory1",
+    "libxengnttab1",
+    "libxentoolcore1",
+    "libxentoollog1",
+    "libc6",
+];
 /// The dynamic programs among them.
-const GUEST_PROGRAMS: [&str; 2] = ["usr/bin/iperf3", "usr/sbin/ethtool"];
+const GUEST_PROGRAMS: [&str; 3] = ["usr/bin/iperf3", "usr/sbin/ethtool", "usr/sbin/kexec"];
 /// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our folder.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).
@@ -87,6 +104,11 @@ impl Lab {
     pub fn open() -> Result<&'static Self> {
         static LAB: OnceLock<Result<Lab>> = OnceLock::new();
         LAB.get_or_init(|| fetch(&lab_dir()?)).as_ref().map_err(|e| Error::new(e.to_string()))
+    }
+
+    /// The guests' busybox; it is static, so the host can run it, too.
+    pub(crate) fn busybox(&self) -> PathBuf {
+        self.dir.join("guest/root/bin/busybox")
     }
 
     /// The version of QEMU, major and minor.

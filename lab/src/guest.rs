@@ -12,6 +12,7 @@ use crate::agent::{Agent, Job, Output};
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;
 use crate::image::{self, Extra};
+use crate::netboot::{self, NetBoot};
 use crate::netns::Netns;
 use crate::nic::Nic;
 use crate::process::Process;
@@ -20,6 +21,7 @@ use crate::rundir::{tail, unique, RunDir};
 use serde_json::{json, Value};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +45,7 @@ pub struct Spec {
     kernel_arguments: Vec<String>,
     files: Vec<Extra>,
     netns: Option<String>,
+    network: Option<PathBuf>,
 }
 
 impl Spec {
@@ -95,6 +98,14 @@ impl Spec {
         self
     }
 
+    /// Leaves it to the firmware to load the kernel, from these servers through the first card, which needs a MAC
+    /// address and a ROM (`romfile`).
+    #[must_use]
+    pub fn boot_over_network(mut self, servers: &NetBoot) -> Self {
+        self.network = Some(servers.scripts());
+        self
+    }
+
     /// How long a command may take unless it says otherwise; 60 s without this.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -137,15 +148,27 @@ impl Spec {
             append.push(' ');
             append.push_str(word);
         }
-        let image = if self.files.is_empty() {
-            lab.initramfs.clone()
-        } else {
-            let image = dir.path().join("initramfs.cpio");
-            image::with_extra(lab, &self.files, &image)?;
-            image
-        };
         machine(&mut command, accel, self.memory_mib, self.vcpus);
-        command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(image).args(["-append", &append]);
+        if let Some(scripts) = &self.network {
+            let mac = self.nics.first().and_then(Nic::own_mac);
+            let (Some(mac), true) = (mac, self.files.is_empty()) else {
+                return Err(Error::new(
+                    "a guest that boots over the network needs a MAC address and no files",
+                ));
+            };
+            netboot::write_script(scripts, mac, &append)?;
+            // Without graphics the firmware's words go to the console, too.
+            command.args(["-machine", "graphics=off"]);
+        } else {
+            let image = if self.files.is_empty() {
+                lab.initramfs.clone()
+            } else {
+                let image = dir.path().join("initramfs.cpio");
+                image::with_extra(lab, &self.files, &image)?;
+                image
+            };
+            command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(image).args(["-append", &append]);
+        }
         command.args(["-chardev", &format!("file,id=console,path={}", dir.join("console.log"))]);
         command.args(["-serial", "chardev:console"]);
         command.args(["-chardev", &format!("socket,id=agent,fd={}", port_theirs.as_raw_fd())]);
@@ -249,6 +272,7 @@ impl Guest {
             kernel_arguments: Vec::new(),
             files: Vec::new(),
             netns: None,
+            network: None,
         }
     }
 
@@ -402,8 +426,17 @@ impl Guest {
     /// It does not come up again.
     pub fn reboot(&mut self) -> Result<()> {
         self.qmp(json!({"execute": "set-action", "arguments": {"reboot": "reset"}}))?;
-        let ready = self.agent.send("reboot -f\n").and_then(|()| self.agent.wait_ready(BOOT_LIMIT));
-        self.explain("rebooting", ready)
+        self.restart_by("reboot -f")
+    }
+
+    /// Runs a command that ends the guest's kernel and starts another one, and waits until that takes commands.
+    /// Background jobs are gone.
+    ///
+    /// # Errors
+    /// No kernel comes up.
+    pub fn restart_by(&mut self, command: &str) -> Result<()> {
+        let ready = self.agent.send(&format!("{command}\n")).and_then(|()| self.agent.wait_ready(BOOT_LIMIT));
+        self.explain(command, ready)
     }
 
     /// Powers the guest off from inside and waits until QEMU has ended.

@@ -22,6 +22,7 @@
 //! * [`guest`] starts a VM, runs commands in it, speaks QMP with its VMM, migrates and kills it.
 //! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two guests.
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
+//! * [`netboot`] serves guests that boot over the network.
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
@@ -44,6 +45,7 @@ pub mod guest;
 mod image;
 pub mod kbuild;
 mod modules;
+pub mod netboot;
 pub mod netns;
 pub mod nic;
 pub mod process;
