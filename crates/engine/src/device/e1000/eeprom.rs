@@ -1,5 +1,7 @@
-//! The EEPROM: 64 words behind a Microwire bus that drivers bang bit by bit (8254x SDM §5.3), or read a
-//! word at a time through `EERD` (§13.4.4). It is read-only: write commands are taken and forgotten.
+//! The EEPROM: 64 words behind a serial bus that drivers bang bit by bit, or read a word at a time through `EERD` (8254x
+//! SDM §13.4.4). The bus of the 82540EM is Microwire (§5.3): words, selected by a high line. That of the 82574L is SPI: bytes,
+//! the lower one of a word first, selected by a low line; U-Boot reads it so. The EEPROM is read-only: write commands are
+//! taken and forgotten.
 
 use super::Model;
 
@@ -27,6 +29,10 @@ const AUTO_RD: u32 = 1 << 9;
 const READ: u32 = 6;
 /// Bits of start, opcode and address of a 64-word part.
 const COMMAND_BITS: u32 = 9;
+/// SPI: a read, but for the bit in which larger parts take an address bit, and a byte of address.
+const SPI_READ: u32 = 3;
+const SPI_A8: u32 = 1 << 3;
+const SPI_COMMAND_BITS: u32 = 16;
 
 /// The EEPROM and its serial port.
 pub(super) struct Eeprom {
@@ -84,32 +90,49 @@ impl Eeprom {
         let rose = value & !self.lines;
         let fell = self.lines & !value;
         self.lines = value & (SK | CS | DI | FWE | REQ);
-        if value & CS == 0 || rose & CS != 0 {
+        let selected = (value & CS != 0) == (self.model == Model::E1000);
+        if !selected || (rose | fell) & CS != 0 {
             (self.shifted, self.bits, self.reading) = (0, 0, None);
         }
-        if value & CS == 0 {
+        if !selected {
             return;
         }
         if rose & SK != 0 && self.reading.is_none() {
             self.shifted = self.shifted << 1 | u32::from(value & DI != 0);
-            // Leading zeros before the start bit do not count (§5.3.1).
-            self.bits += u32::from(self.shifted != 0);
+            // Microwire: leading zeros before the start bit do not count (§5.3.1).
+            let counts = self.shifted != 0 || self.model == Model::E1000e;
+            self.bits = self.bits.saturating_add(u32::from(counts));
         }
         if fell & SK != 0 {
-            if let Some(bit) = &mut self.reading {
-                *bit = (*bit + 1) % BITS;
-            } else if self.bits == COMMAND_BITS && self.shifted >> 6 == READ {
-                self.reading = Some(16 * (self.shifted & 0x3f));
+            self.reading = match self.reading {
+                Some(bit) => Some((bit + 1) % BITS),
+                None => self.asked(),
+            };
+        }
+    }
+
+    /// The first bit that a read asks for, if the command is one and complete.
+    fn asked(&self) -> Option<u32> {
+        let (bits, sent) = (self.bits, self.shifted);
+        match self.model {
+            Model::E1000 => (bits == COMMAND_BITS && sent >> 6 == READ).then_some(16 * (sent & 0x3f)),
+            Model::E1000e => {
+                let read = bits == SPI_COMMAND_BITS && sent >> 8 & !SPI_A8 == SPI_READ;
+                read.then_some(8 * (sent & 0x7f))
             }
         }
     }
 
     /// A read of `EECD`.
     pub(super) fn read_eecd(&self) -> u32 {
-        let data = match self.reading {
-            Some(bit) => self.word((bit / 16) as usize) >> (15 - bit % 16) & 1 != 0,
-            // Ready.
-            None => true,
+        let data = match (self.reading, self.model) {
+            (Some(bit), model) => {
+                let word = self.word((bit / 16) as usize);
+                let row = if model == Model::E1000 { word } else { word.swap_bytes() };
+                row >> (15 - bit % 16) & 1 != 0
+            }
+            // Ready: a high line, and the status register's lowest bit clear.
+            (None, model) => model == Model::E1000,
         };
         let auto = if self.model == Model::E1000e { AUTO_RD } else { 0 };
         self.lines | PRES | GNT | auto | if data { DO } else { 0 }
@@ -136,28 +159,44 @@ mod tests {
 
     const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 
+    /// Clocks the lower `bits` of `value` out, with the line `select` where it selects.
+    fn out(eeprom: &mut Eeprom, select: u32, value: u32, bits: u32) {
+        for bit in (0..bits).rev() {
+            let di = if value >> bit & 1 != 0 { DI } else { 0 };
+            eeprom.write_eecd(REQ | select | di);
+            eeprom.write_eecd(REQ | select | di | SK);
+            eeprom.write_eecd(REQ | select | di);
+        }
+    }
+
+    /// Clocks `bits` in.
+    fn take(eeprom: &mut Eeprom, select: u32, bits: u32) -> u16 {
+        let mut value = 0;
+        for _ in 0..bits {
+            eeprom.write_eecd(REQ | select | SK);
+            value = value << 1 | u16::from(eeprom.read_eecd() & DO != 0);
+            eeprom.write_eecd(REQ | select);
+        }
+        value
+    }
+
     /// Reads `count` words from `address` on as a driver does: levels on wires.
     fn bang(eeprom: &mut Eeprom, address: u32, count: usize) -> Vec<u16> {
         eeprom.write_eecd(REQ);
         assert_ne!(eeprom.read_eecd() & GNT, 0);
+        if eeprom.model == Model::E1000 {
+            out(eeprom, CS, READ << 6 | address, COMMAND_BITS);
+            let words = (0..count).map(|_| take(eeprom, CS, 16)).collect();
+            eeprom.write_eecd(0);
+            return words;
+        }
+        // The status register says that it is ready; chip select ends each command.
+        out(eeprom, 0, 5, 8);
+        assert_eq!(take(eeprom, 0, 8) & 1, 0);
         eeprom.write_eecd(REQ | CS);
-        for bit in (0..COMMAND_BITS).rev() {
-            let di = if (READ << 6 | address) >> bit & 1 != 0 { DI } else { 0 };
-            eeprom.write_eecd(REQ | CS | di);
-            eeprom.write_eecd(REQ | CS | di | SK);
-            eeprom.write_eecd(REQ | CS | di);
-        }
-        let mut words = Vec::new();
-        for _ in 0..count {
-            let mut word = 0;
-            for _ in 0..16 {
-                eeprom.write_eecd(REQ | CS | SK);
-                word = word << 1 | u16::from(eeprom.read_eecd() & DO != 0);
-                eeprom.write_eecd(REQ | CS);
-            }
-            words.push(word);
-        }
-        eeprom.write_eecd(0);
+        out(eeprom, 0, SPI_READ << 8 | (2 * address), SPI_COMMAND_BITS);
+        let words = (0..count).map(|_| take(eeprom, 0, 16).swap_bytes()).collect();
+        eeprom.write_eecd(CS);
         words
     }
 
