@@ -46,7 +46,7 @@ impl Receiver {
         }
         for (ring, (picks, marks)) in self.rings.iter_mut().zip(self.picks.iter_mut().zip(&mut self.marks)) {
             if !picks.is_empty() {
-                ring.send(batch, picks, marks, outcome);
+                ring.send(batch, picks, |index| marks.get(index).copied().unwrap_or(0), outcome);
                 picks.clear();
                 marks.clear();
             }
@@ -59,7 +59,7 @@ impl EgressQueue for Receiver {
         if Rss::is_on(&self.shared.regs) {
             return self.spread(batch, picks, outcome);
         }
-        self.rings[0].send(batch, picks, &[], outcome);
+        self.rings[0].send(batch, picks, |_| 0, outcome);
     }
 
     fn is_full(&mut self) -> bool {

@@ -435,10 +435,15 @@ fn words(extended: bool, len: u64, mark: u64, (status, special): (u64, u64)) -> 
 }
 
 impl RxRing {
-    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `marks` has for each of them the first word
-    /// of an extended descriptor; if it is shorter, zero.
-    #[inline]
-    pub(super) fn send(&mut self, batch: &Batch, picks: &[u16], marks: &[u64], outcome: &mut Outcome) {
+    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `mark` gives the first word of the extended
+    /// descriptor for the pick of an index: a constant where nothing was chosen.
+    pub(super) fn send(
+        &mut self,
+        batch: &Batch,
+        picks: &[u16],
+        mark: impl Fn(usize) -> u64,
+        outcome: &mut Outcome,
+    ) {
         let shared = Arc::clone(&self.shared);
         if shared.looped.load(Ordering::Relaxed) != shared.looping.load(Ordering::Relaxed) {
             // A NIC in loopback does not hear the wire.
@@ -456,7 +461,7 @@ impl RxRing {
         let mut frames = Frames::default();
         self.ahead.clear();
         for (index, &pick) in picks.iter().enumerate() {
-            let mark = marks.get(index).copied().unwrap_or(0);
+            let mark = mark(index);
             let frame = &batch.frames()[usize::from(pick)];
             if self.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);

@@ -366,7 +366,6 @@ impl TxRing {
 
     /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
     /// there was nothing.
-    #[inline]
     pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         let avail = self.avail();
         if avail == 0 {
