@@ -1,13 +1,14 @@
 //! `sidecore-lab bench-e1000`: an Intel card of ours beside QEMU's own, in the same guest.
 //!
-//! Two guests have four cards each: our e1000e and e1000, joined by a switch, and QEMU's, joined by a datagram cable
+//! Two guests have four cards each: our e1000e and e1000, joined by a wire, and QEMU's, joined by a datagram cable
 //! (`-netdev dgram`). One card after the other is measured, round by round, so that whatever else the machine does
 //! hits all of them alike. What is measured: frames a second that the guest's kernel (pktgen) sends, one doorbell for
 //! each or one for 32; of our cards, register accesses that left the guest, for each of those frames, and for each
 //! interrupt while TCP runs (nobody counts QEMU's); TCP from guest to guest; ping. Medians with the least and the most.
 //!
 //! pktgen sends to an address that nobody has, so that the other guest's card takes every frame and refuses it: the
-//! other guest's processor would otherwise compete with the sender's for the cores of the machine.
+//! other guest's processor would otherwise compete with the sender's for the cores of the machine. It sends one frame again
+//! and again (`clone_skb`), with bursts as without: making a frame takes the guest as long as all the rest together.
 
 use crate::error::{Error, Result};
 use crate::traffic::{iperf3, received_gbits, Ping};
@@ -15,7 +16,7 @@ use crate::{Accel, Daemon, Guest, Nic, RunDir};
 use std::time::Duration;
 
 /// Frames of one burst of pktgen.
-const FRAMES: u32 = 100_000;
+const FRAMES: u32 = 300_000;
 const NOBODY: &str = "52:54:00:e1:00:00";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -45,7 +46,8 @@ struct Sample {
     ping_avg: f64,
 }
 
-/// Measures and prints a table. `options` are those of our ports, such as `moderation=100`.
+/// Measures and prints a table. `options` are those of our ports, such as `moderation=100`, and `spin=MICROSECONDS` of
+/// the daemon.
 ///
 /// # Errors
 /// A guest does not boot, or a measurement fails; which, and why.
@@ -78,15 +80,18 @@ impl Bench {
         let dir = RunDir::new("bench-e1000")?;
         let at = |who: &str, kind: &str| dir.join(&format!("{who}.{kind}"));
         let kinds = ["e1000e", "e1000"];
+        let (spin, options): (Vec<&str>, Vec<&str>) =
+            options.iter().partition(|option| option.starts_with("spin="));
+        let spin = spin.last().map_or("50", |option| &option["spin=".len()..]);
         let more: String = options.iter().map(|option| format!(",{option}")).collect();
         let port = |(index, kind): (usize, &&str), who: &str| {
-            format!("{who}{index}={kind}:{},switch=s{index}{more}", at(who, kind))
+            format!("{who}{index}={kind}:{},wire=w{index}{more}", at(who, kind))
         };
         let ports: Vec<String> =
             kinds.iter().enumerate().flat_map(|kind| ["a", "b"].map(|who| port(kind, who))).collect();
         // The I/O core has a processor of its own, as it is meant to; guests run where the system puts them.
         let last = std::thread::available_parallelism().map_or(0, |n| n.get() - 1).to_string();
-        let mut arguments = vec!["--cores", &last, "--switch", "s0", "--switch", "s1"];
+        let mut arguments = vec!["--cores", &last, "--spin", spin];
         arguments.extend(ports.iter().flat_map(|port| ["--port", port]));
         let daemon = Daemon::start(&arguments)?;
         let mut specs = ["a", "b"].map(|who| {
@@ -162,7 +167,7 @@ fn pktgen(guest: &mut Guest, card: usize, burst: u32) -> Result<f64> {
     let words = [
         format!("echo rem_device_all > {thread}; echo add_device eth{card} > {thread}"),
         format!("echo count {FRAMES} > {device}; echo pkt_size 60 > {device}; echo delay 0 > {device}"),
-        format!("echo burst {burst} > {device}; echo dst 10.0.{card}.2 > {device}"),
+        format!("echo clone_skb 1000 > {device}; echo burst {burst} > {device}; echo dst 10.0.{card}.2 > {device}"),
         format!("echo dst_mac {NOBODY} > {device}; echo start > /proc/net/pktgen/pgctrl; cat {device}"),
     ];
     // "… 115262pps 55Mb/sec (55325760bps) errors: 0"

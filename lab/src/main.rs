@@ -7,7 +7,8 @@ const USAGE: &str =
     "usage: sidecore-lab demo                 four VMs and the host exchange traffic (as root)
        sidecore-lab bench-e1000 [ROUNDS [OPTION…]]
                                          our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
-                                         options are those of our ports, such as moderation=100
+                                         options are those of our ports, such as moderation=100,
+                                         and spin=MICROSECONDS of the daemon
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab accel                print how guests run here: kvm or tcg
        sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";

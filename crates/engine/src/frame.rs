@@ -70,6 +70,7 @@ pub fn is_group(mac: u64) -> bool {
 pub struct Batch {
     frames: Box<[Frame]>,
     len: usize,
+    limit: usize,
     /// The pieces of all frames.
     pub pieces: Pieces,
     /// Whether any frame carries an offload request, so that the plain case is one test a batch.
@@ -88,6 +89,7 @@ impl Batch {
         Batch {
             frames: (0..MAX_BATCH).map(|_| Frame::BLANK).collect(),
             len: 0,
+            limit: MAX_BATCH,
             pieces: Pieces::new(BATCH_PIECES),
             any_offload: false,
         }
@@ -99,6 +101,12 @@ impl Batch {
         self.len = 0;
         self.pieces.clear();
         self.any_offload = false;
+    }
+
+    /// At most so many frames are to be fetched into it, from now on.
+    #[inline]
+    pub fn set_limit(&mut self, frames: usize) {
+        self.limit = frames.min(self.frames.len());
     }
 
     /// Number of frames.
@@ -113,10 +121,10 @@ impl Batch {
         self.len == 0
     }
 
-    /// How many more frames fit.
+    /// How many more frames may be fetched.
     #[inline]
     pub fn room(&self) -> usize {
-        self.frames.len() - self.len
+        self.limit.saturating_sub(self.len)
     }
 
     /// The frames.

@@ -1,6 +1,7 @@
-//! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched.
+//! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched. One that is only
+//! slower than its sender at the other end of a wire: it gets everything.
 //!
-//! The proof is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
+//! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
 //! receiver's ring is full. Whoever then reads a body, to copy it or to work out a checksum, marks the map.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
@@ -99,10 +100,20 @@ impl IngressQueue for Source {
     }
 }
 
-/// A receiver at the other end of a socket that never takes a frame.
-enum Stalled {
-    E1000(#[expect(dead_code, reason = "held open")] Box<e1000::E1000>),
-    Virtio(#[expect(dead_code, reason = "held open")] Box<NetDriver>),
+/// A receiver at the other end of a socket that takes a frame only when it is told to.
+enum Receiver {
+    E1000(Box<e1000::E1000>),
+    Virtio(Box<NetDriver>),
+}
+
+impl Receiver {
+    /// Takes a few frames; how many.
+    fn take_some(&mut self) -> usize {
+        match self {
+            Receiver::E1000(driver) => driver.receive(5, |_| {}).unwrap(),
+            Receiver::Virtio(driver) => driver.receive_up_to(0, 5, |_, _| {}).unwrap(),
+        }
+    }
 }
 
 struct Rig {
@@ -136,6 +147,31 @@ impl Rig {
     /// Frames that the sink's ring had no place for.
     fn ring_full(&self) -> u64 {
         self.sink.counters.totals().drops[DropReason::RingFull as usize]
+    }
+
+    /// Sends 3,000 frames as fast as it can to a `sink` that takes a few at a time.
+    fn run_slowly(self, mut sink: Receiver, large: bool) {
+        let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
+        ftruncate(&file, BODIES).unwrap();
+        let spec = RegionSpec { gpa: 0, size: BODIES, user_addr: 0, offset: 0, file };
+        let bodies = Arc::new(GuestMap::new(&[spec]).unwrap());
+        let orders = Arc::new(AtomicU64::new(3_000));
+        let end = Instant::now() + LIMIT;
+        while !self.sink.link() {
+            assert!(Instant::now() < end, "the sink has no peer");
+            std::thread::yield_now();
+        }
+        let key = Scheduler::serve(&*self.cores, &self.source, Box::new(Source { orders, bodies, large }));
+        // A large frame is cut into five.
+        let all = if large { 15_000 } else { 3_000 };
+        let mut got = 0;
+        while got < all {
+            assert!(Instant::now() < end, "{got} of {all}: {:?}", self.sink.counters.totals());
+            got += sink.take_some();
+            std::thread::yield_now();
+        }
+        assert_eq!(self.ring_full(), 0);
+        Scheduler::take_back(&*self.cores, key).unwrap();
     }
 
     /// Sends frames to a sink that has its buffers and never takes one back.
@@ -185,17 +221,17 @@ impl Drop for Rig {
     }
 }
 
-fn e1000(rig: &Rig, model: Model) -> (Box<dyn Attachment>, Stalled) {
+fn e1000(rig: &Rig, model: Model) -> (Box<dyn Attachment>, Receiver) {
     let scheduler = Arc::clone(&rig.cores) as Arc<dyn Scheduler>;
     let device = E1000::new(E1000Config::new(model, MAC), Arc::clone(&rig.sink), scheduler).unwrap();
     let endpoint = vfio_user::Endpoint::Listen { path: rig.path(), mode: None, owner: (None, None) };
     let attachment = VfioUser::start(endpoint, Arc::clone(&rig.sink), Box::new(device)).unwrap();
     let config = e1000::Config { ring: RING, ..e1000::Config::default() };
     let driver = e1000::E1000::open(&rig.path(), &config).unwrap();
-    (Box::new(attachment), Stalled::E1000(Box::new(driver)))
+    (Box::new(attachment), Receiver::E1000(Box::new(driver)))
 }
 
-fn virtio(rig: &Rig, features: u64) -> (Box<dyn Attachment>, Stalled) {
+fn virtio(rig: &Rig, features: u64) -> (Box<dyn Attachment>, Receiver) {
     let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
     let scheduler = Arc::clone(&rig.cores) as Arc<dyn Scheduler>;
     let device = VirtioNet::new(&net, Arc::clone(&rig.sink), scheduler).unwrap();
@@ -203,7 +239,7 @@ fn virtio(rig: &Rig, features: u64) -> (Box<dyn Attachment>, Stalled) {
     let attachment = VhostUser::start(VhostUserConfig { endpoint, journal: None }, device).unwrap();
     let config = Config { want: Want::default().and(features), entries: RING, ..Config::default() };
     let driver = NetDriver::start(connect(&rig.path()), config).unwrap();
-    (Box::new(attachment), Stalled::Virtio(Box::new(driver)))
+    (Box::new(attachment), Receiver::Virtio(Box::new(driver)))
 }
 
 fn connect(path: &Path) -> Frontend {
@@ -228,6 +264,28 @@ fn a_stalled_virtio_net_costs_no_copy() {
             let rig = Rig::new(&format!("{name}-{large}"));
             let _sink = virtio(&rig, features);
             rig.run(large);
+        }
+    }
+}
+
+#[test]
+fn a_slow_e1000_at_the_end_of_a_wire_loses_nothing() {
+    for (name, model) in [("slow-e1000", Model::E1000), ("slow-e1000e", Model::E1000e)] {
+        for large in [false, true] {
+            let rig = Rig::new(&format!("{name}-{large}"));
+            let (_attachment, sink) = e1000(&rig, model);
+            rig.run_slowly(sink, large);
+        }
+    }
+}
+
+#[test]
+fn a_slow_virtio_net_at_the_end_of_a_wire_loses_nothing() {
+    for (name, features) in [("split", 0), ("packed", f::RING_PACKED), ("mergeable", f::NET_MRG_RXBUF)] {
+        for large in [false, true] {
+            let rig = Rig::new(&format!("slow-{name}-{large}"));
+            let (_attachment, sink) = virtio(&rig, features);
+            rig.run_slowly(sink, large);
         }
     }
 }

@@ -109,6 +109,10 @@ pub struct RunArgs {
     /// Processors for the I/O cores, overriding the file [default: the last one that may be used].
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pub cores: Option<Vec<usize>>,
+    /// Microseconds for which an I/O core polls without finding anything before it sleeps; 0: it sleeps at once
+    /// [default: 50].
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub spin: Option<Number<0, 1_000_000>>,
     /// Port to add to those of the file.
     #[arg(long = "port", value_name = "NAME=KIND:WHERE[,KEY=VALUE]")]
     pub ports: Vec<String>,

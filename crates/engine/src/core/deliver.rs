@@ -7,7 +7,7 @@
 use super::boundary::Boundary;
 use super::topology::{Topology, View};
 use crate::frame::{Batch, Frame, MAX_BATCH};
-use crate::port::{DropReason, Drops, Outcome, Port, PortId, MAX_QUEUES};
+use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
 use crate::switch::{Members, Verdicts};
 use crate::wire::{flow_hash, Offloads};
 
@@ -118,6 +118,16 @@ impl Delivery {
         if !verdicts.drops().is_empty() {
             self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
         }
+    }
+
+    /// What the receiver at the other end of `source`'s wire has room for: of its queues the one with the least. `None`
+    /// if `source` is on no wire, or there is no telling.
+    #[inline]
+    pub(super) fn room(topology: &Topology, source: &Port) -> Option<Room> {
+        let View::Wire(peer) = topology.get(source.id)?.attach else { return None };
+        let port = &topology.get(peer)?.port;
+        let room = |queue| port.egress(queue)?.as_mut()?.room();
+        (0..port.egress_queues().min(MAX_QUEUES)).filter_map(room).min_by_key(|room| room.free)
     }
 
     fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {

@@ -8,6 +8,7 @@
 mod boundary;
 mod deliver;
 mod mailbox;
+mod pause;
 mod poller;
 mod round;
 mod status;

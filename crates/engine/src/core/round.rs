@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::deliver::Delivery;
 use super::mailbox::{Letter, Mailbox};
+use super::pause::{self, Pause};
 use super::poller::{Poller, Watch, EVENTS};
 use super::status::Meter;
 use super::topology::Topology;
@@ -41,6 +42,7 @@ struct Served {
     costly: bool,
     empty_polls: u32,
     not_before: Instant,
+    pause: Pause,
 }
 
 /// An I/O core's private state.
@@ -169,10 +171,13 @@ impl Core {
         let served = &mut self.queues[index];
         let mut tally = Tally::default();
         self.batch.clear();
+        let room = Delivery::room(&self.topology, &served.port);
+        self.batch.set_limit(room.map_or(usize::MAX, |room| served.pause.limit(room, Instant::now)));
         served.queue.fetch(&mut self.batch, &mut tally);
         if !self.batch.is_empty() {
             let now = seconds(self.epoch);
             self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
+            served.pause.took(&self.batch);
         }
         if tally.frames > 0 {
             served.queue.release(&mut tally);
@@ -192,7 +197,17 @@ impl Core {
                     let watch = queue.kick_fd().and_then(|fd| self.poller.watch(key, fd));
                     let costly = queue.poll_is_costly();
                     let not_before = Instant::now();
-                    self.queues.push(Served { key, port, queue, watch, costly, empty_polls: 0, not_before });
+                    let pause = Pause::new();
+                    self.queues.push(Served {
+                        key,
+                        port,
+                        queue,
+                        watch,
+                        costly,
+                        empty_polls: 0,
+                        not_before,
+                        pause,
+                    });
                 }
                 Letter::TakeBack { key, answer } => {
                     let place = self.queues.iter().position(|served| served.key == key);
@@ -224,8 +239,14 @@ impl Core {
     /// nothing will wake us for. True unless it was only that.
     fn sleep(&mut self) -> bool {
         let mut waiting = false;
+        let mut longest = LONGEST_SLEEP;
         for served in &mut self.queues {
-            waiting |= served.queue.want_kicks(true);
+            let frames = served.queue.want_kicks(true);
+            if served.pause.is_on() {
+                longest = pause::NAP;
+            } else {
+                waiting |= frames;
+            }
             // A queue that stopped itself gives no descriptor any more: it must not keep us awake.
             if served.watch.is_some() && served.queue.kick_fd().is_none() {
                 if let Some(watch) = served.watch.take() {
@@ -236,7 +257,7 @@ impl Core {
         let mut woken = waiting;
         if !waiting {
             let naps = self.queues.iter().filter_map(|served| served.queue.longest_sleep());
-            let longest = naps.fold(LONGEST_SLEEP, Duration::min);
+            let longest = naps.fold(longest, Duration::min);
             let (queues, kicked) = (&self.queues, &mut self.kicked);
             let number = self.number;
             woken = self.poller.wait(longest, |key| {

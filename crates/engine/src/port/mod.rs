@@ -96,8 +96,22 @@ pub trait EgressQueue: Send {
         false
     }
 
+    /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never end.
+    fn room(&mut self) -> Option<Room> {
+        None
+    }
+
     /// The queue itself again, for the owner that swaps it out.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// Buffers of a receiver: each takes a frame of usual size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Those that wait to be filled.
+    pub free: u32,
+    /// Those of the whole ring.
+    pub size: u32,
 }
 
 /// What happened while frames were fetched; the core adds it to the port's counters.

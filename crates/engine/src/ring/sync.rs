@@ -291,6 +291,12 @@ impl ClientRx {
         self.side.memory.buf_size()
     }
 
+    /// Slots of the ring.
+    #[inline]
+    pub fn slots(&self) -> u32 {
+        self.side.memory.num_slots()
+    }
+
     /// Looks at `head`; returns how many slots can be filled.
     #[inline]
     pub fn look(&mut self) -> u32 {

@@ -32,6 +32,9 @@ pub struct DaemonSpec {
     /// Processors that the I/O cores are pinned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<Vec<usize>>,
+    /// Microseconds for which a core polls without finding anything before it sleeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin: Option<Number<0, 1_000_000>>,
     /// The control socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,

@@ -68,6 +68,11 @@ impl Ring {
     }
 
     #[inline]
+    fn size(&self) -> u16 {
+        self.size
+    }
+
+    #[inline]
     pub(super) fn is_available(&self, at: Place) -> bool {
         let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
         let avail = flags & PACKED_F_AVAIL != 0;
@@ -327,6 +332,18 @@ impl Packed {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         !self.ring.is_available(self.pos)
+    }
+
+    #[inline]
+    pub(super) fn room(&self) -> (u16, u16) {
+        let size = self.ring.size();
+        let borne_out = |chains: &u16| {
+            let mut last = self.pos;
+            last.advance(chains - 1, size);
+            self.ring.is_available(last)
+        };
+        let numbers = [1, size / 8, size / 4, size / 2, size].into_iter().filter(|chains| *chains > 0);
+        (numbers.take_while(borne_out).last().unwrap_or(0), size)
     }
 
     pub(super) fn want_kicks(&mut self, on: bool) -> bool {

@@ -296,6 +296,12 @@ impl Split {
         self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
     }
 
+    #[inline]
+    pub(super) fn room(&self) -> (u16, u16) {
+        let waiting = self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed).wrapping_sub(self.next);
+        (waiting.min(self.size), self.size)
+    }
+
     fn log_events(&self) {
         if let Some(gpa) = self.used_log {
             self.memory.log_at(gpa + split::USED_FLAGS as u64, 2);

@@ -105,6 +105,7 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
         cores: Some(vec![]),
+        spin: Some("1".parse().unwrap()),
         socket: Some("/s".into()),
         socket_mode: Some("0600".parse().unwrap()),
         socket_owner: Some("root".parse().unwrap()),

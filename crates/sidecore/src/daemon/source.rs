@@ -10,6 +10,8 @@ use crate::change::read_file;
 use crate::cli::RunArgs;
 use crate::offline;
 
+/// Microseconds for which a core polls before it sleeps, unless the operator says otherwise.
+const SPIN: &str = "50";
 /// Ports that programs may have made on demand, unless the operator says otherwise.
 const VALE_PORTS: &str = "64";
 
@@ -36,6 +38,7 @@ impl Source {
         let socket = args.control.path();
         let daemon = DaemonSpec {
             cores: args.cores,
+            spin: args.spin,
             socket: args.control.socket,
             socket_mode: args.socket_mode,
             socket_owner: args.socket_owner,
@@ -61,6 +64,7 @@ impl Source {
         let flags = self.daemon.clone();
         spec.daemon = DaemonSpec {
             cores: flags.cores.or(spec.daemon.cores),
+            spin: flags.spin.or(spec.daemon.spin),
             socket: flags.socket.or(spec.daemon.socket),
             socket_mode: flags.socket_mode.or(spec.daemon.socket_mode),
             socket_owner: flags.socket_owner.or(spec.daemon.socket_owner),
@@ -86,6 +90,7 @@ impl Source {
                 Some(cores) => cores,
                 None => vec![last_cpu()?],
             }),
+            spin: Some(daemon.spin.map_or_else(|| SPIN.parse(), Ok)?),
             counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
             socket: Some(socket),
             socket_mode: Some(daemon.socket_mode.unwrap_or(Mode(0o660))),

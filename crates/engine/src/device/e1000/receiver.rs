@@ -11,7 +11,7 @@ use super::rss::Rss;
 use super::rx::RxRing;
 use super::Shared;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::port::{EgressQueue, Outcome};
+use crate::port::{EgressQueue, Outcome, Room};
 
 /// A guest's receive rings.
 pub(super) struct Receiver {
@@ -65,6 +65,11 @@ impl EgressQueue for Receiver {
     fn is_full(&mut self) -> bool {
         let [first, second] = &mut self.rings;
         first.is_full() && (!Rss::is_on(&self.shared.regs) || second.is_full())
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        let used = if Rss::is_on(&self.shared.regs) { QUEUES } else { 1 };
+        self.rings.iter_mut().take(used).filter_map(RxRing::room).min_by_key(|room| room.free)
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

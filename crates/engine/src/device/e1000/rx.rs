@@ -30,7 +30,7 @@ use super::{Model, Shared};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
-use crate::port::{DropReason, Outcome};
+use crate::port::{DropReason, Outcome, Room};
 use crate::wire::Offload;
 
 /// Frames are received padded to this length (without FCS), as from a wire.
@@ -556,5 +556,11 @@ impl RxRing {
             self.shared.irq.overloaded(self.queue);
         }
         full || enough
+    }
+
+    /// As `EgressQueue::room` says.
+    pub(super) fn room(&mut self) -> Option<Room> {
+        let free = self.avail().min(self.allowed());
+        (!self.stopped).then_some(Room { free, size: self.ring.size })
     }
 }

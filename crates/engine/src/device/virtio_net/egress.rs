@@ -13,7 +13,7 @@ use super::ingress::{header_len, HEADER_LEN, MAX_FRAME};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH};
 use crate::mem::{Piece, Pieces};
-use crate::port::{DropReason, EgressQueue, Outcome, Port};
+use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
 use crate::virtq::{Access, Position, Queue};
 
 /// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).
@@ -291,6 +291,11 @@ impl EgressQueue for EgressRing {
 
     fn is_full(&mut self) -> bool {
         !self.stopped && self.queue.is_empty()
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        let (free, size) = self.queue.room();
+        (!self.stopped).then_some(Room { free: free.into(), size: size.into() })
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

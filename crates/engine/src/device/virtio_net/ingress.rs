@@ -12,7 +12,7 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 
 use super::features::host_offloads;
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
+use crate::frame::{Batch, Frame, HEAD};
 use crate::mem::gather;
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::virtq::{Access, Chain, Position, Queue};
@@ -149,7 +149,7 @@ impl IngressQueue for IngressRing {
         if self.stopped {
             return;
         }
-        match self.queue.take(Access::Read, MAX_BATCH, &mut batch.pieces) {
+        match self.queue.take(Access::Read, batch.room(), &mut batch.pieces) {
             Ok(n) => self.taken = n,
             Err(fault) => return self.stop(fault),
         }

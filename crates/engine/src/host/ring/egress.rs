@@ -17,7 +17,7 @@ use super::wake::Wake;
 use super::Traits;
 use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
-use crate::port::{DropReason, EgressQueue, Outcome};
+use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::ring::{ClientRx, RingStats};
 
 /// Flags of a frame in one slot.
@@ -179,6 +179,10 @@ impl EgressQueue for RingEgress {
 
     fn is_full(&mut self) -> bool {
         !self.traits.is_down() && self.ring.look() == 0
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        (!self.traits.is_down()).then(|| Room { free: self.ring.look(), size: self.ring.slots() })
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
