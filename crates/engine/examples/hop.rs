@@ -142,7 +142,9 @@ fn main() {
     let options =
         Options { entries: ENTRIES, packed, event_idx: false, in_order: std::env::var("IN_ORDER").is_ok() };
     let counters = CounterFile::anonymous().unwrap();
-    let cores = Cores::start(&CoreOptions { cpus: vec![1], spin: Duration::from_secs(60) }).unwrap();
+    let cores =
+        Cores::start(&CoreOptions { cpus: vec![1], spin: Duration::from_secs(60), ..CoreOptions::default() })
+            .unwrap();
     let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
     let ports: Vec<_> = (0..2 + idle)
         .map(|i| {

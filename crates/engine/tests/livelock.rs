@@ -126,6 +126,15 @@ struct Rig {
 
 impl Rig {
     fn new(name: &str) -> Rig {
+        Rig::with(name, &CoreOptions::default())
+    }
+
+    /// One whose senders wait for as long as it takes.
+    fn patient(name: &str) -> Rig {
+        Rig::with(name, &CoreOptions { patience: LIMIT * 10, ..CoreOptions::default() })
+    }
+
+    fn with(name: &str, options: &CoreOptions) -> Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-livelock-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
@@ -133,7 +142,7 @@ impl Rig {
             Arc::new(Port::new(PortId(id), name, counters.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         };
         let (source, sink) = (port(0, "source"), port(1, "sink"));
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Cores::start(options).unwrap();
         let wire =
             [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
         cores.publish(&Arc::new(Topology::new(&wire)));
@@ -272,7 +281,7 @@ fn a_stalled_virtio_net_costs_no_copy() {
 fn a_slow_e1000_at_the_end_of_a_wire_loses_nothing() {
     for (name, model) in [("slow-e1000", Model::E1000), ("slow-e1000e", Model::E1000e)] {
         for large in [false, true] {
-            let rig = Rig::new(&format!("{name}-{large}"));
+            let rig = Rig::patient(&format!("{name}-{large}"));
             let (_attachment, sink) = e1000(&rig, model);
             rig.run_slowly(sink, large);
         }
@@ -283,7 +292,7 @@ fn a_slow_e1000_at_the_end_of_a_wire_loses_nothing() {
 fn a_slow_virtio_net_at_the_end_of_a_wire_loses_nothing() {
     for (name, features) in [("split", 0), ("packed", f::RING_PACKED), ("mergeable", f::NET_MRG_RXBUF)] {
         for large in [false, true] {
-            let rig = Rig::new(&format!("slow-{name}-{large}"));
+            let rig = Rig::patient(&format!("slow-{name}-{large}"));
             let (_attachment, sink) = virtio(&rig, features);
             rig.run_slowly(sink, large);
         }

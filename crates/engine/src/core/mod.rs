@@ -38,11 +38,13 @@ pub struct CoreOptions {
     pub cpus: Vec<usize>,
     /// How long a core polls without finding anything before it sleeps.
     pub spin: Duration,
+    /// How long a queue on a wire waits for a receiver that gives no buffers, before its frames are dropped.
+    pub patience: Duration,
 }
 
 impl Default for CoreOptions {
     fn default() -> Self {
-        CoreOptions { cpus: Vec::new(), spin: Duration::from_micros(50) }
+        CoreOptions { cpus: Vec::new(), spin: Duration::from_micros(50), patience: pause::PATIENCE }
     }
 }
 
@@ -80,8 +82,7 @@ impl Cores {
         for (number, cpu) in places.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::new()?);
             let meter = Arc::new(Meter::default());
-            let core =
-                round::Core::new(number, Arc::clone(&mailbox), Arc::clone(&meter), options.spin, epoch)?;
+            let core = round::Core::new(number, Arc::clone(&mailbox), Arc::clone(&meter), options, epoch)?;
             let (started, pinned) = sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
                 // Who dropped the receiver does not want to know.

@@ -4,7 +4,7 @@
 //! the connection its timer, hundreds of milliseconds. Silicon has a FIFO and PAUSE frames for it (IEEE 802.3 annex 31B);
 //! here the sender's own ring is the FIFO. A queue on a wire gives no more than its receiver has buffers for, and
 //! nothing while it has none: its frames stay where they are, which costs nobody but the sender. Not forever: a receiver
-//! that gives no buffers for [`LONGEST`] is taken for dead, and frames for it are dropped until it gives some again.
+//! that gives no buffers for [`PATIENCE`] is taken for dead, and frames for it are dropped until it gives some again.
 //!
 //! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
 //! others.
@@ -15,8 +15,8 @@ use crate::frame::{Batch, Frame};
 use crate::port::Room;
 use crate::wire::Gso;
 
-/// Longest time that a sender waits for a buffer.
-const LONGEST: Duration = Duration::from_millis(100);
+/// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 /// Bytes that one buffer holds, for the estimate of what a large frame takes, whole or in segments.
@@ -28,6 +28,7 @@ const FORGOTTEN: u32 = 16;
 
 /// What a queue on a wire knows of its receiver.
 pub(super) struct Pause {
+    patience: Duration,
     /// Since when there have been no buffers.
     since: Option<Instant>,
     /// Buffers that a large frame takes: what the largest of late took, forgotten slowly.
@@ -35,8 +36,8 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    pub(super) fn new() -> Pause {
-        Pause { since: None, cost: LARGEST }
+    pub(super) fn new(patience: Duration) -> Pause {
+        Pause { patience, since: None, cost: LARGEST }
     }
 
     /// How many frames may be taken now, if the receiver has this `room`.
@@ -51,7 +52,7 @@ impl Pause {
         }
         let now = now();
         let since = *self.since.get_or_insert(now);
-        if now - since < LONGEST {
+        if now - since < self.patience {
             0
         } else {
             usize::MAX
@@ -78,7 +79,7 @@ impl Pause {
 
     /// Whether the sender waits.
     pub(super) fn is_on(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < LONGEST)
+        self.since.is_some_and(|since| since.elapsed() < self.patience)
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
     fn a_sender_waits_for_buffers_but_not_forever() {
         let start = Instant::now();
         let at = |ms| move || start + Duration::from_millis(ms);
-        let mut pause = Pause { since: None, cost: 1 };
+        let mut pause = Pause { cost: 1, ..Pause::new(PATIENCE) };
         let room = |free| Room { free, size: 256 };
         assert_eq!(pause.limit(room(255), at(0)), 255);
         assert_eq!(pause.limit(room(0), at(1)), 0);
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn large_frames_wait_for_as_many_buffers_as_they_take() {
-        let mut pause = Pause { since: None, cost: 46 };
+        let mut pause = Pause { cost: 46, ..Pause::new(PATIENCE) };
         assert_eq!(pause.limit(Room { free: 255, size: 256 }, Instant::now), 5);
         assert_eq!(pause.limit(Room { free: 45, size: 256 }, Instant::now), 0);
         assert_eq!(pause.limit(Room { free: 16, size: 32 }, Instant::now), 1);

@@ -19,6 +19,7 @@ use super::pause::{self, Pause};
 use super::poller::{Poller, Watch, EVENTS};
 use super::status::Meter;
 use super::topology::Topology;
+use super::CoreOptions;
 use crate::frame::Batch;
 use crate::port::{IngressQueue, Port, QueueKey, Tally};
 use crate::switch::Verdicts;
@@ -59,6 +60,7 @@ pub(super) struct Core {
     /// Places of the queues that were kicked while the core slept.
     kicked: Vec<usize>,
     spin: Duration,
+    patience: Duration,
     epoch: Instant,
     /// No queue is served.
     resting: bool,
@@ -69,7 +71,7 @@ impl Core {
         number: usize,
         mailbox: Arc<Mailbox>,
         meter: Arc<Meter>,
-        spin: Duration,
+        options: &CoreOptions,
         epoch: Instant,
     ) -> std::io::Result<Core> {
         let poller = Poller::new(mailbox.event())?;
@@ -84,7 +86,8 @@ impl Core {
             delivery: Delivery::new(number),
             poller,
             kicked: Vec::with_capacity(EVENTS),
-            spin,
+            spin: options.spin,
+            patience: options.patience,
             epoch,
             resting: false,
         })
@@ -197,7 +200,7 @@ impl Core {
                     let watch = queue.kick_fd().and_then(|fd| self.poller.watch(key, fd));
                     let costly = queue.poll_is_costly();
                     let not_before = Instant::now();
-                    let pause = Pause::new();
+                    let pause = Pause::new(self.patience);
                     self.queues.push(Served {
                         key,
                         port,

@@ -46,7 +46,7 @@ impl Engine {
     pub fn new(ports: usize, cpus: Vec<usize>, spin: Duration, change: impl Fn(&mut RingConfig)) -> Engine {
         let directory = Directory::new();
         let file = CounterFile::anonymous().unwrap();
-        let cores = Cores::start(&CoreOptions { cpus, spin }).unwrap();
+        let cores = Cores::start(&CoreOptions { cpus, spin, ..CoreOptions::default() }).unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let ports: Vec<_> = (0..ports)
             .map(|i| {

@@ -63,9 +63,12 @@ pub fn run(args: RunArgs) -> Outcome {
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     let counter_file = CounterFile::create(counters)
         .map_err(|e| format!("cannot make counters file {}: {e}", counters.display()))?;
-    let cores =
-        Cores::start(&CoreOptions { cpus: cpus.clone(), spin: Duration::from_micros(spin.get().into()) })
-            .map_err(|e| format!("cannot start I/O cores: {e}"))?;
+    let cores = Cores::start(&CoreOptions {
+        cpus: cpus.clone(),
+        spin: Duration::from_micros(spin.get().into()),
+        ..CoreOptions::default()
+    })
+    .map_err(|e| format!("cannot start I/O cores: {e}"))?;
     let fabric = Arc::new(CoreFabric::new(cores));
     let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
     // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.

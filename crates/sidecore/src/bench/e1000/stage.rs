@@ -69,7 +69,8 @@ pub struct Stage {
 impl Stage {
     /// A switch without ports, served by a core on processor `io_core` that never sleeps.
     pub fn new(io_core: usize) -> Result<Stage, String> {
-        let options = CoreOptions { cpus: vec![io_core], spin: Duration::from_secs(3600) };
+        let options =
+            CoreOptions { cpus: vec![io_core], spin: Duration::from_secs(3600), ..CoreOptions::default() };
         Ok(Stage {
             attachments: Vec::new(),
             ports: Vec::new(),
