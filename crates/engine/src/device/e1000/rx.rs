@@ -560,7 +560,12 @@ impl RxRing {
 
     /// As `EgressQueue::room` says.
     pub(super) fn room(&mut self) -> Option<Room> {
-        let free = self.avail().min(self.allowed());
+        let allowed = self.allowed();
+        if allowed == 0 {
+            // Whoever asks would have sent more.
+            self.shared.irq.overloaded(self.queue);
+        }
+        let free = self.avail().min(allowed);
         (!self.stopped).then_some(Room { free, size: self.ring.size })
     }
 }
