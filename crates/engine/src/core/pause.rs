@@ -19,12 +19,15 @@ use crate::wire::Gso;
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
 pub(super) const NAP: Duration = Duration::from_micros(50);
-/// Bytes that one buffer holds, for the estimate of what a large frame takes, whole or in segments.
-const BUFFER: u32 = 1448;
+/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
+const BUFFER: u32 = 2048;
+/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
+/// frames were large.
+const FOR_MORE: u32 = 10;
 /// Buffers that the largest frame takes.
-const LARGEST: u32 = 65_536u32.div_ceil(BUFFER);
+const LARGEST: u32 = 65_536u32.div_ceil(1448);
 /// The part of that estimate that a batch of small frames takes off.
-const FORGOTTEN: u32 = 16;
+const FORGOTTEN: u32 = 4;
 
 /// What a queue on a wire knows of its receiver.
 pub(super) struct Pause {
@@ -52,11 +55,15 @@ impl Pause {
         }
         let now = now();
         let since = *self.since.get_or_insert(now);
-        if now - since < self.patience {
-            0
-        } else {
-            usize::MAX
+        let patience = if room.free > 0 { self.patience / FOR_MORE } else { self.patience };
+        if now - since < patience {
+            return 0;
         }
+        if room.free > 0 {
+            self.since = None;
+            return room.free as usize;
+        }
+        usize::MAX
     }
 
     /// Notes what was taken.
@@ -109,5 +116,21 @@ mod tests {
         assert_eq!(pause.limit(Room { free: 255, size: 256 }, Instant::now), 5);
         assert_eq!(pause.limit(Room { free: 45, size: 256 }, Instant::now), 0);
         assert_eq!(pause.limit(Room { free: 16, size: 32 }, Instant::now), 1);
+    }
+
+    #[test]
+    fn a_receiver_that_gives_one_buffer_at_a_time_gets_one_frame_at_a_time() {
+        let start = Instant::now();
+        let at = |ms| move || start + Duration::from_millis(ms);
+        let mut pause = Pause { cost: 4, ..Pause::new(PATIENCE) };
+        let room = |free| Room { free, size: 8 };
+        assert_eq!(pause.limit(room(1), at(0)), 0);
+        assert_eq!(pause.limit(room(1), at(10)), 1);
+        // It is filled, and then the sender waits again.
+        assert_eq!(pause.limit(room(0), at(11)), 0);
+        let mut batch = Batch::new();
+        assert!(batch.push_short(&[0; 60]));
+        (0..4).for_each(|_| pause.took(&batch));
+        assert_eq!(pause.limit(room(1), at(12)), 1);
     }
 }
