@@ -6,6 +6,9 @@
 //! nothing while it has none: its frames stay where they are, which costs nobody but the sender. Not forever: a receiver
 //! that gives no buffers for [`PATIENCE`] is taken for dead, and frames for it are dropped until it gives some again.
 //!
+//! What frames will take is guessed from the last ones, and two cores that serve queues of one port see the same room: then
+//! a few frames too many are taken, and dropped as elsewhere.
+//!
 //! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
 //! others.
 
