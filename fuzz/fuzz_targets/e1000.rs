@@ -94,7 +94,7 @@ struct Desk {
 }
 
 impl Scheduler for Desk {
-    fn serve(&self, _: &Arc<Port>, mut queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, _: &Arc<Port>, _: usize, mut queue: Box<dyn IngressQueue>) -> QueueKey {
         let mut desk = self.queues.lock().unwrap();
         desk.0 += 1;
         let key = desk.0;

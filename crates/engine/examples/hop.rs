@@ -92,7 +92,7 @@ fn side(port: &Arc<Port>, cores: &Arc<Cores>, options: Options, frame: &[u8]) ->
     port.swap_egress(0, Some(Box::new(egress)));
     let ingress =
         IngressRing::new(Arc::clone(port), ring(&memory, &map, &tx_parts, options, bits), None, bits);
-    cores.serve(port, Box::new(ingress));
+    cores.serve(port, 0, Box::new(ingress));
     Side { tx, rx, tx_buf, rx_buf, memory, received: 0 }
 }
 

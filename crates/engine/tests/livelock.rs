@@ -1,5 +1,5 @@
 //! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched. One that is only
-//! slower than its sender at the other end of a wire: it gets everything.
+//! slower than its sender at the other end of a wire: it gets everything, and the waits for it are counted.
 //!
 //! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
 //! receiver's ring is full. Whoever then reads a body, to copy it or to work out a checksum, marks the map.
@@ -25,7 +25,7 @@ use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{
-    Attachment, DropReason, IngressQueue, Port, PortId, Scheduler, Tally, DEFAULT_MTU,
+    Attachment, DropReason, IngressQueue, Port, PortId, QueueKey, Scheduler, Tally, WaitCount, DEFAULT_MTU,
 };
 use sidecore_engine::transport::vfio_user::{self, VfioUser};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
@@ -121,6 +121,7 @@ struct Rig {
     cores: Arc<Cores>,
     source: Arc<Port>,
     sink: Arc<Port>,
+    wire: Arc<Topology>,
     _counters: CounterFile,
 }
 
@@ -145,8 +146,9 @@ impl Rig {
         let cores = Cores::start(options).unwrap();
         let wire =
             [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
-        cores.publish(&Arc::new(Topology::new(&wire)));
-        Rig { dir, cores, source, sink, _counters: counters }
+        let wire = Arc::new(Topology::new(&wire));
+        cores.publish(&wire);
+        Rig { dir, cores, source, sink, wire, _counters: counters }
     }
 
     fn path(&self) -> PathBuf {
@@ -158,66 +160,91 @@ impl Rig {
         self.sink.counters.totals().drops[DropReason::RingFull as usize]
     }
 
-    /// Sends 3,000 frames as fast as it can to a `sink` that takes a few at a time.
-    fn run_slowly(self, mut sink: Receiver, large: bool) {
-        let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
-        ftruncate(&file, BODIES).unwrap();
-        let spec = RegionSpec { gpa: 0, size: BODIES, user_addr: 0, offset: 0, file };
-        let bodies = Arc::new(GuestMap::new(&[spec]).unwrap());
-        let orders = Arc::new(AtomicU64::new(3_000));
-        let end = Instant::now() + LIMIT;
-        while !self.sink.link() {
-            assert!(Instant::now() < end, "the sink has no peer");
-            std::thread::yield_now();
-        }
-        let key = Scheduler::serve(&*self.cores, &self.source, Box::new(Source { orders, bodies, large }));
-        // A large frame is cut into five.
-        let all = if large { 15_000 } else { 3_000 };
-        let mut got = 0;
-        while got < all {
-            assert!(Instant::now() < end, "{got} of {all}: {:?}", self.sink.counters.totals());
-            got += sink.take_some();
-            std::thread::yield_now();
-        }
-        assert_eq!(self.ring_full(), 0);
-        Scheduler::take_back(&*self.cores, key).unwrap();
+    /// Waits for the sink's buffers.
+    fn waits(&self) -> WaitCount {
+        self.source.waits.of(0)
     }
 
-    /// Sends frames to a sink that has its buffers and never takes one back.
-    fn run(self, large: bool) {
+    /// Has a queue served that sends what it is ordered to, once the sink has a peer. With the file and the map of the
+    /// frames' bodies.
+    fn serve(&self, orders: &Arc<AtomicU64>, large: bool) -> (QueueKey, std::fs::File, Arc<GuestMap>) {
         let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
         ftruncate(&file, BODIES).unwrap();
         let spec =
             RegionSpec { gpa: 0, size: BODIES, user_addr: 0, offset: 0, file: file.try_clone().unwrap() };
         let bodies = Arc::new(GuestMap::new(&[spec]).unwrap());
+        self.until("the sink has a peer", || self.sink.link());
+        let source = Source { orders: Arc::clone(orders), bodies: Arc::clone(&bodies), large };
+        let key = Scheduler::serve(&*self.cores, &self.source, 0, Box::new(source));
+        (key, file, bodies)
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !done() {
+            assert!(Instant::now() < end, "{what}: {:?}", self.sink.counters.totals());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the core takes frames but took none in one whole round: a letter is answered between two.
+    fn source_waits(&self) -> bool {
+        let before = self.source.counters.totals().in_frames;
+        self.cores.publish(&self.wire);
+        self.cores.publish(&self.wire);
+        before > 0 && self.source.counters.totals().in_frames == before
+    }
+
+    /// Sends 3,000 frames as fast as it can to a `sink` that takes a few at a time.
+    fn run_slowly(self, mut sink: Receiver, large: bool) {
+        let (key, ..) = self.serve(&Arc::new(AtomicU64::new(3_000)), large);
+        self.until("the sender waits", || self.source_waits());
+        // A large frame is cut into five.
+        let all = if large { 15_000 } else { 3_000 };
+        let mut got = 0;
+        self.until("all were received", || {
+            got += sink.take_some();
+            got == all
+        });
+        assert_eq!(self.ring_full(), 0);
+        Scheduler::take_back(&*self.cores, key).unwrap();
+        let waits = self.waits();
+        assert!(waits.count > 0 && waits.total_us > 0 && waits.given_up == 0, "{waits:?}");
+    }
+
+    /// Sends less than the sink has buffers for.
+    fn run_with_room(self) {
+        let few = u64::from(RING / 4);
+        let (key, ..) = self.serve(&Arc::new(AtomicU64::new(few)), false);
+        self.until("all were delivered", || self.sink.counters.totals().out_frames == few);
+        Scheduler::take_back(&*self.cores, key).unwrap();
+        assert_eq!(self.waits(), WaitCount::default());
+    }
+
+    /// Sends frames to a sink that has its buffers and never takes one back.
+    fn run(self, large: bool) {
         let orders = Arc::new(AtomicU64::new(0));
-        let source = Source { orders: Arc::clone(&orders), bodies: Arc::clone(&bodies), large };
-        let key = Scheduler::serve(&*self.cores, &self.source, Box::new(source));
-        let wait = |what: &str, done: &dyn Fn() -> bool| {
-            let end = Instant::now() + LIMIT;
-            while !done() {
-                assert!(Instant::now() < end, "{what}: {:?}", self.sink.counters.totals());
-                std::thread::yield_now();
-            }
-        };
-        wait("the sink has a peer", &|| self.sink.link());
+        let (key, file, bodies) = self.serve(&orders, large);
         // Until the ring is full.
         while self.ring_full() == 0 {
             let sent = self.source.counters.totals().in_frames;
             orders.store(8, Ordering::Release);
             // Counted when they have been delivered or dropped.
-            wait("frames were dealt with", &|| self.source.counters.totals().in_frames == sent + 8);
+            self.until("frames were dealt with", || self.source.counters.totals().in_frames == sent + 8);
         }
         let dropped = self.ring_full();
         let before = self.sink.counters.totals();
         assert!(before.out_frames > 0 && before.out_frames <= u64::from(RING) * 4, "{before:?}");
         ftruncate(&file, 0).unwrap();
         orders.store(10_000, Ordering::Release);
-        wait("all is dropped", &|| self.ring_full() >= dropped + 10_000);
+        self.until("all is dropped", || self.ring_full() >= dropped + 10_000);
         let after = self.sink.counters.totals();
         assert_eq!(after.out_bytes, before.out_bytes, "bytes were copied for a ring that is full");
         assert_eq!(after.made, before.made, "segments were made for a ring that is full");
         assert_eq!(self.ring_full(), dropped + 10_000);
+        let waits = self.waits();
+        assert!(waits.count >= 1 && waits.given_up == 1, "{waits:?}");
+        assert!(u128::from(waits.total_us) >= CoreOptions::default().patience.as_micros(), "{waits:?}");
         assert!(!bodies.is_truncated(), "the bodies of frames that were dropped were read");
         assert!(self.sink.fault.get().is_none());
         Scheduler::take_back(&*self.cores, key).unwrap();
@@ -297,4 +324,14 @@ fn a_slow_virtio_net_at_the_end_of_a_wire_loses_nothing() {
             rig.run_slowly(sink, large);
         }
     }
+}
+
+#[test]
+fn nobody_waits_for_a_receiver_with_room() {
+    let rig = Rig::patient("room-e1000");
+    let _sink = e1000(&rig, Model::E1000);
+    rig.run_with_room();
+    let rig = Rig::patient("room-virtio");
+    let _sink = virtio(&rig, 0);
+    rig.run_with_room();
 }

@@ -669,6 +669,7 @@ impl Scheduler for Idle {
     fn serve(
         &self,
         _: &Arc<Port>,
+        _: usize,
         queue: Box<dyn sidecore_engine::port::IngressQueue>,
     ) -> sidecore_engine::port::QueueKey {
         drop(queue);

@@ -186,20 +186,33 @@ fn cores_table(answer: &Cores) -> String {
 
 fn queues_table(answer: &Queues) -> String {
     let moderated = answer.queues.iter().any(|queue| queue.interrupts.is_some());
-    let heads = ["port", "direction", ">queue", "kind", ">size", "state", ">interrupts", ">held back"];
-    let columns = if moderated { heads.len() } else { heads.len() - 2 };
-    let mut table = Table::new(&heads[..columns]);
+    let waited = answer.queues.iter().any(|queue| queue.waits.is_some_and(|waits| waits.count > 0));
+    let mut heads = vec!["port", "direction", ">queue", "kind", ">size", "state"];
+    if moderated {
+        heads.extend([">interrupts", ">held back"]);
+    }
+    if waited {
+        heads.extend([">waits", ">waited ms", ">given up"]);
+    }
+    let mut table = Table::new(&heads);
     for queue in &answer.queues {
-        table.row([
+        let mut row = vec![
             queue.port.clone(),
             queue.direction.clone(),
             queue.index.to_string(),
             queue.kind.clone(),
             queue.size.to_string(),
             queue.state.clone(),
-            queue.interrupts.map_or_else(String::new, |count| count.raised.to_string()),
-            queue.interrupts.map_or_else(String::new, |count| count.held_back.to_string()),
-        ]);
+        ];
+        if moderated {
+            let cells = queue.interrupts.map(|count| [count.raised, count.held_back]);
+            row.extend(cells.map_or_else(Default::default, |cells| cells.map(|n| n.to_string())));
+        }
+        if waited {
+            let cells = queue.waits.map(|waits| [waits.count, waits.total_us / 1_000, waits.given_up]);
+            row.extend(cells.map_or_else(Default::default, |cells| cells.map(|n| n.to_string())));
+        }
+        table.row(row);
     }
     table.text()
 }

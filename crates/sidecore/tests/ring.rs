@@ -5,7 +5,10 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
+use std::time::Instant;
+
 use rig::{Place, LIMIT};
+use serde_json::Value;
 use sidecore_port::{Interest, Port, WaitError};
 
 fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
@@ -50,6 +53,45 @@ fn programs_meet_on_a_switch_and_outlive_the_daemon() {
     place.ok(&["del", "b"]);
     assert!(!b.is_attached());
     assert!(a.is_attached());
+}
+
+#[test]
+fn an_operator_sees_who_waits_on_a_wire() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", "a=ring:a,slots=8,wire=w", "--port", "b=ring:b,slots=8,wire=w"]);
+    let mut a = Port::attach(&place.at("ring/a")).unwrap();
+    // It attaches, and never receives.
+    let _b = Port::attach(&place.at("ring/b")).unwrap();
+    assert!(!place.ok(&["show", "queues"]).contains("waits"));
+    let end = Instant::now() + LIMIT;
+    for _ in 0..14 {
+        while !a.tx[0].push(&frame(2, 1, 60)) {
+            a.tx[0].sync().unwrap();
+            assert!(Instant::now() < end, "{}", place.show("queues"));
+        }
+        a.tx[0].sync().unwrap();
+    }
+    let waits = || {
+        let queues = place.show("queues");
+        let of_a = |queue: &&Value| queue["port"] == "a" && queue["direction"] == "ingress";
+        queues["queues"].as_array().unwrap().iter().find(of_a).unwrap()["waits"].clone()
+    };
+    while waits()["given_up"] == 0 {
+        assert!(Instant::now() < end, "{}", place.show("ports"));
+    }
+    let seen = waits();
+    // Patience is 100 ms.
+    assert!(seen["total_us"].as_u64() >= Some(100_000) && seen["count"].as_u64() >= Some(1), "{seen}");
+    let table = place.ok(&["show", "queues"]);
+    assert!(table.lines().next().unwrap().ends_with("waits  waited ms  given up"), "{table}");
+    let (_, metrics) = place.http("GET", "/metrics", "");
+    for line in [
+        format!("sidecore_queue_waits_total{{port=\"a\",queue=\"0\"}} {}", seen["count"]),
+        "sidecore_queue_waits_given_up_total{port=\"a\",queue=\"0\"} 1".to_owned(),
+        "sidecore_queue_waits_total{port=\"b\",queue=\"0\"} 0".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|other| other == line), "{line} in {metrics}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::port::{IngressQueue, Port, QueueKey};
 /// What a core can be asked.
 pub(super) enum Letter {
     /// Poll this queue from now on.
-    Serve { key: QueueKey, port: Arc<Port>, queue: Box<dyn IngressQueue> },
+    Serve { key: QueueKey, port: Arc<Port>, index: usize, queue: Box<dyn IngressQueue> },
     /// Hand the queue back.
     TakeBack { key: QueueKey, answer: SyncSender<Option<Box<dyn IngressQueue>>> },
     /// Use this topology from the next batch on.

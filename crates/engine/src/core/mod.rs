@@ -140,13 +140,13 @@ impl Cores {
 }
 
 impl Scheduler for Cores {
-    fn serve(&self, port: &Arc<Port>, queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, port: &Arc<Port>, index: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
         let key = QueueKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let mut placed = self.placed();
         let load = |number: &usize| placed.values().filter(|core| *core == number).count();
         let number = (0..self.handles.len()).min_by_key(load).unwrap_or(0);
         placed.insert(key, number);
-        self.handles[number].mailbox.post(Letter::Serve { key, port: Arc::clone(port), queue });
+        self.handles[number].mailbox.post(Letter::Serve { key, port: Arc::clone(port), index, queue });
         key
     }
 

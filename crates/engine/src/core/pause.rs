@@ -9,13 +9,15 @@
 //! What frames will take is guessed from the last ones, and two cores that serve queues of one port see the same room: then
 //! a few frames too many are taken, and dropped as elsewhere.
 //!
+//! A wait is counted (`port::waits`) when it is over and there are frames to be sent: if there are none, nobody waited.
+//!
 //! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
 //! others.
 
 use std::time::{Duration, Instant};
 
 use crate::frame::{Batch, Frame};
-use crate::port::Room;
+use crate::port::{Room, Wait};
 use crate::wire::Gso;
 
 /// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
@@ -32,41 +34,94 @@ const LARGEST: u32 = 65_536u32.div_ceil(1448);
 /// The part of that estimate that a batch of small frames takes off.
 const FORGOTTEN: u32 = 4;
 
+/// What a receiver is taken for.
+#[derive(Clone, Copy)]
+enum Receiver {
+    /// It has buffers.
+    Ready,
+    /// It has had too few of them since then.
+    Full(Instant),
+    /// It gives none any more.
+    Dead,
+}
+
 /// What a queue on a wire knows of its receiver.
 pub(super) struct Pause {
     patience: Duration,
-    /// Since when there have been no buffers.
-    since: Option<Instant>,
+    receiver: Receiver,
+    /// A wait that has just ended, until it is known whether there was anything to send.
+    over: Option<Wait>,
     /// Buffers that a large frame takes: what the largest of late took, forgotten slowly.
     cost: u32,
 }
 
 impl Pause {
     pub(super) fn new(patience: Duration) -> Pause {
-        Pause { patience, since: None, cost: LARGEST }
+        Pause { patience, receiver: Receiver::Ready, over: None, cost: LARGEST }
     }
 
-    /// How many frames may be taken now, if the receiver has this `room`.
+    /// How many frames may be taken now, if the receiver has this `room`; all, if there is no telling.
     #[inline]
-    pub(super) fn limit(&mut self, room: Room, now: impl Fn() -> Instant) -> usize {
+    pub(super) fn limit(&mut self, room: Option<Room>, now: impl Fn() -> Instant) -> usize {
+        let Some(room) = room else {
+            (self.receiver, self.over) = (Receiver::Ready, None);
+            return usize::MAX;
+        };
         // A ring that never has room for such a frame is given it at half: it does with it what it can.
         let cost = self.cost.min(room.size / 2).max(1);
         let frames = room.free / cost;
         if frames > 0 {
-            self.since = None;
+            if !matches!(self.receiver, Receiver::Ready) {
+                self.ready(now());
+            }
             return frames as usize;
         }
-        let now = now();
-        let since = *self.since.get_or_insert(now);
-        let patience = if room.free > 0 { self.patience / FOR_MORE } else { self.patience };
-        if now - since < patience {
-            return 0;
+        self.full(room.free, now())
+    }
+
+    /// The receiver has buffers again.
+    #[cold]
+    fn ready(&mut self, now: Instant) {
+        self.over = match self.receiver {
+            Receiver::Full(since) => Some(Wait { time: now - since, given_up: false }),
+            Receiver::Ready | Receiver::Dead => None,
+        };
+        self.receiver = Receiver::Ready;
+    }
+
+    /// How many frames may be taken if the receiver has only `free` buffers, less than a frame takes.
+    #[cold]
+    fn full(&mut self, free: u32, now: Instant) -> usize {
+        if let Receiver::Ready = self.receiver {
+            self.receiver = Receiver::Full(now);
         }
-        if room.free > 0 {
-            self.since = None;
-            return room.free as usize;
+        let patience = if free > 0 { self.patience / FOR_MORE } else { self.patience };
+        if let Receiver::Full(since) = self.receiver {
+            if now - since < patience {
+                return 0;
+            }
+        }
+        if free > 0 {
+            self.ready(now);
+            return free as usize;
+        }
+        if let Receiver::Full(since) = self.receiver {
+            self.over = Some(Wait { time: now - since, given_up: true });
+            self.receiver = Receiver::Dead;
         }
         usize::MAX
+    }
+
+    /// The wait that has ended, if frames were found behind it: `batch` is what was taken then.
+    #[inline]
+    pub(super) fn over(&mut self, batch: &Batch) -> Option<Wait> {
+        let wait = self.over.take()?;
+        if !batch.is_empty() {
+            return Some(wait);
+        }
+        // Nothing waited. But a receiver that is dead when a frame comes later has been given up all the same.
+        self.over = wait.given_up.then_some(Wait { time: Duration::ZERO, ..wait });
+        None
     }
 
     /// Notes what was taken.
@@ -89,7 +144,7 @@ impl Pause {
 
     /// Whether the sender waits.
     pub(super) fn is_on(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < self.patience)
+        matches!(self.receiver, Receiver::Full(since) if since.elapsed() < self.patience)
     }
 }
 
@@ -97,43 +152,87 @@ impl Pause {
 mod tests {
     use super::*;
 
+    fn room(free: u32, size: u32) -> Option<Room> {
+        Some(Room { free, size })
+    }
+
+    /// A batch of one small frame.
+    fn small() -> Batch {
+        let mut batch = Batch::new();
+        assert!(batch.push_short(&[0; 60]));
+        batch
+    }
+
+    fn clock() -> impl Fn(u64) -> Box<dyn Fn() -> Instant> {
+        let start = Instant::now();
+        move |ms| Box::new(move || start + Duration::from_millis(ms))
+    }
+
     #[test]
     fn a_sender_waits_for_buffers_but_not_forever() {
-        let start = Instant::now();
-        let at = |ms| move || start + Duration::from_millis(ms);
+        let at = clock();
         let mut pause = Pause { cost: 1, ..Pause::new(PATIENCE) };
-        let room = |free| Room { free, size: 256 };
-        assert_eq!(pause.limit(room(255), at(0)), 255);
-        assert_eq!(pause.limit(room(0), at(1)), 0);
-        assert_eq!(pause.limit(room(0), at(100)), 0);
+        assert_eq!(pause.limit(room(255, 256), || panic!("a look at the clock")), 255);
+        assert_eq!(pause.limit(room(0, 256), at(1)), 0);
+        assert_eq!(pause.limit(room(0, 256), at(100)), 0);
         assert!(pause.is_on());
-        assert_eq!(pause.limit(room(0), at(101)), usize::MAX);
+        assert_eq!(pause.limit(room(0, 256), at(101)), usize::MAX);
         // One buffer, and the receiver counts as alive again.
-        assert_eq!(pause.limit(room(1), at(500)), 1);
-        assert_eq!(pause.limit(room(0), at(600)), 0);
+        assert_eq!(pause.limit(room(1, 256), at(500)), 1);
+        assert_eq!(pause.limit(room(0, 256), at(600)), 0);
     }
 
     #[test]
     fn large_frames_wait_for_as_many_buffers_as_they_take() {
         let mut pause = Pause { cost: 46, ..Pause::new(PATIENCE) };
-        assert_eq!(pause.limit(Room { free: 255, size: 256 }, Instant::now), 5);
-        assert_eq!(pause.limit(Room { free: 45, size: 256 }, Instant::now), 0);
-        assert_eq!(pause.limit(Room { free: 16, size: 32 }, Instant::now), 1);
+        assert_eq!(pause.limit(room(255, 256), Instant::now), 5);
+        assert_eq!(pause.limit(room(45, 256), Instant::now), 0);
+        assert_eq!(pause.limit(room(16, 32), Instant::now), 1);
     }
 
     #[test]
     fn a_receiver_that_gives_one_buffer_at_a_time_gets_one_frame_at_a_time() {
-        let start = Instant::now();
-        let at = |ms| move || start + Duration::from_millis(ms);
+        let at = clock();
         let mut pause = Pause { cost: 4, ..Pause::new(PATIENCE) };
-        let room = |free| Room { free, size: 8 };
-        assert_eq!(pause.limit(room(1), at(0)), 0);
-        assert_eq!(pause.limit(room(1), at(10)), 1);
+        assert_eq!(pause.limit(room(1, 8), at(0)), 0);
+        assert_eq!(pause.limit(room(1, 8), at(10)), 1);
         // It is filled, and then the sender waits again.
-        assert_eq!(pause.limit(room(0), at(11)), 0);
-        let mut batch = Batch::new();
-        assert!(batch.push_short(&[0; 60]));
-        (0..4).for_each(|_| pause.took(&batch));
-        assert_eq!(pause.limit(room(1), at(12)), 1);
+        assert_eq!(pause.limit(room(0, 8), at(11)), 0);
+        (0..4).for_each(|_| pause.took(&small()));
+        assert_eq!(pause.limit(room(1, 8), at(12)), 1);
+    }
+
+    #[test]
+    fn a_wait_counts_when_frames_are_found_behind_it() {
+        let at = clock();
+        let wait = |ms, given_up| Some(Wait { time: Duration::from_millis(ms), given_up });
+        let (nothing, some) = (Batch::new(), small());
+        let mut pause = Pause { cost: 1, ..Pause::new(PATIENCE) };
+        pause.limit(room(0, 8), at(0));
+        assert_eq!(pause.over(&nothing), None);
+        pause.limit(room(8, 8), at(7));
+        assert_eq!(pause.over(&some), wait(7, false));
+        assert_eq!(pause.over(&some), None);
+        // Nothing to send: nobody waited.
+        pause.limit(room(0, 8), at(10));
+        pause.limit(room(8, 8), at(20));
+        assert_eq!(pause.over(&nothing), None);
+        assert_eq!(pause.over(&some), None);
+        // Given up with frames there; without, it shows when some come.
+        pause.limit(room(0, 8), at(100));
+        pause.limit(room(0, 8), at(200));
+        assert_eq!(pause.over(&some), wait(100, true));
+        pause.limit(room(8, 8), at(300));
+        assert_eq!(pause.over(&some), None);
+        pause.limit(room(0, 8), at(400));
+        pause.limit(room(0, 8), at(500));
+        assert_eq!(pause.over(&nothing), None);
+        assert_eq!(pause.over(&some), wait(0, true));
+        // Off the wire in the middle of a wait.
+        pause.limit(room(8, 8), at(600));
+        pause.limit(room(0, 8), at(601));
+        assert_eq!(pause.limit(None, at(700)), usize::MAX);
+        pause.limit(room(8, 8), at(800));
+        assert_eq!(pause.over(&some), None);
     }
 }

@@ -38,6 +38,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 struct Served {
     key: QueueKey,
     port: Arc<Port>,
+    /// Its number among the port's.
+    index: usize,
     queue: Box<dyn IngressQueue>,
     watch: Option<Watch>,
     costly: bool,
@@ -175,8 +177,11 @@ impl Core {
         let mut tally = Tally::default();
         self.batch.clear();
         let room = Delivery::room(&self.topology, &served.port);
-        self.batch.set_limit(room.map_or(usize::MAX, |room| served.pause.limit(room, Instant::now)));
+        self.batch.set_limit(served.pause.limit(room, Instant::now));
         served.queue.fetch(&mut self.batch, &mut tally);
+        if let Some(wait) = served.pause.over(&self.batch) {
+            served.port.waits.add(served.index, wait);
+        }
         if !self.batch.is_empty() {
             let now = seconds(self.epoch);
             self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
@@ -195,7 +200,7 @@ impl Core {
     fn read_mail(&mut self) -> bool {
         while let Some(letter) = self.mailbox.open() {
             match letter {
-                Letter::Serve { key, port, mut queue } => {
+                Letter::Serve { key, port, index, mut queue } => {
                     queue.want_kicks(false);
                     let watch = queue.kick_fd().and_then(|fd| self.poller.watch(key, fd));
                     let costly = queue.poll_is_costly();
@@ -204,6 +209,7 @@ impl Core {
                     self.queues.push(Served {
                         key,
                         port,
+                        index,
                         queue,
                         watch,
                         costly,

@@ -291,8 +291,8 @@ impl HostPort {
             .spawn(move || follow(&followed, &stopped, &changes));
         let watcher = Some(spawned.map_err(failed)?);
         let mut side = inner.side();
-        for queue in ingress {
-            side.keys.push(inner.scheduler.serve(&inner.port, queue));
+        for (index, queue) in ingress.into_iter().enumerate() {
+            side.keys.push(inner.scheduler.serve(&inner.port, index, queue));
         }
         inner.refresh(&mut side);
         drop(side);

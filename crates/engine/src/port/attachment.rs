@@ -12,8 +12,9 @@ pub struct QueueKey(pub u64);
 
 /// The I/O cores, as attachments see them.
 pub trait Scheduler: Send + Sync {
-    /// Gives `queue` of `port` to an I/O core, which polls it from its next round on.
-    fn serve(&self, port: &Arc<Port>, queue: Box<dyn IngressQueue>) -> QueueKey;
+    /// Gives ingress queue `index` of `port` to an I/O core, which polls it from its next round on. Several rings
+    /// that are served as one queue go by the number of the first.
+    fn serve(&self, port: &Arc<Port>, index: usize, queue: Box<dyn IngressQueue>) -> QueueKey;
 
     /// Takes a queue back. When this returns, no batch of it is under way and no core will touch it
     /// again: the quiescence that changing or unmapping its memory needs. `None` if the key is unknown.

@@ -16,6 +16,7 @@ mod attachment;
 mod links;
 mod macs;
 mod mtu;
+mod waits;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -31,6 +32,7 @@ pub use crate::fault::{Fault, FaultCell};
 
 pub use links::LinkEvents;
 pub use macs::MacCount;
+pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
@@ -230,6 +232,8 @@ pub struct Port {
     pub fault: FaultCell,
     /// Addresses that a switch has learned behind it.
     pub macs: MacCount,
+    /// Waits of its ingress queues.
+    pub waits: Waits,
     /// Who captures what passes.
     pub capture: CaptureSlot,
     mtu: AtomicU32,
@@ -251,6 +255,7 @@ impl Port {
             counters,
             fault: FaultCell::new()?,
             macs: MacCount::default(),
+            waits: Waits::default(),
             capture: CaptureSlot::default(),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),

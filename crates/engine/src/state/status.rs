@@ -11,8 +11,8 @@ use super::fabric::Address;
 use super::spec::SwitchSpec;
 use crate::core::CoreStatus;
 use crate::observe::Totals;
-pub use crate::port::InterruptCount;
 use crate::port::Peer;
+pub use crate::port::{InterruptCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 1;
@@ -176,6 +176,9 @@ pub struct QueueView {
     /// Its interrupts, where the device moderates them itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<InterruptCount>,
+    /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitCount>,
 }
 
 /// Answer to `show drops`.
@@ -251,6 +254,7 @@ impl Engine {
                 kind: queue.kind.to_owned(),
                 state: queue.state,
                 interrupts: queue.interrupts,
+                waits: (queue.direction == "ingress").then(|| live.port.waits.of(queue.index)),
             }));
         }
         Queues { version: VERSION, queues }

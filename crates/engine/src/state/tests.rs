@@ -74,7 +74,7 @@ struct Paper {
 }
 
 impl Scheduler for Paper {
-    fn serve(&self, _: &Arc<Port>, _: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, _: &Arc<Port>, _: usize, _: Box<dyn IngressQueue>) -> QueueKey {
         QueueKey(0)
     }
     fn take_back(&self, _: QueueKey) -> Option<Box<dyn IngressQueue>> {

@@ -179,7 +179,7 @@ impl Joiner {
 }
 
 impl Scheduler for Joiner {
-    fn serve(&self, port: &Arc<Port>, queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, port: &Arc<Port>, _: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
         let key = QueueKey(self.next.fetch_add(1, Ordering::SeqCst));
         let mut ports = self.ports.lock().unwrap();
         if !ports.iter().any(|p| p.id == port.id) {

@@ -114,7 +114,7 @@ impl Scratch {
     fn start(&mut self, address: u64) {
         let map = Arc::clone(&self.map);
         let queue = Watcher { map, address, inside: Arc::clone(&self.inside) };
-        self.queue = Some(self.cores.serve(&self.port, Box::new(queue)));
+        self.queue = Some(self.cores.serve(&self.port, 0, Box::new(queue)));
     }
 
     fn register(&mut self, offset: u64, value: u32) {

@@ -276,9 +276,10 @@ async fn drops(State(control): State<Control>) -> Answer<Drops> {
 }
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
-    let text =
-        ask(control, |engine| Ok(metrics::text(&engine.ports(), &engine.cores(), &engine.addresses())))
-            .await?;
+    let text = ask(control, |engine| {
+        Ok(metrics::text(engine.ports(), engine.queues(), engine.cores(), &engine.addresses()))
+    })
+    .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }

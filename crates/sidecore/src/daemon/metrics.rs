@@ -11,16 +11,16 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use sidecore_engine::state::status::{Addresses, Cores, PortView, Ports};
+use sidecore_engine::core::CoreStatus;
+use sidecore_engine::state::status::{Addresses, Cores, PortView, Ports, QueueView, Queues, WaitCount};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text of one scrape.
-pub fn text(ports: &Ports, cores: &Cores, addresses: &Addresses) -> Result<String, Error> {
+pub fn text(ports: Ports, queues: Queues, cores: Cores, addresses: &Addresses) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot =
-        Snapshot { ports: ports.clone(), cores: cores.clone(), addresses: addresses.addresses.len() };
+    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len() };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -30,6 +30,7 @@ pub fn text(ports: &Ports, cores: &Cores, addresses: &Addresses) -> Result<Strin
 #[derive(Debug)]
 struct Snapshot {
     ports: Ports,
+    queues: Queues,
     cores: Cores,
     addresses: usize,
 }
@@ -73,6 +74,24 @@ impl Collector for Snapshot {
                 "reason",
             ),
         )?;
+        counter(
+            out,
+            "queue_waits",
+            "Times that frames waited, on a wire, for buffers of their receiver",
+            self.waits(|waits| waits.count),
+        )?;
+        counter(
+            out,
+            "queue_waits_given_up",
+            "Waits that ended because the receiver was taken for dead",
+            self.waits(|waits| waits.given_up),
+        )?;
+        seconds(
+            out,
+            "queue_waited",
+            "Seconds of all those waits together",
+            self.waits(|waits| waits.total_us.saturating_mul(1_000)),
+        )?;
         let states = |p: &PortView| {
             let state = p.state.as_ref();
             vec![
@@ -88,8 +107,8 @@ impl Collector for Snapshot {
             "Addresses that the switches remember",
             vec![(Vec::new(), self.addresses as u64)],
         )?;
-        self.core_time(out)?;
-        let per_core = |value: fn(&sidecore_engine::core::CoreStatus) -> u64| -> Rows {
+        seconds(out, "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time())?;
+        let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {
             self.cores
                 .cores
                 .iter()
@@ -118,21 +137,34 @@ impl Snapshot {
         self.ports.ports.iter().flat_map(rows).collect()
     }
 
-    fn core_time(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let kind = MetricType::Counter;
-        let help = "Seconds that an I/O core was busy, idle and asleep";
-        let mut family = out.encode_descriptor("sidecore_core_seconds", help, None, kind)?;
-        for core in &self.cores.cores {
-            for (state, ns) in [("busy", core.busy_ns), ("idle", core.idle_ns), ("asleep", core.sleep_ns)] {
-                let labels = vec![("core", core.number.to_string()), ("state", state.to_owned())];
-                // Exact to the nanosecond for the first hundred days, to the microsecond for ever.
-                #[allow(clippy::cast_precision_loss)]
-                let seconds = ns as f64 / 1e9;
-                ConstCounter::new(seconds).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+    /// Of each ingress queue.
+    fn waits(&self, value: fn(&WaitCount) -> u64) -> Rows {
+        let row = |queue: &QueueView| {
+            let labels = vec![("port", queue.port.clone()), ("queue", queue.index.to_string())];
+            Some((labels, value(queue.waits.as_ref()?)))
+        };
+        self.queues.queues.iter().filter_map(row).collect()
     }
+
+    /// Nanoseconds.
+    fn core_time(&self) -> Rows {
+        let rows = |core: &CoreStatus| {
+            let number = core.number.to_string();
+            [("busy", core.busy_ns), ("idle", core.idle_ns), ("asleep", core.sleep_ns)]
+                .map(|(state, ns)| (vec![("core", number.clone()), ("state", state.to_owned())], ns))
+        };
+        self.cores.cores.iter().flat_map(rows).collect()
+    }
+}
+
+/// A counter of seconds; the rows have nanoseconds.
+fn seconds(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, rows: Rows) -> Result<(), Error> {
+    family(out, &format!("{name}_seconds"), help, MetricType::Counter, rows, |ns, encoder| {
+        // Exact to the nanosecond for the first hundred days, to the microsecond for ever.
+        #[allow(clippy::cast_precision_loss)]
+        let seconds = ns as f64 / 1e9;
+        ConstCounter::new(seconds).encode(encoder)
+    })
 }
 
 fn counter(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, rows: Rows) -> Result<(), Error> {

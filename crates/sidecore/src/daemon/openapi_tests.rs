@@ -185,6 +185,8 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Cores", &cores, &cores);
     let interrupts = InterruptCount::default();
     compare(seen, "InterruptCount", &interrupts, &interrupts);
+    let waits = WaitCount::default();
+    compare(seen, "WaitCount", &waits, &waits);
     let queue = QueueView {
         port: s(),
         direction: s(),
@@ -193,8 +195,9 @@ fn every_field_is_described_and_no_other() {
         kind: s(),
         state: s(),
         interrupts: Some(interrupts),
+        waits: Some(waits),
     };
-    compare(seen, "QueueView", &queue, &QueueView { interrupts: None, ..queue.clone() });
+    compare(seen, "QueueView", &queue, &QueueView { interrupts: None, waits: None, ..queue.clone() });
     let queues = Queues { version: VERSION, queues: vec![queue] };
     compare(seen, "Queues", &queues, &queues);
     let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };

@@ -363,7 +363,7 @@ impl E1000 {
         }
         if serve {
             if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
-                self.tx = Place::At(self.scheduler.serve(&self.shared.port, queue));
+                self.tx = Place::At(self.scheduler.serve(&self.shared.port, 0, queue));
             }
         }
         self.shared.transmitting.store(tx_on, Ordering::Relaxed);
@@ -495,7 +495,7 @@ impl PciDevice for E1000 {
         }
         if served {
             if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
-                self.tx = Place::At(self.scheduler.serve(&self.shared.port, queue));
+                self.tx = Place::At(self.scheduler.serve(&self.shared.port, 0, queue));
             }
         }
         let running = matches!(self.rx, Place::At(()));

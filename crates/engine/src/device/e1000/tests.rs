@@ -49,7 +49,7 @@ struct Desk {
 }
 
 impl Scheduler for Desk {
-    fn serve(&self, _: &Arc<Port>, mut queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, _: &Arc<Port>, _: usize, mut queue: Box<dyn IngressQueue>) -> QueueKey {
         let mut next = self.next.lock().unwrap();
         *next += 1;
         queue.want_kicks(false);

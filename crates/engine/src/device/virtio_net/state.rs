@@ -134,7 +134,7 @@ impl VirtioDevice for VirtioNet {
             self.egress[pair] = true;
         } else {
             let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features);
-            self.ingress[pair] = Some(self.scheduler.serve(&self.port, Box::new(ring)));
+            self.ingress[pair] = Some(self.scheduler.serve(&self.port, pair, Box::new(ring)));
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl NetworkControl for VirtioNet {
         }
         let (sent, done) = sync_channel(1);
         let frame = Some(rarp(mac));
-        let key = self.scheduler.serve(&self.port, Box::new(Announcement { frame, sent }));
+        let key = self.scheduler.serve(&self.port, 0, Box::new(Announcement { frame, sent }));
         let result = done.recv_timeout(ANNOUNCE_WAIT);
         self.scheduler.take_back(key);
         result.map_err(|_| format!("no I/O core took the announcement within {ANNOUNCE_WAIT:?}"))

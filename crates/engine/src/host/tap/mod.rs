@@ -142,8 +142,8 @@ impl Tap {
         for (index, shared) in inner.queues.iter().enumerate() {
             inner.port.swap_egress(index, Some(Box::new(TapEgress::new(Arc::clone(shared)))));
         }
-        for queue in ingress {
-            keys.push(inner.scheduler.serve(&inner.port, Box::new(queue)));
+        for (index, queue) in ingress.into_iter().enumerate() {
+            keys.push(inner.scheduler.serve(&inner.port, index, Box::new(queue)));
         }
         drop(keys);
         Ok(tap)

@@ -68,7 +68,7 @@ impl HostRings {
         state.clients += 1;
         for (index, pair) in pairs.into_iter().enumerate() {
             drop(self.port.swap_egress(index, Some(Box::new(pair.egress))));
-            state.keys.push(self.scheduler.serve(&self.port, Box::new(pair.ingress)));
+            state.keys.push(self.scheduler.serve(&self.port, index, Box::new(pair.ingress)));
         }
     }
 

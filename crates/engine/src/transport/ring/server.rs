@@ -250,7 +250,7 @@ impl Server {
         }
         for (index, pair) in pairs.into_iter().enumerate() {
             drop(self.inner.port.swap_egress(index, Some(Box::new(pair.egress))));
-            let key = self.inner.scheduler.serve(&self.inner.port, Box::new(pair.ingress));
+            let key = self.inner.scheduler.serve(&self.inner.port, index, Box::new(pair.ingress));
             client.keys.push(key);
         }
         if let Some(host) = &client.host {

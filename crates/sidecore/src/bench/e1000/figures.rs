@@ -231,7 +231,7 @@ fn livelock(
     }
     let clock = Clock::new();
     let key =
-        stage.scheduler().serve(&port, Box::new(Source { head, gap: 1e3 / offered, clock, offered: 0.0 }));
+        stage.scheduler().serve(&port, 0, Box::new(Source { head, gap: 1e3 / offered, clock, offered: 0.0 }));
     let mut processor =
         Processor { nic, until: 0, look: 0, polling: false, socket: VecDeque::new(), taken: 0 };
     let warm = u64::try_from(args.window.as_nanos() / 20).unwrap_or(u64::MAX);

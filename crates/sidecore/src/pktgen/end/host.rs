@@ -53,7 +53,7 @@ impl Kind {
 struct Kept(Mutex<Vec<Box<dyn IngressQueue>>>);
 
 impl Scheduler for Kept {
-    fn serve(&self, _: &Arc<Port>, queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn serve(&self, _: &Arc<Port>, _: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
         let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         queues.push(queue);
         QueueKey(queues.len() as u64)
