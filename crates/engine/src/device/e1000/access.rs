@@ -78,7 +78,7 @@ impl E1000 {
                 self.shared.regs.set(offset, value);
                 self.follow();
                 if cause != 0 {
-                    self.shared.irq.raise(cause, 0, Delay::None);
+                    self.shared.irq.note(self.shared.irq.raise(cause, 0, Delay::None));
                 }
             }
             regs::RCTL | regs::TCTL => {
@@ -86,9 +86,7 @@ impl E1000 {
                 self.follow();
             }
             regs::STATS..regs::STATS_END => {}
-            _ if self.shared.irq.owns(offset) => {
-                self.shared.irq.write(offset, value);
-            }
+            _ if self.shared.irq.owns(offset) => self.shared.irq.write(offset, value),
             _ => {
                 self.shared.regs.write(offset, value);
                 for at in RINGS {

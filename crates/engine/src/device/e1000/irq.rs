@@ -168,6 +168,8 @@ pub(super) struct Irq {
     pub(super) interrupts: Arc<Interrupts>,
     state: Mutex<State>,
     deadline: AtomicU64,
+    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
+    uncounted: AtomicU64,
     clock: Clock,
     /// The operator's gap.
     floor: u64,
@@ -191,6 +193,7 @@ impl Irq {
             interrupts,
             state: Mutex::new(State::new()),
             deadline: AtomicU64::new(NEVER),
+            uncounted: AtomicU64::new(0),
             clock: Clock::System(Instant::now()),
             share: 100,
             service: [const { AtomicU64::new(0) }; QUEUES],
@@ -511,6 +514,20 @@ impl Irq {
         self.settle(&mut state, self.now(), false)
     }
 
+    /// Interrupts that came without an I/O core: the next one to look counts them.
+    pub(super) fn note(&self, interrupts: u64) {
+        self.uncounted.fetch_add(interrupts, Ordering::Relaxed);
+    }
+
+    /// Takes what was noted.
+    #[inline]
+    pub(super) fn noted(&self) -> u64 {
+        match self.uncounted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.uncounted.swap(0, Ordering::Relaxed),
+        }
+    }
+
     /// How long until something becomes due.
     pub(super) fn due_in(&self) -> Option<Duration> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -577,7 +594,7 @@ impl Irq {
                     words.icr = 0;
                     state.unsent = 0;
                 }
-                self.settle(&mut state, self.now(), false);
+                self.note(self.settle(&mut state, self.now(), false));
                 value
             }
             regs::ICS => words.icr,
@@ -591,8 +608,8 @@ impl Irq {
         }
     }
 
-    /// The driver writes one of these registers. Returns how many interrupts came of it.
-    pub(super) fn write(&self, offset: u32, value: u32) -> u64 {
+    /// The driver writes one of these registers.
+    pub(super) fn write(&self, offset: u32, value: u32) {
         let mut state = self.lock();
         let receive = if self.by_queue() { [RXQ0, RXQ1] } else { [RXT0, 0] };
         for queue in (0..QUEUES).filter(|queue| value & receive[*queue] != 0) {
@@ -642,7 +659,7 @@ impl Irq {
                 }
             }
         }
-        self.settle(&mut state, self.now(), false)
+        self.note(self.settle(&mut state, self.now(), false));
     }
 
     /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
@@ -676,7 +693,7 @@ impl Irq {
             Mode::Msix | Mode::Msi => drop(self.interrupts.message(0)),
             Mode::Intx => {}
         }
-        self.settle(&mut state, self.now(), true);
+        self.note(self.settle(&mut state, self.now(), true));
     }
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.

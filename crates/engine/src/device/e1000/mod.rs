@@ -536,7 +536,7 @@ impl PciDevice for E1000 {
         self.shared.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
         self.phy.set_link(up);
         self.follow();
-        self.shared.irq.raise(regs::LSC, 0, irq::Delay::None);
+        self.shared.irq.note(self.shared.irq.raise(regs::LSC, 0, irq::Delay::None));
     }
 
     fn queues(&self) -> Vec<QueueStatus> {

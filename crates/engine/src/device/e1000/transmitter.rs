@@ -86,7 +86,7 @@ impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         // Nobody releases a batch that had no frames.
         self.give_back(tally);
-        tally.interrupts += self.shared.irq.poll();
+        tally.interrupts += self.shared.irq.poll() + self.shared.irq.noted();
         let worked = if self.shared.has_second(&TX_RINGS) {
             self.turn ^= 1;
             let [first, second] = &mut self.rings;

@@ -343,3 +343,19 @@ fn a_service_that_nobody_ends_ends_by_itself_and_a_driver_that_polls_has_none() 
     rig.irq.write(regs::IMC, u32::MAX);
     assert_eq!(rig.irq.service(0), None);
 }
+
+#[test]
+fn interrupts_that_an_access_brings_are_counted() {
+    for model in [Model::E1000, Model::E1000e] {
+        let rig = Rig::new(model, Duration::ZERO);
+        let (cause, mask) = if model == Model::E1000 { (RXT0, RXT0) } else { (RXQ0, RXQ0) };
+        rig.acknowledge();
+        rig.irq.noted();
+        rig.irq.write(regs::IMC, mask);
+        assert!(!rig.raise(cause), "masked");
+        let before = rig.irq.passed(cause).raised;
+        rig.irq.write(regs::IMS, mask);
+        assert_eq!(rig.irq.passed(cause).raised, before + 1);
+        assert_eq!((rig.irq.noted(), rig.irq.noted()), (1, 0));
+    }
+}
