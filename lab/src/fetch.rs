@@ -3,8 +3,9 @@
 //! The folder is `.lab` at the root of the workspace, or what `SIDECORE_LAB_DIR` names. It gets a QEMU of at
 //! least 10.1 (the first with a vfio-user client) unless the system has one, Debian 12's kernel and its network
 //! modules, busybox, iperf3 and ethtool. Everything comes from Debian's archive through apt (see `apt.rs`);
-//! about 115 MB are downloaded and 200 MB stay. A second call finds the stamps and does nothing; calls from
-//! several processes wait for one another.
+//! about 115 MB are downloaded and 200 MB stay. What few guests want, such as DPDK, is fetched when it is first
+//! asked for, in the same way. A second call finds the stamps and does nothing; calls from several processes
+//! wait for one another.
 
 use crate::accel::Accel;
 use crate::apt::{system_mirror, Apt};
@@ -288,8 +289,8 @@ fn host_tools(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that a program loads, asked from the loader of the same packages.
-fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
+/// The libraries that a program or a library loads, asked from the loader of the same packages.
+pub(crate) fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
     let folders =
         ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|f| root.join(f).display().to_string());
     let mut loader = Command::new(root.join("lib/x86_64-linux-gnu").join(LOADER));
@@ -312,7 +313,7 @@ fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(to);
     std::fs::create_dir_all(folder).context(|| format!("making {}", folder.display()))?;
     std::fs::copy(from, to).context(|| format!("copying {} to {}", from.display(), to.display())).map(drop)

@@ -15,6 +15,8 @@ use std::process::Command;
 pub(crate) const INIT: &str = r#"#!/bin/sh
 export PATH=/bin HOME=/root LD_LIBRARY_PATH=/lib
 mount -t devtmpfs dev /dev
+# The first root file system is everybody's to write, which nobody who loads plugins likes.
+chmod 755 /
 mkdir -p /dev/pts /dev/shm
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -66,6 +68,7 @@ pub(crate) fn build(guest: &Path, target: &Path) -> Result<()> {
     }
     // The kernel opens this for /init before devtmpfs is mounted.
     archive.character_device("dev/console", 5, 1);
+    archive.symlink("var/run", "/run");
     archive.file("init", 0o755, INIT.as_bytes());
     archive.file("agent", 0o644, AGENT.as_bytes());
     archive.file("etc/passwd", 0o644, b"root::0:0:root:/root:/bin/sh\n");
@@ -119,7 +122,7 @@ fn tree(archive: &mut Archive, root: &Path, folder: &Path, prefix: &str) -> Resu
 }
 
 /// The names in a folder, sorted so that the same files give the same image.
-fn files(folder: &Path) -> Result<Vec<String>> {
+pub(crate) fn files(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).context(|| format!("reading {}", folder.display()))?;
     let mut names: Vec<String> =
         entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();

@@ -24,6 +24,7 @@
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
 //! * [`netboot`] serves guests that boot over the network.
 //! * [`kbuild`] makes kernel modules of ours for guests.
+//! * [`dpdk`] puts testpmd into a guest.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
 //!
@@ -39,6 +40,7 @@ pub mod capture;
 mod cpio;
 pub mod daemon;
 pub mod demo;
+pub mod dpdk;
 mod error;
 pub mod fetch;
 pub mod guest;
