@@ -31,8 +31,6 @@ const BUFFER: u32 = 2048;
 const FOR_MORE: u32 = 10;
 /// Buffers that the largest frame takes.
 const LARGEST: u32 = 65_536u32.div_ceil(1448);
-/// The part of that estimate that a batch of small frames takes off.
-const FORGOTTEN: u32 = 4;
 
 /// What a receiver is taken for.
 #[derive(Clone, Copy)]
@@ -51,7 +49,8 @@ pub(super) struct Pause {
     receiver: Receiver,
     /// A wait that has just ended, until it is known whether there was anything to send.
     over: Option<Wait>,
-    /// Buffers that a large frame takes: what the largest of late took, forgotten slowly.
+    /// Buffers that a large frame takes: what the largest of late took. Each batch of smaller ones takes one off, so that
+    /// the frames of one connection, which come in all sizes, do not have it forgotten between two large ones.
     cost: u32,
 }
 
@@ -139,7 +138,7 @@ impl Pause {
         let frames = batch.frames().iter().rev();
         let looked = if batch.any_offload { batch.len() } else { 1 };
         let largest = frames.take(looked).map(costs).max().unwrap_or(1);
-        self.cost = largest.max(self.cost - self.cost.div_ceil(FORGOTTEN));
+        self.cost = largest.max(self.cost - 1);
     }
 
     /// Whether the sender waits.
@@ -151,6 +150,7 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Offload;
 
     fn room(free: u32, size: u32) -> Option<Room> {
         Some(Room { free, size })
@@ -188,6 +188,22 @@ mod tests {
         assert_eq!(pause.limit(room(255, 256), Instant::now), 5);
         assert_eq!(pause.limit(room(45, 256), Instant::now), 0);
         assert_eq!(pause.limit(room(16, 32), Instant::now), 1);
+    }
+
+    #[test]
+    fn a_large_frame_is_remembered_for_as_many_batches_as_it_took_buffers() {
+        let mut large = Batch::new();
+        let (frame, _) = large.next_frame().unwrap();
+        (frame.len, frame.offload) =
+            (54 + 32 * 1_448, Offload { gso: Gso::Tcp4, gso_size: 1_448, ..Offload::NONE });
+        large.commit();
+        let mut pause = Pause { cost: 1, ..Pause::new(PATIENCE) };
+        pause.took(&large);
+        for cost in (1..=33).rev() {
+            assert_eq!(pause.limit(room(66, 256), Instant::now), 66 / cost);
+            pause.took(&small());
+        }
+        assert_eq!(pause.limit(room(66, 256), Instant::now), 66);
     }
 
     #[test]
