@@ -3,8 +3,8 @@
 //! Maffione 2013, §3.5) and in FreeBSD's `lem` driver built with `NIC_PARAVIRT`.
 //!
 //! A device that has it says so by its PCI subsystem number ([`SUBSYSTEM`]). The driver zeroes a page, writes its
-//! address to [`CSBAH`] and then [`CSBAL`], and sets [`Csb::guest_csb_on`]. Zero in both registers takes it away;
-//! a reset by `CTRL.RST` does not. All fields are little endian.
+//! address to [`CSBAH`] and then [`CSBAL`], and sets [`Csb::guest_csb_on`]. Zero in [`CSBAL`] takes it away; a reset
+//! by `CTRL.RST` does not. All fields are little endian.
 
 use core::mem::{offset_of, size_of};
 

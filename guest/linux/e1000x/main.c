@@ -188,8 +188,9 @@ static void x_csb_on(struct e1000x *x, bool on)
 		x_set(x, R_CSBAL, lower_32_bits(x->csb_dma));
 	} else {
 		WRITE_ONCE(x->csb->guest_csb_on, 0);
-		x_set(x, R_CSBAH, 0);
+		/* The low half says whether there is one: first away, last there. */
 		x_set(x, R_CSBAL, 0);
+		x_set(x, R_CSBAH, 0);
 	}
 }
 

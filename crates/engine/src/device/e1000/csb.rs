@@ -84,7 +84,11 @@ impl Block {
         map: &Arc<GuestMap>,
         head: u32,
     ) -> Result<Option<u32>, Fault> {
-        let address = u64::from(regs.get(CSBAH)) << 32 | u64::from(regs.acquire(CSBAL));
+        // The low half is written last, and alone says whether there is a block: half an address is none.
+        let address = match regs.acquire(CSBAL) {
+            0 => 0,
+            low => u64::from(regs.get(CSBAH)) << 32 | u64::from(low),
+        };
         if address != self.address {
             self.find(address, map)?;
         }

@@ -392,9 +392,9 @@ impl E1000 {
         self.shared.irq.reset();
         self.shared.stats.reset();
         self.phy.reset();
-        if std::mem::take(&mut self.faulted) {
-            self.shared.port.fault.clear();
-        }
+        self.faulted = false;
+        // Also one that nobody has told us of yet: it would stop the device after its reset.
+        self.shared.port.fault.clear();
         for last in &self.shared.traps.last {
             last.store(0, Ordering::Relaxed);
         }

@@ -175,9 +175,11 @@ impl Ring {
 
     fn publish(&mut self, regs: &Registers) {
         self.journal.moved(self.head, self.head, self.published);
-        self.published = self.head;
-        regs.set(self.at + HEAD, self.head);
-        self.journal.moved(self.head, self.head, self.head);
+        // What the driver has written there meanwhile stays, and is looked at by the next poll.
+        if regs.replace(self.at + HEAD, self.published, self.head) {
+            self.published = self.head;
+        }
+        self.journal.moved(self.head, self.published, self.published);
     }
 
     /// The head will be here; its register says nothing of it yet.
@@ -214,9 +216,13 @@ impl Ring {
         (tail < self.size && self.head < self.size).then(|| self.ahead(tail))
     }
 
-    /// How far behind the head `place` is.
+    /// How far behind the head `place` is; farther than anything if one of them is outside of the ring.
     pub(super) fn distance(&self, place: u32) -> u32 {
-        (place + self.size - self.head) % self.size.max(1)
+        if place.max(self.head) < self.size {
+            self.ahead(place)
+        } else {
+            u32::MAX
+        }
     }
 
     /// Publishes the head as it is: the ring is turned off, and goes on from there when it is turned on again

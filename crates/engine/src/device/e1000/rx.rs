@@ -62,9 +62,14 @@ impl Layout {
         // RCTL.BSIZE and BSEX (8254x SDM §13.4.22).
         let size = 2048 >> (rctl >> 16 & 3);
         let size = if rctl & regs::RCTL_BSEX != 0 { size * 16 } else { size };
-        let plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
+        let mut plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
         if shared.model == Model::E1000 {
             return plain;
+        }
+        // RCTL.FLXBUF (82574 §10.2.5.1): so many KiB instead.
+        let flexible = (rctl >> 27 & 0xf) << 10;
+        if flexible != 0 {
+            plain.buffers[0] = flexible;
         }
         if rctl & regs::RCTL_DTYP_SPLIT != 0 {
             // PSRCTL (82574 §10.2.5.3): units of 128 bytes, then of 1 KiB.
@@ -503,6 +508,7 @@ impl RxRing {
             let vlan = if stripped.is_some() { rx::VP } else { 0 };
             let facts = (rules.checksums(frame) | vlan, u64::from(stripped.unwrap_or(0)));
             let source = || Source::new(frame, body, stripped.is_some());
+            let whole = self.filled.len();
             let mut result = self.fill(&rules, &mut source(), (used, avail), facts, mark);
             if matches!(result, Err(Shortage::Ring)) && missed == 0 {
                 avail = self.ring.more(regs, avail).min(allowed);
@@ -520,6 +526,7 @@ impl RxRing {
                 }
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
                 Err(Shortage::Fault(fault)) => {
+                    self.filled.truncate(whole);
                     self.stop(fault);
                     outcome.dropped(pick, DropReason::RingBroken);
                 }

@@ -116,6 +116,13 @@ impl Registers {
         }
     }
 
+    /// Sets the word on a shared page if it is still `old`; false if the driver has written it.
+    #[inline]
+    pub(super) fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
+        self.word(offset)
+            .is_some_and(|word| word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok())
+    }
+
     pub(super) fn change(&self, offset: u32, clear: u32, set: u32) {
         self.set(offset, self.get(offset) & !clear | set);
     }

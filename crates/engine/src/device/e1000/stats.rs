@@ -112,6 +112,8 @@ const HIGH: [(u32, usize); 4] = [(0x408c, 11), (0x4094, 12), (0x40c4, 15), (0x40
 pub(super) struct Stats {
     counts: [AtomicU64; COUNTERS],
     seen: [AtomicU64; TABLE.len()],
+    /// What the lower half of a pair was read of, until its upper half is read.
+    latched: [AtomicU64; TABLE.len()],
 }
 
 impl Stats {
@@ -119,6 +121,7 @@ impl Stats {
         Stats {
             counts: [const { AtomicU64::new(0) }; COUNTERS],
             seen: [const { AtomicU64::new(0) }; TABLE.len()],
+            latched: [const { AtomicU64::new(0) }; TABLE.len()],
         }
     }
 
@@ -150,7 +153,11 @@ impl Stats {
     /// The driver reads the register at `offset`.
     pub(super) fn read(&self, offset: u32) -> u32 {
         if let Some((_, low)) = HIGH.iter().find(|(high, _)| *high == offset) {
-            let count = self.total(TABLE[*low].1);
+            // Of the same moment as the lower half, if that was read before: nothing is lost or torn between them.
+            let count = match self.latched[*low].swap(0, Ordering::Relaxed) {
+                0 => self.total(TABLE[*low].1),
+                latched => latched,
+            };
             let seen = self.seen[*low].swap(count, Ordering::Relaxed);
             return half(count.wrapping_sub(seen) >> 32);
         }
@@ -158,6 +165,7 @@ impl Stats {
         let counter = TABLE[place].1;
         let count = self.total(counter);
         if matches!(counter, Counter::Rx(Kind::Bytes) | Counter::Tx(Kind::Bytes)) {
+            self.latched[place].store(count, Ordering::Relaxed);
             return half(count.wrapping_sub(self.seen[place].load(Ordering::Relaxed)) & 0xffff_ffff);
         }
         half(count.wrapping_sub(self.seen[place].swap(count, Ordering::Relaxed)))
@@ -165,8 +173,9 @@ impl Stats {
 
     /// The registers start at zero again.
     pub(super) fn reset(&self) {
-        for (seen, (_, counter)) in self.seen.iter().zip(&TABLE) {
+        for ((seen, latched), (_, counter)) in self.seen.iter().zip(&self.latched).zip(&TABLE) {
             seen.store(self.total(*counter), Ordering::Relaxed);
+            latched.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod csb;
 mod diagnostics;
+mod hostile;
 mod livelock;
 mod pair;
 mod persist;

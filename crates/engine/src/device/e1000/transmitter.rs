@@ -115,8 +115,8 @@ impl IngressQueue for Transmitter {
         if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
             self.last_work = Instant::now();
         }
-        let waiting = self.rings[0].avail() > 0;
-        waiting || self.shared.has_second(&TX_RINGS) && self.rings[1].avail() > 0
+        let waiting = self.rings[0].has_work();
+        waiting || self.shared.has_second(&TX_RINGS) && self.rings[1].has_work()
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -35,8 +35,10 @@ enum Taken {
     Packet(Result<(), DropReason>),
     /// Descriptors that are no frame.
     Nothing,
-    /// Not whole yet, or the batch has no room.
+    /// The batch has no room.
     Later,
+    /// The driver has not written its end yet.
+    Unfinished,
 }
 
 /// A descriptor's second word when it is marked done.
@@ -64,6 +66,8 @@ pub(super) struct TxRing {
     idle: bool,
     /// In the middle of a packet that is too long.
     skipping: bool,
+    /// Descriptors of a packet whose end has not been written yet.
+    unfinished: u32,
 }
 
 impl TxRing {
@@ -82,6 +86,7 @@ impl TxRing {
             taken: 0,
             idle: true,
             skipping: false,
+            unfinished: 0,
         }
     }
 
@@ -100,6 +105,7 @@ impl TxRing {
         self.enabled = false;
         self.stopped = false;
         self.skipping = false;
+        self.unfinished = 0;
         self.unreported = 0;
         self.taken = 0;
         self.reports.clear();
@@ -222,31 +228,43 @@ impl TxRing {
             if word & (tx::RS | tx::RPS) != 0 {
                 self.reports.push((place, word));
             }
-            if word & (tx::DEXT | tx::DTYP_DATA) == tx::DEXT {
+            let is_context = word & (tx::DEXT | tx::DTYP_DATA) == tx::DEXT;
+            if is_context {
                 self.maker.set_context(buffer, word);
-                if any {
-                    continue;
+                if !any {
+                    *at = ahead;
+                    return Ok(Taken::Nothing);
                 }
-                *at = ahead;
-                return Ok(Taken::Nothing);
             }
             let mask = if word & tx::DEXT == 0 { tx::LEGACY_LEN } else { tx::LEN };
             #[expect(clippy::cast_possible_truncation, reason = "twenty bits at most")]
-            let bytes = (word & mask) as u32;
+            let bytes = if is_context { 0 } else { (word & mask) as u32 };
             len += bytes;
             if self.skipping || len > MAX_FRAME || ahead - *at > MAX_CHAIN {
                 batch.pieces.truncate(first);
                 *at = ahead;
-                let already = std::mem::replace(&mut self.skipping, word & tx::EOP == 0);
+                // Where others have EOP, a context has another bit.
+                let goes_on = is_context || word & tx::EOP == 0;
+                let already = std::mem::replace(&mut self.skipping, goes_on);
                 let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
                 return Ok(if already { Taken::Nothing } else { Taken::Packet(Err(reason)) });
+            }
+            if is_context {
+                continue;
             }
             if !any {
                 (any, wishes.first) = (true, word);
                 room &= !Wishes::change_header(word) || batch.pieces.push(Piece::EMPTY);
             }
             wishes.commands |= word;
-            room &= self.gather(&mut batch.pieces, buffer, bytes)?;
+            room &= match self.gather(&mut batch.pieces, buffer, bytes) {
+                Ok(fits) => fits,
+                Err(fault) => {
+                    // None of it was sent.
+                    self.reports.truncate(reports);
+                    return Err(fault);
+                }
+            };
             if room && word & tx::EOP != 0 {
                 wishes.last = word;
                 *at = ahead;
@@ -264,7 +282,7 @@ impl TxRing {
             self.skipping = true;
             return Ok(Taken::Packet(Err(DropReason::TooManyPieces)));
         }
-        Ok(Taken::Later)
+        Ok(if room { Taken::Unfinished } else { Taken::Later })
     }
 
     /// Adds a buffer to the pieces; false if they are full.
@@ -341,7 +359,7 @@ impl TxRing {
     }
 
     /// Descriptors that can be taken; none while it is off.
-    pub(super) fn avail(&mut self) -> u32 {
+    fn avail(&mut self) -> u32 {
         if !self.enabled || self.stopped {
             return 0;
         }
@@ -352,6 +370,12 @@ impl TxRing {
                 0
             }
         }
+    }
+
+    /// Whether there is something to do now. The end of a packet comes unasked, as every frame does.
+    pub(super) fn has_work(&mut self) -> bool {
+        // Places that have been taken count from the head as it is: it is not looked at before they are given back.
+        self.taken > 0 || ![0, self.unfinished].contains(&self.avail())
     }
 
     /// Whether the driver may have work for it at any time.
@@ -368,6 +392,7 @@ impl TxRing {
     /// there was nothing.
     pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         let avail = self.avail();
+        self.unfinished = 0;
         if avail == 0 {
             return false;
         }
@@ -392,6 +417,10 @@ impl TxRing {
                 }
                 Ok(Taken::Nothing) => {}
                 Ok(Taken::Later) => break,
+                Ok(Taken::Unfinished) => {
+                    self.unfinished = avail - at;
+                    break;
+                }
                 Err(fault) => {
                     self.stop(fault);
                     break;

@@ -1,9 +1,10 @@
 //! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (`linux/vfio.h` has the rules).
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
-use rustix::io::Errno;
+use rustix::io::{preadv2, Errno, ReadWriteFlags};
 use sidecore_abi::vfio_user::{irq, SetIrqs};
 
 use super::messages::{Handled, Refusal};
@@ -100,6 +101,13 @@ fn wire(interrupts: &Interrupts, index: Index, range: std::ops::Range<usize>, fd
     Ok(())
 }
 
+/// Takes the count out of an eventfd of the VMM's. It may have made it block, and have read it before us: that we never
+/// wait for it is asked for with each read.
+pub(super) fn drain(eventfd: &OwnedFd) {
+    // From where it is: it has no places.
+    let _ = preadv2(eventfd, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+}
+
 /// An I/O core will write this: it must be an eventfd, and it must not block. (Somebody who holds it, too, can
 /// make it block again and fill its counter. That is the VMM itself, not its guest.)
 fn check(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
@@ -112,4 +120,31 @@ fn check(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
     let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
     flags.map_err(|e| Refusal::invalid(format!("an eventfd cannot be made non-blocking: {e}")))?;
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::event::{eventfd, EventfdFlags};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_an_eventfd_that_was_read_by_others() {
+        let event = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        let (done, end) = channel();
+        let ours = event.try_clone().unwrap();
+        // On a thread of its own: one that waits would wait for ever.
+        std::thread::spawn(move || {
+            drain(&ours);
+            drain(&ours);
+            done.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_secs(20)).expect("it waits for the VMM");
+        // The count was taken.
+        fcntl_setfl(&event, OFlags::NONBLOCK).unwrap();
+        assert_eq!(rustix::io::read(&event, &mut [0; 8]), Err(Errno::AGAIN));
+    }
 }

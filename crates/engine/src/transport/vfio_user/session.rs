@@ -289,8 +289,7 @@ impl Session {
 
     /// That eventfd is readable.
     pub(super) fn resampled(&self, fd: &OwnedFd) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(fd, &mut count);
+        irqs::drain(fd);
         self.interrupts.unmask();
     }
 

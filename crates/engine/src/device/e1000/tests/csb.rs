@@ -173,3 +173,20 @@ fn only_a_device_that_was_given_one_says_so() {
     rig.poll();
     assert_eq!(rig.fault(), None);
 }
+
+#[test]
+fn half_an_address_is_no_block() {
+    let rig = with_block();
+    transmit(&rig, 0);
+    assert_eq!(rig.poll().0.len(), 1);
+    // Taken away and given anew, the high half first.
+    rig.poke(CSBAL, 0);
+    rig.poke(CSBAH, 7);
+    rig.poke(regs::TX_RING + ring::TAIL, 1);
+    assert!(rig.poll().0.is_empty());
+    assert_eq!(rig.fault(), None);
+    rig.poke(CSBAH, 0);
+    rig.poke(CSBAL, BLOCK as u32);
+    transmit(&rig, 1);
+    assert_eq!(rig.poll().0.len(), 1);
+}
