@@ -104,7 +104,7 @@ impl E1000 {
         traps.tails[ring_number(at)].fetch_add(1, Ordering::Relaxed);
         traps.last[ring_number(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
         if regs::TX_RINGS.contains(&at) {
-            self.shared.irq.wake_sleeper();
+            self.shared.irq.alarm.wake_sleeper();
         }
     }
 
@@ -121,7 +121,7 @@ impl E1000 {
     /// The 82574's clock: so many units for every so many ticks (82574 §10.2.9, TIMINCA).
     fn system_time(&self, offset: u32) -> u32 {
         let increment = self.shared.regs.increment();
-        let ticks = self.shared.irq.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
+        let ticks = self.shared.irq.alarm.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
         let time = ticks.wrapping_mul(u64::from(increment & 0xff_ffff));
         #[expect(clippy::cast_possible_truncation, reason = "the halves of a clock that wraps")]
         if offset == regs::SYSTIML {

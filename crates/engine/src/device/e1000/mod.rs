@@ -11,6 +11,7 @@
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
 //! registers describe it, `transmitter`, `tx` and `packet` the way in, `receiver`, `rss`, `filter` and `rx` the way out, `irq` who is told when,
 //! `csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
+//! `config` is what an operator chooses, and `function` what the guest's bus finds.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
 //! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
@@ -24,9 +25,11 @@
 //! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
 
 mod access;
+mod config;
 mod csb;
 mod eeprom;
 mod filter;
+mod function;
 mod irq;
 mod journal;
 mod packet;
@@ -49,9 +52,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
+pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, FEATURES, PCIX};
 use self::eeprom::Eeprom;
+use self::function::{config_space, regions};
 use self::irq::Irq;
 use self::journal::Journal;
 use self::phy::Phy;
@@ -63,87 +67,11 @@ use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::Transmitter;
 use self::tx::TxRing;
-use super::pci::{
-    Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Persist, Region,
-    Shared as Mapped, Space, REGIONS,
-};
+use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueKey, QueueStatus, Scheduler};
-use crate::wire::{Mac, Offloads};
-
-/// Which part it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
-    /// 82540EM, Linux's `e1000`.
-    E1000,
-    /// 82574L, Linux's `e1000e`.
-    E1000e,
-}
-
-impl Model {
-    /// The PCI device number; the vendor is Intel.
-    pub const fn device_id(self) -> u16 {
-        match self {
-            Model::E1000 => 0x100e,
-            Model::E1000e => 0x10d3,
-        }
-    }
-}
-
-/// The guest may map the ring pages.
-pub const EXITLESS: &str = "exitless";
-/// The 82540EM says that it is a PCI-X part, which lets Linux use addresses above 4 GiB directly.
-pub const PCIX: &str = "pcix";
-/// What can be turned off.
-pub const FEATURES: [&str; 2] = [EXITLESS, PCIX];
-
-/// The address of a device that was not given one: locally administered, and the same whenever a port of this
-/// name is made on this machine.
-pub fn usual_mac(name: &str) -> Mac {
-    // Not there on every machine; then the name alone decides.
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    // FNV-1a: nobody is kept from choosing names that collide.
-    let hash = machine.iter().chain(name.as_bytes()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let [a, b, c, d, e, ..] = (hash ^ hash >> 32).to_le_bytes();
-    Mac([0x02, a, b, c, d, e])
-}
-
-/// What can be chosen about a device.
-#[derive(Clone, Copy, Debug)]
-pub struct E1000Config {
-    /// Which part.
-    pub model: Model,
-    /// The station's address, in the EEPROM.
-    pub mac: Mac,
-    /// [`EXITLESS`]. Without, every doorbell traps.
-    pub exitless: bool,
-    /// [`PCIX`].
-    pub pcix: bool,
-    /// The 82540EM has a communication status block (`sidecore_abi::csb`).
-    pub csb: bool,
-    /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
-    pub moderation: Duration,
-    /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
-    pub receive_share: u32,
-}
-
-impl E1000Config {
-    /// Part `model` with address `mac` and everything on.
-    pub fn new(model: Model, mac: Mac) -> E1000Config {
-        E1000Config {
-            model,
-            mac,
-            exitless: true,
-            pcix: true,
-            csb: false,
-            moderation: irq::FLOOR,
-            receive_share: 100,
-        }
-    }
-}
+use crate::wire::Offloads;
 
 /// What the I/O cores and the conversation share.
 struct Shared {
@@ -411,54 +339,6 @@ impl E1000 {
             "exitless"
         }
     }
-}
-
-/// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X table.
-fn regions(settings: &E1000Config, registers: &Registers) -> [Option<Region>; REGIONS] {
-    let plain = |space, size| Some(Region { space, size, shared: None });
-    let areas = vec![Area {
-        offset: u64::from(regs::SHARED.start),
-        size: u64::from(regs::SHARED.end - regs::SHARED.start),
-    }];
-    let shared = settings.exitless.then(|| Mapped { pages: Arc::clone(&registers.pages), areas });
-    let registers = Some(Region { space: Space::Memory32, size: regs::BAR_SIZE, shared });
-    match settings.model {
-        Model::E1000 => [registers, plain(Space::Io, 64), None, None, None, None, None],
-        Model::E1000e => [
-            registers,
-            plain(Space::Memory32, 0x2_0000),
-            plain(Space::Io, 32),
-            plain(Space::Memory32, 0x4000),
-            None,
-            None,
-            None,
-        ],
-    }
-}
-
-fn config_space(
-    settings: &E1000Config,
-    subsystem: (u16, u16),
-    regions: &[Option<Region>; REGIONS],
-) -> ConfigSpace {
-    let identity = Identity {
-        vendor: 0x8086,
-        device: settings.model.device_id(),
-        subsystem_vendor: subsystem.0,
-        subsystem: subsystem.1,
-        class: 0x02_0000,
-        revision: if settings.model == Model::E1000 { 3 } else { 0 },
-        has_pin: true,
-    };
-    let mut config = ConfigSpace::new(&identity, regions);
-    if settings.model == Model::E1000e {
-        // Places as on the part (82574 §9.1).
-        config.add_power(0xc8);
-        config.add_msi(0xd0, 1);
-        config.add_express(0xe0);
-        config.add_msix(0xa0, &MsixPlace { vectors: 5, table: (3, 0), pending: (3, 0x2000) });
-    }
-    config
 }
 
 impl PciDevice for E1000 {

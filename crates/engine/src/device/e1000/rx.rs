@@ -14,11 +14,13 @@
 //! A descriptor without a buffer address is used up without data (8254x SDM §3.2.3): Linux's e1000e leaves
 //! such a ring behind while it shuts down.
 
+mod rules;
 mod source;
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use self::rules::{words, Rules};
 use self::source::Source;
 use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
@@ -26,16 +28,14 @@ use super::journal::{Journal, MAX_ENTRIES};
 use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
 use super::stats::{Counter, Frames};
-use super::{Model, Shared};
+use super::Shared;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, Outcome, Room};
-use crate::wire::Offload;
 
 /// Frames are received padded to this length (without FCS), as from a wire.
 const MIN_PADDED: usize = 60;
-const FCS: u32 = 4;
 const TAG: usize = 4;
 /// Most descriptors of one frame: 16 KiB in buffers of 256 bytes, and some without an address.
 const MAX_DESCRIPTORS: usize = 96;
@@ -46,49 +46,6 @@ const FILLED: usize = 256;
 /// Marks a place in `RxRing::filled` as the second half of a packet split descriptor.
 const SECOND: u32 = 1 << 31;
 
-/// How descriptors look and how much their buffers hold.
-#[derive(Clone, Copy)]
-struct Layout {
-    /// Extended or split: the write-back begins with the first word.
-    extended: bool,
-    /// Bytes of the buffers; all but the first are zero unless the format is packet split.
-    buffers: [u32; 4],
-    /// Ring places, of 16 bytes, that a descriptor takes.
-    step: u32,
-}
-
-impl Layout {
-    fn new(shared: &Shared, rctl: u32) -> Layout {
-        // RCTL.BSIZE and BSEX (8254x SDM §13.4.22).
-        let size = 2048 >> (rctl >> 16 & 3);
-        let size = if rctl & regs::RCTL_BSEX != 0 { size * 16 } else { size };
-        let mut plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
-        if shared.model == Model::E1000 {
-            return plain;
-        }
-        // RCTL.FLXBUF (82574 §10.2.5.1): so many KiB instead.
-        let flexible = (rctl >> 27 & 0xf) << 10;
-        if flexible != 0 {
-            plain.buffers[0] = flexible;
-        }
-        if rctl & regs::RCTL_DTYP_SPLIT != 0 {
-            // PSRCTL (82574 §10.2.5.3): units of 128 bytes, then of 1 KiB.
-            let psrctl = shared.regs.get(regs::PSRCTL);
-            let kib = |shift: u32| (psrctl >> shift & 0x3f) << 10;
-            return Layout {
-                extended: true,
-                buffers: [(psrctl & 0x7f) << 7, kib(8), kib(16), kib(24)],
-                step: 2,
-            };
-        }
-        Layout { extended: shared.regs.get(regs::RFCTL) & regs::RFCTL_EXTEN != 0, ..plain }
-    }
-
-    fn capacity(&self) -> u32 {
-        self.buffers.iter().sum()
-    }
-}
-
 /// Why a frame was not filled in.
 enum Shortage {
     /// Too few descriptors.
@@ -96,46 +53,6 @@ enum Shortage {
     /// More descriptors than a frame may take.
     Frame,
     Fault(Fault),
-}
-
-/// What the registers say about frames: read once a batch.
-struct Rules {
-    rctl: u32,
-    layout: Layout,
-    vet: u32,
-    /// Tags are taken out.
-    strip: bool,
-    /// Bytes that the length counts beyond the frame.
-    fcs: u32,
-    /// What is said about a frame whose checksums somebody has checked (8254x SDM §3.2.9).
-    checked: u64,
-}
-
-impl Rules {
-    fn new(shared: &Shared) -> Rules {
-        let regs = &shared.regs;
-        let rctl = regs.get(regs::RCTL);
-        let wanted = regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
-        let udp = if shared.model == Model::E1000e { rx::UDPCS } else { 0 };
-        Rules {
-            rctl,
-            layout: Layout::new(shared, rctl),
-            vet: regs.get(regs::VET),
-            strip: regs.get(regs::CTRL) & regs::CTRL_VME != 0,
-            fcs: if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 },
-            checked: if wanted { rx::TCPCS | udp } else { rx::IXSM },
-        }
-    }
-
-    /// What is said about the checksums of `frame`.
-    #[inline]
-    fn checksums(&self, frame: &Frame) -> u64 {
-        if frame.offload.flags & Offload::DATA_VALID == 0 {
-            rx::IXSM
-        } else {
-            self.checked
-        }
-    }
 }
 
 /// A guest's receive ring.
@@ -425,17 +342,6 @@ impl RxRing {
         let delay = |register| regs.get(regs::RX_RING + register);
         let delay = Delay::Receive(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
         outcome.interrupts += self.shared.irq.raise(few | overrun, received, delay);
-    }
-}
-
-/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2). `mark` says how the ring was
-/// chosen.
-#[inline]
-fn words(extended: bool, len: u64, mark: u64, (status, special): (u64, u64)) -> [u64; 2] {
-    if extended {
-        [mark, status | len << 32 | special << 48]
-    } else {
-        [0, len | status << 32 | special << 48]
     }
 }
 

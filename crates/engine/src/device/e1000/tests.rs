@@ -612,7 +612,7 @@ fn trapped_doorbells_are_counted_and_wake() {
             queue.want_kicks(asleep);
         });
         rig.write(regs::TX_RING + ring::TAIL, 1);
-        assert_eq!(rustix::io::read(rig.device.shared.irq.wake_fd(), &mut [0; 8]).is_ok(), asleep);
+        assert_eq!(rustix::io::read(rig.device.shared.irq.alarm.wake_fd(), &mut [0; 8]).is_ok(), asleep);
     }
     assert_eq!(rig.poll().0.len(), 1);
     assert_eq!(state(&rig), "trapping");

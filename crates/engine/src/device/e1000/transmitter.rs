@@ -106,7 +106,7 @@ impl IngressQueue for Transmitter {
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.shared.irq.set_sleeping(on);
+        self.shared.irq.alarm.set_sleeping(on);
         // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
         self.rings[0].ask_for_kicks(on && !self.shared.exitless);
         if !on {
@@ -120,7 +120,7 @@ impl IngressQueue for Transmitter {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.irq.wake_fd())
+        Some(self.shared.irq.alarm.wake_fd())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
@@ -134,7 +134,7 @@ impl IngressQueue for Transmitter {
             let silence = self.last_work.elapsed();
             NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
         });
-        [nap, self.shared.irq.due_in()].into_iter().flatten().min()
+        [nap, self.shared.irq.alarm.due_in()].into_iter().flatten().min()
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

@@ -3,6 +3,9 @@
 
 #![allow(clippy::cast_possible_truncation)]
 
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::alarm::Clock;
 use super::gate::BURST;
 use super::*;
 
@@ -26,7 +29,7 @@ impl Rig {
             interrupts.set_mode(Mode::Msix);
         }
         let mut irq = Irq::new(model, interrupts, floor).unwrap();
-        irq.clock = Clock::Manual(AtomicU64::new(1 << 40));
+        irq.alarm.clock = Clock::Manual(AtomicU64::new(1 << 40));
         irq.write(regs::IVAR, 0x000a_0908);
         irq.write(regs::EIAC, RXQ0 | TXQ0);
         irq.write(regs::CTRL_EXT, CTRL_EXT_IAME);
@@ -35,7 +38,7 @@ impl Rig {
     }
 
     fn turn(&self, ns: u64) {
-        let Clock::Manual(now) = &self.irq.clock else { unreachable!() };
+        let Clock::Manual(now) = &self.irq.alarm.clock else { unreachable!() };
         now.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -57,7 +60,7 @@ impl Rig {
 
     /// When something comes up if nothing more happens.
     fn due(&self) -> Option<u64> {
-        self.irq.due_in().map(|due| due.as_nanos() as u64)
+        self.irq.alarm.due_in().map(|due| due.as_nanos() as u64)
     }
 
     /// Interrupts that a cause every `step` brings in `time`, each acknowledged at once.

@@ -1,0 +1,95 @@
+//! When interrupts are looked at again, and who is woken for it.
+//!
+//! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which the I/O core
+//! that serves the transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
+//! comes nearer while that core sleeps wakes it, and so does whatever else it may not have seen.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use super::gate::NEVER;
+
+/// Nanoseconds since the device came to be.
+pub(super) enum Clock {
+    System(Instant),
+    /// Stands until somebody turns it.
+    #[cfg(test)]
+    Manual(AtomicU64),
+}
+
+/// A clock, a deadline and a sleeper.
+pub(in super::super) struct Alarm {
+    pub(super) clock: Clock,
+    deadline: AtomicU64,
+    /// The I/O core that watches the deadline is about to sleep.
+    sleeping: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Alarm {
+    pub(super) fn new() -> std::io::Result<Alarm> {
+        Ok(Alarm {
+            clock: Clock::System(Instant::now()),
+            deadline: AtomicU64::new(NEVER),
+            sleeping: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Nanoseconds since the device came to be.
+    pub(in super::super) fn now(&self) -> u64 {
+        match &self.clock {
+            Clock::System(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(NEVER - 1),
+            #[cfg(test)]
+            Clock::Manual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the deadline has come. Cheap when there is none.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        deadline != NEVER && self.now() >= deadline
+    }
+
+    /// How long until something becomes due.
+    pub(in super::super) fn due_in(&self) -> Option<Duration> {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(self.now())))
+    }
+
+    /// The deadline is `next` now.
+    pub(super) fn set(&self, next: u64) {
+        let earlier = next < self.deadline.swap(next, Ordering::AcqRel);
+        if earlier {
+            self.wake_sleeper();
+        }
+    }
+
+    /// The watching core is about to sleep, or is awake. After `true`, a look at the deadline must follow.
+    pub(in super::super) fn set_sleeping(&self, sleeping: bool) {
+        self.sleeping.store(sleeping, Ordering::Relaxed);
+        if sleeping {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Wakes the core that serves the transmit queue if it sleeps: there is a deadline, or a tail, that it may not
+    /// have seen.
+    pub(in super::super) fn wake_sleeper(&self) {
+        // Either the core sees it before it sleeps, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            // Fails only when the counter is full, and then the core is awake.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Readable when the core has been woken.
+    pub(in super::super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

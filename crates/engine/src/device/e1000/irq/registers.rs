@@ -1,0 +1,158 @@
+//! What the driver does to interrupts: the registers, each read and write an event (8254x SDM §13.4.17–13.4.21; 82574
+//! §10.2.4). And what happens to all of them at once: reset, and being saved and taken over.
+
+use super::super::regs::INT_ASSERTED;
+use super::state::{State, Words};
+use super::{
+    regs, routed, Irq, Mode, Model, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
+    TXQ1, VECTORS,
+};
+
+/// Words that are saved.
+pub(in super::super) const SAVED: usize = 6 + VECTORS;
+
+impl Irq {
+    /// Whether `offset` is one of the registers kept here.
+    pub(in super::super) fn owns(&self, offset: u32) -> bool {
+        match offset {
+            regs::ICR | regs::ITR | regs::ICS | regs::IMS | regs::IMC | regs::CTRL_EXT => true,
+            regs::EIAC | regs::IAM | regs::IVAR => self.model == Model::E1000e,
+            _ => self.vector(offset).is_some(),
+        }
+    }
+
+    fn vector(&self, offset: u32) -> Option<usize> {
+        let index = (offset.checked_sub(regs::EITR0)? / 4) as usize;
+        (self.model == Model::E1000e && index < VECTORS).then_some(index)
+    }
+
+    /// The driver reads one of these registers.
+    pub(in super::super) fn read(&self, offset: u32) -> u32 {
+        let mut state = self.lock();
+        let words = &mut state.words;
+        match offset {
+            regs::ICR => {
+                let asserted = words.icr & words.ims != 0;
+                let value = words.icr | if asserted { INT_ASSERTED } else { 0 };
+                if asserted && words.ext & CTRL_EXT_IAME != 0 && self.model == Model::E1000e {
+                    words.ims &= !words.iam;
+                }
+                // With messages of their own, causes are cleared by reading only under these two conditions
+                // (82574 §10.2.4.1). Linux relies on the first one without IAME: it never clears LSC otherwise, and
+                // would look at its link whenever anything else happens.
+                if !self.by_queue() || asserted || words.ims == 0 {
+                    words.icr = 0;
+                    state.unsent = 0;
+                }
+                self.note(self.settle(&mut state, self.alarm.now(), false));
+                value
+            }
+            regs::ICS => words.icr,
+            regs::IMS => words.ims,
+            regs::ITR => words.itr,
+            regs::EIAC => words.eiac,
+            regs::IAM => words.iam,
+            regs::IVAR => words.ivar,
+            regs::CTRL_EXT => words.ext,
+            _ => self.vector(offset).map_or(0, |vector| words.eitr[vector]),
+        }
+    }
+
+    /// The driver writes one of these registers.
+    pub(in super::super) fn write(&self, offset: u32, value: u32) {
+        let mut state = self.lock();
+        let receive = if self.by_queue() { [RXQ0, RXQ1] } else { [RXT0, 0] };
+        for queue in (0..QUEUES).filter(|queue| value & receive[*queue] != 0) {
+            match offset {
+                regs::IMS => self.end(&mut state, queue, self.alarm.now()),
+                regs::IMC => self.begin(&mut state, queue, self.alarm.now()),
+                _ => {}
+            }
+        }
+        if offset == regs::IMS && self.floor != 0 {
+            let causes = if self.by_queue() { [TXQ0, TXQ1] } else { [TXDW, TXDW] };
+            for (queue, cause) in causes.into_iter().enumerate() {
+                if value & cause != 0 {
+                    self.answer(&mut state, queue, cause, self.alarm.now());
+                }
+            }
+        }
+        let words = &mut state.words;
+        match offset {
+            regs::ICR => {
+                if self.model == Model::E1000e && words.icr & words.ims != 0 && words.ext & CTRL_EXT_IAME != 0
+                {
+                    words.ims &= !words.iam;
+                }
+                // Windows clears everything that OTHER stands for by clearing OTHER.
+                let others = if value & OTHER != 0 { OTHER_CAUSES } else { 0 };
+                words.icr &= !(value | others);
+            }
+            regs::ICS => state.set(value & !INT_ASSERTED),
+            regs::IMS => {
+                // A cause that was set while it was masked interrupts now.
+                let unmasked = value & !words.ims;
+                words.ims |= value & !INT_ASSERTED;
+                state.wanted |= value;
+                state.unsent |= unmasked & state.words.icr;
+                state.held &= !value;
+            }
+            regs::IMC => words.ims &= !value,
+            regs::ITR => words.itr = value,
+            regs::EIAC => words.eiac = value,
+            regs::IAM => words.iam = value,
+            regs::IVAR => words.ivar = value,
+            regs::CTRL_EXT => words.ext = value & !regs::CTRL_EXT_EE_RST,
+            _ => {
+                if let Some(vector) = self.vector(offset) {
+                    words.eitr[vector] = value;
+                }
+            }
+        }
+        self.note(self.settle(&mut state, self.alarm.now(), false));
+    }
+
+    /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
+    pub(in super::super) fn words(&self) -> [u32; SAVED] {
+        let Words { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &self.lock().words;
+        let mut words = [0; SAVED];
+        words[..6].copy_from_slice(&[*ims, *iam, *eiac, *ivar, *ext, *itr]);
+        words[6..].copy_from_slice(eitr);
+        words
+    }
+
+    /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and which
+    /// interrupts were sent, nobody knows: so all are set that frames and the link have, and every message is sent.
+    /// An interrupt for nothing is harmless, one that is missed is not.
+    pub(in super::super) fn resume(&self, words: [u32; SAVED]) {
+        let mut state = self.lock();
+        let eitr = std::array::from_fn(|vector| words[6 + vector]);
+        let [ims, iam, eiac, ivar, ext, itr, ..] = words;
+        state.words = Words { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
+        // Whether it waits for reports of sent frames, too.
+        state.wanted = ims | TXDW | TXQ0 | TXQ1;
+        let queues = if self.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
+        state.set(TXDW | RXT0 | regs::LSC | queues);
+        match self.interrupts.mode() {
+            Mode::Msix if self.model == Model::E1000e => {
+                for vector in (0..VECTORS).filter(|vector| routed(ivar, *vector) != 0) {
+                    #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
+                    self.interrupts.message(vector as u16);
+                }
+            }
+            Mode::Msix | Mode::Msi => drop(self.interrupts.message(0)),
+            Mode::Intx => {}
+        }
+        self.note(self.settle(&mut state, self.alarm.now(), true));
+    }
+
+    /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.
+    pub(in super::super) fn reset(&self) {
+        let mut state = self.lock();
+        let gates = state.gates;
+        (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.alarm.now()));
+        *state = State { gates, ..State::new() };
+        self.interrupts.set_level(false);
+        self.settle(&mut state, self.alarm.now(), false);
+    }
+}

@@ -1,0 +1,79 @@
+//! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
+
+use super::gate::{Delayed, Gate, NEVER};
+use super::reports::Report;
+use super::{QUEUES, VECTORS};
+
+/// The registers.
+#[derive(Default)]
+pub(super) struct Words {
+    pub(super) icr: u32,
+    pub(super) ims: u32,
+    pub(super) iam: u32,
+    pub(super) eiac: u32,
+    pub(super) ivar: u32,
+    pub(super) ext: u32,
+    pub(super) itr: u32,
+    pub(super) eitr: [u32; VECTORS],
+}
+
+/// Everything behind the lock.
+pub(super) struct State {
+    pub(super) words: Words,
+    /// Causes that are set and have not been sent as a message.
+    pub(super) unsent: u32,
+    /// Receive causes that wait for the driver to write `IMS`, and until when at most, of each queue.
+    pub(super) held: u32,
+    pub(super) held_until: [u64; QUEUES],
+    /// The pin's level.
+    pub(super) level: bool,
+    pub(super) gates: [Gate; VECTORS],
+    pub(super) receive: Delayed,
+    /// Of each queue; by the pin all go with the first one's.
+    pub(super) transmit: [Delayed; QUEUES],
+    /// What the driver has enabled since the last reset, whether or not it is now.
+    pub(super) wanted: u32,
+    /// What is known of reports of sent frames, of each queue.
+    pub(super) reports: [Report; QUEUES],
+    /// A receive interrupt was sent since the driver enabled its cause, of each queue; the pin's is the first one's.
+    pub(super) rang: [bool; QUEUES],
+    /// Since when the guest has been serving it.
+    pub(super) serving: [Option<u64>; QUEUES],
+}
+
+impl State {
+    /// As after reset.
+    pub(super) fn new() -> State {
+        State {
+            words: Words::default(),
+            unsent: 0,
+            held: 0,
+            held_until: [NEVER; QUEUES],
+            level: false,
+            gates: [Gate::default(); VECTORS],
+            receive: Delayed::NONE,
+            transmit: [Delayed::NONE; QUEUES],
+            wanted: 0,
+            reports: [Report::default(); QUEUES],
+            rang: [false; QUEUES],
+            serving: [None; QUEUES],
+        }
+    }
+
+    /// When the first delay ends.
+    pub(super) fn due(&self) -> u64 {
+        let [first, second] = &self.transmit;
+        self.receive.due().min(first.due()).min(second.due())
+    }
+
+    /// Whether a cause waits for its delay to end.
+    pub(super) fn delays(&self) -> bool {
+        self.due() != NEVER
+    }
+
+    /// Sets causes.
+    pub(super) fn set(&mut self, causes: u32) {
+        self.words.icr |= causes;
+        self.unsent |= causes;
+    }
+}

@@ -1,0 +1,103 @@
+//! How received frames are written down: what the registers say about it, read once a batch, and the words of a
+//! descriptor's write-back.
+
+use super::super::regs::{self, rx};
+use super::super::{Model, Shared};
+use crate::frame::Frame;
+use crate::wire::Offload;
+
+const FCS: u32 = 4;
+
+/// How descriptors look and how much their buffers hold.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    /// Extended or split: the write-back begins with the first word.
+    pub(super) extended: bool,
+    /// Bytes of the buffers; all but the first are zero unless the format is packet split.
+    pub(super) buffers: [u32; 4],
+    /// Ring places, of 16 bytes, that a descriptor takes.
+    pub(super) step: u32,
+}
+
+impl Layout {
+    fn new(shared: &Shared, rctl: u32) -> Layout {
+        // RCTL.BSIZE and BSEX (8254x SDM §13.4.22).
+        let size = 2048 >> (rctl >> 16 & 3);
+        let size = if rctl & regs::RCTL_BSEX != 0 { size * 16 } else { size };
+        let mut plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
+        if shared.model == Model::E1000 {
+            return plain;
+        }
+        // RCTL.FLXBUF (82574 §10.2.5.1): so many KiB instead.
+        let flexible = (rctl >> 27 & 0xf) << 10;
+        if flexible != 0 {
+            plain.buffers[0] = flexible;
+        }
+        if rctl & regs::RCTL_DTYP_SPLIT != 0 {
+            // PSRCTL (82574 §10.2.5.3): units of 128 bytes, then of 1 KiB.
+            let psrctl = shared.regs.get(regs::PSRCTL);
+            let kib = |shift: u32| (psrctl >> shift & 0x3f) << 10;
+            return Layout {
+                extended: true,
+                buffers: [(psrctl & 0x7f) << 7, kib(8), kib(16), kib(24)],
+                step: 2,
+            };
+        }
+        Layout { extended: shared.regs.get(regs::RFCTL) & regs::RFCTL_EXTEN != 0, ..plain }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.buffers.iter().sum()
+    }
+}
+
+/// What the registers say about frames: read once a batch.
+pub(super) struct Rules {
+    pub(super) rctl: u32,
+    pub(super) layout: Layout,
+    pub(super) vet: u32,
+    /// Tags are taken out.
+    pub(super) strip: bool,
+    /// Bytes that the length counts beyond the frame.
+    pub(super) fcs: u32,
+    /// What is said about a frame whose checksums somebody has checked (8254x SDM §3.2.9).
+    checked: u64,
+}
+
+impl Rules {
+    pub(super) fn new(shared: &Shared) -> Rules {
+        let regs = &shared.regs;
+        let rctl = regs.get(regs::RCTL);
+        let wanted = regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
+        let udp = if shared.model == Model::E1000e { rx::UDPCS } else { 0 };
+        Rules {
+            rctl,
+            layout: Layout::new(shared, rctl),
+            vet: regs.get(regs::VET),
+            strip: regs.get(regs::CTRL) & regs::CTRL_VME != 0,
+            fcs: if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 },
+            checked: if wanted { rx::TCPCS | udp } else { rx::IXSM },
+        }
+    }
+
+    /// What is said about the checksums of `frame`.
+    #[inline]
+    pub(super) fn checksums(&self, frame: &Frame) -> u64 {
+        if frame.offload.flags & Offload::DATA_VALID == 0 {
+            rx::IXSM
+        } else {
+            self.checked
+        }
+    }
+}
+
+/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2). `mark` says how the ring was
+/// chosen.
+#[inline]
+pub(super) fn words(extended: bool, len: u64, mark: u64, (status, special): (u64, u64)) -> [u64; 2] {
+    if extended {
+        [mark, status | len << 32 | special << 48]
+    } else {
+        [0, len | status << 32 | special << 48]
+    }
+}
