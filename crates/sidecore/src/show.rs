@@ -106,6 +106,9 @@ fn ports_table(answer: &Ports) -> String {
         if let Some(fault) = &state.fault {
             notes.push_str(&format!("{}: fault {fault}\n", port.name));
         }
+        if let Some(hint) = &state.hint {
+            notes.push_str(&format!("{}: {hint}\n", port.name));
+        }
         if state.link_wanted == "down" {
             notes.push_str(&format!("{}: link is down because it was set so\n", port.name));
         }

@@ -1,4 +1,5 @@
-//! Tables for people: columns as wide as their widest cell, numbers to the right.
+//! Tables for people: columns as wide as their widest cell, numbers to the right. On a terminal that is too narrow, a
+//! table goes on below itself, with its first column again.
 
 /// A table under construction.
 pub struct Table {
@@ -17,28 +18,65 @@ impl Table {
         self.rows.push(cells.into_iter().map(dash).collect());
     }
 
-    /// The text, with no blanks at the ends of lines.
+    /// The text, for the terminal on standard output if there is one.
     pub fn text(&self) -> String {
+        let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        self.text_within(terminal.map_or(usize::MAX, |size| size.ws_col.into()))
+    }
+
+    /// The text, with no blanks at the ends of lines, and lines of up to `limit` characters if the cells allow it.
+    fn text_within(&self, limit: usize) -> String {
         let Some((headings, rows)) = self.rows.split_first() else { return String::new() };
-        let right: Vec<bool> = headings.iter().map(|h| h.starts_with('>')).collect();
-        let headings: Vec<String> = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
-        let all = || std::iter::once(&headings).chain(rows);
-        let width = |column: usize| {
-            all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..headings.len()).map(width).collect();
-        let mut text = String::new();
-        for row in all() {
-            let mut line = String::new();
-            for ((cell, &width), &right) in row.iter().zip(&widths).zip(&right) {
-                let padded = if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
-                line.push_str(&padded);
-                line.push_str("  ");
+        let columns: Vec<Column> =
+            headings.iter().enumerate().map(|(n, head)| self.column(n, head)).collect();
+        let Some((first, others)) = columns.split_first() else { return String::new() };
+        let mut parts = vec![vec![first]];
+        let mut used = first.width;
+        for column in others {
+            let more = GAP.len() + column.width;
+            if used.saturating_add(more) > limit && parts.last().is_some_and(|part| part.len() > 1) {
+                parts.push(vec![first]);
+                used = first.width;
             }
-            text.push_str(line.trim_end());
-            text.push('\n');
+            used += more;
+            parts.last_mut().into_iter().for_each(|part| part.push(column));
         }
-        text
+        let text = |part: &Vec<&Column>| {
+            let line = |row: usize| part.iter().map(|column| column.cell(row)).collect::<Vec<_>>().join(GAP);
+            (0..=rows.len()).map(|row| line(row).trim_end().to_owned() + "\n").collect::<String>()
+        };
+        parts.iter().map(text).collect::<Vec<_>>().join("\n")
+    }
+
+    fn column(&self, number: usize, heading: &str) -> Column<'_> {
+        let right = heading.starts_with('>');
+        let mut cells: Vec<&str> =
+            self.rows.iter().map(|row| row.get(number).map_or("", String::as_str)).collect();
+        if let Some(heading) = cells.first_mut() {
+            *heading = heading.trim_start_matches('>');
+        }
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        Column { cells, width, right }
+    }
+}
+
+const GAP: &str = "  ";
+
+struct Column<'t> {
+    /// With its heading.
+    cells: Vec<&'t str>,
+    width: usize,
+    right: bool,
+}
+
+impl Column<'_> {
+    /// A cell, padded.
+    fn cell(&self, row: usize) -> String {
+        let (cell, width) = (self.cells.get(row).copied().unwrap_or(""), self.width);
+        match self.right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        }
     }
 }
 
@@ -78,7 +116,14 @@ mod tests {
         let mut table = Table::new(&["port", ">frames", "state"]);
         table.row(["a".into(), "12345678".into(), String::new()]);
         table.row(["longer".into(), "1".into(), "läuft".into()]);
-        assert_eq!(table.text(), "port      frames  state\na       12345678  -\nlonger         1  läuft\n");
+        let wide = "port      frames  state\na       12345678  -\nlonger         1  läuft\n";
+        for limit in [usize::MAX, 23] {
+            assert_eq!(table.text_within(limit), wide);
+        }
+        let narrow = "port      frames\na       12345678\nlonger         1\n\nport    state\na       -\nlonger  läuft\n";
+        for limit in [22, 16, 0] {
+            assert_eq!(table.text_within(limit), narrow);
+        }
     }
 
     #[test]

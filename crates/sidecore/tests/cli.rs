@@ -73,7 +73,26 @@ fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
             &["run", "--port", "x=vhost-user:/x,switch=core"],
             "port x: key `switch`: there is no switch \"core\"; allowed: lan",
         ),
-        (&["run", "--port", "x=vhost-user:/nowhere/x.sock"], "port x: "),
+        (
+            &["run", "--port", "x=vhost-user:/nowhere/x.sock"],
+            "port x: there is no folder for the socket \"/nowhere/x.sock\"; make it, or choose another path; nothing was changed",
+        ),
+        (
+            &["run", "--port", "x=e1000e:/x,features-off=pcix"],
+            "port x: key `features-off`: \"pcix\" is not allowed; allowed: exitless",
+        ),
+        (
+            &["run", "--port", "x=e1000e:/x,csb=on"],
+            "key `csb`: does not apply to kind e1000e; allowed: name, kind, where, ",
+        ),
+        (
+            &["run", "--port", "x=e1000e:/x", "--port", "y=e1000:/x"],
+            "port y: key `where`: port x has this place; choose another",
+        ),
+        (
+            &["run", "--counters", "/nowhere/c"],
+            "there is no folder for the counters file /nowhere/c; make it, or choose another path with ",
+        ),
         (&["run", "--cores", "4000"], "cannot start I/O cores: there is no processor 4000"),
         (&["run", "--log", "a=b=c"], "--log \"a=b=c\": "),
     ];
@@ -144,6 +163,15 @@ fn apply_is_the_difference_and_nothing_else() {
     let errors = place.fails(&["apply", "e.toml"]);
     assert!(errors.contains("[daemon] cores cannot change while the daemon runs"), "{errors}");
     assert_eq!(place.show("ports"), before);
+}
+
+#[test]
+fn a_card_without_a_vmm_says_so() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &format!("card=e1000e:{}", place.at("card"))]);
+    assert!(place.ok(&["show", "ports"]).contains("waiting"));
+    let queues = place.ok(&["show", "queues"]);
+    assert_eq!(queues.matches("no VMM is connected").count(), 2, "{queues}");
 }
 
 #[test]

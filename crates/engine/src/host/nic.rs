@@ -363,6 +363,7 @@ impl Attachment for HostPort {
                 if carrier { "up" } else { "down" },
                 self.detail
             ),
+            hint: None,
             features: self.features.clone(),
             queues: (0..inner.count)
                 .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))

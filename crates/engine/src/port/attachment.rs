@@ -68,6 +68,8 @@ pub struct AttachmentStatus {
     pub peer: Peer,
     /// One line for people: where it listens, what it waits for.
     pub detail: String,
+    /// What the operator can do if it does not work as it could.
+    pub hint: Option<String>,
     /// Names of what was negotiated.
     pub features: Vec<String>,
     /// Its queues.

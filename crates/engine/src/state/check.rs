@@ -60,10 +60,12 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         if earlier.clone().any(|other| other.name == port.name) {
             bad("name", "another port has this name".to_owned());
         }
-        if let Some(other) =
-            earlier.clone().find(|other| (&other.kind, &other.place) == (&port.kind, &port.place))
-        {
-            bad("where", format!("port {} has this place", other.name));
+        // A path is one socket, whatever the kind; an interface may have several kinds of port.
+        let same = |other: &&PortSpec| {
+            other.place == port.place && (other.kind == port.kind || port.place.contains('/'))
+        };
+        if let Some(other) = earlier.clone().find(same) {
+            bad("where", format!("port {} has this place; choose another", other.name));
         }
         check_kind(port, kinds, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);

@@ -120,14 +120,14 @@ pub const KINDS: &[Kind] = &[
         name: "e1000",
         place: Place::Socket,
         keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "csb", "fd"],
-        features: || e1000::FEATURES.map(str::to_owned).to_vec(),
+        features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
     },
     Kind {
         name: "e1000e",
         place: Place::Socket,
         keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "fd"],
-        features: || e1000::FEATURES.map(str::to_owned).to_vec(),
+        features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
     },
     Kind {

@@ -80,6 +80,9 @@ pub struct PortState {
     pub peer: String,
     /// One line for people.
     pub detail: String,
+    /// What to do about it, if it does not work as it could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// What stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -274,13 +277,13 @@ impl Engine {
 fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
     let Live { spec, port, attachment, stopped } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
-    let (peer, detail, features, queues) = match status {
+    let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
             let ingress =
                 status.queues.iter().filter(|q| q.direction == "ingress" && q.state.starts_with("running"));
-            (peer_name(status.peer), status.detail, status.features, ingress.count())
+            (peer_name(status.peer), status.detail, status.hint, status.features, ingress.count())
         }
-        None => ("stopped", stopped.clone().unwrap_or_default(), Vec::new(), 0),
+        None => ("stopped", stopped.clone().unwrap_or_default(), None, Vec::new(), 0),
     };
     let switch = switches.iter().find(|switch| Some(&switch.name) == spec.switch.as_ref());
     let lookup = switch.filter(|switch| !switch.learns()).and_then(|switch| switch.lookup.as_ref());
@@ -299,6 +302,7 @@ fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
         macs: port.macs.count(),
         peer: peer.to_owned(),
         detail,
+        hint,
         fault: port.fault.get().map(|fault| fault.to_string()),
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),

@@ -40,7 +40,13 @@ impl Drop for Fake {
 
 impl Attachment for Fake {
     fn status(&self) -> AttachmentStatus {
-        AttachmentStatus { peer: Peer::Waiting, detail: self.0.clone(), features: vec![], queues: vec![] }
+        AttachmentStatus {
+            peer: Peer::Waiting,
+            detail: self.0.clone(),
+            hint: None,
+            features: vec![],
+            queues: vec![],
+        }
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
@@ -196,7 +202,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
         ("WEB\nwire = 'w'\nmac-limit = 2", "f.toml:7: port web: key `mac-limit`: does not apply to a wire, which learns no addresses; allowed: with switch"),
-        ("WEB\nWEB", "f.toml:7: port web: key `name`: another port has this name\nf.toml:9: port web: key `where`: port web has this place"),
+        ("WEB\nWEB", "f.toml:7: port web: key `name`: another port has this name\nf.toml:9: port web: key `where`: port web has this place; choose another"),
         ("[[port]]\nname = 'x'\nkind = 'e1000'\nwhere = '/x'", "f.toml:3: port x: key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface"),
         ("[[port]]\nname = 'x'\nkind = 'iface'\nwhere = 'a-very-long-name'", "f.toml:4: port x: key `where`: \"a-very-long-name\" is no interface name; allowed: 1 to 15 letters, digits or marks without '/'"),
         ("[[port]]\nname = 'x'\nkind = 'sock'", "f.toml:1: port x: missing field `where`"),

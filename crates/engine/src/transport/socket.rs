@@ -48,6 +48,9 @@ pub enum SocketError {
     /// Another process has it.
     #[error("somebody listens at \"{}\" already; stop that process or choose another path", .0.display())]
     InUse(PathBuf),
+    /// There is nothing that it could be made in.
+    #[error("there is no folder for the socket \"{}\"; make it, or choose another path", .0.display())]
+    NoFolder(PathBuf),
     /// The system refused.
     #[error("cannot {what} at \"{}\": {source}", path.display())]
     System {
@@ -96,10 +99,11 @@ impl Listener {
             .map_err(|e| system("make a socket", e.into()))?;
         let address = SocketAddrUnix::new(path).map_err(|e| system("listen", e.into()))?;
         if let Err(e) = bind(&socket, &address) {
-            if e != rustix::io::Errno::ADDRINUSE {
-                return Err(system("listen", e.into()));
+            match e {
+                rustix::io::Errno::ADDRINUSE => remove_stale(path)?,
+                rustix::io::Errno::NOENT => return Err(SocketError::NoFolder(path.to_owned())),
+                e => return Err(system("listen", e.into())),
             }
-            remove_stale(path)?;
             bind(&socket, &address).map_err(|e| system("listen", e.into()))?;
         }
         let meta = std::fs::symlink_metadata(path).map_err(|e| system("listen", e))?;

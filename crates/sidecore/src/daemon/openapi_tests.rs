@@ -150,6 +150,7 @@ fn every_field_is_described_and_no_other() {
         macs: 1,
         peer: s(),
         detail: s(),
+        hint: Some(s()),
         fault: Some(s()),
         queues_wanted: Some(1),
         queues: 1,
@@ -161,6 +162,7 @@ fn every_field_is_described_and_no_other() {
         lookup: None,
         mtu_wanted: None,
         mac_limit: None,
+        hint: None,
         fault: None,
         queues_wanted: None,
         ..state.clone()

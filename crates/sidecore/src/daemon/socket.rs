@@ -13,7 +13,15 @@ use sidecore_engine::state::values::{Mode, Owner};
 /// Takes the counters file at `path` for this process; it is given up when the result is dropped.
 /// Making it anew would cut it short under a daemon that still writes to it.
 pub fn claim(path: &Path) -> Result<File, String> {
-    let fail = |e: io::Error| format!("cannot open counters file {}: {e}", path.display());
+    let fail = |e: io::Error| {
+        match e.kind() {
+        ErrorKind::NotFound => format!(
+            "there is no folder for the counters file {}; make it, or choose another path with --socket or --counters",
+            path.display()
+        ),
+        _ => format!("cannot open counters file {}: {e}", path.display()),
+    }
+    };
     make_directory(path)?;
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(fail)?;

@@ -53,7 +53,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, FEATURES, PCIX};
+pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, PCIX};
 use self::eeprom::Eeprom;
 use self::function::{config_space, regions};
 use self::irq::Irq;

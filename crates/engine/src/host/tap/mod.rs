@@ -242,6 +242,7 @@ impl Attachment for Tap {
         AttachmentStatus {
             peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
+            hint: None,
             features,
             queues: queues
                 .flat_map(|(index, _)| ["ingress", "egress"].map(|direction| (index, direction)))

@@ -128,6 +128,7 @@ impl Attachment for HostPort {
                 self.path.display(),
                 state.clients
             ),
+            hint: None,
             features: Vec::new(),
             queues: ring_queues(&state.rings, (state.slots, state.slots)),
         }

@@ -240,6 +240,7 @@ impl Attachment for RingPort {
                 self.inner.config.path.display(),
                 state.attaches
             ),
+            hint: None,
             features,
             queues,
         }

@@ -72,6 +72,8 @@ struct State {
     peer: Peer,
     /// What happens, for people.
     detail: String,
+    /// What they can do about it.
+    hint: Option<&'static str>,
 }
 
 struct Shared {
@@ -87,7 +89,7 @@ impl Shared {
 
     fn set(&self, peer: Peer, detail: String) {
         let mut state = self.state();
-        (state.peer, state.detail) = (peer, detail);
+        (state.peer, state.detail, state.hint) = (peer, detail, None);
     }
 }
 
@@ -134,6 +136,7 @@ impl VfioUser {
                 leave: false,
                 peer: Peer::Waiting,
                 detail: door.describe(),
+                hint: None,
             }),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
         });
@@ -165,13 +168,18 @@ impl VfioUser {
 impl Attachment for VfioUser {
     fn status(&self) -> AttachmentStatus {
         let device = lock(&self.device);
-        let (queues, features) = (device.queues(), device.features());
+        let (mut queues, features) = (device.queues(), device.features());
         drop(device);
-        let State { mut peer, detail, .. } = self.shared.state().clone();
-        if peer == Peer::Connected && queues.iter().any(|queue| queue.state == "running") {
+        let State { mut peer, detail, hint, .. } = self.shared.state().clone();
+        let running = queues.iter().any(|queue| queue.state == "running");
+        if running && peer == Peer::Connected {
             peer = Peer::Running;
         }
-        AttachmentStatus { peer, detail, features, queues }
+        if !running && peer == Peer::Waiting {
+            // There is no driver that could have turned them off.
+            queues.iter_mut().for_each(|queue| "no VMM is connected".clone_into(&mut queue.state));
+        }
+        AttachmentStatus { peer, detail, hint: hint.map(str::to_owned), features, queues }
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
@@ -273,7 +281,7 @@ impl Host {
             let refused = self.door.listener().is_some_and(|door| matches!(door.accept(), Ok(Some(_))));
             refusals += u32::from(refused);
             if refused && refusals == 1 {
-                tracing::warn!(port = %name, "a second VMM has called and was refused: one at a time");
+                tracing::warn!(port = %name, "a second VMM has called and was refused: give each VMM a port of its own");
             }
             refused
         };
@@ -298,10 +306,8 @@ impl Host {
             if refused > 0 {
                 detail = format!("{detail}; commands refused: {refused}");
             }
-            if let Some(hint) = hint {
-                detail = format!("{detail}; {hint}");
-            }
             self.shared.set(peer, detail);
+            self.shared.state().hint = hint;
         };
         let conversation = match found {
             Some(session) => Conversation::resume(stream, session, &self.port, &self.device),

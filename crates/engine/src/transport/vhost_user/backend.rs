@@ -322,6 +322,7 @@ impl<D: VirtioDevice> Backend<D> {
         AttachmentStatus {
             peer: if running { Peer::Running } else { Peer::Connected },
             detail,
+            hint: None,
             features,
             queues: queues.collect(),
         }

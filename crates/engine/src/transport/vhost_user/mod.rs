@@ -130,6 +130,8 @@ impl VhostUser {
         config: VhostUserConfig,
         device: D,
     ) -> Result<VhostUser, VhostUserError> {
+        // First: whoever has the door may use the journal.
+        let door = Door::new(config.endpoint)?;
         let positions = match config.journal {
             None => Slots::anonymous(device.rings())?,
             Some(path) => OpenOptions::new()
@@ -142,7 +144,6 @@ impl VhostUser {
                 .and_then(|file| Slots::open(&file, device.rings()))
                 .map_err(|source| VhostUserError::Journal { path, source })?,
         };
-        let door = Door::new(config.endpoint)?;
         let shared = Arc::new(Shared {
             control: Mutex::new(Control { stop: false, link: true }),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
@@ -347,5 +348,5 @@ impl<D: VirtioDevice> Host<D> {
 }
 
 fn idle(peer: Peer, detail: String) -> AttachmentStatus {
-    AttachmentStatus { peer, detail, features: Vec::new(), queues: Vec::new() }
+    AttachmentStatus { peer, detail, hint: None, features: Vec::new(), queues: Vec::new() }
 }
