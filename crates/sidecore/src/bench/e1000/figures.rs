@@ -39,6 +39,8 @@ const TICK: u64 = 250_000;
 
 /// Measures both and writes them into `dir`.
 pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
+    // Now, not after minutes of measuring.
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let itrs = || (0..=500u16).step_by(ITR_STEP);
     let mut rate = Vec::new();
     for (name, mode) in [
@@ -95,7 +97,6 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
             ),
         ),
     ];
-    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     for (name, picture) in pictures {
         let path = dir.join(name);
         fs::write(&path, picture).map_err(|e| format!("{}: {e}", path.display()))?;
