@@ -1,4 +1,4 @@
-//! Builds kernel modules of ours for the guests' kernel, and for a newer one.
+//! Builds what guests run of ours: kernel modules, for the guests' kernel and for a newer one, and small programs.
 //!
 //! The kernel's headers come from Debian's archive like everything else (`fetch.rs`) and are unpacked into the lab's
 //! folder. Debian's top Makefile names its other half by an absolute path, which is put right. The newer headers'
@@ -43,6 +43,20 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     output(&mut make)?;
     let module = dir.path().join(format!("{name}.ko"));
     std::fs::read(&module).context(|| format!("reading {}", module.display()))
+}
+
+/// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries.
+///
+/// # Errors
+/// The compiler refuses; the error has what it said.
+pub fn program(name: &str) -> Result<Vec<u8>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join(format!("{name}.c"));
+    let dir = RunDir::new("program")?;
+    let to = dir.join(name);
+    output(
+        Command::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o", &to]).arg(&source),
+    )?;
+    std::fs::read(&to).context(|| format!("reading {to}"))
 }
 
 /// The folder in which modules are built.

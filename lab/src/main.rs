@@ -1,6 +1,6 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
-use sidecore_lab::{bench, demo, fetch, Accel, Error, Lab, Result};
+use sidecore_lab::{bench::beside, bench::figure4, demo, fetch, Accel, Error, Lab, Result};
 use std::process::ExitCode;
 
 const USAGE: &str =
@@ -9,6 +9,8 @@ const USAGE: &str =
                                          our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
                                          options are those of our ports, such as moderation=100,
                                          and spin=MICROSECONDS of the daemon
+       sidecore-lab bench-figure4 [ROUNDS [spin=MICROSECONDS]] [--json]
+                                         the rows of the paper's Figure 4, in guests (as root)
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab accel                print how guests run here: kvm or tcg
        sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";
@@ -18,11 +20,12 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.split_first() {
         Some((&"demo", [])) => demo::demo(),
-        Some((&"bench-e1000", [])) => bench::e1000(5, &[]),
+        Some((&"bench-e1000", [])) => beside::e1000(5, &[]),
         Some((&"bench-e1000", [rounds, options @ ..])) => match rounds.parse() {
-            Ok(rounds @ 1..) => bench::e1000(rounds, options),
+            Ok(rounds @ 1..) => beside::e1000(rounds, options),
             _ => Err(Error::new(USAGE)),
         },
+        Some((&"bench-figure4", rest)) => bench_figure4(rest),
         Some((&"fetch", [])) => fetched(),
         Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
         Some((&"shell", rest)) => shell(rest),
@@ -34,6 +37,15 @@ fn main() -> ExitCode {
             eprintln!("sidecore-lab: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn bench_figure4(words: &[&str]) -> Result<()> {
+    let (json, words): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| **word == "--json");
+    let (rounds, options) = words.split_first().unwrap_or((&"5", &[]));
+    match rounds.parse() {
+        Ok(rounds @ 1..) => figure4::figure4(rounds, options, !json.is_empty()),
+        _ => Err(Error::new(USAGE)),
     }
 }
 

@@ -20,6 +20,11 @@ pub enum Role {
 /// The PCI slot of the first card; those before it are left to devices that a test adds.
 const FIRST_SLOT: usize = 0x10;
 
+/// Slot and function of the card with this index.
+pub(crate) fn slot(index: usize) -> String {
+    format!("{:x}.0", FIRST_SLOT + index)
+}
+
 enum Backend {
     VhostUser { socket: PathBuf, role: Role, queues: u16 },
     VfioUser { socket: PathBuf },
@@ -99,7 +104,7 @@ impl Nic {
         let mut arguments = Vec::new();
         let mut inherit = None;
         // QEMU plugs devices that are described in JSON after all others, so each is told its slot.
-        let slot = format!("{:x}.0", FIRST_SLOT + index);
+        let slot = slot(index);
         let mut device = vec![self.model.clone()];
         let mut netdev = |text: String| arguments.extend(["-netdev".to_owned(), text]);
         match self.backend {

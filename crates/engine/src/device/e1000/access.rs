@@ -180,7 +180,8 @@ impl E1000 {
         let mode = if !self.settings.exitless {
             "doorbells trap: exitless is turned off for this port"
         } else if regs::TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) {
-            "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated)"
+            "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated; \
+             if that lasts, features-off=exitless makes each of them cheaper)"
         } else {
             "exitless"
         };

@@ -6,8 +6,8 @@
 //! wants to be. Both kick protocols are served: the flags by looking at them behind a fence, the thresholds by
 //! comparing them with the way that the head made.
 //!
-//! The transmit queue's core asks for kicks only while it sleeps and a kick could wake it, which a store to a mapped
-//! tail cannot. Kicks for receive buffers are never asked for: buffers are looked for when there are frames.
+//! The transmit queue's core asks for kicks only while it sleeps for long and a kick could wake it, which a store to a
+//! mapped tail cannot. Kicks for receive buffers are never asked for: buffers are looked for when there are frames.
 //! `host_isr` stays zero, because the pin falls only when `ICR` is read.
 //!
 //! Each 64-bit word of the block that we write holds nothing of the guest's once the block is on, and nothing of the

@@ -8,7 +8,8 @@
 //!
 //! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet guest
 //! sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either direction,
-//! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core.
+//! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core; a driver with a status
+//! block is not asked for that while naps are the shortest, so that a steady sender never leaves its guest.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -37,11 +38,13 @@ pub(super) struct Transmitter {
     turn: usize,
     worked: bool,
     last_work: Instant,
+    /// A driver with a status block was not asked for kicks when the core went to sleep.
+    unasked: bool,
 }
 
 impl Transmitter {
     pub(super) fn new(shared: Arc<Shared>, rings: [TxRing; QUEUES]) -> Transmitter {
-        Transmitter { shared, rings, turn: 0, worked: false, last_work: Instant::now() }
+        Transmitter { shared, rings, turn: 0, worked: false, last_work: Instant::now(), unasked: false }
     }
 
     /// All of the rings, to be set up or ended.
@@ -107,14 +110,17 @@ impl IngressQueue for Transmitter {
 
     fn want_kicks(&mut self, on: bool) -> bool {
         self.shared.irq.alarm.set_sleeping(on);
-        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
-        self.rings[0].ask_for_kicks(on && !self.shared.exitless);
         if !on {
+            self.rings[0].ask_for_kicks(false);
             return false;
         }
         if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
             self.last_work = Instant::now();
         }
+        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
+        let ask = !self.shared.exitless && self.last_work.elapsed() >= NAPS[0].0;
+        self.rings[0].ask_for_kicks(ask);
+        self.unasked = !ask && self.rings[0].has_block();
         let waiting = self.rings[0].has_work();
         waiting || self.shared.has_second(&TX_RINGS) && self.rings[1].has_work()
     }
@@ -128,7 +134,7 @@ impl IngressQueue for Transmitter {
         let running = self.rings[0].is_running() || second && self.rings[1].is_running();
         let nap = running.then(|| {
             // Where pages are not mapped, no doorbell is a store.
-            if TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) {
+            if TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) && !self.unasked {
                 return LONGEST_NAP;
             }
             let silence = self.last_work.elapsed();

@@ -388,6 +388,11 @@ impl TxRing {
         self.ring.ask_for_kicks(on);
     }
 
+    /// Whether a status block lets us choose.
+    pub(super) fn has_block(&self) -> bool {
+        self.ring.has_wishes()
+    }
+
     /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
     /// there was nothing.
     pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
