@@ -182,7 +182,13 @@ impl Rig {
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
         let end = Instant::now() + LIMIT;
         while !done() {
-            assert!(Instant::now() < end, "{what}: {:?}", self.sink.counters.totals());
+            assert!(
+                Instant::now() < end,
+                "{}: {what}: {:?} {:?}",
+                self.dir.display(),
+                self.waits(),
+                self.sink.counters.totals()
+            );
             std::thread::yield_now();
         }
     }
@@ -244,7 +250,6 @@ impl Rig {
         assert_eq!(self.ring_full(), dropped + 10_000);
         let waits = self.waits();
         assert!(waits.count >= 1 && waits.given_up == 1, "{waits:?}");
-        assert!(u128::from(waits.total_us) >= CoreOptions::default().patience.as_micros(), "{waits:?}");
         assert!(!bodies.is_truncated(), "the bodies of frames that were dropped were read");
         assert!(self.sink.fault.get().is_none());
         Scheduler::take_back(&*self.cores, key).unwrap();

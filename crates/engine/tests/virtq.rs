@@ -106,6 +106,7 @@ proptest! {
         let mut given_back = std::collections::VecDeque::new();
         let mut pending = shapes.next();
         for (want, use_up, restart) in batches {
+            let published = offered.len() as u16;
             // The driver offers until the ring is full.
             while let Some((number, (count, indirect, len))) = pending {
                 let bufs: Vec<Buf> = (0..*count)
@@ -132,10 +133,18 @@ proptest! {
                 offered.push_back((id, bufs));
                 pending = shapes.next();
             }
+            // What is only prepared does not count, though all of it but its first descriptor may be there to see.
+            let looks = want % 2 == 0;
+            if looks {
+                prop_assert_eq!(pair.device.room(), (published, options.entries));
+            }
             pair.driver.publish();
             if restart {
                 let position = pair.device.position();
                 pair.device = device(&pair.memory, &pair.parts, options, position);
+            }
+            if looks {
+                prop_assert_eq!(pair.device.room(), (offered.len() as u16, options.entries));
             }
             let taken = pair.take(Access::Read, want).unwrap();
             prop_assert!(taken == want.min(offered.len()));

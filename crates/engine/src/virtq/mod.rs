@@ -133,11 +133,10 @@ impl Queue {
         both!(self, ring => ring.is_empty())
     }
 
-    /// Chains that wait to be taken, and entries of the ring. A packed ring does not tell how many: they are the most of
-    /// a few numbers that its descriptors bear out.
+    /// Chains that wait to be taken, and entries of the ring.
     #[inline]
-    pub fn room(&self) -> (u16, u16) {
-        both!(self, ring => ring.room())
+    pub fn room(&mut self) -> (u16, u16) {
+        both!(mut self, ring => ring.room())
     }
 
     fn memory(&self) -> &Memory {

@@ -74,10 +74,16 @@ impl Ring {
 
     #[inline]
     pub(super) fn is_available(&self, at: Place) -> bool {
+        self.available(at).is_some()
+    }
+
+    /// The flags of the descriptor at `at`, if it is available.
+    #[inline]
+    fn available(&self, at: Place) -> Option<u16> {
         let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
         let avail = flags & PACKED_F_AVAIL != 0;
         let used = flags & PACKED_F_USED != 0;
-        avail == at.wrap && used != at.wrap
+        (avail == at.wrap && used != at.wrap).then_some(flags)
     }
 
     /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
@@ -108,12 +114,32 @@ impl Ring {
     }
 }
 
+/// Descriptors that are known to be available, all in a row, and the chains that end in them.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    descs: u16,
+    chains: u16,
+}
+
+impl Counted {
+    /// The first so many were used.
+    #[inline]
+    fn forget(&mut self, descs: u16, chains: usize) {
+        self.descs = self.descs.saturating_sub(descs);
+        // None of them is one that ends behind the last descriptor.
+        let rest = usize::from(self.chains).saturating_sub(chains);
+        self.chains = u16::try_from(rest).unwrap_or(0).min(self.descs);
+    }
+}
+
 /// A packed ring.
 pub struct Packed {
     ring: Ring,
     driver: Raw,
     device: Raw,
     pos: Place,
+    /// What was counted from `pos` on.
+    counted: Counted,
     taken: Taken,
     memory: Memory,
     event_idx: bool,
@@ -132,6 +158,7 @@ impl Packed {
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
             pos: Place::from_bits(used),
+            counted: Counted::default(),
             taken: Taken::new(),
             memory: Memory::new(&config),
             event_idx: config.features & features::EVENT_IDX != 0,
@@ -292,6 +319,7 @@ impl Packed {
             journal.published(after.bits());
         }
         self.pos = after;
+        self.counted.forget(descs, n);
         self.taken.clear();
     }
 
@@ -334,16 +362,20 @@ impl Packed {
         !self.ring.is_available(self.pos)
     }
 
+    /// Nobody tells how many there are, and a driver may write the first of several descriptors last (§2.8.21): they are
+    /// counted one after the other, each of them once.
     #[inline]
-    pub(super) fn room(&self) -> (u16, u16) {
+    pub(super) fn room(&mut self) -> (u16, u16) {
         let size = self.ring.size();
-        let borne_out = |chains: &u16| {
-            let mut last = self.pos;
-            last.advance(chains - 1, size);
-            self.ring.is_available(last)
-        };
-        let numbers = [1, size / 8, size / 4, size / 2, size].into_iter().filter(|chains| *chains > 0);
-        (numbers.take_while(borne_out).last().unwrap_or(0), size)
+        let mut at = self.pos;
+        at.advance(self.counted.descs, size);
+        while self.counted.descs < size {
+            let Some(flags) = self.ring.available(at) else { break };
+            at.advance(1, size);
+            self.counted.descs += 1;
+            self.counted.chains += u16::from(flags & DESC_F_NEXT == 0);
+        }
+        (self.counted.chains, size)
     }
 
     pub(super) fn want_kicks(&mut self, on: bool) -> bool {
