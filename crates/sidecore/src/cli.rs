@@ -89,7 +89,10 @@ pub enum Command {
     Openapi,
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
-    Hold,
+    Hold {
+        /// Where it is found, for people who list processes.
+        path: Option<PathBuf>,
+    },
 }
 
 /// How a daemon is reached.

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
-        Command::Hold => hold(),
+        Command::Hold { .. } => hold(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,6 +72,8 @@ fn main() -> ExitCode {
 /// `hold`: the connections of a daemon outlive it.
 fn hold() -> Outcome {
     use std::os::fd::AsFd;
+    // It was started through a link in /proc, whose name says nothing. Without a name it holds as well.
+    let _ = rustix::thread::set_name(c"sidecore-hold");
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     socket.and_then(|socket| sidecore_engine::hold::serve(&socket)).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => HOLD_BY_HAND.to_owned(),

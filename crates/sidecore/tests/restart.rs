@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rig::{Daemon, Place, LIMIT};
-use rustix::process::{kill_process, Signal};
+use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::e1000::{Config, E1000};
 use sidecore_engine::hold::Holder;
 
@@ -185,6 +185,11 @@ fn a_question_that_nobody_has_read_is_answered_by_the_next_daemon() {
     write_and_read(&mut driver, 7);
 }
 
+fn command_line(process: Pid) -> String {
+    let path = format!("/proc/{}/cmdline", process.as_raw_nonzero());
+    std::fs::read_to_string(path).unwrap().trim_end_matches('\0').replace('\0', " ")
+}
+
 /// Without a holder all is as it was before there were any.
 #[test]
 fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
@@ -192,7 +197,9 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
     let daemon = rig.daemon.as_ref().unwrap();
     let holders = daemon.children();
-    assert_eq!(holders.len(), 2, "one for each VMM");
+    let mut commands: Vec<_> = holders.iter().map(|holder| command_line(*holder)).collect();
+    commands.sort();
+    assert_eq!(commands, ["a", "b"].map(|name| format!("sidecore hold {}.hold", rig.place.at(name))));
     holders.iter().for_each(|holder| kill_process(*holder, Signal::KILL).unwrap());
     daemon.await_log("nothing is held (the holder is gone)");
     let (mut next, mut seen) = (0, Seen::default());

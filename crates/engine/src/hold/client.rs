@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -59,7 +60,8 @@ impl Holder {
         let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
         let listener = listen_at(path)?;
         let mut command = Command::new(program);
-        command.arg("hold").env_clear().current_dir("/");
+        // For whoever looks at the list of processes: what it is, and for which socket.
+        command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
         command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(system("start a holder"))?;
         // Somebody has to take note of its end; it may come with this process, or long after it.

@@ -278,7 +278,7 @@ impl Session {
 
     /// What keeps the device from working, if the operator can do something about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
-        let unheld = "its holder is gone: the end of this daemon will disconnect the VMM";
+        let unheld = "its holder is gone: the end of this daemon will disconnect the VMM; restart the VMM to have one again";
         self.memory.hint().or(self.unheld.then_some(unheld))
     }
 
