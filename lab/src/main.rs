@@ -9,7 +9,7 @@ const USAGE: &str =
                                          our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
                                          options are those of our ports, such as moderation=100,
                                          and spin=MICROSECONDS of the daemon
-       sidecore-lab bench-figure4 [ROUNDS [spin=MICROSECONDS]] [--json]
+       sidecore-lab bench-figure4 [ROUNDS [spin=MICROSECONDS] [svg=FILE]] [--json]
                                          the rows of the paper's Figure 4, in guests (as root)
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab accel                print how guests run here: kvm or tcg

@@ -9,8 +9,11 @@
 //! A card is served in one way as long as the daemon runs, so a guest has one card for each way and kind, of which one at
 //! a time is up. Interfaces are found by the slot of their card: names depend on the order in which drivers come.
 
-use super::{io_core, ratio, spin_of, spread, Counts, LIMIT};
-use crate::error::{Error, Result};
+mod report;
+
+use self::report::{draw, table, Line};
+use super::{io_core, ratio, spin_of, Counts, LIMIT};
+use crate::error::{Context, Error, Result};
 use crate::kbuild::{build, drivers, program, Kernel};
 use crate::nic::slot;
 use crate::{Accel, Daemon, Guest, Netns, Nic, RunDir};
@@ -148,15 +151,6 @@ struct Sample {
     lost: f64,
 }
 
-/// A line of the table.
-struct Line {
-    kind: &'static Kind,
-    model: &'static str,
-    path: usize,
-    size: usize,
-    samples: Vec<Sample>,
-}
-
 struct Bench {
     daemon: Daemon,
     host: Netns,
@@ -165,14 +159,19 @@ struct Bench {
     b: Guest,
 }
 
-/// Measures and prints a table, or JSON. `options` may have `spin=MICROSECONDS` of the daemon.
+/// Measures and prints a table, or JSON. `options` may have `spin=MICROSECONDS` of the daemon and `svg=FILE`, into which
+/// the figure is drawn.
 ///
 /// # Errors
-/// An option is none; a guest does not boot, or a measurement fails; which, and why.
+/// An option is none; a guest does not boot, or a measurement fails; which, and why. The figure cannot be written.
 pub fn figure4(rounds: usize, options: &[&str], json: bool) -> Result<()> {
     let (spin, others) = spin_of(options);
+    let (files, others): (Vec<&str>, Vec<&str>) =
+        others.iter().partition(|option| option.starts_with("svg="));
     if let Some(option) = others.first() {
-        return Err(Error::new(format!("bench-figure4 takes spin=MICROSECONDS and no {option:?}")));
+        return Err(Error::new(format!(
+            "bench-figure4 takes spin=MICROSECONDS and svg=FILE, and no {option:?}"
+        )));
     }
     let accel = Accel::decide()?;
     let mut bench = Bench::start(spin)?;
@@ -196,6 +195,9 @@ pub fn figure4(rounds: usize, options: &[&str], json: bool) -> Result<()> {
             "accelerator: {accel}; {rounds} rounds; traps and interrupts: sender + receiver, for each frame"
         );
         print!("{}", table(&lines));
+    }
+    for file in files.iter().filter_map(|option| option.strip_prefix("svg=")) {
+        std::fs::write(file, draw(&lines, &accel.to_string())).context(|| format!("writing {file}"))?;
     }
     Ok(())
 }
@@ -392,68 +394,4 @@ fn number(text: &str) -> Result<u64> {
 /// So many frames pass in a second at this rate.
 fn frames_of_a_second(kpps: f64) -> u32 {
     (0..MOST).step_by(1_000).find(|&frames| f64::from(frames) >= 1e3 * kpps).map_or(MOST, |n| n.max(FIRST))
-}
-
-impl Line {
-    fn median(&self, value: impl Fn(&Sample) -> f64) -> f64 {
-        spread(self.samples.iter().map(value).collect()).0
-    }
-
-    fn both(&self, value: impl Fn(&Sample) -> [f64; 2]) -> [f64; 2] {
-        [0, 1].map(|index| self.median(|sample| value(sample)[index]))
-    }
-
-    fn traps(&self) -> Option<[f64; 2]> {
-        (self.kind.way != Way::Qemu).then(|| self.both(|sample| sample.traps))
-    }
-
-    fn paper(&self) -> Option<u32> {
-        self.kind.paper.map(|paper| paper[self.path][self.size])
-    }
-
-    fn json(&self) -> Value {
-        let (median, least, most) = spread(self.samples.iter().map(|sample| sample.kpps).collect());
-        json!({
-            "model": self.model,
-            "path": PATHS[self.path],
-            "bytes": SIZES[self.size],
-            "row": self.kind.name,
-            "kpps": {"median": median, "least": least, "most": most},
-            "traps": self.traps(),
-            "interrupts": self.both(|sample| sample.interrupts),
-            "lost": self.median(|sample| sample.lost),
-            "paper_kpps": self.paper(),
-        })
-    }
-}
-
-fn table(lines: &[Line]) -> String {
-    let mut text = format!(
-        "{:7} {:4} {:>5}  {:24} {:>18} {:>13} {:>13} {:>5} {:>6}\n",
-        "device", "path", "bytes", "row", "kpps", "traps", "interrupts", "lost", "paper"
-    );
-    for line in lines {
-        let (median, least, most) = spread(line.samples.iter().map(|sample| sample.kpps).collect());
-        let two = |[sender, receiver]: [f64; 2]| {
-            if line.path == 0 {
-                format!("{sender:.2}")
-            } else {
-                format!("{sender:.2} + {receiver:.2}")
-            }
-        };
-        let dash = || "–".to_owned();
-        text += &format!(
-            "{:7} {:4} {:>5}  {:24} {:>18} {:>13} {:>13} {:>4.0}% {:>6}\n",
-            line.model,
-            PATHS[line.path],
-            SIZES[line.size],
-            line.kind.name,
-            format!("{median:.0} ({least:.0}–{most:.0})"),
-            line.traps().map_or_else(dash, two),
-            two(line.both(|sample| sample.interrupts)),
-            100.0 * line.median(|sample| sample.lost),
-            line.paper().map_or_else(dash, |kpps| kpps.to_string()),
-        );
-    }
-    text
 }

@@ -5,6 +5,7 @@
 //! and the most.
 
 pub mod beside;
+mod chart;
 pub mod figure4;
 
 use crate::error::{Error, Result};
