@@ -13,7 +13,6 @@ pub mod net;
 pub mod ours;
 pub mod peers;
 pub mod pvp;
-pub mod svg;
 pub mod tap;
 pub mod vale;
 pub mod virtio_user;

@@ -15,9 +15,9 @@ use serde::Serialize;
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
+use super::draw::{chart, Axis, Line};
 use super::ours::Switch;
 use super::peers::Scratch;
-use super::svg;
 
 /// `bench vale`.
 #[derive(Debug, clap::Args)]
@@ -351,16 +351,18 @@ fn draw(args: &Args, rows: &[Row]) -> String {
             let name =
                 format!("{size} B, {}", if to == To::Unicast { "unicast in turns" } else { "broadcast" });
             let points = rows.iter().filter(|row| row.size == size && row.to == to);
-            series.push(svg::Series {
+            series.push(Line {
                 name,
                 points: points.map(|row| (f64::from(row.receivers), row.ns_per_copy)).collect(),
             });
         }
     }
-    svg::log_log(
+    let axis = |label| Axis { label, log: true };
+    chart(
         "Cost of a delivered frame on a switch of ring ports",
-        "receivers",
-        "ns of the I/O core",
+        "sidecore bench vale --svg FILE",
+        axis("receivers"),
+        axis("ns of the I/O core"),
         &series,
     )
 }
