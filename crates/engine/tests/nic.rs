@@ -17,8 +17,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use frames::datagram;
-use nics::{bytes_of, drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
+use frames::{bytes_of, datagram};
+use nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
 use rig::{port, Joiner, Net};
 use sidecore_engine::core::{CoreOptions, Cores};
 use sidecore_engine::frame::Batch;

@@ -16,11 +16,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use frames::datagram;
+use frames::{bytes_of, datagram};
 use rig::{port, Joiner, Net};
 use rustix::event::{poll, PollFd, PollFlags};
 use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
-use sidecore_engine::frame::{Batch, Frame};
+use sidecore_engine::frame::Batch;
 use sidecore_engine::host::tap::{Tap, TapConfig, TapError, TapSource};
 use sidecore_engine::observe::capture::{self, CaptureOptions};
 use sidecore_engine::observe::CounterFile;
@@ -63,17 +63,6 @@ fn batch_of(bytes: &[u8], offload: Offload) -> Batch {
     let mut batch = Batch::new();
     frames::push(&mut batch, bytes, offload);
     batch
-}
-
-fn bytes_of(batch: &Batch, frame: &Frame) -> Vec<u8> {
-    let mut bytes = frame.head[..frame.head_len()].to_vec();
-    for piece in batch.body(frame) {
-        let mut part = vec![0; piece.len()];
-        assert_eq!(piece.read(&mut part), part.len());
-        bytes.extend(part);
-    }
-    assert_eq!(bytes.len(), frame.len as usize);
-    bytes
 }
 
 /// What the looker of a test has seen.

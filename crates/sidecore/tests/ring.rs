@@ -7,7 +7,7 @@ mod rig;
 
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{pass, Place, LIMIT};
 use serde_json::Value;
 use sidecore_port::{Interest, Port, WaitError};
 
@@ -15,14 +15,6 @@ fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
     bytes.resize(len, from);
     bytes
-}
-
-fn pass(from: &mut Port, to: &mut Port, bytes: &[u8]) {
-    assert!(from.tx[0].push(bytes));
-    from.tx[0].sync().unwrap();
-    assert!(to.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
-    assert_eq!(to.rx[0].take().unwrap().bytes(), bytes);
-    to.rx[0].sync().unwrap();
 }
 
 const PORTS: [&str; 4] =

@@ -5,10 +5,10 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use rig::{Place, LIMIT};
+use rig::{pass, Place, LIMIT};
 use sidecore_abi::vale::{Ask, Verb};
 use sidecore_port::vale::{Vale, ValeError};
-use sidecore_port::{AttachError, Interest, Port};
+use sidecore_port::{AttachError, Port};
 
 /// Client libraries find the daemon by the environment, which is this process's: one test at a time.
 fn place() -> (Place, std::sync::MutexGuard<'static, ()>) {
@@ -23,14 +23,6 @@ fn frame(to: u8, from: u8) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
     bytes.resize(60, from);
     bytes
-}
-
-fn pass(from: &mut Port, to: &mut Port, bytes: &[u8]) {
-    assert!(from.tx[0].push(bytes));
-    from.tx[0].sync().unwrap();
-    assert!(to.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
-    assert_eq!(to.rx[0].take().unwrap().bytes(), bytes);
-    to.rx[0].sync().unwrap();
 }
 
 /// Waits until the daemon has that many ports: what a connection kept goes a moment after it.

@@ -1,6 +1,9 @@
 //! Frames for tests.
 
-use sidecore_engine::frame::{Batch, HEAD};
+// No test uses all of it.
+#![allow(dead_code)]
+
+use sidecore_engine::frame::{Batch, Frame, HEAD};
 use sidecore_engine::mem::Piece;
 use sidecore_engine::wire::Offload;
 
@@ -30,5 +33,17 @@ pub fn datagram(dst_mac: [u8; 6], src_port: u16, dst_port: u16, payload: &[u8]) 
         .udp(src_port, dst_port);
     let mut bytes = Vec::new();
     builder.write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+/// All that a frame of `batch` consists of.
+pub fn bytes_of(batch: &Batch, frame: &Frame) -> Vec<u8> {
+    let mut bytes = frame.head[..frame.head_len()].to_vec();
+    for piece in batch.body(frame) {
+        let mut part = vec![0; piece.len()];
+        assert_eq!(piece.read(&mut part), part.len());
+        bytes.extend(part);
+    }
+    assert_eq!(bytes.len(), frame.len as usize);
     bytes
 }

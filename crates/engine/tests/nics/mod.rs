@@ -12,7 +12,7 @@ use rustix::net::{socket, AddressFamily, SocketType};
 
 use crate::rig::{port, Joiner, Net};
 use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
-use sidecore_engine::frame::{Batch, Frame};
+use sidecore_engine::frame::Batch;
 use sidecore_engine::host::nic::{HostError, HostPort};
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
@@ -213,17 +213,6 @@ impl Lone {
         });
         tally
     }
-}
-
-pub fn bytes_of(batch: &Batch, frame: &Frame) -> Vec<u8> {
-    let mut bytes = frame.head[..frame.head_len()].to_vec();
-    for piece in batch.body(frame) {
-        let mut part = vec![0; piece.len()];
-        assert_eq!(piece.read(&mut part), part.len());
-        bytes.extend(part);
-    }
-    assert_eq!(bytes.len(), frame.len as usize);
-    bytes
 }
 
 /// Sends one frame `times` times.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use serde_json::Value;
+use sidecore_port::{Interest, Port};
 
 /// Long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -206,4 +207,13 @@ pub fn wait(child: &mut Child) -> ExitStatus {
 pub fn mode(path: &Path) -> u32 {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// A frame from one program to another.
+pub fn pass(from: &mut Port, to: &mut Port, bytes: &[u8]) {
+    assert!(from.tx[0].push(bytes));
+    from.tx[0].sync().unwrap();
+    assert!(to.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
+    assert_eq!(to.rx[0].take().unwrap().bytes(), bytes);
+    to.rx[0].sync().unwrap();
 }

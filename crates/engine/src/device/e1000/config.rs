@@ -28,6 +28,7 @@ impl Model {
 pub const EXITLESS: &str = "exitless";
 /// The 82540EM says that it is a PCI-X part, which lets Linux use addresses above 4 GiB directly.
 pub const PCIX: &str = "pcix";
+
 /// The address of a device that was not given one: locally administered, and the same whenever a port of this
 /// name is made on this machine.
 pub fn usual_mac(name: &str) -> Mac {
