@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{
@@ -129,6 +130,12 @@ impl Holder {
         self.ask(DROP, key, None)
     }
 
+    /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on those whom it has not listened to yet.
+    fn ends(&self) -> bool {
+        let time = Timespec { tv_sec: i64::try_from(ANSWER.as_secs()).unwrap_or(0), tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&time)).is_ok_and(|ready| ready > 0)
+    }
+
     fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> Result<(), HoldError> {
         say(&self.socket, what, key, fd).map_err(system("tell the holder"))?;
         let answer = hear(&self.socket).map_err(system("hear the holder"))?;
@@ -146,22 +153,37 @@ impl AsFd for Holder {
     }
 }
 
-/// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error.
+/// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
+/// out: the one of the client before.
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
     let fail = system("make the holder's socket");
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(&fail)?;
     let address = SocketAddrUnix::new(path).map_err(&fail)?;
     // Nobody else can be met in this file: the other end's user is looked at by both sides.
-    if bind(&listener, &address) == Err(Errno::ADDRINUSE) {
-        match Holder::connect(path) {
-            Ok(_) => return Err(fail(Errno::ADDRINUSE)),
-            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {}
-            Err(e) => return Err(e),
+    while let Err(e) = bind(&listener, &address) {
+        if e != Errno::ADDRINUSE {
+            return Err(fail(e));
         }
-        std::fs::remove_file(path).map_err(system("remove a dead holder's socket"))?;
-        bind(&listener, &address).map_err(&fail)?;
+        match Holder::connect(path) {
+            Ok(holder) if !holder.ends() => return Err(fail(e)),
+            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {
+                remove(path).map_err(system("remove a dead holder's socket"))?;
+            }
+            // It has just ended, and taken its file along.
+            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
     }
     listen(&listener, 4).map_err(&fail)?;
     Ok(listener)
+}
+
+/// Removes a file that may be gone already.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }

@@ -79,3 +79,21 @@ fn a_full_holder_says_so_and_keeps_what_it_has() {
     drop(daemon);
     end.join().unwrap();
 }
+
+#[test]
+fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let (path, mut end) = started("next");
+    for _ in 0..20 {
+        let daemon = Holder::connect(&path).unwrap();
+        daemon.put(1, ours.as_fd()).unwrap();
+        daemon.forget(1).unwrap();
+        drop(daemon);
+        let listener = listen_at(&path).unwrap();
+        end.join().unwrap();
+        end = std::thread::spawn(move || serve(&listener).unwrap());
+    }
+    // Nothing is ever put into the last one.
+    drop(Holder::connect(&path).unwrap());
+    end.join().unwrap();
+}

@@ -134,7 +134,7 @@ impl Region {
         }
         .map_err(|e| system(e.into()))?;
         let mapping = Mapping { base: NonNull::new(base.cast()).ok_or_else(bad)?, len };
-        super::sigbus::watch(mapping.base.as_ptr() as usize, len, truncated);
+        super::sigbus::watch(mapping.base.as_ptr() as usize, len, truncated).map_err(system)?;
         #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
         // SAFETY: `delta` is below `len`, as the region has at least one byte.
         let host = unsafe { mapping.base.add(delta as usize) };

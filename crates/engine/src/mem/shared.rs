@@ -55,9 +55,10 @@ impl SharedFile {
             )
         }?;
         let host = NonNull::new(host.cast()).ok_or_else(|| bad("it was mapped at address zero"))?;
-        super::sigbus::watch(host.as_ptr() as usize, mapped, &super::sigbus::Flag::default());
         #[expect(clippy::cast_possible_truncation, reason = "both are at most `mapped`, a usize")]
-        Ok(SharedFile { host, mapped, delta: delta as usize, len: len as usize })
+        let shared = SharedFile { host, mapped, delta: delta as usize, len: len as usize };
+        super::sigbus::watch(host.as_ptr() as usize, mapped, &super::sigbus::Flag::default())?;
+        Ok(shared)
     }
 
     /// Bytes in it.

@@ -10,6 +10,7 @@
 //! statics (both are async-signal-safe). An entry's `flag` points into an `Arc` that the entry itself
 //! keeps alive until `forget`, and `forget` runs before the mapping goes away.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
@@ -34,22 +35,43 @@ struct Entry {
     flag: AtomicPtr<AtomicBool>,
 }
 
-static TABLE: [Entry; ENTRIES] = [const {
-    Entry { start: AtomicUsize::new(0), len: AtomicUsize::new(0), flag: AtomicPtr::new(std::ptr::null_mut()) }
-}; ENTRIES];
+impl Entry {
+    const fn free() -> Entry {
+        Entry {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            flag: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+}
+
+static TABLE: [Entry; ENTRIES] = [const { Entry::free() }; ENTRIES];
 static WRITER: Mutex<()> = Mutex::new(());
 static INSTALL: Once = Once::new();
 
-/// Watches the mapping `start..start + len`. If the table is full the mapping goes unwatched: then only
-/// its truncation would be fatal, nothing else changes.
-pub fn watch(start: usize, len: usize, flag: &Flag) {
+/// Watches the mapping `start..start + len`.
+///
+/// # Errors
+/// The table is full. The mapping must not be used then: whoever has its file could end the whole daemon.
+pub fn watch(start: usize, len: usize, flag: &Flag) -> io::Result<()> {
     INSTALL.call_once(install);
     let _writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(entry) = TABLE.iter().find(|entry| entry.start.load(Ordering::Relaxed) == 0) {
-        entry.len.store(len, Ordering::Relaxed);
-        entry.flag.store(Arc::into_raw(Arc::clone(&flag.0)).cast_mut(), Ordering::Relaxed);
-        entry.start.store(start, Ordering::Release);
-    }
+    enter(&TABLE, start, len, flag)
+}
+
+fn enter(table: &[Entry], start: usize, len: usize, flag: &Flag) -> io::Result<()> {
+    let free = table.iter().find(|entry| entry.start.load(Ordering::Relaxed) == 0);
+    let entry = free.ok_or_else(|| {
+        io::Error::other(format!(
+            "all guests together have {} mappings, and no more \
+        can be watched for files that are cut short",
+            table.len()
+        ))
+    })?;
+    entry.len.store(len, Ordering::Relaxed);
+    entry.flag.store(Arc::into_raw(Arc::clone(&flag.0)).cast_mut(), Ordering::Relaxed);
+    entry.start.store(start, Ordering::Release);
+    Ok(())
 }
 
 /// Ends the watch over the mapping that starts at `start`.
@@ -115,6 +137,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::mem::{GuestMap, RegionSpec};
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 
@@ -136,5 +159,17 @@ mod tests {
         assert!(map.is_truncated());
         let whole = map.translate(0, 8, &mut 0).unwrap();
         assert_eq!(whole.write(&[1; 8]), 8);
+    }
+
+    #[test]
+    fn a_mapping_that_cannot_be_watched_is_refused() {
+        let (table, flag) = ([const { Entry::free() }; 2], Flag::default());
+        assert!(enter(&table, 0x1000, 1, &flag).is_ok() && enter(&table, 0x2000, 1, &flag).is_ok());
+        let error = enter(&table, 0x3000, 1, &flag).unwrap_err();
+        assert!(error.to_string().contains("2 mappings"), "{error}");
+        for entry in &table {
+            // SAFETY: the pointer that `enter` made, taken back once.
+            drop(unsafe { Arc::from_raw(entry.flag.load(Ordering::Relaxed).cast_const()) });
+        }
     }
 }

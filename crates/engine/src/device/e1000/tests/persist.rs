@@ -6,9 +6,15 @@ use crate::device::pci::{self, Image, Persist};
 
 impl Rig {
     /// The same guest, and another process's device.
-    pub(super) fn taken_over(mut self) -> Rig {
+    pub(super) fn taken_over(self) -> Rig {
+        self.taken_over_with(|_| ()).unwrap()
+    }
+
+    /// The same, from an image that somebody has changed.
+    fn taken_over_with(mut self, change: impl FnOnce(&mut Image)) -> Result<Rig, String> {
         let mut image = Image::new(self.device.size());
         self.device.save(&mut image);
+        change(&mut image);
         let files = self.device.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
         let settings = self.device.settings;
         let port = self._counters.open_slot(PortId(1), "again");
@@ -16,7 +22,7 @@ impl Rig {
         self.desk = Arc::new(Desk::default());
         let scheduler = Arc::clone(&self.desk) as Arc<dyn Scheduler>;
         self.device = E1000::new(settings, Arc::clone(&self.port), scheduler).unwrap();
-        self.device.adopt(files, &image).unwrap();
+        self.device.adopt(files, &image)?;
         for (number, event) in self.events.iter().enumerate() {
             let index = if settings.model == Model::E1000 { Index::Intx } else { Index::Msix };
             if settings.model == Model::E1000e || number == 0 {
@@ -25,7 +31,7 @@ impl Rig {
         }
         self.device.dma_changed(Arc::clone(&self.map));
         pci::resume(&mut self.device);
-        self
+        Ok(self)
     }
 
     pub(super) fn journals(&self) -> [Journal; 4] {
@@ -176,4 +182,66 @@ fn a_ring_that_was_programmed_anew_starts_at_its_new_head() {
     rig.transmit(0, &frame, &[LEGACY]);
     let rig = rig.taken_over();
     assert_eq!(rig.poll().0.len(), 1);
+}
+
+/// A word of a journal that looks like one, or any.
+fn lie() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0u64..64, 0u64..64, 0u64..64).prop_map(|(a, b, c)| a | b << 16 | c << 32 | 1 << 63)
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// Whatever an earlier daemon, or a broken one, has left: it is refused, or harms this guest only.
+    #[test]
+    fn a_state_that_lies_is_survived(
+        e1000e in any::<bool>(),
+        words in prop::collection::vec((0usize..4000, lie()), 0..20),
+        places in prop::collection::vec((0u64..4, prop_oneof![Just(3u64), 0u64..64], lie()), 0..20),
+        journal_only in any::<bool>(),
+    ) {
+        let rig = rig(if e1000e { Model::E1000e } else { Model::E1000 });
+        let frame = packet(false, false, 50, false);
+        rig.post(0, 20);
+        for place in 0..5 {
+            rig.transmit(place, &frame, &[LEGACY]);
+            prop_assert_eq!(rig.poll().0.len(), 1);
+        }
+        rig.transmit(5, &frame, &[LEGACY]);
+        // The file has the journals of four rings.
+        let size = rig.device.places.metadata().unwrap().len() / 4;
+        for (ring, word, value) in places {
+            rustix::io::pwrite(&rig.device.places, &value.to_ne_bytes(), ring * size + 8 * word).unwrap();
+        }
+        let outside = vec![0xbb; (0x2000 - SKIP) as usize];
+        rustix::io::pwrite(rig.file.as_fd(), &outside, SKIP + MEMORY).unwrap();
+        let rig = rig.taken_over_with(|image| {
+            for (at, word) in words.into_iter().filter(|_| !journal_only) {
+                if at < image.size() {
+                    image.put(at, word);
+                }
+            }
+        });
+        let Ok(mut rig) = rig else { return Ok(()) };
+        for _ in 0..3 {
+            if !rig.desk.queues.lock().unwrap().is_empty() {
+                rig.poll();
+            }
+            if rig.port.link() {
+                rig.deliver(&[(&[0xff; 60], Offload::NONE)]);
+            }
+        }
+        let mut around = vec![0; outside.len()];
+        rustix::io::pread(rig.file.as_fd(), &mut around, SKIP + MEMORY).unwrap();
+        prop_assert_eq!(around, outside);
+        // A reset makes it good.
+        write_config(&mut rig.device, 4, &[0, 0]);
+        rig.write(regs::CTRL, regs::CTRL_RST);
+        rig.bring_up();
+        rig.transmit(0, &frame, &[LEGACY]);
+        prop_assert_eq!(rig.poll().0.len(), 1);
+    }
 }
