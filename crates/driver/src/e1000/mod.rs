@@ -149,6 +149,8 @@ impl E1000 {
     pub fn start(&mut self) -> Result<()> {
         self.select(0)?;
         self.write(regs::IMC, u32::MAX)?;
+        // Before the block begins anew: a device that still polls would take its tail for the old ring's.
+        self.write(regs::CTRL, regs::CTRL_RST)?;
         if let Some(block) = &self.block {
             block.restart();
             let address = block.address();
@@ -158,7 +160,6 @@ impl E1000 {
                 store(&mut self.client, self.window.as_ref(), register.into(), value)?;
             }
         }
-        self.write(regs::CTRL, regs::CTRL_RST)?;
         let (low, high) = (self.read(regs::RAL0)?, self.read(regs::RAH0)?);
         let [a, b, c, d] = low.to_le_bytes();
         let [e, f, ..] = high.to_le_bytes();
