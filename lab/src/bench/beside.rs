@@ -85,7 +85,8 @@ impl Bench {
         // to each trapped write: so such a card is better off with none.
         let tcg = Accel::decide()? == Accel::Tcg;
         let port = |(index, kind): (usize, &&str), who: &str| {
-            let unmapped = if tcg && **kind == *"e1000" { ",features-off=exitless" } else { "" };
+            let unmapped = tcg && *kind == "e1000" && !more.contains("features-off=");
+            let unmapped = if unmapped { ",features-off=exitless" } else { "" };
             format!("{who}{index}={kind}:{},wire=w{index}{unmapped}{more}", at(who, kind))
         };
         let ports: Vec<String> =
