@@ -175,7 +175,7 @@ impl Delivery {
         let mut boundary = std::mem::take(&mut self.boundary);
         for &pick in picks {
             let frame = &batch.frames()[usize::from(pick)];
-            if is_full(port, queue_of(port, frame)) {
+            if is_full(port, queue_of(queues_of(port), frame).into()) {
                 self.count_drops(port, std::iter::once(DropReason::RingFull));
                 continue;
             }
@@ -192,18 +192,26 @@ impl Delivery {
 
     /// Hands `picks` of `batch` to the queues of `port`.
     fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
-        let queues = port.egress_queues().min(MAX_QUEUES);
+        // Read once for all frames: queues come and go meanwhile, and a frame that were asked twice could be given to two
+        // queues or to none. One that goes to a queue which is gone by then is counted there.
+        let queues = queues_of(port);
         if queues <= 1 {
             return self.send_to(port, 0, batch, picks);
         }
-        let of = |pick: &u16| queue_of(port, &batch.frames()[usize::from(*pick)]);
+        // Which queues there are frames for, and for which one each frame is: by its place in `picks`.
+        let (mut used, mut of) = (0u32, [0u8; MAX_BATCH]);
+        for (pick, of) in picks.iter().zip(&mut of) {
+            *of = queue_of(queues, &batch.frames()[usize::from(*pick)]);
+            used |= 1 << *of;
+        }
         let mut mine = std::mem::take(&mut self.by_queue);
-        for queue in 0..queues {
+        while used != 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "a bit's number")]
+            let queue = used.trailing_zeros() as u8;
+            used &= used - 1;
             mine.clear();
-            mine.extend(picks.iter().copied().filter(|pick| of(pick) == queue));
-            if !mine.is_empty() {
-                self.send_to(port, queue, batch, &mine);
-            }
+            mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
+            self.send_to(port, queue.into(), batch, &mine);
         }
         self.by_queue = mine;
     }
@@ -212,11 +220,9 @@ impl Delivery {
     fn send_to(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let mut outcome = Outcome::new();
         outcome.trace = port.capture.is_on().then(Vec::new);
-        if let Some(mut slot) = port.egress(queue) {
-            match &mut *slot {
-                Some(queue) => queue.send(batch, picks, &mut outcome),
-                None => outcome.dropped_all(picks, DropReason::LinkDown),
-            }
+        match port.egress(queue).as_deref_mut() {
+            Some(Some(queue)) => queue.send(batch, picks, &mut outcome),
+            Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
         }
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
@@ -225,12 +231,19 @@ impl Delivery {
     }
 }
 
-/// The queue of `port` that takes `frame`: by its flow, so that a flow stays in order.
+/// Egress queues of `port` now.
 #[inline]
-fn queue_of(port: &Port, frame: &Frame) -> usize {
-    match port.egress_queues().min(MAX_QUEUES) {
+fn queues_of(port: &Port) -> usize {
+    port.egress_queues().min(MAX_QUEUES)
+}
+
+/// The queue of `queues` that takes `frame`: by its flow, so that a flow stays in order.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "below MAX_QUEUES")]
+fn queue_of(queues: usize, frame: &Frame) -> u8 {
+    match queues {
         0 | 1 => 0,
-        queues => flow_hash(&frame.head[..frame.head_len()]) as usize % queues,
+        queues => (flow_hash(&frame.head[..frame.head_len()]) as usize % queues) as u8,
     }
 }
 
@@ -238,3 +251,6 @@ fn queue_of(port: &Port, frame: &Frame) -> usize {
 fn is_full(port: &Port, queue: usize) -> bool {
     port.egress(queue).is_some_and(|mut slot| slot.as_mut().is_some_and(|queue| queue.is_full()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -337,6 +337,12 @@ impl Port {
         self.queues.load(Ordering::Acquire)
     }
 
+    /// Has the port say that it has `queues`: what another thread that takes some away does at any moment.
+    #[cfg(test)]
+    pub(crate) fn say_queues(&self, queues: usize) {
+        self.queues.store(queues, Ordering::Release);
+    }
+
     /// The egress queue `index` under its lock.
     #[inline]
     pub fn egress(&self, index: usize) -> Option<MutexGuard<'_, Option<Box<dyn EgressQueue>>>> {
