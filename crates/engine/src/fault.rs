@@ -36,8 +36,10 @@ pub enum Fault {
     /// A frame of more bytes than any device may send.
     #[error("frame_too_long: a chain describes a frame longer than 64 KiB and its headers")]
     FrameTooLong,
-    /// The file behind guest memory was cut short.
-    #[error("memory_truncated: a memory file was cut short under us")]
+    /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
+    #[error(
+        "memory_truncated: a memory file was cut short under us, or has no page left for what it promised"
+    )]
     MemoryTruncated,
     /// A message that breaks the protocol; the log has the details.
     #[error("bad_message: the VMM sent a message that breaks the protocol")]

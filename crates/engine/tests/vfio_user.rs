@@ -7,6 +7,8 @@
     clippy::cast_sign_loss
 )]
 
+#[path = "../src/mem/huge_pages.rs"]
+mod huge_pages;
 mod scratch;
 
 use std::fs::File;
@@ -28,6 +30,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, Scheduler, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{fuzz_conversation, Endpoint, VfioUser};
 
+use huge_pages::{HugePages, HUGE};
 use scratch::{Inside, Scratch, FAIL, INCREMENT, LEVEL, MESSAGE, MSIX, PAD, PORTS, REGISTERS, SHARED, WATCH};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -304,8 +307,13 @@ fn ranges_that_cannot_be_reached_are_remembered() {
     client.channel().ask(command::DMA_UNMAP, &[&[24, 0, 0, 0, 2, 0, 0, 0], &[0; 16]], &[]).unwrap();
     assert_eq!(mapped("ro"), 0);
     refused(client.unmap(0xf_0000, 0x1000), Errno::NOENT);
-    for n in 0..1024 {
+    for n in 0..509 {
         client.map(n << 12, 0x1000, both, Some((file.as_fd(), 0))).unwrap();
+    }
+    assert_eq!(mapped("ro"), 509);
+    refused(client.map(509 << 12, 0x1000, both, Some((file.as_fd(), 0))), Errno::NOSPC);
+    for n in 509..1024 {
+        client.map(n << 12, 0x1000, both, None).unwrap();
     }
     refused(client.map(1 << 40, 0x1000, both, None), Errno::NOSPC);
 }
@@ -357,6 +365,28 @@ fn one_client_after_the_other() {
         drop(client);
         rig.until("the device is let go", |rig| rig.inside.detached.load(SeqCst) == round + 1);
     }
+}
+
+/// The client's memory is huge pages, and it takes away the one that a queue reads, far from where that begins.
+#[test]
+fn huge_pages_may_be_cut_short_under_a_queue() {
+    let Some(pages) = HugePages::take(2) else { return };
+    let rig = Rig::new("huge");
+    let mut client = rig.client();
+    let file = pages.file(2 * HUGE);
+    client.map(0, 2 * HUGE, dma::READ | dma::WRITE, Some((file.as_fd(), 0))).unwrap();
+    let at = HUGE + 0x5120;
+    client.write32(REGISTERS, INCREMENT, at as u32).unwrap();
+    client.write32(REGISTERS, WATCH, at as u32).unwrap();
+    rig.until("the queue reads", |rig| rig.inside.seen.load(SeqCst) == 1);
+    ftruncate(&file, HUGE).unwrap();
+    rig.until("it reads zeros", |rig| rig.inside.seen.load(SeqCst) == 0);
+    client.write32(REGISTERS, INCREMENT, 0x5120).unwrap();
+    // The part that is left is still shared, and the range goes as it came.
+    client.write32(REGISTERS, WATCH, 0x5120).unwrap();
+    rig.until("the rest is still there", |rig| rig.inside.seen.load(SeqCst) == 1);
+    client.unmap(0, 2 * HUGE).unwrap();
+    assert_eq!(mapped("huge"), 0);
 }
 
 #[test]

@@ -12,13 +12,18 @@
 //! the last `Region` that refers to it.
 
 use std::fs::File;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
-
+use super::foreign::{BadFile, Mapped, Mapping};
+use super::sigbus::Flag;
+use super::terms::Terms;
 use super::Piece;
+
+/// Most regions of one map: what vhost in Linux allows.
+pub const MAX_REGIONS: usize = 509;
+/// Most bytes of one map: twice what the largest machines have.
+pub const MAX_BYTES: u64 = 16 << 40;
 
 /// One region of guest memory as the VMM describes it.
 #[derive(Debug)]
@@ -49,44 +54,23 @@ pub enum MapError {
     /// Two regions share addresses.
     #[error("memory regions at {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
-    /// The file ends before the region does.
-    #[error("memory file of the region at {gpa:#x} has {file} bytes but {need} are needed")]
-    FileTooShort {
+    /// Two regions share addresses of the VMM's own, in which it names rings.
+    #[error("memory regions at {0:#x} and {1:#x} overlap in the VMM's own addresses")]
+    UserOverlap(u64, u64),
+    /// Too many.
+    #[error("memory_regions: there are {MAX_REGIONS} memory regions already")]
+    TooMany,
+    /// Too large.
+    #[error("memory_bytes: the memory regions have more than {} TiB", MAX_BYTES >> 40)]
+    TooLarge,
+    /// The file cannot be used.
+    #[error("memory region at {gpa:#x}: {source}")]
+    File {
         /// The region's guest address.
         gpa: u64,
-        /// Bytes in the file.
-        file: u64,
-        /// Bytes needed.
-        need: u64,
+        /// Why.
+        source: BadFile,
     },
-    /// The system refused.
-    #[error("memory region at {gpa:#x} cannot be mapped (is the VMM's memory shared, share=on?): {source}")]
-    System {
-        /// The region's guest address.
-        gpa: u64,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-/// A mapping of ours.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: an address and a length; what is there is shared memory.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        super::sigbus::forget(self.base.as_ptr() as usize);
-        // SAFETY: the mapping that `Region::map` made; nobody can hold a piece of it any more (module docs).
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -100,49 +84,20 @@ struct Region {
 }
 
 impl Region {
-    fn map(spec: &RegionSpec, truncated: &super::sigbus::Flag) -> Result<Region, MapError> {
-        let bad = || MapError::BadRange { gpa: spec.gpa, size: spec.size };
-        let need = spec.offset.checked_add(spec.size).ok_or_else(bad)?;
+    fn map(spec: &RegionSpec, truncated: &Flag, terms: &Terms) -> Result<Region, MapError> {
         if spec.size == 0
             || spec.gpa.checked_add(spec.size).is_none()
             || spec.user_addr.checked_add(spec.size).is_none()
         {
-            return Err(bad());
+            return Err(MapError::BadRange { gpa: spec.gpa, size: spec.size });
         }
-        let system = |source| MapError::System { gpa: spec.gpa, source };
-        let file = spec.file.metadata().map_err(system)?.len();
-        // A device node (such as a DAX device) has no length to compare with.
-        if file < need && file != 0 {
-            return Err(MapError::FileTooShort { gpa: spec.gpa, file, need });
-        }
-        // The kernel wants a page-aligned offset (a huge page's, for hugetlbfs): map from the file's
-        // start of that page and skip the rest.
-        let align = super::page_size_of(&spec.file).map_err(system)?;
-        let delta = spec.offset % align;
-        let len = spec.size.checked_add(delta).and_then(|len| len.checked_next_multiple_of(align));
-        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or_else(bad)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                &spec.file,
-                spec.offset - delta,
-            )
-        }
-        .map_err(|e| system(e.into()))?;
-        let mapping = Mapping { base: NonNull::new(base.cast()).ok_or_else(bad)?, len };
-        super::sigbus::watch(mapping.base.as_ptr() as usize, len, truncated).map_err(system)?;
-        #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
-        // SAFETY: `delta` is below `len`, as the region has at least one byte.
-        let host = unsafe { mapping.base.add(delta as usize) };
+        let mapped = Mapping::of_peer(&spec.file, spec.offset, spec.size, truncated, terms);
+        let Mapped { mapping, first } = mapped.map_err(|source| MapError::File { gpa: spec.gpa, source })?;
         Ok(Region {
             gpa: spec.gpa,
             size: spec.size,
             user_addr: spec.user_addr,
-            host,
+            host: first,
             _mapping: Arc::new(mapping),
         })
     }
@@ -191,7 +146,8 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct GuestMap {
     regions: Vec<Region>,
-    truncated: super::sigbus::Flag,
+    truncated: Flag,
+    terms: Terms,
 }
 
 // SAFETY: the map is addresses and lengths of shared memory that everybody copies from and to by raw
@@ -201,11 +157,22 @@ unsafe impl Send for GuestMap {}
 unsafe impl Sync for GuestMap {}
 
 impl GuestMap {
-    /// Maps every region.
+    /// Maps every region, on the usual terms.
     ///
     /// # Errors
-    /// The first region that is empty, overlaps another, is longer than its file or cannot be mapped.
+    /// See [`GuestMap::on`].
     pub fn new(specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
+        GuestMap::on(&Terms::default(), specs)
+    }
+
+    /// Maps every region on `terms`.
+    ///
+    /// # Errors
+    /// There are too many or too large ones; or the first region that is empty, overlaps another, or whose file is not
+    /// allowed, too short or cannot be mapped.
+    pub fn on(terms: &Terms, specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
+        let sizes = specs.iter().map(|spec| spec.size);
+        GuestMap::check_sizes(specs.len(), sizes)?;
         let mut order: Vec<&RegionSpec> = specs.iter().collect();
         order.sort_by_key(|spec| spec.gpa);
         for pair in order.windows(2) {
@@ -213,17 +180,41 @@ impl GuestMap {
                 return Err(MapError::Overlap(pair[0].gpa, pair[1].gpa));
             }
         }
-        let truncated = super::sigbus::Flag::default();
-        let map = |spec| Region::map(spec, &truncated);
+        order.sort_by_key(|spec| spec.user_addr);
+        for pair in order.windows(2) {
+            if pair[0].user_addr.saturating_add(pair[0].size) > pair[1].user_addr {
+                return Err(MapError::UserOverlap(pair[0].user_addr, pair[1].user_addr));
+            }
+        }
+        let truncated = Flag::default();
+        let map = |spec| Region::map(spec, &truncated, terms);
         let regions = order.into_iter().map(map).collect::<Result<Vec<_>, _>>()?;
-        Ok(GuestMap { regions, truncated })
+        Ok(GuestMap { regions, truncated, terms: terms.clone() })
+    }
+
+    /// No region, on `terms`: the first of a line of maps.
+    pub fn empty(terms: &Terms) -> GuestMap {
+        GuestMap { terms: terms.clone(), ..GuestMap::default() }
+    }
+
+    fn check_sizes(count: usize, sizes: impl Iterator<Item = u64>) -> Result<(), MapError> {
+        if count > MAX_REGIONS {
+            return Err(MapError::TooMany);
+        }
+        let mut all = 0u64;
+        for size in sizes {
+            all = all.checked_add(size).filter(|all| *all <= MAX_BYTES).ok_or(MapError::TooLarge)?;
+        }
+        Ok(())
     }
 
     /// This map and one region more. The other regions are shared with it, not mapped again.
     ///
     /// # Errors
-    /// The region is empty, overlaps another, is longer than its file or cannot be mapped.
+    /// The same as those of [`GuestMap::on`].
     pub fn with(&self, spec: &RegionSpec) -> Result<GuestMap, MapError> {
+        let sizes = self.regions.iter().map(|region| region.size).chain([spec.size]);
+        GuestMap::check_sizes(self.regions.len() + 1, sizes)?;
         let place = self.regions.partition_point(|region| region.gpa < spec.gpa);
         let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
         if let Some(before) = before.filter(|before| before.gpa + before.size > spec.gpa) {
@@ -234,20 +225,38 @@ impl GuestMap {
                 return Err(MapError::Overlap(spec.gpa, after.gpa));
             }
         }
+        let end = spec.user_addr.saturating_add(spec.size);
+        let shares = |region: &&Region| {
+            region.user_addr < end && spec.user_addr < region.user_addr.saturating_add(region.size)
+        };
+        if let Some(other) = self.regions.iter().find(shares) {
+            return Err(MapError::UserOverlap(other.user_addr, spec.user_addr));
+        }
         let mut regions = Vec::with_capacity(self.regions.len() + 1);
         regions.extend_from_slice(&self.regions);
-        regions.insert(place, Region::map(spec, &self.truncated)?);
-        Ok(GuestMap { regions, truncated: self.truncated.clone() })
+        regions.insert(place, Region::map(spec, &self.truncated, &self.terms)?);
+        Ok(GuestMap { regions, truncated: self.truncated.clone(), terms: self.terms.clone() })
     }
 
     /// This map without the region that starts at `gpa`, if there is one.
     #[must_use]
     pub fn without(&self, gpa: u64) -> GuestMap {
         let regions = self.regions.iter().filter(|region| region.gpa != gpa).cloned().collect();
-        GuestMap { regions, truncated: self.truncated.clone() }
+        GuestMap { regions, truncated: self.truncated.clone(), terms: self.terms.clone() }
     }
 
-    /// Whether a memory file was cut short under us: reads give zeros since then, and the port must stop.
+    /// Whether there is a region of `size` bytes at `gpa`, which the VMM has at `user_addr`.
+    pub fn has(&self, gpa: u64, size: u64, user_addr: u64) -> bool {
+        let same = |region: &Region| (region.gpa, region.size, region.user_addr) == (gpa, size, user_addr);
+        self.regions.iter().any(same)
+    }
+
+    /// Whether there is no region.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the port must stop.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         self.truncated.is_set()
@@ -354,7 +363,8 @@ mod tests {
         assert!(matches!(GuestMap::new(&[spec(0, 0, 0)]), Err(MapError::BadRange { .. })));
         let mut short = spec(0, 0x2000, 0);
         short.file = memory(0x1000);
-        assert!(matches!(GuestMap::new(&[short]), Err(MapError::FileTooShort { .. })));
+        let too_short = |e| matches!(e, MapError::File { source: BadFile::TooShort { .. }, .. });
+        assert!(GuestMap::new(&[short]).is_err_and(too_short));
         let mut wraps = spec(0, 0x2000, 0);
         wraps.gpa = u64::MAX - 0x1000;
         assert!(matches!(GuestMap::new(&[wraps]), Err(MapError::BadRange { .. })));
@@ -362,6 +372,31 @@ mod tests {
             GuestMap::new(&[spec(0, 0x2000, 0), spec(0x1000, 0x1000, 0)]),
             Err(MapError::Overlap(..))
         ));
+        let mut alias = spec(0x2000, 0x1000, 0);
+        alias.user_addr -= 0x1001;
+        let whole = spec(0x1000, 0x1000, 0);
+        let aliased = |e: &MapError| matches!(e, MapError::UserOverlap(..));
+        assert!(GuestMap::new(&[whole]).unwrap().with(&alias).is_err_and(|e| aliased(&e)));
+        assert!(GuestMap::new(&[alias, spec(0x1000, 0x1000, 0)]).is_err_and(|e| aliased(&e)));
+    }
+
+    #[test]
+    fn a_table_has_an_end() {
+        let file = memory(0x1000);
+        let part = |n: u64, size| RegionSpec {
+            gpa: n << 44,
+            size,
+            user_addr: n << 44,
+            offset: 0,
+            file: file.try_clone().unwrap(),
+        };
+        let huge: Vec<_> = (0..2).map(|n| part(n, MAX_BYTES / 2 + 1)).collect();
+        assert!(matches!(GuestMap::new(&huge), Err(MapError::TooLarge)));
+        let parts: Vec<_> = (0..=MAX_REGIONS as u64).map(|n| part(n, 0x1000)).collect();
+        assert!(matches!(GuestMap::new(&parts), Err(MapError::TooMany)));
+        let full = GuestMap::new(&parts[1..]).unwrap();
+        assert!(matches!(full.with(&parts[0]), Err(MapError::TooMany)));
+        assert!(full.without(1 << 44).with(&parts[0]).is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Small shared files that are not guest memory: the dirty log and the journal of ring positions.
 //!
-//! Invariant: `host + delta .. + len` is inside one mapping that lives exactly as long as the
+//! Invariant: `first .. + len` is inside one mapping that lives exactly as long as the
 //! `SharedFile`. The other side reads and writes at will, so every access is a whole atomic word at an
 //! offset that was compared with `len`. A file that is cut short reads as zeros from then on (`sigbus`).
 
@@ -9,15 +9,16 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicU8};
 
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use super::foreign::{BadFile, Mapped, Mapping};
+use super::sigbus::Flag;
+use super::terms::Terms;
 
 /// A stretch of a file, mapped shared, accessed by atomic bytes and words.
 #[derive(Debug)]
 pub struct SharedFile {
-    host: NonNull<u8>,
-    mapped: usize,
-    delta: usize,
+    first: NonNull<u8>,
     len: usize,
+    _mapping: Mapping,
 }
 
 // SAFETY: an address and a length of shared memory that is accessed through atomics only.
@@ -26,39 +27,27 @@ unsafe impl Send for SharedFile {}
 unsafe impl Sync for SharedFile {}
 
 impl SharedFile {
-    /// Maps `len` bytes of `file` from byte `offset` on.
+    /// Maps `len` bytes of `file`, which is our own, from byte `offset` on.
     ///
     /// # Errors
     /// The stretch is empty, wraps or ends behind the file; or what the system says of mapping it.
     pub fn map(file: &File, offset: u64, len: u64) -> io::Result<SharedFile> {
-        let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
-        let end = offset.checked_add(len).ok_or_else(|| bad("offset and length wrap around"))?;
-        if len == 0 {
-            return Err(bad("it is empty"));
-        }
-        if file.metadata()?.len() < end {
-            return Err(bad("the file is shorter than that"));
-        }
-        let align = super::page_size_of(file)?;
-        let delta = offset % align;
-        let mapped = usize::try_from((len + delta).next_multiple_of(align))
-            .map_err(|_| bad("it is larger than the address space"))?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let host = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                mapped,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                offset - delta,
-            )
-        }?;
-        let host = NonNull::new(host.cast()).ok_or_else(|| bad("it was mapped at address zero"))?;
-        #[expect(clippy::cast_possible_truncation, reason = "both are at most `mapped`, a usize")]
-        let shared = SharedFile { host, mapped, delta: delta as usize, len: len as usize };
-        super::sigbus::watch(host.as_ptr() as usize, mapped, &super::sigbus::Flag::default())?;
-        Ok(shared)
+        let mapped = Mapping::of_ours(file, offset, len, &Flag::default());
+        SharedFile::of(mapped, len).map_err(io::Error::other)
+    }
+
+    /// Maps `len` bytes of `file`, which a peer gives on `terms`, from byte `offset` on.
+    ///
+    /// # Errors
+    /// As above, or the file is none that may be given.
+    pub fn lent(file: &File, offset: u64, len: u64, terms: &Terms) -> Result<SharedFile, BadFile> {
+        SharedFile::of(Mapping::of_peer(file, offset, len, &Flag::default(), terms), len)
+    }
+
+    fn of(mapped: Result<Mapped, BadFile>, len: u64) -> Result<SharedFile, BadFile> {
+        let Mapped { mapping, first } = mapped?;
+        let len = usize::try_from(len).map_err(|_| BadFile::BadRange)?;
+        Ok(SharedFile { first, len, _mapping: mapping })
     }
 
     /// Bytes in it.
@@ -75,27 +64,18 @@ impl SharedFile {
     #[inline]
     pub fn byte(&self, offset: usize) -> Option<&AtomicU8> {
         // SAFETY: `offset < len`, so the byte is inside the mapping, which lives as long as `self`.
-        (offset < self.len)
-            .then(|| unsafe { AtomicU8::from_ptr(self.host.as_ptr().add(self.delta + offset)) })
+        (offset < self.len).then(|| unsafe { AtomicU8::from_ptr(self.first.as_ptr().add(offset)) })
     }
 
     /// The eight bytes at `offset`, if they are inside and aligned.
     #[inline]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let end = offset.checked_add(8)?;
-        if end > self.len || (self.delta + offset) % 8 != 0 {
+        if end > self.len || (self.first.as_ptr() as usize + offset) % 8 != 0 {
             return None;
         }
-        // SAFETY: inside the mapping as just checked, and aligned because mappings start on a page.
-        Some(unsafe { AtomicU64::from_ptr(self.host.as_ptr().add(self.delta + offset).cast()) })
-    }
-}
-
-impl Drop for SharedFile {
-    fn drop(&mut self) {
-        super::sigbus::forget(self.host.as_ptr() as usize);
-        // SAFETY: the mapping that `map` made; every borrow of its words has ended.
-        let _ = unsafe { munmap(self.host.as_ptr().cast(), self.mapped) };
+        // SAFETY: inside the mapping as just checked, and aligned.
+        Some(unsafe { AtomicU64::from_ptr(self.first.as_ptr().add(offset).cast()) })
     }
 }
 

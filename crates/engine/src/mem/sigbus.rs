@@ -1,20 +1,32 @@
-//! A memory file that is cut short under us: the port dies, the daemon lives.
+//! A memory file that gives no page any more: the port dies, the daemon lives.
 //!
 //! Theory of operation. Touching a page that its file no longer backs raises SIGBUS on the thread that
-//! touched it, in the middle of a copy. The handler looks the address up in a fixed table of watched
-//! mappings. A hit: it puts an anonymous page over the hole, raises the map's flag and returns, and the
-//! copy goes on with zeros; the queue sees the flag after its batch and stops with
-//! `Fault::MemoryTruncated`. A miss: the default action, death, as for any other bug.
+//! touched it, in the middle of a copy: the file was cut short, its pool of huge pages is exhausted, or the
+//! page itself has failed. The handler looks the address up in a fixed table of watched mappings. A hit: it
+//! puts anonymous pages over the rest of the mapping, raises the map's flag and returns, and the copy goes
+//! on with zeros; the queue sees the flag after its batch and stops with `Fault::MemoryTruncated`. A miss:
+//! the default action, death, as for any other bug.
+//!
+//! The kernel replaces a mapping of huge pages in whole huge pages only (mmap(2): EINVAL otherwise), and
+//! reports the very byte that was touched. So an entry keeps its mapping's page size.
+//!
+//! Who reads the table may be interrupted by who writes it. Each entry has a sequence lock: an entry that
+//! changed while it was read is passed over. It cannot be the one that is looked for, since a mapping that
+//! is being touched is neither new nor on its way out.
+//!
+//! Each mapping may need a second one when it is repaired, and a process may have `vm.max_map_count` of them
+//! (65,530 by default): that bounds the table. A port that wants very many leaves room for others ([`share`]).
 //!
 //! Invariants: the handler calls nothing but `mmap` and `signal`, and touches nothing but atomics in
 //! statics (both are async-signal-safe). An entry's `flag` points into an `Arc` that the entry itself
-//! keeps alive until `forget`, and `forget` runs before the mapping goes away.
+//! keeps alive until its [`Watch`] ends, and that is before the mapping goes away.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-/// Raised when memory was truncated.
+use super::terms::Terms;
+
+/// Raised when memory was lost.
 #[derive(Clone, Debug, Default)]
 pub struct Flag(Arc<AtomicBool>);
 
@@ -26,68 +38,210 @@ impl Flag {
     }
 }
 
-/// Watched mappings: 509 memory slots a guest (what vhost allows) for a good number of guests.
-const ENTRIES: usize = 8192;
+/// Most watched mappings. Repaired, they are twice as many, half of what a process may have.
+const ENTRIES: usize = 16_384;
+/// Mappings that the rest of the process may need.
+const RESERVE: usize = 4_096;
+/// Most mappings of one port: two tables of 509 regions (what vhost in Linux allows), the old one and the new one
+/// during a change, and some small files.
+const PORT: usize = 1_088;
+/// What a port may have when half of the table is taken, and when a quarter is left. VMMs have ten or twenty.
+const SHARES: [usize; 2] = [128, 32];
+
+/// How many mappings a port may have while `taken` of `all` entries are: as many as vhost allows while the table is half
+/// empty, enough for any usual VMM until it is full. So a few ports that want all there is keep nobody out.
+fn share(taken: usize, all: usize) -> usize {
+    match all.saturating_sub(taken) {
+        free if free > all / 2 => PORT,
+        free if free > all / 4 => SHARES[0],
+        _ => SHARES[1],
+    }
+}
+
+/// Why a mapping cannot be watched.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WatchError {
+    /// The port has its share.
+    #[error("memory_share: this port has {has} mappings; while all ports have {taken} of {all}, one may have {share}")]
+    Share {
+        /// Of this port.
+        has: usize,
+        /// Of all ports.
+        taken: usize,
+        /// That there can be.
+        all: usize,
+        /// That this port may have.
+        share: usize,
+    },
+    /// Nobody can have more.
+    #[error("memory_mappings: all ports together have {0} mappings, and no more can be watched")]
+    Full(usize),
+}
 
 struct Entry {
+    /// Odd while the entry is written.
+    sequence: AtomicU32,
+    /// Zero: the entry is free.
     start: AtomicUsize,
     len: AtomicUsize,
+    page: AtomicUsize,
     flag: AtomicPtr<AtomicBool>,
+}
+
+/// An entry, as it was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    start: usize,
+    len: usize,
+    page: usize,
+    flag: *mut AtomicBool,
 }
 
 impl Entry {
     const fn free() -> Entry {
         Entry {
+            sequence: AtomicU32::new(0),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
+            page: AtomicUsize::new(0),
             flag: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
+
+    /// One writer at a time: whoever has the table's lock.
+    fn write(&self, new: Seen) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(new.start, Ordering::Relaxed);
+        self.len.store(new.len, Ordering::Relaxed);
+        self.page.store(new.page, Ordering::Relaxed);
+        self.flag.store(new.flag, Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What stands there; none if it is free or changes at this moment.
+    fn read(&self) -> Option<Seen> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let seen = Seen {
+            start: self.start.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            page: self.page.load(Ordering::Relaxed),
+            flag: self.flag.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire);
+        let same = before % 2 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+        (same && seen.start != 0).then_some(seen)
+    }
 }
 
-static TABLE: [Entry; ENTRIES] = [const { Entry::free() }; ENTRIES];
-static WRITER: Mutex<()> = Mutex::new(());
-static INSTALL: Once = Once::new();
-
-/// Watches the mapping `start..start + len`.
-///
-/// # Errors
-/// The table is full. The mapping must not be used then: whoever has its file could end the whole daemon.
-pub fn watch(start: usize, len: usize, flag: &Flag) -> io::Result<()> {
-    INSTALL.call_once(install);
-    let _writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
-    enter(&TABLE, start, len, flag)
+/// Numbers of entries that were given back; those from `used` on were never taken.
+struct Places {
+    back: Vec<usize>,
+    taken: usize,
 }
 
-fn enter(table: &[Entry], start: usize, len: usize, flag: &Flag) -> io::Result<()> {
-    let free = table.iter().find(|entry| entry.start.load(Ordering::Relaxed) == 0);
-    let entry = free.ok_or_else(|| {
-        io::Error::other(format!(
-            "all guests together have {} mappings, and no more \
-        can be watched for files that are cut short",
-            table.len()
-        ))
-    })?;
-    entry.len.store(len, Ordering::Relaxed);
-    entry.flag.store(Arc::into_raw(Arc::clone(&flag.0)).cast_mut(), Ordering::Relaxed);
-    entry.start.store(start, Ordering::Release);
-    Ok(())
+struct Table<const N: usize> {
+    entries: [Entry; N],
+    /// Entries that were ever taken: the handler looks at no more.
+    used: AtomicUsize,
+    places: Mutex<Places>,
 }
 
-/// Ends the watch over the mapping that starts at `start`.
-pub fn forget(start: usize) {
-    let _writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(entry) = TABLE.iter().find(|entry| entry.start.load(Ordering::Relaxed) == start) {
-        entry.start.store(0, Ordering::Release);
-        let flag = entry.flag.swap(std::ptr::null_mut(), Ordering::AcqRel);
+impl<const N: usize> Table<N> {
+    const fn new() -> Self {
+        let places = Places { back: Vec::new(), taken: 0 };
+        Table { entries: [const { Entry::free() }; N], used: AtomicUsize::new(0), places: Mutex::new(places) }
+    }
+
+    fn enter(&self, all: usize, terms: &Terms, seen: Seen) -> Result<usize, WatchError> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (taken, all) = (places.taken, all.min(N));
+        if taken >= all {
+            return Err(WatchError::Full(taken));
+        }
+        let (has, share) = (terms.watched(), share(taken, all));
+        if has >= share {
+            return Err(WatchError::Share { has, taken, all, share });
+        }
+        let place = places.back.pop().unwrap_or_else(|| self.used.load(Ordering::Relaxed));
+        let Some(entry) = self.entries.get(place) else { return Err(WatchError::Full(taken)) };
+        places.taken += 1;
+        terms.watch(1);
+        entry.write(seen);
+        self.used.fetch_max(place + 1, Ordering::Release);
+        Ok(place)
+    }
+
+    fn leave(&self, place: usize, terms: &Terms) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = self.entries.get(place) else { return };
+        let flag = entry.flag.load(Ordering::Relaxed);
+        entry.write(Seen { start: 0, len: 0, page: 0, flag: std::ptr::null_mut() });
+        places.back.push(place);
+        places.taken = places.taken.saturating_sub(1);
+        terms.watch(-1);
         if !flag.is_null() {
             // SAFETY: the pointer came from `Arc::into_raw` in `watch` and is taken back once.
             drop(unsafe { Arc::from_raw(flag.cast_const()) });
         }
     }
+
+    /// The entry that `at` lies in.
+    fn find(&self, at: usize) -> Option<Seen> {
+        let entries = self.entries.get(..self.used.load(Ordering::Acquire))?;
+        let inside = |seen: &Seen| at >= seen.start && at - seen.start < seen.len;
+        entries.iter().filter_map(Entry::read).find(inside)
+    }
+}
+
+static TABLE: Table<ENTRIES> = Table::new();
+static ALL: AtomicUsize = AtomicUsize::new(ENTRIES);
+static INSTALL: Once = Once::new();
+static NOTED: AtomicU64 = AtomicU64::new(0);
+
+/// A watched mapping. Ends when it is dropped, which has to be before the mapping does.
+#[derive(Debug)]
+pub struct Watch {
+    place: usize,
+    terms: Terms,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        TABLE.leave(self.place, &self.terms);
+    }
+}
+
+/// Watches the mapping `start..start + len` of pages of `page` bytes, for the port that `terms` are those of.
+///
+/// # Errors
+/// There are too many. The mapping must not be used then: whoever has its file could end the whole daemon.
+pub fn watch(start: usize, len: usize, page: usize, flag: &Flag, terms: &Terms) -> Result<Watch, WatchError> {
+    INSTALL.call_once(install);
+    let raw = Arc::into_raw(Arc::clone(&flag.0)).cast_mut();
+    let entered = TABLE.enter(ALL.load(Ordering::Relaxed), terms, Seen { start, len, page, flag: raw });
+    match entered {
+        Ok(place) => Ok(Watch { place, terms: terms.clone() }),
+        Err(e) => {
+            // SAFETY: the pointer of above, which nobody else has.
+            drop(unsafe { Arc::from_raw(raw.cast_const()) });
+            Err(e)
+        }
+    }
+}
+
+/// Memory errors that the machine has reported and that nobody has run into yet.
+#[cfg(test)]
+pub fn noted() -> u64 {
+    NOTED.load(Ordering::Relaxed)
 }
 
 fn install() {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    if let Some(most) = most.and_then(|text| text.trim().parse::<usize>().ok()) {
+        ALL.store((most.saturating_sub(RESERVE) / 2).clamp(64, ENTRIES), Ordering::Relaxed);
+    }
     // SAFETY: a zeroed sigaction is a valid one; the handler keeps to what a handler may do.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -99,16 +253,16 @@ fn install() {
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
-    let at = unsafe { (*info).si_addr() } as usize;
-    for entry in &TABLE {
-        let start = entry.start.load(Ordering::Acquire);
-        if start == 0 || at < start || at - start >= entry.len.load(Ordering::Relaxed) {
-            continue;
-        }
-        let flag = entry.flag.load(Ordering::Relaxed);
+    let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    if code == libc::BUS_MCEERR_AO {
+        // "Action optional" (sigaction(2)): a page has failed that nobody touched. Who does gets a SIGBUS of its own.
+        NOTED.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    if let Some(seen) = TABLE.find(at) {
         // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once.
-        let page = at & !0xfff;
-        let rest = start + entry.len.load(Ordering::Relaxed) - page;
+        let page = at & !(seen.page - 1);
+        let rest = seen.start + seen.len - page;
         // SAFETY: the range lies in a mapping of ours that is watched, hence still mapped; replacing it
         // by anonymous memory keeps every pointer into it valid. `flag` is kept alive by the entry.
         unsafe {
@@ -121,8 +275,8 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
                 0,
             );
             if new != libc::MAP_FAILED {
-                if !flag.is_null() {
-                    (*flag).store(true, Ordering::Relaxed);
+                if !seen.flag.is_null() {
+                    (*seen.flag).store(true, Ordering::Relaxed);
                 }
                 return;
             }
@@ -136,40 +290,4 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mem::{GuestMap, RegionSpec};
-    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-
-    #[test]
-    fn a_file_cut_short_raises_the_flag_and_reads_as_zero() {
-        let fd = memfd_create(c"cut", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&fd, 0x10000).unwrap();
-        let file: std::fs::File = fd.into();
-        let spec =
-            RegionSpec { gpa: 0, size: 0x10000, user_addr: 0, offset: 0, file: file.try_clone().unwrap() };
-        let map = GuestMap::new(&[spec]).unwrap();
-        let piece = map.translate(0x8000, 8, &mut 0).unwrap();
-        piece.write(&[7; 8]);
-        assert!(!map.is_truncated());
-        ftruncate(&file, 0x4000).unwrap();
-        let mut bytes = [1; 8];
-        piece.read(&mut bytes);
-        assert_eq!(bytes, [0; 8]);
-        assert!(map.is_truncated());
-        let whole = map.translate(0, 8, &mut 0).unwrap();
-        assert_eq!(whole.write(&[1; 8]), 8);
-    }
-
-    #[test]
-    fn a_mapping_that_cannot_be_watched_is_refused() {
-        let (table, flag) = ([const { Entry::free() }; 2], Flag::default());
-        assert!(enter(&table, 0x1000, 1, &flag).is_ok() && enter(&table, 0x2000, 1, &flag).is_ok());
-        let error = enter(&table, 0x3000, 1, &flag).unwrap_err();
-        assert!(error.to_string().contains("2 mappings"), "{error}");
-        for entry in &table {
-            // SAFETY: the pointer that `enter` made, taken back once.
-            drop(unsafe { Arc::from_raw(entry.flag.load(Ordering::Relaxed).cast_const()) });
-        }
-    }
-}
+mod tests;

@@ -35,6 +35,7 @@ pub use macs::MacCount;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
+use crate::mem::Terms;
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::wire::offload::Offloads;
@@ -234,6 +235,8 @@ pub struct Port {
     pub macs: MacCount,
     /// Waits of its ingress queues.
     pub waits: Waits,
+    /// On which its peer gives memory.
+    pub terms: Terms,
     /// Who captures what passes.
     pub capture: CaptureSlot,
     mtu: AtomicU32,
@@ -256,6 +259,7 @@ impl Port {
             fault: FaultCell::new()?,
             macs: MacCount::default(),
             waits: Waits::default(),
+            terms: Terms::default(),
             capture: CaptureSlot::default(),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),

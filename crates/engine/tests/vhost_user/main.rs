@@ -8,6 +8,8 @@
 )]
 
 mod dirty_log;
+#[path = "../../src/mem/huge_pages.rs"]
+mod huge_pages;
 mod killed;
 mod sockets;
 mod trouble;

@@ -8,9 +8,12 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::frontend::{Frontend, Region};
 use sidecore_driver::lying::{self, Liar, Outcome};
+use sidecore_driver::memory::Page;
 use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::Config;
 use sidecore_engine::port::Peer;
 
+use super::huge_pages::{HugePages, HUGE};
 use super::{await_status, config, frame, pass, Rig, Role, Stream, LIMIT};
 
 #[test]
@@ -143,6 +146,31 @@ fn memory_may_come_and_go_under_traffic() {
     }
 }
 
+/// A VMM whose memory is huge pages takes the last ones away: under the buffers that lie there, far from where a huge page
+/// begins, and then under the rings.
+#[test]
+fn huge_pages_that_are_cut_short_end_their_port_only() {
+    let config = Config { page: Page::Huge, entries: 1024, buffer: 4096, ..config(0) };
+    let Some(_pages) = HugePages::take(2 * 8) else { return };
+    let rig = Rig::new("huge");
+    let vus = [rig.attach(0, Role::Server), rig.attach(1, Role::Server), rig.attach(2, Role::Server)];
+    let mut a = NetDriver::start(rig.meet(0, Role::Server), config).unwrap();
+    let mut b = NetDriver::start(rig.meet(1, Role::Server), config).unwrap();
+    pass(&mut a, &mut b, 0..100);
+    let region = a.session().region();
+    assert!(region.size > 2 * HUGE, "more than one huge page is needed");
+    ftruncate(a.session().memory.fd(), 0).unwrap();
+    // The rings begin in the first huge page, which goes, too. The driver must not touch it either: only its doorbell is left.
+    rustix::io::write(&a.session().vring(1).unwrap().kick, &1u64.to_ne_bytes()).unwrap();
+    let status = await_status(&vus[0], |status| status.peer == Peer::Faulted);
+    assert!(status.detail.contains("memory_truncated"), "{}", status.detail);
+    // The daemon lives, and so does the neighbour, and the port itself for whoever comes next.
+    drop(a);
+    let mut a = NetDriver::start(rig.meet(0, Role::Server), super::config(0)).unwrap();
+    pass(&mut b, &mut a, 0..100);
+    rig.assert_conserved();
+}
+
 #[test]
 fn all_509_memory_slots_can_be_used() {
     let rig = Rig::new("slots");
@@ -153,7 +181,7 @@ fn all_509_memory_slots_can_be_used() {
     assert_eq!(slots, 509);
     let fd = memfd_create(c"slot", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, 0x1000).unwrap();
-    let slot = |n: u64| Region { gpa: n << 40, size: 0x1000, user: n << 40, offset: 0 };
+    let slot = |n: u64| Region { gpa: n << 40, size: 0x1000, user: n << 40 | 1 << 39, offset: 0 };
     // The driver has one already.
     for n in 1..slots {
         frontend.add_region(slot(n), &fd).unwrap();

@@ -110,7 +110,9 @@ impl RxRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        self.shared.port.fault.set(fault);
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.ring.map().is_truncated();
+        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     fn avail(&mut self) -> u32 {

@@ -148,7 +148,9 @@ impl TxRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        self.shared.port.fault.set(fault);
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.ring.map().is_truncated();
+        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// Asks the cache for the buffers of the descriptors from `at` places behind the head on, and for the

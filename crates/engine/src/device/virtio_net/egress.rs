@@ -71,7 +71,9 @@ impl EgressRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        self.port.fault.set(fault);
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.queue.is_truncated();
+        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// How many chains a frame will probably take.

@@ -74,7 +74,9 @@ impl IngressRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        self.port.fault.set(fault);
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.queue.is_truncated();
+        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// Describes one chain as the next frame of `batch` if it is as nearly all are: header and head in the

@@ -18,7 +18,7 @@ use sidecore_abi::vfio_user::{dma, DmaMap, DmaUnmap};
 
 use super::messages::Refusal;
 use crate::device::pci::Image;
-use crate::mem::{GuestMap, RegionSpec};
+use crate::mem::{BadFile, GuestMap, MapError, RegionSpec, Terms};
 
 /// Most ranges at a time. A PC has about ten; a virtual IOMMU makes one for every page in use.
 pub(super) const MAX_MAPS: usize = 1024;
@@ -32,10 +32,11 @@ struct Range {
 }
 
 /// The ranges.
-#[derive(Default)]
 pub(super) struct DmaTable {
     ranges: BTreeMap<u64, Range>,
     map: Arc<GuestMap>,
+    /// On which the client gives its memory.
+    terms: Terms,
     /// The name of the next file.
     next: u32,
     /// Since the last save.
@@ -46,6 +47,12 @@ pub(super) struct DmaTable {
 pub(super) const SAVED: usize = 8 + 4 * MAX_MAPS;
 
 impl DmaTable {
+    /// No ranges; memory is given on `terms`.
+    pub(super) fn new(terms: &Terms) -> DmaTable {
+        let map = Arc::new(GuestMap::empty(terms));
+        DmaTable { ranges: BTreeMap::new(), map, terms: terms.clone(), next: 0, changed: false }
+    }
+
     /// Adds a range. The new map, if it has changed.
     pub(super) fn add(
         &mut self,
@@ -79,7 +86,7 @@ impl DmaTable {
         let reached = file.is_some();
         if let Some(file) = file {
             let spec = RegionSpec { gpa: address, size, user_addr: address, offset, file: file.into() };
-            let map = self.map.with(&spec).map_err(|e| Refusal::invalid(e.to_string()))?;
+            let map = self.map.with(&spec).map_err(|e| Refusal::new(errno(&e), e.to_string()))?;
             self.map = Arc::new(map);
         }
         self.ranges.insert(address, Range { size, reached, offset, file: self.next });
@@ -98,7 +105,7 @@ impl DmaTable {
         let before = Arc::clone(&self.map);
         self.changed = true;
         let changed = if all {
-            self.map = Arc::default();
+            self.map = Arc::new(GuestMap::empty(&self.terms));
             std::mem::take(&mut self.ranges).values().any(|range| range.reached)
         } else {
             match self.ranges.get(&address) {
@@ -151,9 +158,10 @@ impl DmaTable {
     pub(super) fn restore(
         image: &Image,
         at: usize,
+        terms: &Terms,
         mut file: impl FnMut(u32) -> Option<OwnedFd>,
     ) -> Result<DmaTable, String> {
-        let mut table = DmaTable::default();
+        let mut table = DmaTable::new(terms);
         let count = usize::try_from(image.get(at)).unwrap_or(usize::MAX);
         if count > MAX_MAPS {
             return Err(format!("{count} memory ranges are more than there can be"));
@@ -186,6 +194,13 @@ impl DmaTable {
     }
 }
 
+fn errno(error: &MapError) -> Errno {
+    match error {
+        MapError::TooMany | MapError::File { source: BadFile::Watch(_), .. } => Errno::NOSPC,
+        _ => Errno::INVAL,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +221,7 @@ mod tests {
         fn the_table_is_what_was_mapped(
             steps in prop::collection::vec((any::<bool>(), 0usize..24, 1usize..6, any::<bool>(), 1u32..4), 1..60)
         ) {
-            let mut table = DmaTable::default();
+            let mut table = DmaTable::new(&Terms::default());
             let mut pages: [Option<(usize, usize, bool)>; 32] = [None; 32];
             for (add, page, count, with_file, flags) in steps {
                 let (address, size) = (page as u64 * PAGE, count as u64 * PAGE);

@@ -34,7 +34,7 @@ pub struct Talk {
 /// If an answer is not one: that is what the fuzzer looks for.
 pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
     let device: SharedDevice = Arc::new(Mutex::new(device));
-    let mut session = Session::new("fuzz", &device);
+    let mut session = Session::new("fuzz", &device, &crate::mem::Terms::default());
     let mut answer = Answer::default();
     let mut talk = Talk::default();
     if bytes.first().is_some_and(|first| first & 0x80 != 0) {

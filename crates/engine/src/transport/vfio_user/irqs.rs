@@ -1,14 +1,14 @@
 //! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (`linux/vfio.h` has the rules).
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::{preadv2, Errno, ReadWriteFlags};
 use sidecore_abi::vfio_user::{irq, SetIrqs};
 
 use super::messages::{Handled, Refusal};
 use crate::device::pci::{Index, Interrupts};
+use crate::mem::eventfd;
 
 /// What a kind of interrupts can do.
 pub(super) fn info(index: Index) -> u32 {
@@ -108,18 +108,9 @@ pub(super) fn drain(eventfd: &OwnedFd) {
     let _ = preadv2(eventfd, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
 }
 
-/// An I/O core will write this: it must be an eventfd, and it must not block. (Somebody who holds it, too, can
-/// make it block again and fill its counter. That is the VMM itself, not its guest.)
+/// An I/O core will write this: it must be an eventfd, and it must not block.
 fn check(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    let name =
-        name.map_err(|e| Refusal::invalid(format!("a descriptor cannot be looked at in /proc: {e}")))?;
-    if name.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(Refusal::invalid(format!("a descriptor is {}, no eventfd", name.display())));
-    }
-    let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
-    flags.map_err(|e| Refusal::invalid(format!("an eventfd cannot be made non-blocking: {e}")))?;
-    Ok(fd)
+    eventfd(fd).map_err(|e| Refusal::invalid(e.to_string()))
 }
 
 #[cfg(test)]
@@ -128,6 +119,7 @@ mod tests {
     use std::time::Duration;
 
     use rustix::event::{eventfd, EventfdFlags};
+    use rustix::fs::{fcntl_setfl, OFlags};
 
     use super::*;
 

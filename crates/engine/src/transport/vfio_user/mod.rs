@@ -143,7 +143,7 @@ impl VfioUser {
         // The kernel shows 15 bytes of it.
         let name = format!("vfu-{}", port.name);
         // Not before the door is ours: then no other daemon is.
-        let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, path));
+        let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
         let host = Host {
             port,
             shared: Arc::clone(&shared),
@@ -312,7 +312,7 @@ impl Host {
         let conversation = match found {
             Some(session) => Conversation::resume(stream, session, &self.port, &self.device),
             None => {
-                let mut session = Session::new(name, &self.device);
+                let mut session = Session::new(name, &self.device, &self.port.terms);
                 if let Some(path) = &self.hold {
                     session.keep(path, &stream);
                 }

@@ -23,7 +23,7 @@ use super::regions::{self, Regions};
 use super::version::{self, Agreed};
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
 use crate::hold::{Found, Holder};
-use crate::mem::{set_peeked, GuestMap};
+use crate::mem::{set_peeked, GuestMap, Terms};
 
 /// Refusals of one session that are worth a warning; the rest is for whoever debugs.
 const WARNINGS: u64 = 16;
@@ -63,14 +63,14 @@ const SAVED: usize = AGREED + dma::SAVED;
 
 impl Session {
     /// Begins a session with `device`, which nobody else talks to. `name` is the port's.
-    pub(super) fn new(name: &str, device: &SharedDevice) -> Session {
+    pub(super) fn new(name: &str, device: &SharedDevice, terms: &Terms) -> Session {
         let mut guard = lock(device);
         Session {
             name: name.to_owned(),
             device: Arc::clone(device),
             interrupts: Arc::clone(guard.interrupts()),
             regions: Regions::new(&mut **guard),
-            memory: DmaTable::default(),
+            memory: DmaTable::new(terms),
             agreed: None,
             refused: 0,
             hinted: false,
@@ -99,7 +99,12 @@ impl Session {
 
     /// The session that another daemon left with the holder at `path`, and its connection. The device goes on when this
     /// returns. `None`: there is none, or none that can go on; then it has been dropped, and the log says why.
-    pub(super) fn find(name: &str, device: &SharedDevice, path: &Path) -> Option<(Session, UnixStream)> {
+    pub(super) fn find(
+        name: &str,
+        device: &SharedDevice,
+        terms: &Terms,
+        path: &Path,
+    ) -> Option<(Session, UnixStream)> {
         let (holder, mut found) = match Holder::find(path) {
             Ok(found) => found?,
             Err(e) => {
@@ -110,7 +115,7 @@ impl Session {
         let keys: Vec<u64> = found.keys().copied().collect();
         let opened = Keep::open(holder, &mut found, &mut **lock(device), SAVED);
         let adopted = opened.and_then(|(keep, stream, files)| {
-            Session::adopt(name, device, keep, files, found).map(|session| (session, stream))
+            Session::adopt(name, device, terms, keep, files, found).map(|session| (session, stream))
         });
         match adopted {
             Ok(adopted) => {
@@ -131,6 +136,7 @@ impl Session {
     fn adopt(
         name: &str,
         device: &SharedDevice,
+        terms: &Terms,
         mut keep: Keep,
         files: Vec<OwnedFd>,
         mut found: Found,
@@ -141,10 +147,10 @@ impl Session {
         // Before anything of the device is asked for: it becomes another one.
         model.adopt(files, &keep.image)?;
         drop(guard);
-        let mut session = Session::new(name, device);
+        let mut session = Session::new(name, device, terms);
         session.agreed = Agreed::load(keep.image.get(at));
-        let memory = DmaTable::restore(&keep.image, at + AGREED, |name| found.remove(&key::memory(name)))?;
-        session.memory = memory;
+        let file = |name| found.remove(&key::memory(name));
+        session.memory = DmaTable::restore(&keep.image, at + AGREED, terms, file)?;
         for index in [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request] {
             for number in 0..session.interrupts.count(index) {
                 if let Some(fd) = found.remove(&key::trigger(index, number)) {

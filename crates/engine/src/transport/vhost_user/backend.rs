@@ -11,12 +11,11 @@ use sidecore_abi::virtio::features as bit;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
-use super::files;
 use super::journal::Slots;
 use super::messages;
 use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
 use crate::device::VirtioDevice;
-use crate::mem::{GuestMap, RegionSpec};
+use crate::mem::{GuestMap, Terms};
 use crate::port::{AttachmentStatus, Peer, QueueStatus};
 use crate::virtq::{Position, RingConfig, WriteLog};
 
@@ -29,7 +28,8 @@ pub(super) const STATUS_RESET: u64 = 0;
 pub(super) struct Backend<D> {
     pub(super) device: D,
     pub(super) rings: Vec<Ring>,
-    pub(super) regions: Vec<RegionSpec>,
+    /// On which the front end gives its memory.
+    pub(super) terms: Terms,
     pub(super) map: Option<Arc<GuestMap>>,
     /// `None` until SET_FEATURES: no ring can run before it is known in which format.
     pub(super) acked: Option<u64>,
@@ -54,11 +54,12 @@ pub(super) fn in_words(error: &Error) -> String {
 
 impl<D: VirtioDevice> Backend<D> {
     pub(super) fn new(device: D, positions: Slots) -> Backend<D> {
+        let terms = device.port().terms.clone();
         let rings = (0..device.rings()).map(|_| Ring::new()).collect();
         Backend {
             device,
             rings,
-            regions: Vec::new(),
+            terms,
             map: None,
             acked: None,
             protocol: 0,
@@ -203,23 +204,10 @@ impl<D: VirtioDevice> Backend<D> {
         Ok(())
     }
 
-    pub(super) fn set_memory(&mut self, regions: Vec<RegionSpec>) -> Result<()> {
-        if let Some(why) = regions.iter().find_map(|region| files::memory(&region.file).err()) {
-            return refuse(why);
-        }
-        let map = if regions.is_empty() {
-            None
-        } else {
-            match GuestMap::new(&regions) {
-                Ok(map) => Some(Arc::new(map)),
-                Err(e) => return refuse(e.to_string()),
-            }
-        };
-        self.stopped(self.all(), |backend| {
-            backend.regions = regions;
-            backend.map = map;
-        });
-        Ok(())
+    /// Puts all rings on `map`.
+    pub(super) fn set_memory(&mut self, map: GuestMap) {
+        let map = Some(Arc::new(map)).filter(|map| !map.is_empty());
+        self.stopped(self.all(), |backend| backend.map = map);
     }
 
     /// Stops everything and forgets what the driver set up; memory and features stay.
@@ -249,7 +237,7 @@ impl<D: VirtioDevice> Backend<D> {
             self.rings[index] = Ring::new();
         }
         self.device.set_features(0);
-        (self.regions, self.map, self.log, self.inflight) = (Vec::new(), None, None, None);
+        (self.map, self.log, self.inflight) = (None, None, None);
         (self.acked, self.protocol, self.status) = (None, 0, 0);
     }
 

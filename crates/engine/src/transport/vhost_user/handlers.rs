@@ -13,19 +13,15 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::backend::{refuse, Backend, STATUS_RESET, TRANSPORT_FEATURES};
-use super::files;
 use super::journal::Slots;
 use super::log::DirtyLog;
 use super::ring::{Addresses, Base, Kick, Ring};
 use crate::device::VirtioDevice;
-use crate::mem::{RegionSpec, SharedFile};
+use crate::mem::{eventfd, GuestMap, RegionSpec, SharedFile, MAX_REGIONS};
 use crate::virtq::WriteLog;
 
-/// Memory regions that a guest may have: what vhost in Linux allows by default.
-const MAX_MEM_SLOTS: usize = 509;
-
 fn event(file: Option<File>) -> Result<Option<File>> {
-    file.map(files::eventfd).transpose().or_else(refuse)
+    file.map(eventfd).transpose().or_else(|e| refuse(e.to_string()))
 }
 
 impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
@@ -74,8 +70,12 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         files: Vec<File>,
         _: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let regions = table.iter().zip(files).map(|(region, file)| region_spec(region, file)).collect();
-        self.set_memory(regions)?;
+        let regions: Vec<_> =
+            table.iter().zip(files).map(|(region, file)| region_spec(region, file)).collect();
+        match GuestMap::on(&self.terms, &regions) {
+            Ok(map) => self.set_memory(map),
+            Err(e) => return refuse(e.to_string()),
+        }
         Ok(None)
     }
 
@@ -217,7 +217,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *given;
-        match Slots::adopt(&file, mmap_offset, mmap_size, num_queues, queue_size) {
+        match Slots::adopt(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.terms) {
             Ok(slots) => self.stopped(self.all(), |backend| backend.inflight = Some(slots)),
             Err(e) => return refuse(format!("the inflight region is unusable: {e}")),
         }
@@ -225,7 +225,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(MAX_MEM_SLOTS as u64)
+        Ok(MAX_REGIONS as u64)
     }
 
     fn add_mem_region(
@@ -234,24 +234,29 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         file: File,
         _: Option<bool>,
     ) -> Result<Option<u64>> {
-        if self.regions.len() == MAX_MEM_SLOTS {
-            return refuse(format!("there are {MAX_MEM_SLOTS} memory regions already"));
+        let before = self.map.as_deref();
+        let spec = region_spec(region, file);
+        let map = match before {
+            Some(before) => before.with(&spec),
+            None => GuestMap::on(&self.terms, &[spec]),
+        };
+        match map {
+            Ok(map) => self.set_memory(map),
+            Err(e) => return refuse(e.to_string()),
         }
-        let mut regions = std::mem::take(&mut self.regions);
-        regions.push(region_spec(region, file));
-        self.set_memory(regions)?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let (gpa, size, user) = (region.guest_phys_addr, region.memory_size, region.user_addr);
-        let same = |spec: &RegionSpec| (spec.gpa, spec.size, spec.user_addr) == (gpa, size, user);
-        let Some(at) = self.regions.iter().position(same) else {
-            return refuse(format!("there is no memory region at {gpa:#x} of {size:#x} bytes"));
-        };
-        let mut regions = std::mem::take(&mut self.regions);
-        regions.remove(at);
-        self.set_memory(regions)
+        match self.map.as_deref().filter(|map| map.has(gpa, size, user)) {
+            Some(map) => {
+                let map = map.without(gpa);
+                self.set_memory(map);
+                Ok(())
+            }
+            None => refuse(format!("there is no memory region at {gpa:#x} of {size:#x} bytes")),
+        }
     }
 
     fn set_device_state_fd(
@@ -272,7 +277,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let bits = match SharedFile::map(&file, log.mmap_offset, log.mmap_size) {
+        let bits = match SharedFile::lent(&file, log.mmap_offset, log.mmap_size, &self.terms) {
             Ok(bits) => bits,
             Err(e) => return refuse(format!("the dirty log is unusable: {e}")),
         };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 
-use crate::mem::{SharedFile, MAX_BATCH};
+use crate::mem::{BadFile, SharedFile, Terms, MAX_BATCH};
 use crate::virtq::Journal;
 
 /// The slots of a device's rings.
@@ -30,16 +30,23 @@ impl Slots {
         Ok((fd.into(), bytes))
     }
 
-    /// The region of `bytes` from `offset` on in `file`, divided as `create` does.
-    pub(super) fn adopt(file: &File, offset: u64, bytes: u64, count: u16, size: u16) -> io::Result<Slots> {
+    /// The region of `bytes` from `offset` on in `file`, which the front end gives on `terms`, divided as `create` does.
+    pub(super) fn adopt(
+        file: &File,
+        offset: u64,
+        bytes: u64,
+        count: u16,
+        size: u16,
+        terms: &Terms,
+    ) -> Result<Slots, BadFile> {
         let slot = Journal::bytes(usize::from(size));
         let count = usize::from(count);
         if bytes < (slot * count) as u64 || offset % 8 != 0 {
             let why =
                 format!("{count} queues of {size} entries need {slot} bytes each, it has {bytes} in all");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
         }
-        Ok(Slots { shared: Arc::new(SharedFile::map(file, offset, bytes)?), slot, count })
+        Ok(Slots { shared: Arc::new(SharedFile::lent(file, offset, bytes, terms)?), slot, count })
     }
 
     /// Slots in `file`, which is made long enough for the largest batch of each ring.

@@ -19,7 +19,6 @@
 
 mod backend;
 mod conversation;
-mod files;
 mod handlers;
 mod journal;
 mod log;

@@ -363,12 +363,13 @@ fn impossible_requests_are_named() {
 #[test]
 fn an_inflight_region_holds_what_its_size_says() {
     let (file, bytes) = Slots::create(2, SIZE).unwrap();
-    assert!(Slots::adopt(&file, 0, bytes, 2, SIZE).is_ok());
-    assert!(Slots::adopt(&file, 0, bytes, 3, SIZE).is_err());
-    assert!(Slots::adopt(&file, 8, bytes, 2, SIZE).is_err());
-    assert!(Slots::adopt(&file, 0, bytes - 1, 2, SIZE).is_err());
-    assert!(Slots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE).is_err());
-    let slots = Slots::adopt(&file, 0, bytes, 2, SIZE).unwrap();
+    let terms = crate::mem::Terms::default();
+    assert!(Slots::adopt(&file, 0, bytes, 2, SIZE, &terms).is_ok());
+    assert!(Slots::adopt(&file, 0, bytes, 3, SIZE, &terms).is_err());
+    assert!(Slots::adopt(&file, 8, bytes, 2, SIZE, &terms).is_err());
+    assert!(Slots::adopt(&file, 0, bytes - 1, 2, SIZE, &terms).is_err());
+    assert!(Slots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE, &terms).is_err());
+    let slots = Slots::adopt(&file, 0, bytes, 2, SIZE, &terms).unwrap();
     assert!(slots.slot(1).is_some() && slots.slot(2).is_none());
 }
 

@@ -12,6 +12,7 @@ use crate::core::{CoreOptions, Cores};
 use crate::device::e1000::{E1000Config, Model, E1000};
 use crate::hold::tests::started;
 use crate::hold::Holder;
+use crate::mem::Terms;
 use crate::observe::CounterFile;
 use crate::port::{PortId, DEFAULT_MTU};
 use crate::wire::Mac;
@@ -118,7 +119,7 @@ fn across(
     theirs.set_nonblocking(true).unwrap();
     let mut client = Client(theirs, 0);
     let first = Daemon::new(Model::E1000e);
-    let mut session = Session::new("p", &first.device);
+    let mut session = Session::new("p", &first.device, &Terms::default());
     session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
     let mut talk = Conversation::new(ours, session, &first.port, &first.device).unwrap();
     client.say(command::VERSION, &[0, 0, 1, 0], &[]);
@@ -133,7 +134,8 @@ fn across(
     drop(first);
 
     let second = Daemon::new(Model::E1000e);
-    let (session, stream) = Session::find("p", &second.device, &path).expect("nothing was found");
+    let (session, stream) =
+        Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
     let mut talk = Conversation::resume(stream, session, &second.port, &second.device).unwrap();
     if step == "handled" {
         next(&mut talk);
@@ -192,12 +194,12 @@ fn what_belongs_to_another_device_is_refused_and_the_client_disconnected() {
     let (path, holder) = started("layout");
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let first = Daemon::new(Model::E1000e);
-    let mut session = Session::new("p", &first.device);
+    let mut session = Session::new("p", &first.device, &Terms::default());
     session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
     assert!(session.hand_over());
     drop((session, ours));
     let second = Daemon::new(Model::E1000);
-    assert!(Session::find("p", &second.device, &path).is_none());
+    assert!(Session::find("p", &second.device, &Terms::default(), &path).is_none());
     holder.join().unwrap();
     assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0, "it was not disconnected");
 }

@@ -1,0 +1,261 @@
+//! Files that somebody else gives us: looked at before anything of ours can wait for them, and mapped. This is the only
+//! place that maps foreign files.
+//!
+//! Theory of operation. Touching a page, `fstat`, `fstatfs`, `epoll_ctl` and even `close` of a file wait for whoever
+//! serves its file system: with FUSE any other process, for as long as it likes. One call tells without asking the file
+//! system: `F_GET_SEALS` answers for files of shmem (memfd, tmpfs) and hugetlbfs and for no others (fcntl(2)), which is
+//! just what guest memory consists of. So that comes first, and what it refuses is touched no more, unless the operator
+//! trusts the peer with any file ([`Files::Any`]). Event descriptors are told by the name of their link in /proc, which
+//! waits for nobody either.
+//!
+//! Huge pages are mapped with a reservation: pages that the pool cannot give are an error now and not a fault later.
+//! Where it cannot reserve them all, they are mapped without: a VMM may have done so on purpose (`reserve=off`, of which
+//! virtio-mem consists), and has its own pages already. A page that is not there then costs its port (`sigbus`).
+//!
+//! Invariant: `base .. + len` is one mapping that lives exactly as long as its `Mapping`, and is watched until just
+//! before its end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, fstatfs, FileType, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+use super::sigbus::{self, Flag, Watch, WatchError};
+use super::terms::{Files, Terms};
+
+/// Why a descriptor cannot be what its peer gives it for.
+#[derive(Debug, thiserror::Error)]
+pub enum BadFile {
+    /// Not memory.
+    #[error(
+        "memory_file: {0} is no memfd and on neither tmpfs nor hugetlbfs; an I/O core that touches it may wait for \
+         others, so the port needs memory-file=any"
+    )]
+    NotMemory(String),
+    /// Nothing that can be mapped, whoever trusts it.
+    #[error("memory_file: {0} is no file that can be mapped")]
+    NotMappable(String),
+    /// Not an event descriptor.
+    #[error("event_file: the descriptor is no eventfd but {0}")]
+    NotEvent(String),
+    /// Empty, or beyond what can be addressed.
+    #[error("it is empty or wraps around")]
+    BadRange,
+    /// The file ends earlier.
+    #[error("the file has {file} bytes but {need} are needed")]
+    TooShort {
+        /// Bytes in the file.
+        file: u64,
+        /// Bytes needed.
+        need: u64,
+    },
+    /// Too many mappings.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// The system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl From<Errno> for BadFile {
+    fn from(e: Errno) -> BadFile {
+        BadFile::System(e.into())
+    }
+}
+
+/// What the kernel calls the file behind a descriptor. Waits for nobody.
+fn link_name(fd: BorrowedFd) -> String {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.map_or_else(
+        |e| format!("a descriptor that cannot be looked at ({e})"),
+        |to| to.display().to_string(),
+    )
+}
+
+/// Whether `fd` is a file of shmem or hugetlbfs. Waits for nobody.
+pub fn is_memory(fd: impl AsFd) -> bool {
+    fcntl_get_seals(fd).is_ok()
+}
+
+/// Whether `fd` is an eventfd. Waits for nobody.
+pub fn is_eventfd(fd: impl AsFd) -> bool {
+    link_name(fd.as_fd()) == "anon_inode:[eventfd]"
+}
+
+/// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Somebody who holds it,
+/// too, can make it block again: see `signal`.)
+///
+/// # Errors
+/// What it is instead.
+pub fn eventfd<T: AsFd>(fd: T) -> Result<T, BadFile> {
+    if !is_eventfd(&fd) {
+        return Err(BadFile::NotEvent(link_name(fd.as_fd())));
+    }
+    let flags = fcntl_getfl(&fd)?;
+    fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+    Ok(fd)
+}
+
+/// A file that may be mapped.
+struct Vetted<'a> {
+    file: &'a File,
+    /// The unit in which it is mapped.
+    page: u64,
+    /// `None`: a device node, such as a DAX device, has no length to compare with.
+    len: Option<u64>,
+    huge: bool,
+}
+
+/// Looks at `file`. Nothing here waits for anybody before it is known to be memory.
+fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
+    /// `f_type` of hugetlbfs, from linux/magic.h.
+    const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+    let memory = is_memory(file);
+    if !memory && terms.files() != Files::Any {
+        return Err(BadFile::NotMemory(link_name(file.as_fd())));
+    }
+    let stat = fstat(file)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let len = match kind {
+        FileType::RegularFile => Some(u64::try_from(stat.st_size).unwrap_or(0)),
+        FileType::CharacterDevice => None,
+        _ => return Err(BadFile::NotMappable(link_name(file.as_fd()))),
+    };
+    let system = fstatfs(file)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "magic numbers have 32 bits")]
+    let huge = system.f_type as u32 == HUGETLBFS_MAGIC;
+    let page = u64::try_from(system.f_bsize).ok().filter(|_| huge).filter(|size| size.is_power_of_two());
+    Ok(Vetted { file, page: page.unwrap_or(rustix::param::page_size() as u64), len, huge })
+}
+
+/// A stretch of somebody else's file, mapped shared, readable and writable.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    watch: Option<Watch>,
+}
+
+// SAFETY: an address and a length; what is there is shared memory.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// A mapping, and where in it the stretch begins that was asked for.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) mapping: Mapping,
+    pub(super) first: NonNull<u8>,
+}
+
+impl Mapping {
+    /// Maps the `size` bytes of `file` from `offset` on. `flag` is raised when some of it is lost.
+    pub(super) fn of_peer(
+        file: &File,
+        offset: u64,
+        size: u64,
+        flag: &Flag,
+        terms: &Terms,
+    ) -> Result<Mapped, BadFile> {
+        let end = offset.checked_add(size).filter(|_| size > 0).ok_or(BadFile::BadRange)?;
+        Mapping::map(&vet(file, terms)?, offset, end, flag, terms)
+    }
+
+    /// The same with a file of our own, wherever it lies.
+    pub(super) fn of_ours(file: &File, offset: u64, size: u64, flag: &Flag) -> Result<Mapped, BadFile> {
+        Mapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
+    }
+
+    fn map(vetted: &Vetted, offset: u64, end: u64, flag: &Flag, terms: &Terms) -> Result<Mapped, BadFile> {
+        if let Some(file) = vetted.len.filter(|len| *len < end) {
+            return Err(BadFile::TooShort { file, need: end });
+        }
+        // The kernel wants an offset of whole pages (huge pages, for hugetlbfs): map from the start of that page and
+        // skip the rest.
+        let start = offset - offset % vetted.page;
+        let len = (end - start).checked_next_multiple_of(vetted.page);
+        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(BadFile::BadRange)?;
+        let map = |flags| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED | flags, vetted.file, start) }
+        };
+        let base = match map(if vetted.huge { MapFlags::empty() } else { MapFlags::NORESERVE }) {
+            Err(Errno::NOMEM) if vetted.huge => {
+                let base = map(MapFlags::NORESERVE)?;
+                let size = vetted.page >> 10;
+                tracing::warn!(
+                    "a VMM's memory of {len} bytes is mapped without a reservation: the pool of huge pages of {size} KiB \
+                     cannot give all of it (vm.nr_hugepages); a page that is missing when it is used stops the port"
+                );
+                base
+            }
+            base => base?,
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(BadFile::BadRange)?;
+        let mut mapping = Mapping { base, len, watch: None };
+        let page = usize::try_from(vetted.page).map_err(|_| BadFile::BadRange)?;
+        mapping.watch = Some(sigbus::watch(base.as_ptr() as usize, len, page, flag, terms)?);
+        #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
+        // SAFETY: below `len`, as there is at least one byte.
+        let first = unsafe { base.add((offset - start) as usize) };
+        Ok(Mapped { mapping, first })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.watch = None;
+        // SAFETY: the mapping that `map` made; whoever used it held what holds it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{eventfd as make, EventfdFlags};
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    #[test]
+    fn only_eventfds_that_do_not_block_are_written_to() {
+        let full: File = make(0, EventfdFlags::empty()).unwrap().into();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let event = eventfd(full).unwrap();
+        assert_eq!(rustix::io::write(&event, &1u64.to_ne_bytes()), Err(Errno::AGAIN));
+        let error = eventfd(File::open("/dev/null").unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "event_file: the descriptor is no eventfd but /dev/null");
+    }
+
+    #[test]
+    fn memory_is_what_waits_for_nobody() {
+        let map =
+            |file: &File, terms: &Terms| Mapping::of_peer(file, 0, 16, &Flag::default(), terms).map(drop);
+        let strict = Terms::default();
+        let memory: File = memfd_create(c"vetted", MemfdFlags::CLOEXEC).unwrap().into();
+        assert!(matches!(map(&memory, &strict), Err(BadFile::TooShort { file: 0, need: 16 })));
+        ftruncate(&memory, 16).unwrap();
+        map(&memory, &strict).unwrap();
+        for other in ["/dev/zero", "/proc/self/maps", "/", "/etc"] {
+            let error = map(&File::open(other).unwrap(), &strict).unwrap_err().to_string();
+            assert!(error.starts_with("memory_file: /") && error.contains("memory-file=any"), "{error}");
+        }
+        let pipe = File::from(rustix::pipe::pipe().unwrap().0);
+        let error = map(&pipe, &strict).unwrap_err().to_string();
+        assert!(error.starts_with("memory_file: pipe:"), "{error}");
+        let path = std::env::current_exe().unwrap().with_extension("vetted");
+        let on_disk = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        on_disk.set_len(16).unwrap();
+        if !is_memory(&on_disk) {
+            assert!(matches!(map(&on_disk, &strict), Err(BadFile::NotMemory(_))));
+        }
+        let any = Terms::new(Files::Any);
+        map(&on_disk, &any).unwrap();
+        assert!(matches!(map(&pipe, &any), Err(BadFile::NotMappable(_))));
+    }
+}
