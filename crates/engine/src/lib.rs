@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
+//! `fault`, `open`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
 //! `transport` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
@@ -16,6 +16,7 @@ pub mod hold;
 pub mod host;
 pub mod mem;
 pub mod observe;
+pub mod open;
 pub mod place;
 pub mod port;
 pub mod ring;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The engine's modules in layers: a module may use those of earlier layers, and itself.
 const LAYERS: &[&[&str]] = &[
-    &["fault", "hold", "place"],
+    &["fault", "hold", "open", "place"],
     &["mem"],
     &["ring", "virtq", "wire"],
     &["frame"],

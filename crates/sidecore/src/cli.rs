@@ -90,7 +90,7 @@ pub enum Command {
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Hold {
-        /// Where it is found, for people who list processes.
+        /// Where it is found; the file goes when it ends.
         path: Option<PathBuf>,
     },
 }

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
-        Command::Hold { .. } => hold(),
+        Command::Hold { path } => hold(path.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,12 +70,13 @@ fn main() -> ExitCode {
 }
 
 /// `hold`: the connections of a daemon outlive it.
-fn hold() -> Outcome {
+fn hold(path: Option<&std::path::Path>) -> Outcome {
     use std::os::fd::AsFd;
     // It was started through a link in /proc, whose name says nothing. Without a name it holds as well.
     let _ = rustix::thread::set_name(c"sidecore-hold");
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    socket.and_then(|socket| sidecore_engine::hold::serve(&socket)).map_err(|e| match e.kind() {
+    let path = path.unwrap_or(std::path::Path::new(""));
+    socket.and_then(|socket| sidecore_engine::hold::serve(&socket, path)).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => HOLD_BY_HAND.to_owned(),
         _ => format!("hold: {e}"),
     })

@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
-use rustix::net::{
-    bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::SocketType;
+
+use crate::open::socket::{self, SocketError, Wanted};
 
 use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, PROGRAM, PUT};
 
@@ -26,6 +26,9 @@ pub enum HoldError {
     /// The daemon has not said which program is a holder.
     #[error("no program for it was named")]
     NoProgram,
+    /// Its socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// Another user's process.
     #[error("who listens at \"{}\" belongs to another user", .0.display())]
     Stranger(PathBuf),
@@ -59,6 +62,8 @@ impl Holder {
     /// Why there is none.
     pub fn start(path: &Path) -> Result<Holder, HoldError> {
         let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
+        // The holder stands in another folder.
+        let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
         let listener = listen_at(path)?;
         let mut command = Command::new(program);
         // For whoever looks at the list of processes: what it is, and for which socket.
@@ -100,14 +105,16 @@ impl Holder {
 
     /// The holder that is there already, and nothing of what it has.
     pub(crate) fn connect(path: &Path) -> Result<Holder, HoldError> {
-        let call = system("call the holder");
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(&call)?;
-        for which in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, which, Some(ANSWER)).map_err(&call)?;
-        }
-        let address = SocketAddrUnix::new(path).map_err(&call)?;
-        connect(&socket, &address).map_err(&call)?;
+        let connected = || -> io::Result<OwnedFd> {
+            let socket = socket::call(path, SocketType::SEQPACKET)?;
+            // It was called without waiting, and is waited for from now on.
+            rustix::io::ioctl_fionbio(&socket, false)?;
+            for which in [Timeout::Recv, Timeout::Send] {
+                set_socket_timeout(&socket, which, Some(ANSWER))?;
+            }
+            Ok(socket)
+        };
+        let socket = connected().map_err(system("call the holder"))?;
         if !is_ours(&socket) {
             return Err(HoldError::Stranger(path.to_owned()));
         }
@@ -156,34 +163,25 @@ impl AsFd for Holder {
 /// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
 /// out: the one of the client before.
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
-    let fail = system("make the holder's socket");
-    let listener =
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(&fail)?;
-    let address = SocketAddrUnix::new(path).map_err(&fail)?;
     // Nobody else can be met in this file: the other end's user is looked at by both sides.
-    while let Err(e) = bind(&listener, &address) {
-        if e != Errno::ADDRINUSE {
-            return Err(fail(e));
-        }
-        match Holder::connect(path) {
-            Ok(holder) if !holder.ends() => return Err(fail(e)),
-            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {
-                remove(path).map_err(system("remove a dead holder's socket"))?;
+    let kind = SocketType::SEQPACKET;
+    let wanted = Wanted { path: path.to_owned(), kind, mode: Some(0o600), owner: (None, None), backlog: 4 };
+    loop {
+        let error = match socket::listen_at(&wanted) {
+            Ok((listener, _)) => {
+                rustix::io::ioctl_fionbio(&listener, false).map_err(system("make the holder's socket"))?;
+                return Ok(listener);
             }
-            // It has just ended, and taken its file along.
-            Err(HoldError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error @ SocketError::InUse(_)) => error,
+            Err(error) => return Err(error.into()),
+        };
+        match Holder::connect(path) {
+            Ok(holder) if !holder.ends() => return Err(error.into()),
+            // It has just ended, and taken its file along, or not.
+            Err(HoldError::System { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
             Err(e) => return Err(e),
             Ok(_) => {}
         }
-    }
-    listen(&listener, 4).map_err(&fail)?;
-    Ok(listener)
-}
-
-/// Removes a file that may be gone already.
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
     }
 }

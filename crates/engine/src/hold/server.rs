@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -14,17 +13,19 @@ use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{accept_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
+use crate::open::socket::SocketFile;
+
 use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED};
 
 /// What is kept.
 #[derive(Default)]
 struct Store(BTreeMap<u64, OwnedFd>);
 
-/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file at the end.
+/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the end.
 ///
 /// # Errors
 /// `InvalidInput`: `listener` is no listening socket. Else what the system says of it.
-pub fn serve(listener: &OwnedFd) -> io::Result<()> {
+pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     if !socket_acceptconn(listener).unwrap_or(false) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -33,7 +34,8 @@ pub fn serve(listener: &OwnedFd) -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // What does not fit is refused when it comes.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let file = own_file(listener);
+    // The one that was made for us. Without it we hold as well.
+    let file = SocketFile::at(path).ok();
     let mut store = Store::default();
     let end = loop {
         match next_daemon(listener, &store) {
@@ -47,21 +49,10 @@ pub fn serve(listener: &OwnedFd) -> io::Result<()> {
             Err(e) => break Err(e),
         }
     };
-    if let Some((path, dev, ino)) = file {
-        if std::fs::symlink_metadata(&path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (dev, ino)) {
-            let _ = std::fs::remove_file(path);
-        }
+    if let Some(file) = file {
+        file.remove();
     }
     end
-}
-
-/// Where `listener` listens, and which file that is now.
-fn own_file(listener: &OwnedFd) -> Option<(PathBuf, u64, u64)> {
-    use std::os::unix::ffi::OsStrExt;
-    let address = rustix::net::SocketAddrUnix::try_from(rustix::net::getsockname(listener).ok()?).ok()?;
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(address.path_bytes()?));
-    let meta = std::fs::symlink_metadata(&path).ok()?;
-    Some((path, meta.dev(), meta.ino()))
 }
 
 /// Waits for a daemon. `None`: there is no sense in waiting any longer.

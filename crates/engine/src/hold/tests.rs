@@ -16,7 +16,8 @@ pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
     let path = std::env::temp_dir().join(format!("sidecore-hold-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = listen_at(&path).unwrap();
-    (path, std::thread::spawn(move || serve(&listener).unwrap()))
+    let at = path.clone();
+    (path, std::thread::spawn(move || serve(&listener, &at).unwrap()))
 }
 
 #[test]
@@ -91,7 +92,8 @@ fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
         drop(daemon);
         let listener = listen_at(&path).unwrap();
         end.join().unwrap();
-        end = std::thread::spawn(move || serve(&listener).unwrap());
+        let at = path.clone();
+        end = std::thread::spawn(move || serve(&listener, &at).unwrap());
     }
     // Nothing is ever put into the last one.
     drop(Holder::connect(&path).unwrap());

@@ -8,7 +8,7 @@
 //! Nobody may cut the file short but its owner (mode 0644); if someone does, the daemon dies by SIGBUS.
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -23,6 +23,7 @@ use sidecore_abi::counters::{
     SLOT_HEAD, SLOT_SIZE, VERSION,
 };
 
+use crate::open::{allocate, own_file};
 use crate::port::{Outcome, PortId, Tally};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
@@ -63,12 +64,22 @@ pub struct CounterFile {
 }
 
 impl CounterFile {
-    /// Creates (or takes over) the file at `path`.
+    /// Creates the file at `path`, or empties the one that is there, if it is ours alone (`open::own_file`).
     ///
     /// # Errors
     /// What the system says of opening, sizing or mapping it.
     pub fn create(path: &Path) -> io::Result<CounterFile> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Self::on(own_file(path, 0o644)?.file)
+    }
+
+    /// A counters file in `file`, which is ours; what stood in it goes. It takes all its room now: a full file system is an
+    /// error here, and no SIGBUS later.
+    ///
+    /// # Errors
+    /// What the system says of sizing or mapping it.
+    pub fn on(file: File) -> io::Result<CounterFile> {
+        ftruncate(&file, 0)?;
+        allocate(&file, FILE_SIZE as u64)?;
         Self::map(file.into())
     }
 
@@ -95,7 +106,7 @@ impl CounterFile {
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        drop(File::from(fd));
+        drop(fd);
         let map = Arc::new(Map { base });
         map.u32(header::VERSION).store(VERSION, Ordering::Relaxed);
         map.u32(header::PID).store(std::process::id(), Ordering::Relaxed);

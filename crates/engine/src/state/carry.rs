@@ -205,7 +205,13 @@ impl<'c> Carrier<'c> {
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
         engine.fabric.publish(&graph(&inner.spec, &inner.ports));
         for name in gone {
+            let spec = inner.ports.get(&name).map(|live| live.spec.clone());
             engine.bury(inner, &name);
+            if let Some((kind, spec)) =
+                spec.and_then(|spec| Some((find(engine.kinds, &spec.kind).ok()?, spec)))
+            {
+                (kind.forget)(&spec);
+            }
         }
     }
 

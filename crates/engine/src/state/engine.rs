@@ -18,6 +18,7 @@ use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::visitors::Visitors;
 use crate::observe::{CounterFile, Totals};
+use crate::open::sweep_journals;
 use crate::port::{Attachment, Port, PortId};
 
 /// Why a request was not carried out. Nothing has changed, except where the text says otherwise.
@@ -348,6 +349,12 @@ impl Engine {
             inner.visitors = visitors;
         }
         Ok(changes)
+    }
+
+    /// Removes what ports that are not configured any more have left: for the start of a daemon.
+    pub fn sweep(&self) {
+        let inner = self.lock();
+        sweep_journals(&inner.ports.keys().map(String::as_str).collect());
     }
 
     /// The fabric, for those who show it.

@@ -19,7 +19,7 @@ use crate::port::{Attachment, Port, Scheduler, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
 use crate::transport::vfio_user::VfioUser;
-use crate::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig, VhostUserError};
+use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig, VhostUserError};
 
 /// Makes what stands behind a port. An error says what could not be done and why.
 pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String>;
@@ -36,6 +36,8 @@ pub struct Kind {
     pub features: fn() -> Vec<String>,
     /// Makes it.
     pub start: Start,
+    /// Removes what it left for the next daemon: the port was deleted.
+    pub forget: fn(&PortSpec),
 }
 
 /// What the `where` of a kind is.
@@ -94,6 +96,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["role", "mode", "owner", "queues", "features-off", "mac", "journal", "fd"],
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
+        forget: forget_vhost_user,
     },
     Kind {
         name: "tap",
@@ -101,6 +104,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["queues", "fd"],
         features: Vec::new,
         start: start_tap,
+        forget: |_| (),
     },
     Kind {
         name: "packet",
@@ -108,6 +112,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["queues"],
         features: Vec::new,
         start: start_packet,
+        forget: |_| (),
     },
     Kind {
         name: "xdp",
@@ -115,6 +120,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["queues", "mode"],
         features: Vec::new,
         start: start_xdp,
+        forget: |_| (),
     },
     Kind {
         name: "e1000",
@@ -122,6 +128,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "csb", "fd"],
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
+        forget: |_| (),
     },
     Kind {
         name: "e1000e",
@@ -129,6 +136,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "fd"],
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
+        forget: |_| (),
     },
     Kind {
         name: "ring",
@@ -136,6 +144,7 @@ pub const KINDS: &[Kind] = &[
         keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "pipes", "memory", "header"],
         features: Vec::new,
         start: start_ring,
+        forget: |_| (),
     },
 ];
 
@@ -148,9 +157,9 @@ fn start_vhost_user(
     let endpoint = endpoint(spec)?;
     let journal = match &spec.journal {
         Some(path) if path.as_os_str() == "none" => None,
-        Some(path) => Some(path.clone()),
+        Some(path) => Some(JournalAt::Path(path.clone())),
         None if spec.fd.is_some() => None,
-        None => Some(PathBuf::from(format!("{}.journal", spec.place))),
+        None => Some(JournalAt::Ours),
     };
     let config = NetConfig {
         // Left open, the VMM decides: it uses as many as it wants.
@@ -166,6 +175,13 @@ fn start_vhost_user(
         }
         e => e.to_string(),
     })?))
+}
+
+/// Its journal goes, unless the operator chose where it is.
+fn forget_vhost_user(spec: &PortSpec) {
+    if spec.journal.is_none() && spec.fd.is_none() {
+        crate::open::forget_journal(&spec.name);
+    }
 }
 
 /// The socket that `spec` describes.

@@ -137,8 +137,8 @@ pub struct PortSpec {
     /// The guest's address, if it is ours to say; most VMMs say it themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// The file that keeps the places of packed rings while no daemon runs, or `none`. By default the
-    /// socket's path with `.journal` behind it.
+    /// The file that keeps the places of packed rings while no daemon runs, or `none`. By default one in the
+    /// daemon's folder of journals, beside its control socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<PathBuf>,
     /// Slots of each ring.

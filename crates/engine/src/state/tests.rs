@@ -70,8 +70,16 @@ const FAKES: &[Kind] = &[
         keys: &["role", "mode", "owner", "queues", "features-off", "mac", "journal"],
         features: || vec!["csum".into(), "tso4".into()],
         start,
+        forget: |_| (),
     },
-    Kind { name: "iface", place: Place::Interface, keys: &["queues", "fd"], features: Vec::new, start },
+    Kind {
+        name: "iface",
+        place: Place::Interface,
+        keys: &["queues", "fd"],
+        features: Vec::new,
+        start,
+        forget: |_| (),
+    },
 ];
 
 #[derive(Default)]

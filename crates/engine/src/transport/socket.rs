@@ -2,16 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::net::{
-    bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketType};
 
-/// Longest path of a Unix socket: `sun_path` less its final zero.
-pub const MAX_PATH: usize = 107;
+pub use crate::open::socket::{check_path, SocketError, MAX_PATH};
+
+use crate::open::socket::{self, SocketFile, Wanted};
+
 /// Connections that may wait; we talk to one at a time.
 const BACKLOG: i32 = 4;
 
@@ -36,53 +35,12 @@ pub enum Endpoint {
     Opened(OwnedFd),
 }
 
-/// Why a socket cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// The kernel would cut it off.
-    #[error("socket path \"{}\" has {} bytes; Unix sockets allow {MAX_PATH}", .0.display(), .0.as_os_str().len())]
-    PathTooLong(PathBuf),
-    /// Something else bears that name.
-    #[error("\"{}\" exists and is no socket; remove it or choose another path", .0.display())]
-    NoSocket(PathBuf),
-    /// Another process has it.
-    #[error("somebody listens at \"{}\" already; stop that process or choose another path", .0.display())]
-    InUse(PathBuf),
-    /// There is nothing that it could be made in.
-    #[error("there is no folder for the socket \"{}\"; make it, or choose another path", .0.display())]
-    NoFolder(PathBuf),
-    /// The system refused.
-    #[error("cannot {what} at \"{}\": {source}", path.display())]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A descriptor that is something else.
-    #[error("the descriptor that was passed is no Unix stream socket")]
-    BadDescriptor,
-}
-
-/// Checks a socket's path as far as that is possible without touching the file system.
-///
-/// # Errors
-/// It is too long.
-pub fn check_path(path: &Path) -> Result<(), SocketError> {
-    if path.as_os_str().len() > MAX_PATH {
-        return Err(SocketError::PathTooLong(path.to_owned()));
-    }
-    Ok(())
-}
-
 /// A listening socket; its file goes when it goes.
 #[derive(Debug)]
 pub(in crate::transport) struct Listener {
     socket: UnixListener,
-    /// The file that we made, with its device and inode: another may have taken its place.
-    file: Option<(PathBuf, u64, u64)>,
+    /// The file that we made.
+    file: Option<SocketFile>,
 }
 
 impl Listener {
@@ -92,34 +50,10 @@ impl Listener {
         mode: Option<u32>,
         owner: (Option<u32>, Option<u32>),
     ) -> Result<Listener, SocketError> {
-        check_path(path)?;
-        let system = |what, source: io::Error| SocketError::System { what, path: path.to_owned(), source };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .map_err(|e| system("make a socket", e.into()))?;
-        let address = SocketAddrUnix::new(path).map_err(|e| system("listen", e.into()))?;
-        if let Err(e) = bind(&socket, &address) {
-            match e {
-                rustix::io::Errno::ADDRINUSE => remove_stale(path)?,
-                rustix::io::Errno::NOENT => return Err(SocketError::NoFolder(path.to_owned())),
-                e => return Err(system("listen", e.into())),
-            }
-            bind(&socket, &address).map_err(|e| system("listen", e.into()))?;
-        }
-        let meta = std::fs::symlink_metadata(path).map_err(|e| system("listen", e))?;
-        let listener =
-            Listener { socket: socket.into(), file: Some((path.to_owned(), meta.dev(), meta.ino())) };
-        // Before `listen`: nobody can connect while the file has the wrong owner or permissions.
-        if let Some(mode) = mode {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-                .map_err(|e| system("set the mode of the socket", e))?;
-        }
-        if owner != (None, None) {
-            std::os::unix::fs::chown(path, owner.0, owner.1)
-                .map_err(|e| system("set the owner of the socket", e))?;
-        }
-        listen(&listener.socket, BACKLOG).map_err(|e| system("listen", e.into()))?;
-        Ok(listener)
+        let kind = SocketType::STREAM;
+        let wanted = Wanted { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
+        let (socket, file) = socket::listen_at(&wanted)?;
+        Ok(Listener { socket: socket.into(), file: Some(file) })
     }
 
     /// A peer, if one waits.
@@ -143,35 +77,15 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some((path, dev, ino)) = &self.file else { return };
-        if std::fs::symlink_metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (*dev, *ino)) {
-            let _ = std::fs::remove_file(path);
+        if let Some(file) = &self.file {
+            file.remove();
         }
-    }
-}
-
-/// Removes a socket file that a process left behind when it died.
-fn remove_stale(path: &Path) -> Result<(), SocketError> {
-    let system =
-        |source| SocketError::System { what: "replace the old socket", path: path.to_owned(), source };
-    if !std::fs::symlink_metadata(path).map_err(system)?.file_type().is_socket() {
-        return Err(SocketError::NoSocket(path.to_owned()));
-    }
-    match call(path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(system),
-        // A full backlog is a listener, too.
-        Ok(_) => Err(SocketError::InUse(path.to_owned())),
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse(path.to_owned())),
-        Err(e) => Err(system(e)),
     }
 }
 
 /// Calls a listener at `path`, without waiting for it to have time.
 pub(in crate::transport) fn call(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
+    Ok(socket::call(path, SocketType::STREAM)?.into())
 }
 
 /// Where the next peer comes from.
@@ -240,5 +154,54 @@ impl Door {
             Door::Adopted { .. } => "listens at the socket that it was given".to_owned(),
             Door::Once { .. } => "uses the connection that it was given".to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::tests::Dir;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    /// Tries of the race; the old code, which set mode and owner by path, lost within a few dozen.
+    const TRIES: usize = 2000;
+
+    /// In a folder that strangers may write in, a name is what they want it to be at any moment: a link to a file of
+    /// ours, now and then. That file keeps its owner and its permissions, however often they try.
+    #[test]
+    fn a_link_in_the_sockets_place_gives_nothing_away() {
+        let dir = Dir::new("race");
+        std::fs::create_dir(dir.at("theirs")).unwrap();
+        std::fs::set_permissions(dir.at("theirs"), std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::write(dir.at("victim"), "root's").unwrap();
+        std::fs::set_permissions(dir.at("victim"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let (victim, path) = (dir.at("victim"), dir.at("theirs/vm.sock"));
+        let root = rustix::process::geteuid().is_root();
+        let owner = if root { (Some(65534), Some(65534)) } else { (None, None) };
+        let over = AtomicBool::new(false);
+        let (mut made, mut tries) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = dir.at("theirs/link");
+                while !over.load(Relaxed) {
+                    let _ = std::os::unix::fs::symlink(&victim, &link);
+                    let _ = std::fs::rename(&link, &path);
+                    let _ = std::fs::remove_file(&path);
+                }
+            });
+            while tries < TRIES {
+                tries += 1;
+                made += usize::from(Listener::bind(&path, Some(0o666), owner).is_ok());
+                let stat = std::fs::metadata(&victim).unwrap();
+                let lost = stat.permissions().mode() & 0o777 != 0o600 || (root && stat.uid() != 0);
+                if lost {
+                    over.store(true, Relaxed);
+                    panic!("after {tries} tries: mode {:o}, user {}", stat.permissions().mode(), stat.uid());
+                }
+            }
+            over.store(true, Relaxed);
+        });
+        assert!(made > 0, "no socket was ever made, so nothing was tried");
     }
 }

@@ -27,7 +27,7 @@ use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, AttachmentStatus, Peer, Port, PortId, DEFAULT_MTU};
-use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+use sidecore_engine::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -87,7 +87,8 @@ impl Rig {
     fn attach_with(&self, port: usize, endpoint: Endpoint, net: NetConfig) -> VhostUser {
         let port = Arc::clone(&self.ports[port]);
         let device = VirtioNet::new(&net, port, Arc::clone(&self.cores) as _).unwrap();
-        let journal = Some(self.dir.join(format!("{}.positions", device_name(&device))));
+        let path = self.dir.join(format!("{}.positions", device_name(&device)));
+        let journal = Some(JournalAt::Path(path));
         VhostUser::start(VhostUserConfig { endpoint, journal }, device).unwrap()
     }
 

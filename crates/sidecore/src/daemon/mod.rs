@@ -56,13 +56,20 @@ pub fn run(args: RunArgs) -> Outcome {
         return Err("the daemon's options are incomplete".to_owned());
     };
 
-    let _claim = claim(counters)?;
+    let claimed = claim(counters)?;
     sidecore_engine::transport::ring::set_directory(socket);
+    sidecore_engine::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
     sidecore_engine::hold::set_program("/proc/self/exe".into());
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
-    let counter_file = CounterFile::create(counters)
-        .map_err(|e| format!("cannot make counters file {}: {e}", counters.display()))?;
+    // A duplicate: the claim, a lock, goes with the last of them.
+    let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
+        std::io::ErrorKind::StorageFull => format!(
+            "there is no room for the counters file {} (about 4 MB): {e}; make room, or choose another path with --counters",
+            counters.display()
+        ),
+        _ => format!("cannot make counters file {}: {e}", counters.display()),
+    })?;
     let cores = Cores::start(&CoreOptions {
         cpus: cpus.clone(),
         spin: Duration::from_micros(spin.get().into()),
@@ -75,6 +82,7 @@ pub fn run(args: RunArgs) -> Outcome {
     engine.fabric().rest(true);
     engine.apply(&spec, false).map_err(|e| e.to_string())?;
     engine.fabric().rest(false);
+    engine.sweep();
     let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,14 +1,18 @@
 //! What a daemon holds alone: its control socket and its counters file.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
-use rustix::fs::{flock, FlockOperation, Mode as Bits};
-use sidecore_engine::state::kinds::MAX_SOCKET_PATH;
+use rustix::fs::{flock, FlockOperation};
+use rustix::net::SocketType;
+use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, Wanted};
+use sidecore_engine::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
+
+/// Connections that may wait.
+const BACKLOG: i32 = 128;
 
 /// Takes the counters file at `path` for this process; it is given up when the result is dropped.
 /// Making it anew would cut it short under a daemon that still writes to it.
@@ -23,8 +27,7 @@ pub fn claim(path: &Path) -> Result<File, String> {
     }
     };
     make_directory(path)?;
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(fail)?;
+    let file = own_file(path, 0o644).map_err(fail)?.file;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
@@ -41,17 +44,12 @@ fn make_directory(path: &Path) -> Result<(), String> {
     else {
         return Ok(());
     };
-    match std::fs::create_dir(directory) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-            Err(format!("cannot make directory {}: {e}", directory.display()))
-        }
-        _ => Ok(()),
-    }
+    make_folder(directory, 0o755).map_err(|e| format!("cannot make directory {}: {e}", directory.display()))
 }
 
 /// The control socket. It is removed when this is dropped.
 pub struct ControlSocket {
-    path: PathBuf,
+    file: SocketFile,
     listener: UnixListener,
 }
 
@@ -60,38 +58,19 @@ impl ControlSocket {
     pub fn bind(path: &Path, mode: Option<Mode>, owner: Option<&Owner>) -> Result<ControlSocket, String> {
         let fail =
             |what: &str, e: &dyn std::fmt::Display| format!("control socket {}: {what}: {e}", path.display());
-        let length = path.as_os_str().len();
-        if length > MAX_SOCKET_PATH {
-            return Err(fail(
-                "its path is too long",
-                &format!("{length} bytes; {MAX_SOCKET_PATH} are possible"),
-            ));
-        }
         make_directory(path)?;
-        if UnixStream::connect(path).is_ok() {
-            return Err(fail("cannot listen", &"another daemon does; choose another path with --socket"));
-        }
-        if path
-            .symlink_metadata()
-            .is_ok_and(|data| std::os::unix::fs::FileTypeExt::is_socket(&data.file_type()))
-        {
-            std::fs::remove_file(path).map_err(|e| fail("cannot remove the old one", &e))?;
-        }
-        let ids = owner.map(Owner::ids).transpose().map_err(|e| fail("owner", &e))?;
-        // Nobody else may connect before mode and owner are right.
-        let umask = rustix::process::umask(Bits::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
-        rustix::process::umask(umask);
-        let socket =
-            ControlSocket { path: path.to_owned(), listener: bound.map_err(|e| fail("cannot listen", &e))? };
-        if let Some((user, group)) = ids {
-            std::os::unix::fs::chown(path, user, group).map_err(|e| fail("cannot change its owner", &e))?;
-        }
-        if let Some(Mode(bits)) = mode {
-            let set = std::fs::set_permissions(path, Permissions::from_mode(bits));
-            set.map_err(|e| fail("cannot change its mode", &e))?;
-        }
-        Ok(socket)
+        let owner = owner.map_or(Ok((None, None)), Owner::ids).map_err(|e| fail("owner", &e))?;
+        let mode = Some(mode.map_or(0o600, |mode| mode.0));
+        let kind = SocketType::STREAM;
+        let wanted = Wanted { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
+        let (listener, file) = listen_at(&wanted).map_err(|e| match e {
+            SocketError::InUse(_) => {
+                fail("cannot listen", &"another daemon does; choose another path with --socket")
+            }
+            SocketError::NoSocket(_) => fail("cannot listen", &"the file exists and is no socket"),
+            e => format!("control socket: {e}"),
+        })?;
+        Ok(ControlSocket { file, listener: listener.into() })
     }
 
     /// The listening socket, for an event loop.
@@ -103,7 +82,6 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // It may have been removed by hand; then there is nothing to do.
-        let _ = std::fs::remove_file(&self.path);
+        self.file.remove();
     }
 }

@@ -34,6 +34,7 @@ use group::Member;
 
 use super::socket::{Listener, SocketError};
 use crate::host::ring::{Monitor, Traits};
+use crate::open::make_folder;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
 use crate::ring::{Geometry, GeometryError, RingStats};
 
@@ -88,7 +89,7 @@ pub fn socket_path(name: &str) -> Result<PathBuf, String> {
         return Ok(PathBuf::from(name));
     }
     let directory = DIRECTORY.get().ok_or("ring ports need a path here: there is no control socket")?;
-    std::fs::create_dir_all(directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
+    make_folder(directory, 0o755).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
     Ok(directory.join(name))
 }
 

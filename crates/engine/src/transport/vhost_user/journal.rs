@@ -49,19 +49,22 @@ impl Slots {
         Ok(Slots { shared: Arc::new(SharedFile::lent(file, offset, bytes, terms)?), slot, count })
     }
 
-    /// Slots in `file`, which is made long enough for the largest batch of each ring.
+    /// Slots in `file`, which is made long enough for the largest batch of each ring, and has room for all of it from now
+    /// on: a file system that is full later shall not be found out by a write to the mapping.
     pub(super) fn open(file: &File, count: usize) -> io::Result<Slots> {
         let slot = Journal::bytes(MAX_BATCH);
         let bytes = (slot * count) as u64;
-        if file.metadata()?.len() < bytes {
-            file.set_len(bytes)?;
-        }
+        crate::open::allocate(file, bytes)?;
         Ok(Slots { shared: Arc::new(SharedFile::map(file, 0, bytes)?), slot, count })
     }
 
     /// Slots that live as long as this process.
     pub(super) fn anonymous(count: usize) -> io::Result<Slots> {
-        Slots::open(&memfd_create(c"sidecore-positions", MemfdFlags::CLOEXEC)?.into(), count)
+        let slot = Journal::bytes(MAX_BATCH);
+        let bytes = (slot * count) as u64;
+        let fd = memfd_create(c"sidecore-positions", MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, bytes)?;
+        Ok(Slots { shared: Arc::new(SharedFile::map(&fd.into(), 0, bytes)?), slot, count })
     }
 
     /// The journal of ring `index`, if there is one.

@@ -27,10 +27,8 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +45,7 @@ use self::journal::Slots;
 use super::socket::{self, call, Door};
 use super::wait::{wait, wait_for};
 use crate::device::VirtioDevice;
+use crate::open::{journal, own_file};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// First and longest pause between two attempts at something that fails. The longest is also what a peer
@@ -58,9 +57,18 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 pub struct VhostUserConfig {
     /// Where the VMM is met.
     pub endpoint: Endpoint,
-    /// A file in which packed rings keep their positions, so that the guest goes on after this process
-    /// was killed. Best on a tmpfs. Without it positions survive the connection but not the process.
-    pub journal: Option<PathBuf>,
+    /// Where packed rings keep their positions, so that the guest goes on after this process was killed. Best on a
+    /// tmpfs. Without it positions survive the connection but not the process.
+    pub journal: Option<JournalAt>,
+}
+
+/// Where a journal is.
+#[derive(Debug)]
+pub enum JournalAt {
+    /// In the daemon's folder of journals, under the name of the port; none if there is no such folder.
+    Ours,
+    /// The operator's file; one that is there has to be ours alone.
+    Path(PathBuf),
 }
 
 /// Why a device cannot be put on a socket.
@@ -133,15 +141,7 @@ impl VhostUser {
         let door = Door::new(config.endpoint)?;
         let positions = match config.journal {
             None => Slots::anonymous(device.rings())?,
-            Some(path) => OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)
-                .and_then(|file| Slots::open(&file, device.rings()))
-                .map_err(|source| VhostUserError::Journal { path, source })?,
+            Some(at) => open_journal(at, &device.port().name, device.rings())?,
         };
         let shared = Arc::new(Shared {
             control: Mutex::new(Control { stop: false, link: true }),
@@ -161,6 +161,27 @@ impl VhostUser {
         let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
         Ok(VhostUser { shared, thread: Some(thread) })
     }
+}
+
+/// The journal of the port `name`, with room for `rings` rings.
+fn open_journal(at: JournalAt, name: &str, rings: usize) -> Result<Slots, VhostUserError> {
+    let (path, own) = match at {
+        JournalAt::Path(path) => match own_file(&path, 0o600) {
+            Ok(own) => (path, own),
+            Err(source) => return Err(VhostUserError::Journal { path, source }),
+        },
+        JournalAt::Ours => match journal(name) {
+            Ok(Some(own)) => (own.path().to_owned(), own),
+            Ok(None) => return Ok(Slots::anonymous(rings)?),
+            Err((path, source)) => return Err(VhostUserError::Journal { path, source }),
+        },
+    };
+    Slots::open(&own.file, rings).map_err(|source| {
+        if own.new {
+            own.remove();
+        }
+        VhostUserError::Journal { path, source }
+    })
 }
 
 impl Attachment for VhostUser {

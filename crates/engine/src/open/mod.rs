@@ -1,0 +1,48 @@
+//! Everything that the daemon makes or opens by name: folders, sockets, files of its own.
+//!
+//! Theory of operation. A name means what whoever may write in its folder wants it to mean, from one system call to the
+//! next. So a name is looked up once, to a descriptor, and from then on the descriptor is asked, changed and compared:
+//!
+//! * [`Folder`]: a path is walked part by part. A symbolic link is followed only in a folder in which nobody but root and
+//!   ourselves may write; what is reached is held open, so later renames above it change nothing.
+//! * [`Spot`]: a name in such a folder. Sockets are made there, never in place of anything; mode and owner are set on
+//!   the socket's own file, by its descriptor ([`socket`]). What is removed is the file that was meant, or nothing.
+//! * [`own_file`]: a regular file that is ours alone, or an error; never what a link leads to.
+//! * [`journal`]: what ports keep while no daemon runs, one such file for each, in a folder of the daemon's.
+
+mod file;
+mod folder;
+mod journal;
+pub mod socket;
+
+pub use file::{allocate, own_file, read_own, remove_own, OwnFile};
+pub use folder::{is_tight, make_folder, Folder, Spot};
+pub use journal::{forget_journal, journal, set_journals, sweep_journals};
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::PathBuf;
+
+    /// A folder that goes away, in which only we may write.
+    pub(crate) struct Dir(PathBuf);
+
+    impl Dir {
+        pub(crate) fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("sidecore-open-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Dir(path)
+        }
+
+        pub(crate) fn at(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

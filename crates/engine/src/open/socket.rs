@@ -1,0 +1,244 @@
+//! Sockets at paths: made where nothing is, with mode and owner set before anybody can connect.
+//!
+//! A socket's file gets its permissions from the socket (`fchmod` before `bind`, less the umask), the rest is done to the
+//! file itself by a descriptor of it, never by its path. In a folder in which others may write, the socket is made in a
+//! folder of our own within that one, and moved out when it is finished.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{chmod, chownat, fchmod, fstat, AtFlags, FileType, Gid, Mode, Uid};
+use rustix::io::Errno;
+use rustix::net::{
+    bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::folder::{inode, kind, Folder, Inode, Spot};
+
+/// Longest path of a Unix socket: `sun_path` less its final zero.
+pub const MAX_PATH: usize = 107;
+
+/// Why a socket cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The kernel would cut it off.
+    #[error("socket path \"{}\" has {} bytes; Unix sockets allow {MAX_PATH}", .0.display(), .0.as_os_str().len())]
+    PathTooLong(PathBuf),
+    /// Something else bears that name.
+    #[error("\"{}\" exists and is no socket; remove it or choose another path", .0.display())]
+    NoSocket(PathBuf),
+    /// Another process has it.
+    #[error("somebody listens at \"{}\" already; stop that process or choose another path", .0.display())]
+    InUse(PathBuf),
+    /// There is nothing that it could be made in.
+    #[error("there is no folder for the socket \"{}\"; make it, or choose another path", .0.display())]
+    NoFolder(PathBuf),
+    /// The system refused.
+    #[error("cannot {what} at \"{}\": {source}", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A descriptor that is something else.
+    #[error("the descriptor that was passed is no Unix stream socket")]
+    BadDescriptor,
+}
+
+/// Checks a socket's path as far as that is possible without touching the file system.
+///
+/// # Errors
+/// It is too long.
+pub fn check_path(path: &Path) -> Result<(), SocketError> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(SocketError::PathTooLong(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// A socket to be.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where.
+    pub path: PathBuf,
+    /// `STREAM` or `SEQPACKET`.
+    pub kind: SocketType,
+    /// Permissions of its file; by default those that the umask leaves.
+    pub mode: Option<u32>,
+    /// User and group of its file; by default ours.
+    pub owner: (Option<u32>, Option<u32>),
+    /// Connections that may wait.
+    pub backlog: i32,
+}
+
+/// The file of a socket that we have made. It stays until [`remove`](SocketFile::remove) is called.
+#[derive(Debug)]
+pub struct SocketFile {
+    spot: Spot,
+    is: Inode,
+}
+
+impl SocketFile {
+    /// Removes the file, unless another one bears its name by now.
+    pub fn remove(&self) {
+        // Nobody listens at what is left: the next who wants its place removes it.
+        let _ = self.spot.remove(self.is);
+    }
+
+    /// The file at `path`, which the caller has listened at since it was started: for whoever got the socket, not the
+    /// place.
+    ///
+    /// # Errors
+    /// There is no socket.
+    pub fn at(path: &Path) -> io::Result<SocketFile> {
+        let spot = Spot::at(path)?;
+        let stat = fstat(spot.folder.look(&spot.name)?)?;
+        match kind(&stat) {
+            FileType::Socket => Ok(SocketFile { is: inode(&stat), spot }),
+            _ => Err(Errno::NOTSOCK.into()),
+        }
+    }
+}
+
+/// Makes a socket and its file and listens. A file that a dead process left in its place is removed.
+///
+/// # Errors
+/// Why it cannot be.
+pub fn listen_at(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    let path = &wanted.path;
+    check_path(path)?;
+    let system = |what, source: io::Error| SocketError::System { what, path: path.clone(), source };
+    let spot = spot(path)?;
+    let (socket, is) = loop {
+        match make(&spot, wanted) {
+            Ok(made) => break made,
+            Err((_, e)) if e.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
+                remove_stale(&spot, wanted.kind)?;
+            }
+            Err((what, e)) => return Err(system(what, e)),
+        }
+    };
+    let file = SocketFile { spot, is };
+    listen(&socket, wanted.backlog).map_err(|e| {
+        file.remove();
+        system("listen", e.into())
+    })?;
+    Ok((socket, file))
+}
+
+fn spot(path: &Path) -> Result<Spot, SocketError> {
+    Spot::at(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
+        _ => SocketError::System { what: "reach the folder of the socket", path: path.to_owned(), source },
+    })
+}
+
+/// Makes a socket with its file, complete. `ADDRINUSE`: something bears the name.
+fn make(spot: &Spot, wanted: &Wanted) -> Result<(OwnedFd, Inode), (&'static str, io::Error)> {
+    let fail = |what: &'static str| move |e: Errno| (what, io::Error::from(e));
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, wanted.kind, flags, None).map_err(fail("make a socket"))?;
+    if let Some(mode) = wanted.mode {
+        // Before `bind` this decides what permissions the file will have.
+        fchmod(&socket, Mode::from_raw_mode(mode)).map_err(fail("set the mode of the socket"))?;
+    }
+    if spot.folder.is_tight().map_err(|e| ("listen", e))? {
+        let is = make_in(&spot.folder, &spot.name, &socket, wanted)?;
+        return Ok((socket, is));
+    }
+    let (nursery, its_name) = spot.folder.nursery().map_err(|e| ("make a folder for the new socket", e))?;
+    let name = std::ffi::OsStr::new("s");
+    let made = make_in(&nursery, name, &socket, wanted).and_then(|is| {
+        nursery.pass(name, &spot.folder, &spot.name).map(|()| is).map_err(|e| match e {
+            Errno::EXIST => fail("listen")(Errno::ADDRINUSE),
+            e => fail("move the new socket")(e),
+        })
+    });
+    if made.is_err() {
+        // Whatever is left is in a folder of our own, under a name that nobody asks for.
+        let _ = rustix::fs::unlinkat(&nursery, name, AtFlags::empty());
+    }
+    let _ = spot.folder.remove_folder(&its_name);
+    made.map(|is| (socket, is))
+}
+
+/// Binds `socket` to `name` in a folder in which nobody else may write, and gives its file mode and owner.
+fn make_in(
+    folder: &Folder,
+    name: &std::ffi::OsStr,
+    socket: &OwnedFd,
+    wanted: &Wanted,
+) -> Result<Inode, (&'static str, io::Error)> {
+    let fail = |what: &'static str| move |e: Errno| (what, io::Error::from(e));
+    let address = SocketAddrUnix::new(folder.proc_path(name)).map_err(fail("listen"))?;
+    bind(socket, &address).map_err(fail("listen"))?;
+    let finish = || {
+        let file = folder.look(name).map_err(|e| ("find the socket again", e))?;
+        let stat = fstat(&file).map_err(fail("look at the socket"))?;
+        if wanted.owner != (None, None) {
+            let (user, group) = (wanted.owner.0.map(Uid::from_raw), wanted.owner.1.map(Gid::from_raw));
+            chownat(&file, "", user, group, AtFlags::EMPTY_PATH)
+                .map_err(fail("set the owner of the socket"))?;
+        }
+        // What the umask took away.
+        if let Some(mode) = wanted.mode.filter(|mode| stat.st_mode & 0o7777 != *mode) {
+            let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+            chmod(file, Mode::from_raw_mode(mode)).map_err(fail("set the mode of the socket"))?;
+        }
+        Ok(inode(&stat))
+    };
+    finish().inspect_err(|_| {
+        // Nobody else may write here, so it is still ours.
+        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+    })
+}
+
+/// Removes a socket file that a process left behind when it died.
+fn remove_stale(spot: &Spot, kind_wanted: SocketType) -> Result<(), SocketError> {
+    let path = &spot.path;
+    let system = |source| SocketError::System { what: "replace the old socket", path: path.clone(), source };
+    let file = match spot.folder.look(&spot.name) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(system(e)),
+    };
+    let stat = fstat(&file).map_err(|e| system(e.into()))?;
+    if kind(&stat) != FileType::Socket {
+        return Err(SocketError::NoSocket(path.clone()));
+    }
+    match connect_to(&file, kind_wanted) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            // Gone meanwhile, or another's: the next `bind` will tell.
+            spot.remove(inode(&stat)).map(drop).map_err(system)
+        }
+        Err(e)
+            if e.kind() == io::ErrorKind::WouldBlock
+                || e.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) =>
+        {
+            // A full backlog is a listener, too, and so is one of another kind.
+            Err(SocketError::InUse(path.clone()))
+        }
+        Ok(_) => Err(SocketError::InUse(path.clone())),
+        Err(e) => Err(system(e)),
+    }
+}
+
+/// Connects to the socket whose file this is, whatever its name is by now, without waiting.
+fn connect_to(file: &OwnedFd, kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?)?;
+    Ok(socket)
+}
+
+/// Calls a listener at `path`, without waiting for it to have time.
+///
+/// # Errors
+/// Nobody listens there, it has no time, or a stranger's link is on the way.
+pub fn call(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    connect_to(&super::folder::reach(path)?, kind)
+}

@@ -1,0 +1,139 @@
+//! What the daemon makes by name: on a file system without room, and where somebody has put something else first.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::io::Write;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+use rig::{Daemon, Place};
+use rustix::process::Signal;
+
+/// A tmpfs of its own at a path, until this is dropped.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// `None`: only root can mount.
+    fn mount(path: PathBuf, size: &str) -> Option<Tmpfs> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: it takes root to mount a tmpfs");
+            return None;
+        }
+        std::fs::create_dir(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size},mode=0755"), "none"]).arg(&path);
+        assert!(mount.status().unwrap().success());
+        Some(Tmpfs(path))
+    }
+
+    /// Fills it to the last page; the file that does.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The daemon used to write into a sparse file and end by SIGBUS, without a word.
+#[test]
+fn no_room_for_counters_is_an_error_at_the_start() {
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::mount(place.path("run"), "1m") else { return };
+    let socket = tmpfs.0.join("control.sock");
+    let output = place.command().args(["run", "--socket"]).arg(&socket).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}: {errors}", output.status);
+    assert!(errors.contains("no room") && errors.contains("control.counters"), "{errors}");
+    assert!(!socket.exists());
+}
+
+/// `add` used to make a sparse journal, and the first packed ring ended the daemon by SIGBUS.
+#[test]
+fn no_room_for_a_journal_is_an_error_of_add() {
+    let place = Place::new();
+    let Some(tmpfs) = Tmpfs::mount(place.path("run"), "8m") else { return };
+    let socket = tmpfs.0.join("control.sock");
+    let socket = socket.to_str().unwrap();
+    let _daemon = Daemon::start(place.command().args(["run", "--socket", socket]));
+    let filler = tmpfs.fill();
+    let port = format!("p=vhost-user:{}", place.at("p.sock"));
+    let refused = place.fails(&["add", "--socket", socket, &port]);
+    assert!(refused.contains("control.journals") && refused.contains("nothing was changed"), "{refused}");
+    assert!(!place.path("p.sock").exists() && !tmpfs.0.join("control.journals/p").exists());
+    let ports = place.ok(&["show", "ports", "--socket", socket, "--json"]);
+    let ports: serde_json::Value = serde_json::from_str(&ports).unwrap();
+    assert_eq!(ports["ports"].as_array().unwrap().len(), 0);
+    std::fs::remove_file(filler).unwrap();
+    place.ok(&["add", "--socket", socket, &port]);
+    // All of it is there, not just its length.
+    use std::os::unix::fs::MetadataExt;
+    let journal = std::fs::metadata(tmpfs.0.join("control.journals/p")).unwrap();
+    assert!(journal.blocks() * 512 >= journal.len() && journal.len() > 0);
+}
+
+#[test]
+fn a_journal_lives_as_long_as_its_port_is_configured() {
+    let place = Place::new();
+    let (journals, port) = (place.path("control.journals"), format!("a=vhost-user:{}", place.at("a.sock")));
+    let other = format!("b=vhost-user:{},journal={}", place.at("b.sock"), place.at("b.journal"));
+    let daemon = place.daemon(&["--port", &port, "--port", &other]);
+    assert_eq!(rig::mode(&journals), 0o700);
+    assert_eq!(rig::mode(&journals.join("a")), 0o600);
+    assert!(!journals.join("b").exists() && place.path("b.journal").exists());
+    daemon.end(Signal::KILL);
+    assert!(journals.join("a").exists(), "it is for the next daemon");
+    let daemon = place.daemon(&["--port", &port]);
+    daemon.end(Signal::TERM);
+    assert!(journals.join("a").exists(), "it is for the next daemon");
+    let daemon = place.daemon(&["--port", &port, "--port", &other]);
+    place.ok(&["del", "a"]);
+    place.ok(&["del", "b"]);
+    assert!(!journals.join("a").exists());
+    assert!(place.path("b.journal").exists(), "the operator's own file is the operator's");
+    place.ok(&["add", &port]);
+    daemon.end(Signal::KILL);
+    drop(place.daemon(&[]));
+    assert!(!journals.join("a").exists(), "no such port is configured any more");
+}
+
+/// A root's file of 17 bytes grew to the length of a journal, and one was cut short as a counters file.
+#[test]
+fn links_in_the_place_of_our_files_are_refused() {
+    let place = Place::new();
+    let victim = place.write("victim", "seventeen bytes.\n");
+    let untouched = || assert_eq!(std::fs::read(place.path("victim")).unwrap(), b"seventeen bytes.\n");
+    let link = |name: &str| symlink(&victim, place.path(name)).unwrap();
+
+    link("control.counters");
+    let refused = place.fails(&["run"]);
+    assert!(refused.contains("control.counters") && refused.contains("link"), "{refused}");
+    untouched();
+    std::fs::remove_file(place.path("control.counters")).unwrap();
+
+    std::fs::create_dir(place.path("control.journals")).unwrap();
+    std::fs::set_permissions(place.path("control.journals"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    link("control.journals/a");
+    let port = format!("a=vhost-user:{}", place.at("a.sock"));
+    let refused = place.fails(&["run", "--port", &port]);
+    assert!(refused.contains("control.journals/a") && refused.contains("link"), "{refused}");
+    untouched();
+
+    link("mine.journal");
+    let daemon = place.daemon(&[]);
+    let port = format!("{port},journal={}", place.at("mine.journal"));
+    let refused = place.fails(&["add", &port]);
+    assert!(refused.contains("mine.journal") && refused.contains("link"), "{refused}");
+    untouched();
+    assert!(daemon.end(Signal::TERM).success());
+}
