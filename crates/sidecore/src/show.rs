@@ -106,6 +106,13 @@ fn ports_table(answer: &Ports) -> String {
         if let Some(fault) = &state.fault {
             notes.push_str(&format!("{}: fault {fault}\n", port.name));
         }
+        if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
+            let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
+            notes.push_str(&format!(
+                "{}: {} interrupts took longer than 20 µs{by} (rung {}, blocked {})\n",
+                port.name, bell.slow_interrupts, bell.rung, bell.blocked
+            ));
+        }
         if let Some(hint) = &state.hint {
             notes.push_str(&format!("{}: {hint}\n", port.name));
         }

@@ -72,6 +72,8 @@ impl Cores {
         if options.cpus.len() > MAX_CORES {
             return Err(io::Error::other(format!("at most {MAX_CORES} I/O cores")));
         }
+        // Here, so that it may use the processors that the control plane may.
+        crate::mem::founder();
         let epoch = Instant::now();
         let places: Vec<Option<usize>> = match &options.cpus[..] {
             [] => vec![None],

@@ -2,6 +2,7 @@
 //! eventfds.
 
 mod arena;
+mod bell;
 mod foreign;
 #[cfg(test)]
 pub(crate) mod huge_pages;
@@ -16,6 +17,7 @@ mod terms;
 mod words;
 
 pub use arena::Arena;
+pub use bell::{founder, Bell, BellCount};
 pub use foreign::{eventfd, is_eventfd, is_memory, BadFile};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use pages::SharedPages;

@@ -36,6 +36,7 @@ pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Terms;
+pub use crate::mem::{Bell, BellCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::wire::offload::Offloads;
@@ -237,6 +238,8 @@ pub struct Port {
     pub waits: Waits,
     /// On which its peer gives memory.
     pub terms: Terms,
+    /// Who sends its interrupts when they are slow.
+    pub bell: Bell,
     /// Who captures what passes.
     pub capture: CaptureSlot,
     mtu: AtomicU32,
@@ -260,6 +263,7 @@ impl Port {
             macs: MacCount::default(),
             waits: Waits::default(),
             terms: Terms::default(),
+            bell: Bell::new(name),
             capture: CaptureSlot::default(),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),

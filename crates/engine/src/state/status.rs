@@ -12,7 +12,7 @@ use super::spec::SwitchSpec;
 use crate::core::CoreStatus;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{InterruptCount, WaitCount};
+pub use crate::port::{BellCount, InterruptCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 1;
@@ -83,6 +83,9 @@ pub struct PortState {
     /// What to do about it, if it does not work as it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// What its interrupts took, if some were slow or a thread sends them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bell: Option<BellCount>,
     /// What stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -303,6 +306,7 @@ fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
         peer: peer.to_owned(),
         detail,
         hint,
+        bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
         fault: port.fault.get().map(|fault| fault.to_string()),
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),

@@ -1,12 +1,12 @@
 //! What a ring needs to run.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
 use super::journal::Journal;
-use crate::mem::{GuestMap, Piece, Signal};
+use crate::mem::{Bell, GuestMap, Piece, Signal};
 
 /// Where a ring stands. What GET_VRING_BASE returns and SET_VRING_BASE sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,24 @@ pub enum Position {
 /// The guest's interrupt: an eventfd that the VMM may replace at any time.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    call: Mutex<Signal>,
+    call: Signal,
 }
 
 impl Notifier {
+    /// The interrupt of a ring whose port has this bell.
+    pub fn new(bell: &Bell) -> Notifier {
+        Notifier { call: Signal::new(bell) }
+    }
+
     /// Replaces the eventfd; none: the guest polls.
     pub fn set(&self, call: Option<OwnedFd>) {
-        self.call.lock().unwrap_or_else(PoisonError::into_inner).set(call);
+        self.call.set(call);
     }
 
     /// Interrupts the guest; true if there was an eventfd to write.
+    #[inline]
     pub fn interrupt(&self) -> bool {
-        self.call.lock().unwrap_or_else(PoisonError::into_inner).raise()
+        self.call.raise()
     }
 }
 

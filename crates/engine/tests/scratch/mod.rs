@@ -97,7 +97,7 @@ impl Scratch {
             port: Arc::clone(port),
             cores,
             config,
-            interrupts: Interrupts::new(true, 1, 3),
+            interrupts: Interrupts::new(true, 1, 3, &sidecore_engine::mem::Bell::default()),
             registers: [0; COUNT],
             msix: vec![0; 0x4000],
             map: Arc::default(),

@@ -12,7 +12,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sidecore_engine::core::CoreStatus;
-use sidecore_engine::state::status::{Addresses, Cores, PortView, Ports, QueueView, Queues, WaitCount};
+use sidecore_engine::state::status::{
+    Addresses, BellCount, Cores, PortView, Ports, QueueView, Queues, WaitCount,
+};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -64,6 +66,30 @@ impl Collector for Snapshot {
         )?;
         counter(out, "kicks", "Notifications received from the peer", self.plain(|p| p.counters.kicks))?;
         counter(out, "interrupts", "Notifications sent to the peer", self.plain(|p| p.counters.interrupts))?;
+        counter(
+            out,
+            "slow_interrupts",
+            "Interrupts that took longer than 20 microseconds to signal, as far as they were timed",
+            self.bell(|bell| bell.slow_interrupts),
+        )?;
+        counter(
+            out,
+            "bell_interrupts",
+            "Interrupts that the port's bell thread sent",
+            self.bell(|bell| bell.rung),
+        )?;
+        counter(
+            out,
+            "bell_blocked",
+            "Times that the bell thread was held up for more than a second",
+            self.bell(|bell| bell.blocked),
+        )?;
+        gauge(
+            out,
+            "bell_eventfds",
+            "Eventfds that the port's bell thread rings now",
+            self.bell(|bell| bell.at_bell.into()),
+        )?;
         counter(out, "batches", "Batches of frames taken from a port", self.plain(|p| p.counters.batches))?;
         counter(
             out,
@@ -123,6 +149,17 @@ impl Collector for Snapshot {
 impl Snapshot {
     fn plain(&self, value: fn(&PortView) -> u64) -> Rows {
         self.ports.ports.iter().map(|port| (vec![("port", port.name.clone())], value(port))).collect()
+    }
+
+    fn bell(&self, value: fn(&BellCount) -> u64) -> Rows {
+        self.ports
+            .ports
+            .iter()
+            .map(|port| {
+                let bell = port.state.as_ref().and_then(|state| state.bell).unwrap_or_default();
+                (vec![("port", port.name.clone())], value(&bell))
+            })
+            .collect()
     }
 
     fn per_port<'s>(

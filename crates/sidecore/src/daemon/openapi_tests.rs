@@ -135,6 +135,7 @@ fn every_field_is_described_and_no_other() {
     };
     compare(seen, "About", &about, &About { config: None, ..about.clone() });
 
+    compare(seen, "BellCount", &BellCount::default(), &BellCount::default());
     compare(seen, "Sums", &Sums::default(), &Sums::default());
     let state = PortState {
         kind: s(),
@@ -151,6 +152,7 @@ fn every_field_is_described_and_no_other() {
         peer: s(),
         detail: s(),
         hint: Some(s()),
+        bell: Some(BellCount::default()),
         fault: Some(s()),
         queues_wanted: Some(1),
         queues: 1,
@@ -163,6 +165,7 @@ fn every_field_is_described_and_no_other() {
         mtu_wanted: None,
         mac_limit: None,
         hint: None,
+        bell: None,
         fault: None,
         queues_wanted: None,
         ..state.clone()

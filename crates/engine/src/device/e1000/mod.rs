@@ -184,7 +184,7 @@ impl E1000 {
         let (places, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
             places.map_or_else(Journal::create, Journal::open)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
-        let interrupts = Interrupts::new(true, messages.0, messages.1);
+        let interrupts = Interrupts::new(true, messages.0, messages.1, &port.bell);
         let csb = settings.csb && model == Model::E1000;
         let shared = Arc::new(Shared {
             model,

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::mem::Signal;
+use crate::mem::{Bell, Signal};
 
 /// The kinds of interrupts, with VFIO's numbers for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,17 @@ pub enum Mode {
 }
 
 /// An eventfd, or a wish to write it when it comes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Vector {
     trigger: Signal,
     pending: bool,
 }
 
 impl Vector {
+    fn new(bell: &Bell) -> Mutex<Vector> {
+        Mutex::new(Vector { trigger: Signal::new(bell), pending: false })
+    }
+
     /// Interrupts; true if an eventfd was written.
     fn fire(&mut self) -> bool {
         let fired = self.trigger.raise();
@@ -75,7 +79,7 @@ impl Vector {
 }
 
 /// The interrupt pin.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Line {
     level: bool,
     /// By the VMM, or by ourselves since the eventfd was written.
@@ -89,6 +93,17 @@ struct Line {
 }
 
 impl Line {
+    fn new(bell: &Bell) -> Mutex<Line> {
+        Mutex::new(Line {
+            level: false,
+            masked: false,
+            disabled: false,
+            unused: false,
+            trigger: Signal::new(bell),
+            resample: None,
+        })
+    }
+
     /// Writes the eventfd if the level is up and nothing stands against it.
     fn look(&mut self) -> bool {
         if !self.level || self.masked || self.disabled || self.unused {
@@ -115,18 +130,19 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors.
-    pub fn new(has_pin: bool, msi: u16, msix: u16) -> Arc<Interrupts> {
-        let vectors = |count: u16| (0..count).map(|_| Mutex::default()).collect();
+    /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors, behind a port with
+    /// this bell.
+    pub fn new(has_pin: bool, msi: u16, msix: u16, bell: &Bell) -> Arc<Interrupts> {
+        let vectors = |count: u16| (0..count).map(|_| Vector::new(bell)).collect();
         Arc::new(Interrupts {
             mode: AtomicU8::new(Mode::Intx as u8),
             has_pin,
-            line: Mutex::default(),
+            line: Line::new(bell),
             level: AtomicBool::new(false),
             msi: vectors(msi),
             msix: vectors(msix),
-            error: Mutex::default(),
-            request: Mutex::default(),
+            error: Vector::new(bell),
+            request: Vector::new(bell),
         })
     }
 
@@ -219,7 +235,9 @@ impl Interrupts {
         }
         for number in 0..self.count(index) {
             if let Some(vector) = self.vector(index, number) {
-                *lock(vector) = Vector::default();
+                let mut vector = lock(vector);
+                vector.set(None);
+                vector.pending = false;
             }
         }
     }
@@ -319,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_level_is_told_once_until_the_end_of_interrupt() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 0));
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 0, &Bell::default()));
         assert!(!irq.set_level(true));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         assert_eq!(ear.heard(), 1, "the level was up before the eventfd came");
@@ -335,7 +353,7 @@ mod tests {
 
     #[test]
     fn the_order_in_which_qemu_sets_intx_up() {
-        let (ear, end, irq) = (Ear::new(), Ear::new(), Interrupts::new(true, 0, 0));
+        let (ear, end, irq) = (Ear::new(), Ear::new(), Interrupts::new(true, 0, 0, &Bell::default()));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         irq.mask();
         irq.set_resample(end.mouth());
@@ -349,7 +367,7 @@ mod tests {
 
     #[test]
     fn nothing_passes_a_pin_that_the_guest_has_switched_off() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 1));
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 1, &Bell::default()));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         irq.set_intx_disabled(true);
         assert!(!irq.set_level(true));
@@ -362,7 +380,7 @@ mod tests {
 
     #[test]
     fn messages_wait_for_their_eventfd() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(false, 1, 2));
+        let (ear, irq) = (Ear::new(), Interrupts::new(false, 1, 2, &Bell::default()));
         assert!(!irq.message(0), "INTx mode");
         irq.set_mode(Mode::Msix);
         assert!(!irq.message(1) && !irq.message(2));

@@ -55,7 +55,8 @@ pub(super) fn in_words(error: &Error) -> String {
 impl<D: VirtioDevice> Backend<D> {
     pub(super) fn new(device: D, positions: Slots) -> Backend<D> {
         let terms = device.port().terms.clone();
-        let rings = (0..device.rings()).map(|_| Ring::new()).collect();
+        let bell = &device.port().bell;
+        let rings = (0..device.rings()).map(|_| Ring::new(bell)).collect();
         Backend {
             device,
             rings,
@@ -234,7 +235,7 @@ impl<D: VirtioDevice> Backend<D> {
             if faulty {
                 self.rings[index].report_error();
             }
-            self.rings[index] = Ring::new();
+            self.rings[index] = Ring::new(&self.device.port().bell);
         }
         self.device.set_features(0);
         (self.map, self.log, self.inflight) = (None, None, None);

@@ -148,7 +148,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let at = self.index(index.into())?;
-        self.rings[at].error = event(file)?;
+        self.rings[at].error.set(event(file)?.map(Into::into));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features as bit, split};
 
-use crate::mem::{GuestMap, Piece};
+use crate::mem::{Bell, GuestMap, Piece};
 use crate::virtq::{Notifier, Position, RingConfig};
 
 /// Where the parts of a ring are, in the VMM's own addresses.
@@ -69,22 +69,27 @@ pub(super) struct Ring {
     /// What SET_VRING_ENABLE said, if it came.
     pub enabled: Option<bool>,
     pub notifier: Arc<Notifier>,
-    pub error: Option<File>,
+    pub error: Arc<Notifier>,
     pub running: bool,
     /// Why it could not be started when all was known.
     pub refused: Option<String>,
 }
 
 impl Ring {
-    pub(super) fn new() -> Ring {
+    /// A ring of a port with this bell.
+    pub(super) fn new(bell: &Bell) -> Ring {
+        Ring::with(Arc::new(Notifier::new(bell)), Arc::new(Notifier::new(bell)))
+    }
+
+    fn with(notifier: Arc<Notifier>, error: Arc<Notifier>) -> Ring {
         Ring {
             size: None,
             addresses: None,
             base: Base::Unknown,
             kick: Kick::Unknown,
             enabled: None,
-            notifier: Arc::default(),
-            error: None,
+            notifier,
+            error,
             running: false,
             refused: None,
         }
@@ -92,8 +97,7 @@ impl Ring {
 
     /// Forgets what a driver set up; the VMM's own descriptors for interrupts and errors stay.
     pub(super) fn reset(&mut self) {
-        let (notifier, error) = (Arc::clone(&self.notifier), self.error.take());
-        *self = Ring { notifier, error, ..Ring::new() };
+        *self = Ring::with(Arc::clone(&self.notifier), Arc::clone(&self.error));
     }
 
     /// Forgets where the ring stopped, if it ran.
@@ -132,10 +136,7 @@ impl Ring {
 
     /// Interrupts whoever watches the ring for errors.
     pub(super) fn report_error(&self) {
-        if let Some(error) = &self.error {
-            // Fails only if the counter is full or it is no eventfd: then nobody listens.
-            let _ = rustix::io::write(error, &1u64.to_ne_bytes());
-        }
+        self.error.interrupt();
     }
 }
 

@@ -1,0 +1,375 @@
+//! The bell threads: they ring the eventfds that take an I/O core too long, and all where there is no io_uring.
+//!
+//! Theory of operation. A port has a [`Bell`]; a thread comes to it when one of the port's eventfds needs it first, and
+//! ends with it. A thread for each port, so that nobody's bell waits for another port's. An I/O core that asks sets a
+//! flag, and wakes the thread if it sleeps; wishes that come while it is busy become one. What takes long is paid by the
+//! port that it belongs to: after a signal of more than a millisecond the thread rests nine times as long, so that a
+//! VMM's waiters have a tenth of a processor at most.
+//!
+//! I/O cores make no threads. The *founder* does, one for the whole process, that an I/O core wakes.
+//!
+//! Where there is no io_uring the thread writes the eventfd, and a VMM that tries hard can have it wait there, and its own
+//! port's interrupts with it. When that eventfd is taken away, a signal wakes the thread out of the write.
+//!
+//! Invariant that the `unsafe` here keeps: a thread is signalled under the lock under which it says that it ends.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::thread::{Builder, Thread};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::signal::{Inner, SLOW};
+
+/// A signal that takes longer is followed by a rest.
+const TIRING: Duration = Duration::from_millis(1);
+/// The rest is so many times as long as the signal was,
+const REST: u32 = 9;
+/// but no longer than this.
+const LONGEST_REST: Duration = Duration::from_millis(100);
+/// A thread that has been in one write for so long is blocked.
+const BLOCKED: Duration = Duration::from_secs(1);
+/// How long a thread is woken again and again out of a write: a signal that comes a moment too early wakes nobody.
+const FREEING: Duration = Duration::from_secs(1);
+/// For so long after an eventfd was moved, another one of the port is moved for less.
+const SUSPECT: Duration = Duration::from_secs(60);
+/// How soon the founder tries again when the system refuses a thread.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a port's interrupts took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BellCount {
+    /// Interrupts that took longer than 20 µs to signal, as far as they were timed.
+    pub slow_interrupts: u64,
+    /// Times that an eventfd was moved to the bell thread because of that.
+    pub moved: u64,
+    /// Interrupts that the bell thread sent.
+    pub rung: u64,
+    /// Times that the bell thread was held up for more than a second.
+    pub blocked: u64,
+    /// Eventfds that the bell thread rings now.
+    pub at_bell: u32,
+}
+
+/// A port's bell. Dropping the last copy ends its thread.
+#[derive(Clone)]
+pub struct Bell(Arc<Owner>);
+
+struct Owner(Arc<Shared>);
+
+struct Shared {
+    name: String,
+    signals: Mutex<Vec<Weak<Inner>>>,
+    thread: OnceLock<Thread>,
+    /// The thread, as long as it can be signalled.
+    alive: Mutex<Option<libc::pthread_t>>,
+    wanted: AtomicBool,
+    ended: AtomicBool,
+    /// Raised while the thread is in a write, which may wait.
+    writing: AtomicBool,
+    /// When that began, in nanoseconds since `epoch`.
+    since: AtomicU64,
+    epoch: Instant,
+    slow: AtomicU64,
+    moved: AtomicU64,
+    /// When that was last, in nanoseconds since `epoch`.
+    moved_at: AtomicU64,
+    rung: AtomicU64,
+    blocked: AtomicU64,
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Bell").field(&self.0 .0.name).finish()
+    }
+}
+
+impl Default for Bell {
+    fn default() -> Bell {
+        Bell::new("")
+    }
+}
+
+impl Bell {
+    /// The bell of the port called `name`; without a thread until it needs one.
+    pub fn new(name: &str) -> Bell {
+        let shared = Shared {
+            name: name.to_owned(),
+            signals: Mutex::default(),
+            thread: OnceLock::new(),
+            alive: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            writing: AtomicBool::new(false),
+            since: AtomicU64::new(0),
+            epoch: Instant::now(),
+            slow: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            moved_at: AtomicU64::new(0),
+            rung: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+        };
+        Bell(Arc::new(Owner(Arc::new(shared))))
+    }
+
+    /// What was counted.
+    pub fn count(&self) -> BellCount {
+        let shared = &self.0 .0;
+        let at_bell =
+            lock(&shared.signals).iter().filter_map(Weak::upgrade).filter(|i| i.is_at_bell()).count();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        BellCount {
+            slow_interrupts: load(&shared.slow),
+            moved: load(&shared.moved),
+            rung: load(&shared.rung),
+            blocked: load(&shared.blocked).saturating_add(u64::from(shared.is_blocked())),
+            at_bell: u32::try_from(at_bell).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The bell rings `signal` from now on whenever it is asked to.
+    pub(super) fn enter(&self, signal: &Arc<Inner>) {
+        founder();
+        let mut signals = lock(&self.0 .0.signals);
+        signals.retain(|other| other.strong_count() > 0);
+        if !signals.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(signal))) {
+            signals.push(Arc::downgrade(signal));
+            drop(signals);
+            let mut bells = lock(&BELLS);
+            bells.retain(|bell| bell.strong_count() > 0);
+            if !bells.iter().any(|bell| std::ptr::eq(bell.as_ptr(), Arc::as_ptr(&self.0 .0))) {
+                bells.push(Arc::downgrade(&self.0 .0));
+            }
+        }
+    }
+
+    /// Whether one of its eventfds was moved to the thread lately.
+    pub(super) fn is_suspect(&self) -> bool {
+        let shared = &self.0 .0;
+        let moved = Duration::from_nanos(shared.moved_at.load(Ordering::Relaxed));
+        shared.moved.load(Ordering::Relaxed) > 0 && shared.epoch.elapsed().saturating_sub(moved) < SUSPECT
+    }
+
+    /// An interrupt was slow.
+    pub(super) fn count_slow(&self) {
+        self.0 .0.slow.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of its eventfds is rung by the thread from now on.
+    pub(super) fn moved(&self) {
+        let shared = &self.0 .0;
+        let now = u64::try_from(shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        shared.moved_at.store(now, Ordering::Relaxed);
+        shared.moved.fetch_add(1, Ordering::Relaxed);
+        self.start();
+    }
+
+    /// There is to be a thread.
+    pub(super) fn start(&self) {
+        let shared = &self.0 .0;
+        if shared.thread.get().is_none() && !shared.wanted.swap(true, Ordering::AcqRel) {
+            if let Some(founder) = FOUNDER.get() {
+                founder.unpark();
+            }
+        }
+    }
+
+    /// There is something to ring.
+    pub(super) fn wake(&self) {
+        match self.0 .0.thread.get() {
+            Some(thread) => thread.unpark(),
+            // It looks for work when it begins.
+            None => self.start(),
+        }
+    }
+
+    /// Runs `write` on a thread that counts as this bell's in the middle of a write. Returns when it has begun.
+    #[cfg(test)]
+    pub(super) fn run_as_thread(&self, write: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+        let shared = Arc::clone(&self.0 .0);
+        let (begun, begin) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no argument, no effect.
+            *lock(&shared.alive) = Some(unsafe { libc::pthread_self() });
+            shared.writing.store(true, Ordering::Release);
+            begun.send(()).unwrap();
+            write();
+            shared.writing.store(false, Ordering::Release);
+            *lock(&shared.alive) = None;
+        });
+        begin.recv().unwrap();
+        thread
+    }
+
+    /// The eventfd that the thread may be writing was taken away: it is not to wait there.
+    pub(super) fn free(&self) {
+        self.0 .0.free();
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.0.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Shared {
+    /// How long the thread has been in a write.
+    fn writing_for(&self) -> Option<Duration> {
+        let since = Duration::from_nanos(self.since.load(Ordering::Relaxed));
+        self.writing.load(Ordering::Acquire).then(|| self.epoch.elapsed().saturating_sub(since))
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.writing_for().is_some_and(|time| time > BLOCKED)
+    }
+
+    /// Wakes the thread out of the write that it is in.
+    fn free(&self) {
+        let write = |shared: &Shared| {
+            shared.writing.load(Ordering::Acquire).then(|| shared.since.load(Ordering::Relaxed))
+        };
+        let (begun, this) = (Instant::now(), write(self));
+        while this.is_some() && write(self) == this && begun.elapsed() < FREEING {
+            if let Some(thread) = *lock(&self.alive) {
+                // SAFETY: the thread clears this place, under its lock, before it ends: it is alive.
+                unsafe { libc::pthread_kill(thread, wake_up()) };
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The bell thread.
+    fn run(&self) {
+        // SAFETY: no argument, no effect.
+        *lock(&self.alive) = Some(unsafe { libc::pthread_self() });
+        self.live();
+        *lock(&self.alive) = None;
+    }
+
+    fn live(&self) {
+        let mut asked = VecDeque::new();
+        while !self.ended.load(Ordering::Acquire) {
+            let signals: Vec<Arc<Inner>> = lock(&self.signals).iter().filter_map(Weak::upgrade).collect();
+            asked.extend(signals.into_iter().filter(|signal| signal.asked.load(Ordering::Acquire)));
+            if asked.is_empty() {
+                std::thread::park();
+            }
+            for signal in asked.drain(..) {
+                self.ring(&signal);
+            }
+        }
+    }
+
+    fn ring(&self, signal: &Inner) {
+        // Lowered first: who asks from now on asks for another signal.
+        if !signal.asked.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let Some(target) = signal.target() else { return };
+        let before = Instant::now();
+        if !target.raise() {
+            let since = before.saturating_duration_since(self.epoch).as_nanos();
+            self.since.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.writing.store(true, Ordering::Release);
+            target.write();
+            self.writing.store(false, Ordering::Release);
+        }
+        drop(target);
+        let now = Instant::now();
+        let took = now - before;
+        self.rung.fetch_add(1, Ordering::Relaxed);
+        self.slow.fetch_add(u64::from(took > SLOW), Ordering::Relaxed);
+        self.blocked.fetch_add(u64::from(took > BLOCKED), Ordering::Relaxed);
+        signal.rung(took, now);
+        if took > TIRING {
+            self.rest(now, (took * REST).min(LONGEST_REST));
+        }
+    }
+
+    /// Does nothing for `time`, unless the bell ends.
+    fn rest(&self, since: Instant, time: Duration) {
+        while let Some(left) = time.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+            if self.ended.load(Ordering::Acquire) {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+/// All bells that may need a thread.
+static BELLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static FOUNDER: OnceLock<Thread> = OnceLock::new();
+
+/// Starts the founder, if there is none yet. Whoever calls it gives it its processors and its limits: the control plane.
+pub fn founder() {
+    static START: Once = Once::new();
+    START.call_once(|| match Builder::new().name("bells".to_owned()).spawn(found) {
+        Ok(thread) => drop(FOUNDER.set(thread.thread().clone())),
+        Err(e) => tracing::error!("no thread for slow interrupts: {e}"),
+    });
+}
+
+/// The founder's life.
+fn found() {
+    loop {
+        let wanted: Vec<Arc<Shared>> = {
+            let bells = lock(&BELLS);
+            let wanted =
+                |bell: &Arc<Shared>| bell.wanted.load(Ordering::Acquire) && bell.thread.get().is_none();
+            bells.iter().filter_map(Weak::upgrade).filter(wanted).collect()
+        };
+        let mut refused = false;
+        for bell in wanted {
+            let shared = Arc::clone(&bell);
+            match Builder::new().name(format!("bell-{}", bell.name)).spawn(move || shared.run()) {
+                Ok(thread) => {
+                    let _ = bell.thread.set(thread.thread().clone());
+                    // It may have looked for work, and its place was not known yet to who asked then.
+                    thread.thread().unpark();
+                    tracing::warn!(
+                        port = bell.name,
+                        "interrupts of this port are slow, or there is no io_uring: a thread sends them"
+                    );
+                }
+                Err(e) => {
+                    tracing::error!(port = bell.name, "no thread for its interrupts: {e}");
+                    refused = true;
+                }
+            }
+        }
+        if refused {
+            std::thread::park_timeout(AGAIN);
+        } else {
+            std::thread::park();
+        }
+    }
+}
+
+/// The signal that wakes a thread out of a write; it does nothing else.
+fn wake_up() -> libc::c_int {
+    extern "C" fn nothing(_: libc::c_int) {}
+    static INSTALL: Once = Once::new();
+    // The first ones are the C library's own.
+    let signal = libc::SIGRTMIN() + 5;
+    INSTALL.call_once(|| {
+        // SAFETY: a zeroed sigaction is a valid one; without SA_RESTART calls end. The handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(_) as usize;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    });
+    signal
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change under these locks is a single store.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

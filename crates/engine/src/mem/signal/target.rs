@@ -1,0 +1,152 @@
+//! The eventfd itself, with the ring that signals it.
+//!
+//! Invariant that the `unsafe` here keeps: no request refers to memory.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+use io_uring::register::Restriction;
+use io_uring::{opcode, IoUring};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+
+/// Operations of io_uring_register(2), from `linux/io_uring.h`.
+const REGISTER_EVENTFD: u8 = 4;
+const UNREGISTER_EVENTFD: u8 = 5;
+
+/// An eventfd that signals go to.
+pub(in crate::mem) struct Target {
+    fd: OwnedFd,
+    /// None: the system has none for us.
+    ring: Option<Mutex<IoUring>>,
+    /// It was taken away: nobody is to wait for it.
+    pub(super) gone: AtomicBool,
+}
+
+impl Target {
+    /// `fd` with the ring that is `spare`, or one of its own.
+    pub(super) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
+        let ring = match spare.take().map_or_else(restricted, Ok).and_then(|ring| join(ring, &fd)) {
+            Ok(ring) => Some(Mutex::new(ring)),
+            Err(e) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    tracing::warn!("no io_uring ({e}): each port's interrupts come from a thread of its own, some 10 µs later");
+                });
+                None
+            }
+        };
+        Target { fd, ring, gone: AtomicBool::new(false) }
+    }
+
+    /// `fd` as where the system has no rings.
+    #[cfg(test)]
+    pub(super) fn without_ring(fd: OwnedFd) -> Target {
+        Target { fd, ring: None, gone: AtomicBool::new(false) }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Whether signals never wait.
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Its ring, for the next one.
+    pub(super) fn into_ring(self) -> Option<IoUring> {
+        let ring = self.ring?.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ring.submitter().unregister_eventfd().is_ok().then_some(ring)
+    }
+
+    /// Signals it; false if the kernel had no memory for the request, or there is no ring.
+    pub(in crate::mem) fn raise(&self) -> bool {
+        let Some(ring) = &self.ring else { return false };
+        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let nothing = opcode::Nop::new().build();
+        // SAFETY: this request refers to no memory.
+        let room = unsafe { ring.submission().push(&nothing) }.is_ok();
+        let taken = ring.submit().is_ok_and(|taken| taken > 0);
+        ring.completion().for_each(drop);
+        room && taken
+    }
+
+    /// Signals it with a write, which waits if the VMM has made the counter full and the eventfd blocking in the last
+    /// microsecond: for the bell thread alone, which a signal to it wakes again.
+    pub(in crate::mem) fn write(&self) {
+        while !self.gone.load(Ordering::Acquire) {
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let writable = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], Some(&at_once));
+            if writable == Ok(0) {
+                // Full: whoever reads it is more than informed.
+                return;
+            }
+            if let Ok(flags) = fcntl_getfl(&self.fd) {
+                let _ = fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK);
+            }
+            if rustix::io::write(&self.fd, &1u64.to_ne_bytes()) != Err(rustix::io::Errno::INTR) {
+                return;
+            }
+        }
+    }
+}
+
+/// A ring that can do nothing, which is all that is asked of it.
+fn restricted() -> io::Result<IoUring> {
+    let ring = IoUring::builder().setup_r_disabled().build(1)?;
+    let mut allowed = [
+        Restriction::sqe_op(opcode::Nop::CODE),
+        Restriction::register_op(REGISTER_EVENTFD),
+        Restriction::register_op(UNREGISTER_EVENTFD),
+    ];
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
+}
+
+/// Has the completions of `ring` signal `fd`.
+fn join(ring: IoUring, fd: &OwnedFd) -> io::Result<IoUring> {
+    ring.submitter().register_eventfd(fd.as_raw_fd())?;
+    Ok(ring)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{eventfd, EventfdFlags};
+
+    /// Whoever could write to our memory could post anything: the kernel takes nothing but what we post.
+    #[test]
+    fn a_ring_does_nothing_but_signal() {
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let target = Target::new(event, &mut None);
+        let Some(ring) = &target.ring else {
+            eprintln!("skipped: there is no io_uring here");
+            return;
+        };
+        let path = c"/dev/null";
+        let requests = [
+            opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), path.as_ptr()).build(),
+            opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            opcode::Close::new(io_uring::types::Fd(0)).build(),
+        ];
+        let mut ring = ring.lock().unwrap();
+        for request in requests {
+            // SAFETY: `path` outlives the ring's use of it; the kernel takes none of these requests.
+            unsafe { ring.submission().push(&request) }.unwrap();
+            ring.submit().unwrap();
+            let results: Vec<i32> = ring.completion().map(|done| done.result()).collect();
+            assert_eq!(results, [-libc::EACCES]);
+        }
+        assert!(ring.submitter().register_files(&[0]).is_err());
+        assert!(ring.submitter().register_restrictions(&mut [Restriction::sqe_op(18)]).is_err());
+        drop(ring);
+        assert!(target.raise());
+        let mut count = [0; 8];
+        rustix::io::read(target.fd(), &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 4);
+    }
+}
