@@ -12,7 +12,7 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 
 use super::features::host_offloads;
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD};
+use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
 use crate::mem::gather;
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::virtq::{Access, Chain, Position, Queue};
@@ -45,6 +45,8 @@ pub struct IngressRing {
     header_len: u32,
     allowed: Offloads,
     taken: usize,
+    /// Chains to ask the ring for: as many as a batch takes of such frames as come.
+    want: usize,
     stopped: bool,
 }
 
@@ -58,6 +60,7 @@ impl IngressRing {
             header_len: header_len(feature_bits),
             allowed: host_offloads(feature_bits),
             taken: 0,
+            want: MAX_BATCH,
             stopped: false,
         }
     }
@@ -151,12 +154,18 @@ impl IngressQueue for IngressRing {
         if self.stopped {
             return;
         }
-        match self.queue.take(Access::Read, batch.room(), &mut batch.pieces) {
+        let want = batch.room().min(self.want);
+        match self.queue.take(Access::Read, want, &mut batch.pieces) {
             Ok(n) => self.taken = n,
             Err(fault) => return self.stop(fault),
         }
         let mut good = 0;
+        let mut spent = false;
         for chain in self.queue.taken() {
+            spent = batch.is_spent();
+            if spent {
+                break;
+            }
             if !self.describe_plain(chain, batch) {
                 if chain.len < self.header_len {
                     break;
@@ -169,9 +178,15 @@ impl IngressQueue for IngressRing {
             tally.bytes += u64::from(chain.len - self.header_len);
         }
         tally.frames += good as u64;
-        if good < self.taken {
+        if spent {
+            // The others are taken again next time, but not all of what is there only to be left again.
+            self.want = (2 * good).min(MAX_BATCH);
+            self.taken = good;
+        } else if good < self.taken {
             self.taken = good;
             return self.stop(Fault::NoHeader);
+        } else if good == self.want {
+            self.want = (2 * good).clamp(1, MAX_BATCH);
         }
         if self.queue.is_truncated() {
             self.stop(Fault::MemoryTruncated);

@@ -82,7 +82,7 @@ impl IngressQueue for TapIngress {
         // The frame itself begins on a cache line, behind a header that ends there.
         let mut line = HEAD;
         for _ in 0..batch.room().min(MAX_FETCH) {
-            if self.stopped || line + MAX_FRAME > ARENA {
+            if self.stopped || batch.is_spent() || line + MAX_FRAME > ARENA {
                 return;
             }
             let at = line - self.shared.header;

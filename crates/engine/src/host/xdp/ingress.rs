@@ -113,6 +113,9 @@ impl IngressQueue for XdpIngress {
             tally.drops.add(DropReason::HostOverrun, lost);
         }
         for i in 0..count {
+            if batch.is_spent() {
+                break;
+            }
             if i + AHEAD < count {
                 let ahead = self.rx.peek_frame(AHEAD);
                 self.umem.piece(usize::try_from(ahead.address).unwrap_or(0), 64).prefetch(0);
