@@ -17,7 +17,7 @@ use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::observe::capture::{start, CaptureOptions, CaptureReader};
+use sidecore_engine::observe::capture::{start, CaptureCount, CaptureOptions, CaptureReader};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{DropReason, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::wire::{Gso, Offload};
@@ -89,7 +89,10 @@ fn parse(bytes: &[u8]) -> Found {
                 found.packets.push(packet);
             }
             Block::InterfaceStatistics(block) => {
-                assert_eq!(block.interface_id as usize, found.counts.len());
+                let interface = block.interface_id as usize;
+                assert!(interface < found.interfaces.len());
+                // The last ones count.
+                found.counts.resize(found.counts.len().max(interface + 1), (0, 0));
                 let (mut seen, mut lost) = (None, None);
                 for option in &block.options {
                     match option {
@@ -98,7 +101,7 @@ fn parse(bytes: &[u8]) -> Found {
                         _ => {}
                     }
                 }
-                found.counts.push((seen.unwrap(), lost.unwrap()));
+                found.counts[interface] = (seen.unwrap(), lost.unwrap());
             }
             other => panic!("{other:?}"),
         }
@@ -245,7 +248,16 @@ fn what_does_not_fit_is_counted_and_nothing_waits() {
         vm.capture.ingress(&batch, &[]);
     }
     let (seen, lost) = reader.counts();
-    let stream = finish(reader);
+    assert_eq!(vm.capture.captures(), [CaptureCount { frames: seen, lost }]);
+    assert_eq!(vm.capture.lost(), lost);
+    // Who goes on reading knows before the end.
+    let mut reader = reader;
+    let mut stream = Vec::new();
+    for _ in 0..2 {
+        stream.extend_from_slice(reader.next_bytes().unwrap());
+    }
+    assert_eq!(parse(&stream).counts, [(seen, lost)]);
+    stream.extend(finish(reader));
     let found = parse(&stream);
     assert_eq!(seen, 1000);
     assert_eq!(found.counts, [(seen, lost)]);

@@ -6,14 +6,18 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use tokio::signal::unix::{signal, SignalKind};
 
 use crate::cli::CaptureArgs;
 use crate::client::{segment, Client};
-use crate::pcapng::{count_frames, Blocks};
+use crate::pcapng::{count_frames, Blocks, Lost};
 use crate::Outcome;
+
+/// How often lost frames are told.
+const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// `capture`.
 pub fn run(args: &CaptureArgs) -> Outcome {
@@ -41,7 +45,8 @@ pub fn run(args: &CaptureArgs) -> Outcome {
                 false => Box::new(File::create(&path).map_err(fail)?),
             };
             let mut blocks = Blocks::default();
-            let mut frames = 0;
+            let (mut frames, mut lost) = (0, Lost::default());
+            let (mut said, mut last) = (0, None::<Instant>);
             loop {
                 let frame = tokio::select! {
                     frame = body.frame() => frame,
@@ -57,8 +62,16 @@ pub fn run(args: &CaptureArgs) -> Outcome {
                     done => done.map_err(fail)?,
                 }
                 frames += count_frames(&whole);
+                lost.look(&whole);
+                if lost.frames() > said && last.is_none_or(|last| last.elapsed() >= SAY_EVERY) {
+                    (said, last) = (lost.frames(), Some(Instant::now()));
+                    eprintln!("sidecore: {said} frames lost so far: they come faster than they are written");
+                }
             }
-            eprintln!("sidecore: {frames} frames captured");
+            match lost.frames() {
+                0 => eprintln!("sidecore: {frames} frames captured"),
+                lost => eprintln!("sidecore: {frames} frames captured, {lost} lost"),
+            }
             Ok(())
         }
     })

@@ -3,6 +3,9 @@
 
 /// The type of a block that holds a frame.
 const ENHANCED_PACKET: u32 = 6;
+const INTERFACE_STATISTICS: u32 = 5;
+/// Frames that were dropped, an option of it.
+const ISB_IFDROP: u16 = 5;
 /// Bytes of the smallest block.
 const SMALLEST: usize = 12;
 
@@ -62,6 +65,43 @@ pub fn keep_frames(blocks: &[u8], left: &mut u64) -> Vec<u8> {
     kept
 }
 
+/// What a stream says of its interfaces: frames that were not captured, by interface.
+#[derive(Default)]
+pub struct Lost(std::collections::BTreeMap<u32, u64>);
+
+impl Lost {
+    /// Takes the statistics out of a stretch of whole blocks; the last ones of an interface count.
+    pub fn look(&mut self, blocks: &[u8]) {
+        let mut rest = blocks;
+        while let (Some(kind), Ok(Some(len))) = (word(rest, 0), length(rest)) {
+            let (block, behind) = rest.split_at(len.min(rest.len()));
+            rest = behind;
+            if let (INTERFACE_STATISTICS, Some(interface)) = (kind, word(block, 8)) {
+                if let Some(lost) = option(block.get(20..).unwrap_or(&[]), ISB_IFDROP) {
+                    self.0.insert(interface, lost);
+                }
+            }
+        }
+    }
+
+    /// All of them together.
+    pub fn frames(&self) -> u64 {
+        self.0.values().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+}
+
+/// The number that option `code` has, eight bytes long.
+fn option(mut options: &[u8], code: u16) -> Option<u64> {
+    while let Some([a, b, c, d]) = options.first_chunk::<4>().copied() {
+        let (this, len) = (u16::from_le_bytes([a, b]), usize::from(u16::from_le_bytes([c, d])));
+        if this == code && len == 8 {
+            return Some(u64::from_le_bytes(options.get(4..12)?.try_into().ok()?));
+        }
+        options = options.get(4 + len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
 /// Frames in a stretch of whole blocks.
 pub fn count_frames(blocks: &[u8]) -> u64 {
     let mut left = u64::MAX;
@@ -95,5 +135,31 @@ mod tests {
             [block(1, &[]), block(6, &[7; 8]), block(5, &[])].concat()
         );
         assert!(Blocks::default().push(&[0; 8]).is_err());
+    }
+
+    #[test]
+    fn the_last_statistics_of_each_interface_count() {
+        let statistics = |interface: u32, lost: u64| {
+            let option = |code: u16, value: &[u8]| {
+                let len = u16::try_from(value.len()).unwrap().to_le_bytes();
+                [
+                    &code.to_le_bytes()[..],
+                    &len,
+                    value,
+                    &vec![0; value.len().next_multiple_of(4) - value.len()],
+                ]
+                .concat()
+            };
+            let times = [0; 8];
+            let options = [option(1, b"odd"), option(4, &9u64.to_le_bytes()), option(5, &lost.to_le_bytes())];
+            block(5, &[&interface.to_le_bytes()[..], &times, &options.concat(), &[0; 4]].concat())
+        };
+        let mut lost = Lost::default();
+        lost.look(&[statistics(0, 3), block(6, &[7; 8]), statistics(1, 4)].concat());
+        assert_eq!(lost.frames(), 7);
+        lost.look(&statistics(0, 5));
+        assert_eq!(lost.frames(), 9);
+        lost.look(&[block(5, &[0; 4]), block(5, &[0xff; 20]), block(5, &[])].concat());
+        assert_eq!(lost.frames(), 9);
     }
 }

@@ -113,6 +113,12 @@ fn ports_table(answer: &Ports) -> String {
                 port.name, bell.slow_interrupts, bell.rung, bell.blocked
             ));
         }
+        for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
+            notes.push_str(&format!(
+                "{}: a capture has lost {} of {} frames\n",
+                port.name, capture.lost, capture.frames
+            ));
+        }
         if let Some(hint) = &state.hint {
             notes.push_str(&format!("{}: {hint}\n", port.name));
         }

@@ -10,6 +10,7 @@ use super::engine::{Engine, Live};
 use super::fabric::Address;
 use super::spec::SwitchSpec;
 use crate::core::CoreStatus;
+pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
 pub use crate::port::{BellCount, InterruptCount, WaitCount};
@@ -86,6 +87,12 @@ pub struct PortState {
     /// What its interrupts took, if some were slow or a thread sends them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bell: Option<BellCount>,
+    /// Captures that run here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captures: Vec<CaptureCount>,
+    /// Frames that captures lost, those that have ended included.
+    #[serde(default)]
+    pub capture_lost: u64,
     /// What stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -307,6 +314,8 @@ fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
         detail,
         hint,
         bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
+        captures: port.capture.captures(),
+        capture_lost: port.capture.lost(),
         fault: port.fault.get().map(|fault| fault.to_string()),
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),

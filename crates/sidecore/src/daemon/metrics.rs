@@ -90,6 +90,12 @@ impl Collector for Snapshot {
             "Eventfds that the port's bell thread rings now",
             self.bell(|bell| bell.at_bell.into()),
         )?;
+        counter(
+            out,
+            "capture_lost_frames",
+            "Frames that captures of the port lost: their readers were too slow",
+            self.plain(|p| p.state.as_ref().map_or(0, |state| state.capture_lost)),
+        )?;
         counter(out, "batches", "Batches of frames taken from a port", self.plain(|p| p.counters.batches))?;
         counter(
             out,

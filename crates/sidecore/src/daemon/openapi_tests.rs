@@ -135,6 +135,7 @@ fn every_field_is_described_and_no_other() {
     };
     compare(seen, "About", &about, &About { config: None, ..about.clone() });
 
+    compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
     compare(seen, "BellCount", &BellCount::default(), &BellCount::default());
     compare(seen, "Sums", &Sums::default(), &Sums::default());
     let state = PortState {
@@ -153,6 +154,8 @@ fn every_field_is_described_and_no_other() {
         detail: s(),
         hint: Some(s()),
         bell: Some(BellCount::default()),
+        captures: vec![CaptureCount::default()],
+        capture_lost: 1,
         fault: Some(s()),
         queues_wanted: Some(1),
         queues: 1,
@@ -166,6 +169,7 @@ fn every_field_is_described_and_no_other() {
         mac_limit: None,
         hint: None,
         bell: None,
+        captures: vec![],
         fault: None,
         queues_wanted: None,
         ..state.clone()

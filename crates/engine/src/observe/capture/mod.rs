@@ -7,8 +7,9 @@
 //! when it puts the first frame into an empty buffer.
 //!
 //! A capture never holds up a port. The buffer is full, or its lock is not free within some thousand
-//! cycles: the frame is not captured, and counted as lost. The count is the `isb_ifdrop` of the interface
-//! statistics at the stream's end; `isb_ifrecv` has all frames that came by.
+//! cycles, or somebody starts or ends another capture this moment: the frame is not captured, and counted as
+//! lost. The count is the `isb_ifdrop` of interface statistics, which come when it has grown and at the stream's
+//! end (a reader takes the last ones); `isb_ifrecv` has all frames that came by.
 //!
 //! What a record says. *Inbound* is into the switch, *outbound* is out of it: the view of a tcpdump that
 //! runs on the switch's side of the port, as it would on the host side of a TAP. A frame that was not
@@ -22,9 +23,10 @@ mod pcapng;
 mod reader;
 mod sink;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DropReason;
 
 pub use reader::{CaptureReader, CaptureStop};
@@ -46,6 +48,15 @@ impl Default for CaptureOptions {
         // The snaplen of tcpdump; more than any frame has.
         CaptureOptions { snaplen: 262_144, buffer: 4 << 20 }
     }
+}
+
+/// What a capture saw of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureCount {
+    /// Frames that came by.
+    pub frames: u64,
+    /// Those of them that are not in the capture.
+    pub lost: u64,
 }
 
 /// Where frames can be captured: a port.
@@ -88,6 +99,10 @@ enum Watch {
 #[derive(Default)]
 pub struct CaptureSlot {
     on: AtomicBool,
+    /// Frames that no watcher saw because the list of them was being changed.
+    missed: AtomicU64,
+    /// Frames that captures lost, those that have ended included.
+    lost: AtomicU64,
     watches: RwLock<Vec<Watch>>,
 }
 
@@ -123,16 +138,42 @@ impl CaptureSlot {
         picks: impl Iterator<Item = u16> + Clone,
         drops: &[(u16, DropReason)],
     ) {
-        // Somebody starts or stops a capture this moment: the batch lies outside of it.
-        let Ok(watches) = self.watches.try_read() else { return };
+        let Ok(watches) = self.watches.try_read() else {
+            // Somebody starts or ends a capture this moment: others may have wanted these.
+            self.missed.fetch_add(picks.count() as u64, Ordering::Relaxed);
+            return;
+        };
         for watch in &*watches {
             match watch {
                 Watch::Capture { sink, interface } => {
-                    sink.record(*interface, direction, batch, picks.clone(), drops);
+                    let lost = sink.record(*interface, direction, batch, picks.clone(), drops);
+                    if lost > 0 {
+                        self.lost.fetch_add(lost, Ordering::Relaxed);
+                    }
                 }
                 Watch::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
             }
         }
+    }
+
+    /// Captures that run here, in the order in which they began.
+    pub fn captures(&self) -> Vec<CaptureCount> {
+        let watches = self.watches.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |watch: &Watch| match watch {
+            Watch::Capture { sink, interface } => Some(sink.count(*interface, self.missed())),
+            Watch::Other(_) => None,
+        };
+        watches.iter().filter_map(of).collect()
+    }
+
+    /// Frames that captures lost, ever.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Frames that nobody saw because watchers came or went.
+    fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     fn add(&self, watch: Watch) {
@@ -183,7 +224,28 @@ pub fn start(points: Vec<Arc<dyn CapturePoint>>, options: CaptureOptions) -> std
     let head = pcapng::head(&names, options.snaplen);
     let sink = Arc::new(Sink::new(points.len(), options)?);
     for (interface, point) in (0..).zip(&points) {
+        sink.begin(interface, point.capture_slot().missed());
         point.capture_slot().add(Watch::Capture { sink: Arc::clone(&sink), interface });
     }
     Ok(CaptureReader::new(sink, points, head, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_pass_while_another_capture_begins_are_lost_and_not_forgotten() {
+        let slot = CaptureSlot::default();
+        let sink = Arc::new(Sink::new(1, CaptureOptions::default()).unwrap());
+        let mut batch = Batch::new();
+        (0..3).for_each(|_| assert!(batch.push_short(&[0; 60])));
+        slot.add(Watch::Capture { sink, interface: 0 });
+        slot.ingress(&batch, &[]);
+        let other = slot.watches.write().unwrap();
+        slot.ingress(&batch, &[]);
+        slot.egress(&batch, &[1], &[]);
+        drop(other);
+        assert_eq!(slot.captures(), [CaptureCount { frames: 7, lost: 4 }]);
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::event::{poll, PollFd, PollFlags};
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 
 use super::pcapng::{Statistics, Time};
 use super::sink::{now, Sink};
-use super::{CaptureOptions, CapturePoint};
+use super::{CaptureCount, CaptureOptions, CapturePoint};
 
 /// A running capture: a pcapng stream. Dropping it ends the capture.
 ///
@@ -23,6 +22,8 @@ pub struct CaptureReader {
     read: usize,
     started: Time,
     state: State,
+    /// What the stream says of each interface by now.
+    said: Vec<CaptureCount>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,8 @@ impl CaptureReader {
         bytes.reserve_exact(options.buffer.saturating_sub(bytes.len()));
         // The stream's head waits to be read.
         sink.wake();
-        CaptureReader { sink, points, bytes, read: 0, started: now(), state: State::Running }
+        let said = vec![CaptureCount::default(); points.len()];
+        CaptureReader { sink, points, bytes, read: 0, started: now(), state: State::Running, said }
     }
 
     /// Something to end the capture with.
@@ -75,9 +77,14 @@ impl CaptureReader {
 
     /// Frames that came by and frames that were lost, over all interfaces.
     pub fn counts(&self) -> (u64, u64) {
-        self.sink.counts().iter().fold((0, 0), |(seen, lost), count| {
-            (seen + count.seen.load(Ordering::Relaxed), lost + count.lost.load(Ordering::Relaxed))
-        })
+        let counts = if self.points.is_empty() { self.said.clone() } else { self.look() };
+        counts.iter().fold((0, 0), |(seen, lost), count| (seen + count.frames, lost + count.lost))
+    }
+
+    /// What came by at each interface until now.
+    fn look(&self) -> Vec<CaptureCount> {
+        let missed = |point: &Arc<dyn CapturePoint>| point.capture_slot().missed();
+        (0..).zip(&self.points).map(|(interface, point)| self.sink.count(interface, missed(point))).collect()
     }
 
     /// Gets the next full buffer, perhaps an empty one; false at the end.
@@ -89,18 +96,24 @@ impl CaptureReader {
         let ended = self.sink.is_ended();
         if ended {
             // After this no core is in the middle of a batch, and none begins another.
-            self.detach();
+            self.points.iter().for_each(|point| point.capture_slot().remove(&self.sink));
         }
         self.bytes.clear();
         self.read = 0;
         self.sink.swap(&mut self.bytes);
-        if ended {
-            let ended = now();
-            for (interface, count) in (0..).zip(self.sink.counts()) {
-                let seen = count.seen.load(Ordering::Relaxed);
-                let lost = count.lost.load(Ordering::Relaxed);
-                Statistics { interface, started: self.started, ended, seen, lost }.write(&mut self.bytes);
+        let (counts, now) = (self.look(), now());
+        for ((interface, count), said) in (0..).zip(&counts).zip(&self.said) {
+            // Before the end only what is worse than the stream says.
+            if ended || count.lost > said.lost {
+                let CaptureCount { frames, lost } = *count;
+                let statistics =
+                    Statistics { interface, started: self.started, ended: now, seen: frames, lost };
+                statistics.write(&mut self.bytes);
             }
+        }
+        self.said = counts;
+        if ended {
+            self.points.clear();
             self.state = State::Last;
             // Whoever waits for the descriptor shall come and see the end.
             self.sink.wake();

@@ -10,7 +10,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::counters::DropReason;
 
 use super::pcapng::{Packet, Time, PACKET_OVERHEAD};
-use super::{CaptureOptions, Direction};
+use super::{CaptureCount, CaptureOptions, Direction};
 use crate::frame::{Batch, MAX_BATCH};
 
 /// How often an I/O core looks whether the lock is free: some ten microseconds. The reader holds it for
@@ -24,6 +24,8 @@ pub(super) struct Count {
     pub(super) seen: AtomicU64,
     /// Frames that could not be kept.
     pub(super) lost: AtomicU64,
+    /// What the port had missed when the capture began.
+    missed: AtomicU64,
 }
 
 /// Where the frames of a capture go.
@@ -56,7 +58,24 @@ impl Sink {
         })
     }
 
-    /// Copies `picks` of `batch`, as far as there is room.
+    /// The capture of `interface` begins; its port has missed so many frames by now.
+    pub(super) fn begin(&self, interface: u32, missed: u64) {
+        if let Some(count) = self.counts.get(interface as usize) {
+            count.missed.store(missed, Ordering::Relaxed);
+        }
+    }
+
+    /// What came by on `interface`, whose port has missed so many frames by now.
+    pub(super) fn count(&self, interface: u32, missed: u64) -> CaptureCount {
+        let Some(count) = self.counts.get(interface as usize) else { return CaptureCount::default() };
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let missed = missed.saturating_sub(load(&count.missed));
+        // Read in this order: what is lost has been seen.
+        let lost = load(&count.lost).saturating_add(missed);
+        CaptureCount { frames: load(&count.seen).saturating_add(missed), lost }
+    }
+
+    /// Copies `picks` of `batch`, as far as there is room; returns how many are lost.
     pub(super) fn record(
         &self,
         interface: u32,
@@ -64,8 +83,8 @@ impl Sink {
         batch: &Batch,
         picks: impl Iterator<Item = u16>,
         drops: &[(u16, DropReason)],
-    ) {
-        let Some(count) = self.counts.get(interface as usize) else { return };
+    ) -> u64 {
+        let Some(count) = self.counts.get(interface as usize) else { return 0 };
         let mut reasons = [None; MAX_BATCH];
         for (pick, reason) in drops {
             if let Some(place) = reasons.get_mut(usize::from(*pick)) {
@@ -89,12 +108,14 @@ impl Sink {
                 _ => lost += 1,
             }
         }
-        let wake = was_empty && filling.is_some_and(|bytes| !bytes.is_empty());
+        // Lost for the lock's sake, with nothing else that would wake the reader: it is to know.
+        let wake = filling.map_or(lost > 0, |bytes| was_empty && !bytes.is_empty());
         count.seen.fetch_add(seen, Ordering::Relaxed);
         count.lost.fetch_add(lost, Ordering::Relaxed);
         if wake {
             self.wake();
         }
+        lost
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
@@ -139,10 +160,6 @@ impl Sink {
         self.ended.load(Ordering::Acquire)
     }
 
-    pub(super) fn counts(&self) -> &[Count] {
-        &self.counts
-    }
-
     /// Readable when there is something to swap for, or the capture has ended.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
@@ -163,7 +180,9 @@ mod tests {
         sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
         drop(held);
         sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
-        let count = &sink.counts()[0];
-        assert_eq!((count.seen.load(Ordering::Relaxed), count.lost.load(Ordering::Relaxed)), (2, 1));
+        assert_eq!(sink.count(0, 0), CaptureCount { frames: 2, lost: 1 });
+        // What the port missed meanwhile, of what it has missed ever.
+        sink.begin(0, 7);
+        assert_eq!(sink.count(0, 10), CaptureCount { frames: 5, lost: 4 });
     }
 }
