@@ -16,7 +16,7 @@ use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue, Table};
 use sidecore_engine::fault::Fault;
 use sidecore_engine::mem::{GuestMap, Pieces, RegionSpec, BATCH_PIECES};
-use sidecore_engine::virtq::{Access, Notifier, Position, Queue, RingConfig};
+use sidecore_engine::virtq::{Access, Notifier, Position, Queue, RingConfig, WriteLog};
 
 const SIZE: usize = 1 << 20;
 
@@ -46,6 +46,10 @@ fn start(options: Options) -> Position {
 }
 
 fn device(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Position) -> Queue {
+    Queue::new(config(memory, parts, options, position)).unwrap()
+}
+
+fn config(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Position) -> RingConfig {
     let file = memory.fd().try_clone_to_owned().unwrap().into();
     let spec =
         RegionSpec { gpa: memory.gpa(0), size: SIZE as u64, user_addr: memory.user(0), offset: 0, file };
@@ -54,7 +58,7 @@ fn device(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Posit
         map.translate(memory.gpa(view.offset()), view.size() as u32, &mut 0).unwrap()
     };
     let bits = |on: bool, bit: u64| if on { bit } else { 0 };
-    Queue::new(RingConfig {
+    RingConfig {
         size: options.entries,
         desc: part(&parts.desc),
         driver: part(&parts.avail),
@@ -70,8 +74,7 @@ fn device(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Posit
         notifier: Arc::new(Notifier::default()),
         log: None,
         journal: None,
-    })
-    .unwrap()
+    }
 }
 
 impl Pair {
@@ -85,6 +88,45 @@ fn any_options() -> impl Strategy<Value = Options> {
     (0u32..7, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(log, packed, event_idx, in_order)| {
         Options { entries: 4 << log, packed, event_idx, in_order }
     })
+}
+
+/// Notes what is logged.
+#[derive(Default)]
+struct Log(std::sync::Mutex<Vec<(u64, u32)>>);
+
+impl WriteLog for Log {
+    fn wrote(&self, gpa: u64, len: u32) {
+        self.0.lock().unwrap().push((gpa, len));
+    }
+}
+
+/// A VMM may say of the used ring that its writes are to be logged anywhere, even where addresses end.
+#[test]
+fn the_log_address_of_a_used_ring_may_be_any() {
+    for packed in [false, true] {
+        for gpa in [u64::MAX, u64::MAX - 1, u64::MAX - 63, 0] {
+            let options = Options { entries: 8, packed, event_idx: true, in_order: false };
+            let mut pair = pair(options);
+            let log = Arc::new(Log::default());
+            let (memory, parts) = (Arc::clone(&pair.memory), pair.parts.clone());
+            let with_log = |config: RingConfig| RingConfig {
+                used_log: Some(gpa),
+                log: Some(Arc::clone(&log) as Arc<dyn WriteLog>),
+                ..config
+            };
+            pair.device = Queue::new(with_log(config(&memory, &parts, options, start(options)))).unwrap();
+            let buffers = memory.alloc(4096, 64).unwrap();
+            for i in 0..4 {
+                let buf = Buf { addr: memory.gpa(buffers + 64 * i), len: 64, write: true };
+                assert!(pair.driver.add(&[buf]).is_some());
+            }
+            pair.driver.publish();
+            assert_eq!(pair.take(Access::Write, 4), Ok(4));
+            pair.device.want_kicks(true);
+            pair.device.complete(4, |_| 60);
+            assert!(log.0.lock().unwrap().len() >= 4);
+        }
+    }
 }
 
 proptest! {

@@ -199,11 +199,12 @@ impl Memory {
         }
     }
 
-    /// Logs `len` bytes at guest address `gpa` as written.
+    /// Logs `len` bytes as written, `offset` behind guest address `gpa`. The VMM names the address, and nothing says that
+    /// it has named one at which so much follows: an address that wraps around is logged where it then is.
     #[inline]
-    pub(super) fn log_at(&self, gpa: u64, len: u32) {
+    pub(super) fn log_at(&self, gpa: u64, offset: usize, len: u32) {
         if let Some(log) = &self.log {
-            log.wrote(gpa, len);
+            log.wrote(gpa.wrapping_add(offset as u64), len);
         }
     }
 

@@ -312,7 +312,7 @@ impl Packed {
         }
         self.ring.publish(first, (0..count).map(used), |offset| {
             if let Some(gpa) = self.used_log {
-                self.memory.log_at(gpa + offset as u64, 16);
+                self.memory.log_at(gpa, offset, 16);
             }
         });
         if let Some(journal) = &mut self.journal {

@@ -229,7 +229,7 @@ impl Split {
         self.next = after;
         self.taken.clear();
         if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa + split::USED_IDX as u64, 2);
+            self.memory.log_at(gpa, split::USED_IDX, 2);
         }
         if !self.wants_kicks && self.event_idx && after.wrapping_sub(self.parked_at) >= 0x4000 {
             self.parked_at = after;
@@ -242,7 +242,7 @@ impl Split {
         let at = split::USED_RING + 8 * usize::from(index & self.mask);
         self.used.store_used_elem(at, u32::from(id), len);
         if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa + at as u64, 8);
+            self.memory.log_at(gpa, at, 8);
         }
     }
 
@@ -304,8 +304,8 @@ impl Split {
 
     fn log_events(&self) {
         if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa + split::USED_FLAGS as u64, 2);
-            self.memory.log_at(gpa + split::used_avail_event(self.size) as u64, 2);
+            self.memory.log_at(gpa, split::USED_FLAGS, 2);
+            self.memory.log_at(gpa, split::used_avail_event(self.size), 2);
         }
     }
 }
