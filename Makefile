@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PROFILE ?= release
 PREFIX ?= /usr
 
-.PHONY: help setup build test unit lint demo bench guest-tests fuzz install clean
+.PHONY: help setup build test unit lint demo bench guest-tests attacks fuzz install clean
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench
 	@cargo build --release -p sidecore
 	@target/release/sidecore bench pvp
+
+attacks: build   ## attacks from outside on the built program, with neighbours' traffic verified (as root)
+	@attacks/run --binary target/$(PROFILE)/sidecore $(ATTACKS)
 
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}

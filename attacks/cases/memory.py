@@ -1,0 +1,238 @@
+"""Memory that a VMM gives, and takes away again."""
+
+import mmap
+import os
+import struct
+import time
+
+from outside import fuse, huge, vfio, vhost
+from outside.case import attack
+from outside.daemon import Failure, until
+from outside.vhost import Guest, Refused, USER
+
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+FRAME = vhost.frame(BROADCAST, "02:00:00:00:ee:01")
+
+
+def served(stage, name, frames=1):
+    """Waits until the daemon has taken frames from a port: it does touch the memory."""
+    until(lambda: stage.alive() or stage.daemon.port(name)["counters"]["in_frames"] >= frames, 10, f"a frame of port {name}")
+
+
+@attack("1.1", needs=("root", "hugetlb"))
+def hugetlb_truncation_vhost(stage):
+    """Guest memory of huge pages is cut short under a ring away from a huge page's first bytes."""
+    huge.pool(stage, 4)
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        guest = Guest(stage.at("evil.sock"), 4 * huge.PAGE, huge.file(4), ring_at=3 * huge.PAGE + 0x5000)
+        stage.cleanup(guest.close)
+        guest.out = huge.PAGE
+        guest.send(FRAME)
+        served(stage, "evil")
+        os.ftruncate(guest.fd, 3 * huge.PAGE)
+        guest.tx.ring()
+        stage.fault("evil", "memory_truncated")
+    guest.front.close()
+
+
+@attack("1.1", needs=("root", "hugetlb"))
+def hugetlb_truncation_vfio(stage):
+    """The same for an e1000's memory and rings."""
+    huge.pool(stage, 4)
+    stage.start("e1000:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        nic = vfio.Nic(stage.at("evil.sock"), 4 * huge.PAGE, huge.file(4), ring_at=3 * huge.PAGE + 0x5000)
+        stage.cleanup(nic.close)
+        nic.out = huge.PAGE
+        nic.send(FRAME)
+        served(stage, "evil")
+        os.ftruncate(nic.fd, 3 * huge.PAGE)
+        try:
+            for tail in range(2, 10):
+                nic.client.write(vfio.TDT, tail)
+        except Refused:
+            pass
+        stage.fault("evil", "memory_truncated")
+    nic.client.close()
+
+
+@attack("1.1", needs=("root", "hugetlb"))
+def hugetlb_pool_exhausted(stage):
+    """Huge pages that were given without a reservation are used up by somebody else."""
+    huge.pool(stage, 3)
+    stage.start("vhost-user:DIR/evil.sock")
+    free = lambda: int(next(l for l in open("/proc/meminfo") if l.startswith("HugePages_Free")).split()[1])
+    with stage.during(stage.seconds):
+        fd = huge.file(4)
+        base = vhost.libc_map(fd, 4 * huge.PAGE)
+        stage.cleanup(vhost.libc_unmap, base, 4 * huge.PAGE)
+        guest = None
+        try:
+            guest = Guest(stage.at("evil.sock"), huge.PAGE, fd, start=False)
+            stage.cleanup(guest.close)
+            front = guest.front
+            front.table([(0, 4 * huge.PAGE, USER, 0)], [fd])
+            guest.out = 0x100000
+            guest.start(0, guest.rx)
+            guest.start(1, guest.tx)
+            front.sync()
+            others = []
+            for _ in range(free()):  # whoever comes first takes the rest of the pool
+                other = huge.file(1)
+                stage.cleanup(os.close, other)
+                try:
+                    memory = mmap.mmap(other, huge.PAGE)
+                    memory[0] = 1
+                    others.append(memory)
+                except (OSError, ValueError):
+                    break
+            guest.tx.put(0, 3 * huge.PAGE + 0x5123, 100)  # never touched: there is no page for it
+            guest.tx.offer(0)
+            guest.tx.ring()
+            stage.alive()
+            until(lambda: stage.alive() or guest.tx.used_index() or stage.daemon.port("evil")["state"]["peer"] != "running", 10,
+                  "an end of the frame")
+        except Refused:
+            pass  # refusing such memory is as good
+        stage.alive()
+    if guest:
+        guest.front.close()
+
+
+def stalled(stage, how, kind="vhost-user", silent=True):
+    """Gives a file whose server never answers as `how`; then deletes the port, asks the control socket, and ends the daemon."""
+    stage.start(f"{kind}:DIR/evil.sock")
+    trap = fuse.Stalled(4 << 20, silent)
+    stage.cleanup(trap.close)
+    with stage.during(max(stage.seconds, 1.5)):
+        front = how(trap)
+        if front is not None:
+            stage.cleanup(front.close)
+        stage.progress("while a foreign file does not answer")
+        stage.control("while a foreign file does not answer")
+        start = time.monotonic()
+        try:
+            stage.daemon.ask("DELETE", "/v1/ports/evil", timeout=6, wanted=None)
+        except TimeoutError:
+            raise Failure("DELETE of the port does not end within 6 s") from None
+        stage.notes["delete_s"] = round(time.monotonic() - start, 2)
+        stage.control("after DELETE of the port")
+    # The end of the daemon is bounded while the file still does not answer.
+    stage.neighbours.end()
+    took = stage.daemon.stop(15)
+    stage.notes["end_s"] = round(took, 2)
+    stage.check(not stage.neighbours.last()["flows"][0]["lost"], "neighbours' frames are lost")
+    stage.spared.add("end")
+
+
+def dma(stage, trap):
+    client = vfio.Client(stage.at("evil.sock"), timeout=3)
+    try:
+        client.map(0, 4 << 20, trap.file)
+        client.write(4, 6, vfio.CONFIG, 2)
+        client.write(vfio.TDBAL, 0x1000)
+        client.write(vfio.TDLEN, 4096)
+        client.write(vfio.TCTL, 2)
+        client.write(vfio.TDT, 5)
+    except (Refused, TimeoutError) as e:
+        stage.notes["answer"] = str(e)
+    return client
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_dma_map(stage):
+    """An e1000's DMA memory is a file whose server never answers anything."""
+    stalled(stage, lambda trap: dma(stage, trap), "e1000")
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_dma_read(stage):
+    """An e1000's DMA memory is a file whose server tells its attributes, and never what is in it."""
+    stalled(stage, lambda trap: dma(stage, trap), "e1000", silent=False)
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_mem_table(stage):
+    """A vhost-user memory region is a file whose server never answers."""
+    def how(trap):
+        guest = Guest(stage.at("evil.sock"), start=False)
+        try:
+            guest.front.table([(0, 4 << 20, USER, 0)], [trap.file])
+            guest.start(0, guest.rx)
+            guest.start(1, guest.tx)
+            guest.tx.ring()
+        except (Refused, TimeoutError) as e:
+            stage.notes["answer"] = str(e)
+        return guest
+    stalled(stage, how)
+
+
+def log(stage, trap):
+    guest = Guest(stage.at("evil.sock"), features=vhost.VERSION_1 | vhost.LOG_ALL, receive=64)
+    try:
+        guest.front.send(vhost.SET_LOG_BASE, struct.pack("<QQ", 1 << 20, 0), [trap.file])
+        guest.send(FRAME)
+    except (Refused, TimeoutError) as e:
+        stage.notes["answer"] = str(e)
+    return guest
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_log_read(stage):
+    """The dirty log is a file whose server tells its attributes, and never what is in it."""
+    stalled(stage, lambda trap: log(stage, trap), silent=False)
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_log_base(stage):
+    """The dirty log is a file whose server never answers."""
+    stalled(stage, lambda trap: log(stage, trap))
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_inflight(stage):
+    """The memory of requests under way is a file whose server never answers."""
+    def how(trap):
+        guest = Guest(stage.at("evil.sock"), start=False)
+        try:
+            guest.front.send(vhost.SET_INFLIGHT_FD, struct.pack("<QQHH", 1 << 16, 0, 2, 256).ljust(24, b"\0"), [trap.file])
+            guest.front.table([(0, guest.size, USER, 0)], [guest.fd])
+            guest.start(0, guest.rx)
+            guest.start(1, guest.tx)
+            guest.send(FRAME)
+        except (Refused, TimeoutError) as e:
+            stage.notes["answer"] = str(e)
+        return guest
+    stalled(stage, how)
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_kick_and_call(stage):
+    """Kick and interrupt descriptors are files whose server never answers."""
+    def how(trap):
+        guest = Guest(stage.at("evil.sock"), start=False)
+        try:
+            guest.front.table([(0, guest.size, USER, 0)], [guest.fd])
+            guest.start(0, guest.rx, kick=trap.file, call=trap.file)
+            guest.start(1, guest.tx, kick=trap.file, call=trap.file)
+            guest.send(FRAME)
+        except (Refused, TimeoutError) as e:
+            stage.notes["answer"] = str(e)
+        return guest
+    stalled(stage, how)
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_irqs(stage):
+    """An e1000's interrupt is a file whose server never answers."""
+    def how(trap):
+        client = vfio.Client(stage.at("evil.sock"), timeout=3)
+        try:
+            client.ask(vfio.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 0, 0, 1), [trap.file])
+            client.write(vfio.IMS, 0xFFFFFFFF)
+            client.write(0xC8, 4)  # ICS
+        except (Refused, TimeoutError) as e:
+            stage.notes["answer"] = str(e)
+        return client
+    stalled(stage, how, "e1000")

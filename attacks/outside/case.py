@@ -1,0 +1,286 @@
+"""An attack: what it declares, what it may use, and what is judged for every one of them."""
+
+import contextlib
+import os
+import shutil
+import time
+import traceback
+
+from .daemon import Daemon, Failure, until
+from .flow import BusyLoop, Helper, Neighbours, on, pause
+
+ALL = {}
+
+
+class Skip(Exception):
+    """This machine cannot show it; why."""
+
+
+def attack(point, needs=()):
+    """Declares a function of one `Stage` as an attack on `point` of the list in README.md."""
+
+    def declare(function):
+        name = function.__name__.replace("_", "-")
+        assert name not in ALL, name
+        ALL[name] = function
+        function.point, function.needs, function.summary = point, needs, function.__doc__.strip().split("\n")[0]
+        return function
+
+    return declare
+
+
+def missing(needs):
+    """What is not there of what an attack needs."""
+    if "root" in needs and os.getuid() != 0:
+        return "it has to be root"
+    if "hugetlb" in needs and not os.path.exists("/proc/sys/vm/nr_hugepages"):
+        return "the kernel has no huge pages"
+    if "fuse" in needs and not os.path.exists("/dev/fuse"):
+        return "the kernel has no FUSE"
+    if "tun" in needs and not os.path.exists("/dev/net/tun"):
+        return "the kernel has no TUN"
+    return None
+
+
+class Stage:
+    """The daemon, its neighbours and the measurements of one attack.
+
+    Ports a, b, c, d of switch `n` are the neighbours'; a port `evil` is the attacker's, on a switch of its own unless `beside` is true.
+    """
+
+    def __init__(self, options, name):
+        self.options, self.name, self.full = options, name, options.full
+        cpus = sorted(os.sched_getaffinity(0))
+        self.core = cpus[-1]
+        self.cpus = cpus[:-1] or cpus
+        self.stack = contextlib.ExitStack()
+        self.daemon = self.neighbours = None
+        self.phases, self.notes = {}, {}
+        self.problems = []
+        self.lossless = True
+        self.spared = set()
+
+    # -- building it up
+
+    def cleanup(self, function, *args):
+        self.stack.callback(function, *args)
+
+    def start(self, evil=None, beside=False, ports=(), switches=(), neighbours=True, macs=False, both=False, args=(), reconnect=False,
+              ping=True, measure=True, **more):
+        """Starts all of it, and measures what neighbours get before."""
+        mac = lambda i: f",mac=02:00:00:00:aa:0{i}" if macs else ""
+        list_of = [f"{p}=vhost-user:DIR/{p}.sock,switch=n{mac(i + 1)}" for i, p in enumerate("abcd")] if neighbours else []
+        if evil:
+            list_of.append(f"evil={evil},switch={'n' if beside else 'evil'}")
+        list_of += ports
+        self.daemon = Daemon(self.options.binary, [self.core], list_of, ["n", "evil", *switches], args, **more)
+        self.cleanup(self.daemon.remove)
+        if not self.daemon.is_ready:
+            raise Failure(f"it does not start: {self.daemon.ending()}")
+        self.first_pid = self.daemon.pid
+        self.used_before = None
+        self.lossless = not beside
+        if neighbours:
+            self.neighbours = Neighbours(self.daemon, self.cpus, ping=("c", "d") if ping else None, both=both, reconnect=reconnect)
+            self.cleanup(self.neighbours.kill)
+        self.settle()
+        self.used_before = self.daemon.usage()
+        if neighbours and measure:
+            self.measure("before", 3 if self.full else 0.4)
+            if self.full:
+                with BusyLoop(self.cpus):
+                    self.measure("busy", 3)
+        return self.daemon
+
+    def settle(self):
+        """Threads that were needed for the start only are given a moment to go."""
+        self.daemon.ports()
+
+    def measure(self, name, seconds):
+        start = time.monotonic()
+        pause(seconds)
+        self.phase(name, start)
+
+    def phase(self, name, start):
+        if self.neighbours:
+            self.phases[name] = self.neighbours.phase(start - 0.11, time.monotonic())
+
+    @contextlib.contextmanager
+    def during(self, seconds=0):
+        """The attack; afterwards neighbours have to go on."""
+        start = time.monotonic()
+        yield
+        left = seconds - (time.monotonic() - start)
+        if left > 0:
+            pause(left)
+        self.phase("during", start)
+        self.progress("under the attack")
+
+    @property
+    def seconds(self):
+        """How long an attack lasts that could go on for ever."""
+        return 3.0 if self.full else 1.0
+
+    def helper(self, *args, cpus=None):
+        helper = Helper(cpus or self.cpus, *args)
+        self.cleanup(lambda: helper.process.poll() is None and helper.process.kill())
+        return helper
+
+    def at(self, name):
+        return self.daemon.path(name)
+
+    # -- judging
+
+    def check(self, condition, text):
+        if not condition:
+            self.problems.append(text)
+
+    def alive(self):
+        if not self.daemon.alive():
+            raise Failure(f"the daemon has ended: {self.daemon.ending()}")
+
+    def progress(self, when):
+        """Neighbours get frames: awaited, so that only a standstill fails."""
+        self.alive()
+        if not self.neighbours:
+            return
+        self.neighbours.alive()
+        got = self.neighbours.got()
+        flows = [f["got"] for f in self.neighbours.last()["flows"]]
+
+        def moved():
+            self.alive()
+            return all(f["got"] > before for f, before in zip(self.neighbours.last()["flows"], flows))
+
+        try:
+            until(moved, 5, "a frame more for neighbours")
+        except Failure:
+            self.alive()
+            raise Failure(f"neighbours stand still {when}, after {got} frames") from None
+
+    def control(self, when, seconds=5):
+        """The control socket answers."""
+        start = time.monotonic()
+        try:
+            self.daemon.ports(timeout=seconds)
+        except (OSError, TimeoutError):
+            self.alive()
+            raise Failure(f"the control socket does not answer within {seconds} s {when}") from None
+        self.notes["control_ms"] = round(max(self.notes.get("control_ms", 0), 1e3 * (time.monotonic() - start)), 1)
+
+    def fault(self, name, wanted=None):
+        """Waits for a port's fault."""
+        def there():
+            self.alive()
+            state = self.daemon.port(name)["state"]
+            return state["peer"] in ("faulted", "waiting") and state
+        state = until(there, 10, f"a fault of port {name}")
+        if wanted:
+            said = str(state.get("fault"))
+            self.check(wanted in said or self.daemon.log(wanted), f"port {name} has the fault {said!r} instead of {wanted!r}")
+
+    def finish(self):
+        """What holds after every attack."""
+        self.alive()
+        self.check(self.daemon.pid == self.first_pid, "another process is the daemon now")
+        if self.neighbours:
+            self.progress("after the attack")
+            self.measure("after", 3 if self.full else 0.4)
+        self.control("after the attack")
+        self.back()
+        if self.neighbours:
+            last = self.neighbours.end()
+            for i, flow in enumerate(last["flows"]):
+                self.check(not flow["altered"], f"flow {i}: {flow['altered']} frames are altered")
+                self.check(not flow["doubled"], f"flow {i}: {flow['doubled']} frames came twice")
+                self.notes["lost"] = self.notes.get("lost", 0) + flow["lost"]
+                if self.lossless:
+                    self.check(not flow["lost"], f"flow {i}: {flow['lost']} frames are lost")
+            self.notes["frames"] = sum(f["got"] for f in last["flows"])
+            self.check(not last["hangups"], f"{last['hangups']} neighbours were hung up on")
+        self.conserved()
+        ports = self.daemon.ports()
+        for name in "abcd" if self.neighbours else "":
+            fault = ports[name]["state"].get("fault")
+            self.check(not fault, f"port {name} has a fault: {fault}")
+        self.timing()
+        took = self.daemon.stop()
+        self.check(took < 10, f"SIGTERM took {took:.1f} s")
+        self.check(self.daemon.process.returncode == 0, f"SIGTERM: {self.daemon.ending()}")
+
+    def back(self):
+        """Descriptors, threads, maps and memory are what they were."""
+        before, now = self.used_before, {}
+
+        def good():
+            now.update(self.daemon.usage())
+            return (now["fds"] <= before["fds"] + self.notes.get("more_fds", 0) and now["threads"] <= before["threads"]
+                    and now["maps"] <= before["maps"] + 24 and now["rss_kib"] <= before["rss_kib"] + (16 << 10) and now["children"] <= before["children"])
+        try:
+            until(good, 15, "back to before")
+        except Failure:
+            grown = {k: f"{before[k]} -> {now[k]}" for k in before if k != "names" and now[k] > before[k]}
+            names = {k: v for k, v in now["names"].items() if v > before["names"].get(k, 0)}
+            self.problems.append(f"not back to before: {grown}{f', threads {names}' if names else ''}")
+
+    def conserved(self):
+        """What came in came out or was dropped under a name."""
+        def sums():
+            answer = self.daemon.ask("GET", "/v1/ports")
+            all_of = [p["counters"] for p in answer["ports"]] + [answer["retired"]]
+            came = sum(c["in_frames"] + c["made"] for c in all_of)
+            went = sum(c["out_frames"] + sum(c["drops"].values()) for c in all_of)
+            self.sums = came, went
+            return came == went
+        try:
+            until(sums, 5, "conserved")
+        except Failure:
+            came, went = self.sums
+            self.problems.append(f"{came} frames came in or were made, {went} went out or were dropped")
+
+    def timing(self):
+        """Rate and latency beside the busy loop's: only where timing may be judged."""
+        busy, during = self.phases.get("busy"), self.phases.get("during")
+        if not self.full or not busy or not during or "timing" in self.spared:
+            return
+        if busy["pps"]:
+            self.notes["rate"] = round(during["pps"] / busy["pps"], 2)
+            self.check(during["pps"] >= 0.8 * busy["pps"], f"{during['pps']} pps beside {busy['pps']} with a busy loop")
+        if busy["p99_us"] and during["p99_us"]:
+            self.notes["p99"] = round(during["p99_us"] / busy["p99_us"], 2)
+            self.check(during["p99_us"] <= 2 * busy["p99_us"], f"p99 {during['p99_us']} us beside {busy['p99_us']} with a busy loop")
+
+
+def run(name, options):
+    """One attack; what came of it."""
+    function = ALL[name]
+    stage = Stage(options, name)
+    start = time.monotonic()
+    why = missing(function.needs)
+    result = {"name": name, "point": function.point}
+    try:
+        if why:
+            raise Skip(why)
+        function(stage)
+        if stage.daemon is not None and stage.daemon.process is not None and "end" not in stage.spared:
+            stage.finish()
+    except Skip as skip:
+        result["skipped"] = str(skip)
+    except Failure as failure:
+        stage.problems.append(str(failure))
+    except Exception as error:  # one failure does not hide the rest
+        if stage.daemon is not None and stage.daemon.process is not None and not stage.daemon.alive():
+            stage.problems.append(f"the daemon has ended: {stage.daemon.ending()}")
+        else:
+            where = traceback.extract_tb(error.__traceback__)
+            mine = [f"{os.path.basename(f.filename)}:{f.lineno}" for f in where]
+            stage.problems.append(f"{type(error).__name__}: {error} ({' '.join(mine[-4:])})")
+    finally:
+        try:
+            stage.stack.close()
+        except Exception as error:
+            stage.problems.append(f"cleaning up: {type(error).__name__}: {error}")
+    if stage.problems and options.keep_log and stage.daemon is not None:
+        result["log"] = stage.daemon.lines[-40:]
+    result.update(problems=stage.problems, phases=stage.phases, notes=stage.notes, seconds=round(time.monotonic() - start, 1))
+    return result
