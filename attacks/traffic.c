@@ -9,6 +9,8 @@
  *                 [--receive N] [--ring N]
  *       Sends as fast as it can, or `rate` a second; --gso gives a TCP frame to be cut into segments of N bytes,
  *       --pieces spreads a frame over N descriptors, --receive offers N receive buffers and never takes them back.
+ *   traffic swap PATH FILE SPARE UID
+ *       As that user, puts a link to FILE at PATH as soon as something is there, again and again.
  *   traffic storm SOCKET SECONDS REGISTER VALUE [VALUE]
  *       Writes the values in turn into a 32-bit register of BAR 0 of a vfio-user device, as fast as it can.
  */
@@ -16,6 +18,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,6 +29,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -246,7 +250,13 @@ static uint32_t compose(uint8_t *frame, const uint8_t *to, const uint8_t *from, 
 /* ---- neighbours */
 
 #define BUCKETS 512
-struct flow { struct port *from, *to; uint16_t number; uint64_t sent, got, lost, doubled, altered, expect, last; uint64_t stalls; };
+#define REMEMBERED 65536
+struct flow {
+    struct port *from, *to;
+    uint16_t number;
+    uint64_t sent, got, lost, doubled, altered, expect, last, stalls, late;
+    uint64_t have[REMEMBERED]; /* number + 1 of the frame that came last in this place */
+};
 static struct ping {
     struct port *from, *to;
     uint64_t seq, sent_at, answers, lost;
@@ -319,9 +329,16 @@ static void take(struct port *p, const uint8_t *frame, uint32_t bytes, uint64_t 
     struct flow *f = &flows[b.flow];
     if (b.seq >= f->sent || bytes != length_of(b.seq)
         || (compose(wanted, p->mac, f->from->mac, NUMBERED, b.flow, b.seq), memcmp(wanted, frame, bytes))) { f->altered++; return; }
-    if (b.seq < f->expect) { f->doubled++; return; }
-    f->lost += b.seq - f->expect;
-    f->expect = b.seq + 1;
+    uint64_t *have = &f->have[b.seq % REMEMBERED];
+    if (*have == b.seq + 1 || b.seq + REMEMBERED < f->sent) { f->doubled++; return; }
+    *have = b.seq + 1;
+    if (b.seq < f->expect) { /* given up, and here after all */
+        f->lost--;
+        f->late++;
+    } else {
+        f->lost += b.seq - f->expect;
+        f->expect = b.seq + 1;
+    }
     f->got++;
     f->last = t;
 }
@@ -375,8 +392,8 @@ static void report(uint64_t start) {
     for (int i = 0; i < flow_count; i++) {
         struct flow *f = &flows[i];
         printf("%s{\"sent\": %" PRIu64 ", \"got\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"doubled\": %" PRIu64
-               ", \"altered\": %" PRIu64 ", \"stalls\": %" PRIu64 "}",
-               i ? ", " : "", f->sent, f->got, f->lost, f->doubled, f->altered, f->stalls);
+               ", \"altered\": %" PRIu64 ", \"stalls\": %" PRIu64 ", \"late\": %" PRIu64 "}",
+               i ? ", " : "", f->sent, f->got, f->lost, f->doubled, f->altered, f->stalls, f->late);
     }
     printf("], \"ping\": {\"answers\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"longest_ns\": %" PRIu64 ", \"spread\": [",
            ping.answers, ping.lost, ping.longest);
@@ -656,12 +673,31 @@ static int storm(int argc, char **argv) {
     return 0;
 }
 
+/* ---- somebody who swaps a new file for a link */
+
+static int swap(int argc, char **argv) {
+    if (argc != 6) return 2;
+    uid_t user = (uid_t)atoi(argv[5]);
+    if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user)) die("another user");
+    for (;;) {
+        struct stat s;
+        if (symlink(argv[3], argv[4]) && errno != EEXIST) die("symlink");
+        while (lstat(argv[2], &s)) continue;
+        if (!S_ISLNK(s.st_mode) && rename(argv[4], argv[2]) == 0) {
+            /* Long enough for whoever follows it; then it goes, so that the next one can be made. */
+            for (uint64_t t = now(); now() - t < 200000;) continue;
+        }
+        unlink(argv[2]);
+    }
+}
+
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     int code = 2;
     if (argc > 1 && !strcmp(argv[1], "neighbours")) code = neighbours(argc, argv);
     else if (argc > 1 && !strcmp(argv[1], "flood")) code = flood(argc, argv);
     else if (argc > 1 && !strcmp(argv[1], "storm")) code = storm(argc, argv);
+    else if (argc > 1 && !strcmp(argv[1], "swap")) code = swap(argc, argv);
     if (code == 2) fprintf(stderr, "traffic: wrong arguments; see the head of traffic.c\n");
     return code;
 }

@@ -102,7 +102,7 @@ def hugetlb_pool_exhausted(stage):
 
 def stalled(stage, how, kind="vhost-user", silent=True):
     """Gives a file whose server never answers as `how`; then deletes the port, asks the control socket, and ends the daemon."""
-    stage.start(f"{kind}:DIR/evil.sock")
+    stage.start(f"{kind}:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
     trap = fuse.Stalled(4 << 20, silent)
     stage.cleanup(trap.close)
     with stage.during(max(stage.seconds, 1.5)):
@@ -170,10 +170,15 @@ def fuse_mem_table(stage):
 
 def log(stage, trap):
     guest = Guest(stage.at("evil.sock"), features=vhost.VERSION_1 | vhost.LOG_ALL, receive=64)
+    guest.front.sock.settimeout(3)
     try:
-        guest.front.send(vhost.SET_LOG_BASE, struct.pack("<QQ", 1 << 20, 0), [trap.file])
-        guest.send(FRAME)
-    except (Refused, TimeoutError) as e:
+        guest.front.ask(vhost.SET_LOG_BASE, struct.pack("<QQ", 1 << 20, 0), [trap.file])
+        guest.front.sync()
+        other = Guest(stage.at("other.sock"))
+        stage.cleanup(other.close)
+        other.send(FRAME)  # what the attacker receives is logged
+        until(lambda: other.tx.used_index(), 3, "received")
+    except (Refused, TimeoutError, Failure) as e:
         stage.notes["answer"] = str(e)
     return guest
 
@@ -236,3 +241,103 @@ def fuse_irqs(stage):
             stage.notes["answer"] = str(e)
         return client
     stalled(stage, how, "e1000")
+
+
+def pages_of(client):
+    """The file behind the pages of BAR 0 that a guest may map."""
+    client.send(vfio.GET_REGION_INFO, struct.pack("<IIIIQQ", 4096, 0, 0, 0, 0, 0))
+    data, fds = client.with_fds()
+    return fds
+
+
+@attack("own", needs=())
+def own_pages_cut_short(stage):
+    """A VMM cuts the file short that it was given for an e1000's tail registers."""
+    stage.start("e1000e:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        nic = vfio.Nic(stage.at("evil.sock"))
+        stage.cleanup(nic.close)
+        fds = pages_of(nic.client)
+        stage.check(fds, "no descriptor came: nothing was tried")
+        shrink(stage, fds)
+        nic.send(FRAME)
+        nic.client.write(vfio.TDT, 0)
+    nic.client.close()
+
+
+@attack("own")
+def own_inflight_cut_short(stage):
+    """A VMM cuts the inflight region short that it was given, and uses it."""
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        guest = Guest(stage.at("evil.sock"), start=False)
+        stage.cleanup(guest.close)
+        try:
+            answer = guest.front.ask(vhost.GET_INFLIGHT_FD, struct.pack("<QQHH", 0, 0, 2, 256).ljust(24, b"\0"))
+            fds = list(guest.front.fds)
+            guest.front.send(vhost.SET_INFLIGHT_FD, answer, fds[:1])
+            guest.front.table([(0, guest.size, USER, 0)], [guest.fd])
+            guest.start(0, guest.rx)
+            guest.start(1, guest.tx)
+            guest.front.sync()
+            shrink(stage, fds)
+            guest.send(FRAME)
+            guest.front.sync()
+        except Refused:
+            pass
+    guest.front.close()
+
+
+@attack("own")
+def own_ring_memory_cut_short(stage):
+    """A ring client cuts its port's memory short, punches it, and writes nonsense into it."""
+    import socket
+    stage.start(ports=["r=ring:DIR/r.sock,switch=evil", "evil=vhost-user:DIR/evil.sock,switch=evil"])
+    from cases.local import ring_message
+    with stage.during(stage.seconds):
+        sock = socket.socket(socket.AF_UNIX)
+        stage.cleanup(sock.close)
+        sock.settimeout(8)
+        sock.connect(stage.at("r.sock"))
+        sock.sendall(ring_message(1))
+        _, rights, _, _ = sock.recvmsg(128, socket.CMSG_SPACE(4 * 64))
+        fds = [fd for _, _, raw in rights for (fd,) in struct.iter_unpack("i", raw[: len(raw) // 4 * 4])]
+        stage.check(fds, "no descriptor came: nothing was tried")
+        if fds:
+            size = os.fstat(fds[0]).st_size
+            memory = mmap.mmap(fds[0], size)
+            guest = Guest(stage.at("evil.sock"))
+            stage.cleanup(guest.close)
+            for value in (0xFF, 0x55):  # all words, indices and slots
+                for at in range(0, size, 4096):
+                    if at < 1 << 20 or at > size - (1 << 20):
+                        memory[at:at + 256] = bytes([value]) * 256
+                for fd in fds[1:]:
+                    try:
+                        os.write(fd, struct.pack("<Q", 1))
+                    except OSError:
+                        pass
+                guest.send(FRAME)
+            vhost.punch(fds[0], 0, size, True)
+            guest.send(FRAME)
+            shrink(stage, fds[:1])
+            guest.send(FRAME)
+            for fd in fds[1:]:
+                os.close(fd)
+            try:
+                memory.close()
+            except BufferError:
+                pass
+            guest.front.close()
+        sock.close()
+
+
+def shrink(stage, fds):
+    """Cuts each file short, if it lets itself be cut, and closes it."""
+    for fd in fds:
+        try:
+            os.ftruncate(fd, 0)
+            stage.notes["cut"] = True
+        except OSError as e:
+            stage.notes["cut"] = str(e)
+        os.close(fd)

@@ -199,6 +199,7 @@ class Stage:
             self.notes["frames"] = sum(f["got"] for f in last["flows"])
             self.check(not last["hangups"], f"{last['hangups']} neighbours were hung up on")
         self.conserved()
+        self.asleep()
         ports = self.daemon.ports()
         for name in "abcd" if self.neighbours else "":
             fault = ports[name]["state"].get("fault")
@@ -214,7 +215,7 @@ class Stage:
 
         def good():
             now.update(self.daemon.usage())
-            return (now["fds"] <= before["fds"] + self.notes.get("more_fds", 0) and now["threads"] <= before["threads"]
+            return (now["fds"] <= before["fds"] and now["threads"] <= before["threads"]
                     and now["maps"] <= before["maps"] + 24 and now["rss_kib"] <= before["rss_kib"] + (16 << 10) and now["children"] <= before["children"])
         try:
             until(good, 15, "back to before")
@@ -222,6 +223,22 @@ class Stage:
             grown = {k: f"{before[k]} -> {now[k]}" for k in before if k != "names" and now[k] > before[k]}
             names = {k: v for k, v in now["names"].items() if v > before["names"].get(k, 0)}
             self.problems.append(f"not back to before: {grown}{f', threads {names}' if names else ''}")
+
+    def asleep(self):
+        """With nobody's traffic left the daemon needs next to no processor time."""
+        def used():
+            fields = open(f"/proc/{self.daemon.pid}/stat").read().rsplit(") ", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        def idle():
+            before = used()
+            pause(0.3)
+            self.idle = used() - before
+            return self.idle <= 0.15
+        try:
+            until(idle, 6, "asleep")
+        except Failure:
+            self.problems.append(f"with nothing to do the daemon uses {self.idle:.2f} s of 0.30 s")
 
     def conserved(self):
         """What came in came out or was dropped under a name."""

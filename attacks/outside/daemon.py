@@ -89,22 +89,22 @@ class Daemon:
             self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             preexec_fn=self.before, text=True, errors="replace")
         self.pid = self.process.pid
-        process, self.said = self.process, threading.Event()
+        process, said = self.process, threading.Event()
 
         def read(stream, into):
             for line in stream:
                 into(line.rstrip("\n"))
-            self.said.set()
+            said.set()
 
         def out(line):
             if line == "ready":
                 self.is_ready = True
-                self.said.set()
+                said.set()
 
         self.is_ready = False
         for stream, into in ((process.stdout, out), (process.stderr, self.lines.append)):
             threading.Thread(target=read, args=(stream, into), daemon=True).start()
-        self.said.wait(ready)
+        said.wait(ready)
         return self.is_ready
 
     def path(self, name):
@@ -151,7 +151,8 @@ class Daemon:
             threads[name] = threads.get(name, 0) + 1
         return {
             "fds": len(os.listdir(f"{at}/fd")),
-            "threads": sum(threads.values()),
+            # A pool for requests that grows and shrinks as it likes, within bounds.
+            "threads": sum(n for name, n in threads.items() if name != "tokio-rt-worker") + max(0, threads.get("tokio-rt-worker", 0) - 8),
             "names": threads,
             "maps": open(f"{at}/maps").read().count("\n"),
             "rss_kib": sum(int(status[what].split()[0]) for what in ("RssAnon", "RssShmem")),

@@ -92,7 +92,7 @@ class Neighbours:
             "seconds": round(took, 2),
             "pps": round((total(last, "got") - total(first, "got")) / max(took, 1e-6)),
             "least_pps": round(gap),
-            "lost": total(last, "lost") - total(first, "lost"),
+            "lost": max(0, total(last, "lost") - total(first, "lost")),
             "pings": last["ping"]["answers"] - first["ping"]["answers"],
             "pings_lost": last["ping"]["lost"] - first["ping"]["lost"],
             "p50_us": percentile(spread, 0.5),

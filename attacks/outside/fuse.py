@@ -8,7 +8,6 @@ import ctypes
 import errno
 import multiprocessing
 import os
-import signal
 import struct
 import tempfile
 
@@ -27,7 +26,12 @@ def attributes(node, size):
 
 def serve(fuse, size, silent):
     """Answers what is needed to open the file; once `silent` is set, no GETATTR either."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in os.listdir("/proc/self/fd"):  # a fork of the runner: others wait for the ends of its pipes
+        if int(number) > 2 and int(number) != fuse:
+            try:
+                os.close(int(number))
+            except OSError:
+                pass
     while True:
         try:
             request = os.read(fuse, (1 << 17) + 4096)

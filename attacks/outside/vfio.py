@@ -60,6 +60,11 @@ class Client:
             raise Refused(os.strerror(error))
         return payload
 
+    def with_fds(self):
+        """An answer, and the descriptors that came along."""
+        data, rights, _, _ = self.sock.recvmsg(1 << 16, 256)
+        return data, [fd for _, _, raw in rights for (fd,) in struct.iter_unpack("i", raw[: len(raw) // 4 * 4])]
+
     def ask(self, command, payload=b"", fds=()):
         self.send(command, payload, fds)
         return self.answer()

@@ -248,3 +248,8 @@ def libc_map(fd, size):
 
 def libc_unmap(base, size):
     libc.munmap(ctypes.c_void_p(base), ctypes.c_size_t(size))
+
+
+def punch(fd, offset, length, hole):
+    """Fills a part of a file with pages, or punches them out."""
+    libc.fallocate(fd, 3 if hole else 0, ctypes.c_long(offset), ctypes.c_long(length))

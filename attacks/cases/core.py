@@ -1,0 +1,249 @@
+"""What keeps an I/O core, or its processor, busy with one port's affairs."""
+
+import os
+import resource
+import select
+import struct
+import threading
+
+from outside import vfio, vhost
+from outside.case import Skip, attack
+from outside.flow import pause
+from outside.vhost import Guest
+
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+
+
+def storms(stage, register, *values):
+    stage.start("e1000:DIR/evil.sock", ports=[f"evil{i}=e1000:DIR/evil{i}.sock,switch=evil" for i in (1, 2)])
+    with stage.during():
+        all_of = [stage.helper("storm", stage.at(f"{name}.sock"), stage.seconds, register, *values) for name in ("evil", "evil1", "evil2")]
+        stage.notes["writes"] = sum(helper.end()["writes"] for helper in all_of)
+
+
+@attack("2.1")
+def register_storm(stage):
+    """Three e1000 ports write a register each as fast as they can."""
+    storms(stage, 0xD0, 4)  # IMS
+
+
+@attack("2.1")
+def mailbox_storm(stage):
+    """Three e1000 ports turn their transmitter on and off: each time an I/O core gives a queue back and gets it again."""
+    storms(stage, 0x400, 2, 0)  # TCTL
+
+
+@attack("1.5")
+def reset_storm(stage):
+    """Three e1000 ports reset themselves again and again."""
+    storms(stage, 0x0, 0x0400_0000, 0)  # CTRL.RST
+
+
+@attack("2.2")
+def eventfd_with_15000_waiters(stage):
+    """An interrupt's eventfd on which 15,000 epoll sets wait."""
+    count = 15_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 500:
+        raise Skip(f"only {hard} descriptors are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
+    stage.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+    guest = Guest(stage.at("evil.sock"), receive=128)
+    stage.cleanup(guest.close)
+    polls = []
+    stage.cleanup(lambda: [p.close() for p in polls])
+    for _ in range(count):
+        poll = select.epoll()
+        poll.register(guest.rx.call, select.EPOLLIN)
+        polls.append(poll)
+    stop = threading.Event()
+
+    def recycle():  # as a guest would: each buffer is offered again
+        seen = 0
+        while not stop.is_set():
+            used = guest.rx.used_index()
+            while seen != used:
+                head = struct.unpack_from("<I", guest.memory, guest.rx.used + 4 + 8 * (seen % guest.rx.size))[0]
+                guest.rx.offer(head % guest.rx.size)
+                seen = seen + 1 & 0xFFFF
+            pause(0.0005)
+
+    with stage.during():
+        thread = threading.Thread(target=recycle)
+        thread.start()
+        try:
+            stage.helper("flood", stage.at("other.sock"), stage.seconds, "--rate", 20_000).end()
+        finally:
+            stop.set()
+            thread.join()
+        stage.notes["interrupts"] = stage.daemon.port("evil")["counters"]["interrupts"]
+    guest.front.close()
+
+
+@attack("2.2")
+def eventfd_that_blocks(stage):
+    """An interrupt's eventfd that is full, and made blocking again after it was handed over."""
+    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+    guest = Guest(stage.at("evil.sock"), receive=128)
+    stage.cleanup(guest.close)
+    try:
+        os.eventfd_read(guest.rx.call)
+    except BlockingIOError:
+        pass
+    os.eventfd_write(guest.rx.call, 0xFFFF_FFFF_FFFF_FFFE)
+    os.set_blocking(guest.rx.call, True)
+    with stage.during():
+        stage.helper("flood", stage.at("other.sock"), stage.seconds, "--rate", 10_000).end()
+    os.set_blocking(guest.rx.call, False)
+    guest.front.close()
+
+
+@attack("1.4")
+def hole_punching(stage):
+    """Holes are punched into memory from which frames are being sent."""
+    size = (1 << 30) if stage.full else (128 << 20)
+    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+    guest = Guest(stage.at("evil.sock"), size=size)
+    stage.cleanup(guest.close)
+    other = Guest(stage.at("other.sock"), receive=64)
+    stage.cleanup(other.close)
+    stop = threading.Event()
+
+    def punch():
+        while not stop.is_set():
+            vhost.punch(guest.fd, 1 << 20, size - (1 << 20), False)  # filled, and punched again
+            vhost.punch(guest.fd, 1 << 20, size - (1 << 20), True)
+
+    thread = threading.Thread(target=punch)
+    with stage.during():
+        thread.start()
+        try:
+            import time
+            end, i = time.monotonic() + stage.seconds, 0
+            while time.monotonic() < end:
+                slot = guest.tx.next % guest.tx.size
+                guest.tx.put(slot, (2 << 20) + (i * 7919 * 4096) % (size - (4 << 20)), 1000)
+                guest.tx.offer(slot)
+                guest.tx.ring()
+                i += 1
+                if i % 64 == 0:
+                    pause(0.001)
+        finally:
+            stop.set()
+            thread.join()
+        stage.progress("while holes are punched")
+    guest.front.close()
+    other.front.close()
+
+
+@attack("2.1")
+def enable_storm(stage):
+    """A VMM enables and disables its rings as fast as it can."""
+    import time
+    stage.start("vhost-user:DIR/evil.sock")
+    guest = Guest(stage.at("evil.sock"))
+    stage.cleanup(guest.close)
+    with stage.during():
+        end, count = time.monotonic() + stage.seconds, 0
+        while time.monotonic() < end:
+            for value in (0, 1):
+                guest.front.state(vhost.SET_VRING_ENABLE, 1, value)
+            count += 2
+            if count % 64 == 0:
+                guest.front.sync()
+        stage.notes["messages"] = count
+    guest.front.close()
+
+
+@attack("1.2")
+def table_storm(stage):
+    """A VMM replaces its memory table as fast as it can, under its own traffic."""
+    import time
+    stage.start("vhost-user:DIR/evil.sock")
+    guest = Guest(stage.at("evil.sock"))
+    stage.cleanup(guest.close)
+    with stage.during():
+        end, count = time.monotonic() + stage.seconds, 0
+        try:
+            while time.monotonic() < end:
+                guest.send(vhost.frame(BROADCAST, "02:00:00:00:ee:01"))
+                guest.front.table([(0, guest.size, vhost.USER, 0)], [guest.fd])
+                count += 1
+                if count % 16 == 0:
+                    guest.front.sync()
+        except vhost.Refused:
+            stage.notes["refused"] = True
+        stage.notes["tables"] = count
+    guest.front.close()
+
+
+@attack("2.7")
+def stuck_queue_on_a_wire(stage):
+    """A receiver with two queues on a wire feeds one of them a buffer now and then: flows to the other one must not wait for it."""
+    import time
+    stage.start(ports=["s=vhost-user:DIR/s.sock,wire=w", "r=vhost-user:DIR/r.sock,wire=w,queues=2"])
+    sender = Guest(stage.at("s.sock"))
+    stage.cleanup(sender.close)
+    receiver = Guest(stage.at("r.sock"), start=False, features=vhost.VERSION_1 | vhost.MQ, receive=256, size=8 << 20)
+    stage.cleanup(receiver.close)
+    second = [vhost.Queue(receiver.memory, 5 << 20), vhost.Queue(receiver.memory, 6 << 20)]
+    receiver.front.table([(0, receiver.size, vhost.USER, 0)], [receiver.fd])
+    for index, queue in enumerate([receiver.rx, receiver.tx] + second):
+        receiver.start(index, queue)
+    receiver.front.sync()
+    sender.front.sync()
+
+    def udp(port):
+        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 46, 1, 0, 64, 17, 0, b"\x0a\0\0\1", b"\x0a\0\0\2")
+        return (vhost.mac("02:00:00:00:bb:02") + vhost.mac("02:00:00:00:bb:01") + b"\x08\x00" + ip + struct.pack(">HHHH", port, 7, 26, 0)).ljust(60, b"\0")
+
+    def buffer(queue):
+        slot = queue.next % queue.size
+        queue.put(slot, 7 << 20, 2048, vhost.WRITE)
+        queue.offer(slot)
+
+    def passed(seconds):
+        end = time.monotonic() + seconds
+        while sender.tx.used_index() != sender.tx.next and time.monotonic() < end:
+            pass
+        return sender.tx.used_index() == sender.tx.next
+
+    # Which flows go to which queue, while both have buffers.
+    first, other = [], []
+    for port in range(1000, 1032):
+        for _ in range(4):
+            buffer(second[0])
+        before = receiver.rx.used_index(), second[0].used_index()
+        sender.send(udp(port))
+        stage.check(passed(2), "a frame does not pass an idle wire")
+        (first if receiver.rx.used_index() != before[0] else other).append(port)
+    stage.notes["flows"] = [len(first), len(other)]
+    if not first or not other:
+        stage.notes["one_queue"] = True  # nothing to tell apart
+        return
+    rounds, seconds = 0, 2.0
+    with stage.during():
+        while second[0].used_index() != second[0].next:  # use up what it has
+            sender.send(udp(other[0]))
+            passed(0.3)
+        end, feed = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            if time.monotonic() > feed:
+                buffer(second[0])  # alive again
+                sender.send(udp(other[0]))
+                sender.send(udp(other[0]))
+                feed = time.monotonic() + 0.12
+            target = receiver.rx.used_index()
+            sender.send(udp(first[0]))
+            slow = time.monotonic() + 0.5
+            while receiver.rx.used_index() == target and time.monotonic() < slow:
+                pass
+            head = struct.unpack_from("<I", receiver.memory, receiver.rx.used + 4 + 8 * (target % receiver.rx.size))[0]
+            receiver.rx.offer(head % receiver.rx.size)
+            rounds += 1
+        passed(1)
+    stage.notes["rounds"] = rounds
+    stage.check(rounds >= 200, f"beside a stuck queue only {rounds} frames in {seconds} s reached the other one")
+    sender.front.close()
+    receiver.front.close()
