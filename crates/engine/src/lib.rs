@@ -4,10 +4,11 @@
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
 //! `fault`, `open`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
-//! `transport` → `state`.
+//! `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
 
+pub mod broker;
 pub mod core;
 pub mod device;
 pub mod fault;

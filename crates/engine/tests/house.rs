@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["port", "observe"],
     &["switch", "group", "policy", "host", "device"],
     &["core"],
-    &["transport"],
+    &["transport", "broker"],
     &["state"],
 ];
 

@@ -76,7 +76,7 @@ pub fn apply(args: &ApplyArgs) -> Outcome {
 /// Reads and checks a configuration file.
 pub fn read_file(file: &Path) -> Result<Spec, String> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {name}: {e}"))?;
+    let text = sidecore_engine::open::read_config(file).map_err(|e| format!("cannot read {name}: {e}"))?;
     text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())
 }
 

@@ -87,12 +87,32 @@ pub enum Command {
     Man(ManArgs),
     /// Print the OpenAPI description of the control socket.
     Openapi,
+    /// Do what takes privileges for a daemon that has none. The daemon starts this itself; the socket is standard input.
+    #[command(hide = true)]
+    Broker(BrokerArgs),
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Hold {
         /// Where it is found; the file goes when it ends.
         path: Option<PathBuf>,
     },
+}
+
+/// What a broker is told.
+#[derive(Debug, Args)]
+pub struct BrokerArgs {
+    /// The daemon's control socket: what it keeps is beside it.
+    #[arg(long)]
+    pub socket: PathBuf,
+    /// The configuration file.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Who asks has given its privileges up.
+    #[arg(long)]
+    pub strict: bool,
+    /// Then, a folder below which sockets may be; as often as wanted.
+    #[arg(long)]
+    pub below: Vec<PathBuf>,
 }
 
 /// How a daemon is reached.

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
+        Command::Broker(args) => daemon::broker::serve(args),
         Command::Hold { path } => hold(path.as_deref()),
     };
     match outcome {

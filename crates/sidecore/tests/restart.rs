@@ -196,7 +196,7 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     let mut rig = Rig::new("e1000e");
     let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
     let daemon = rig.daemon.as_ref().unwrap();
-    let holders = daemon.children();
+    let holders = daemon.holders();
     let mut commands: Vec<_> = holders.iter().map(|holder| command_line(*holder)).collect();
     commands.sort();
     assert_eq!(commands, ["a", "b"].map(|name| format!("sidecore hold {}.hold", rig.place.at(name))));

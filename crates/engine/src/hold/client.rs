@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SocketType;
 
+use crate::open::broker::{broker, Refusal, Request};
 use crate::open::socket::{self, SocketError, Wanted};
 
 use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, PROGRAM, PUT};
@@ -61,15 +62,12 @@ impl Holder {
     /// # Errors
     /// Why there is none.
     pub fn start(path: &Path) -> Result<Holder, HoldError> {
-        let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
-        // The holder stands in another folder.
-        let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
-        let listener = listen_at(path)?;
-        let mut command = Command::new(program);
-        // For whoever looks at the list of processes: what it is, and for which socket.
-        command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
-        command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(system("start a holder"))?;
+        if let Some(broker) = broker() {
+            let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
+            let socket = broker.fd(&Request::Hold { path }, &[]);
+            return socket.map(|socket| Holder { socket }).map_err(|r| system("start a holder")(r.error));
+        }
+        let mut child = spawn(path)?;
         // Somebody has to take note of its end; it may come with this process, or long after it.
         let reap = std::thread::Builder::new().name("holder".to_owned()).spawn(move || child.wait());
         reap.map_err(system("start a thread"))?;
@@ -105,20 +103,10 @@ impl Holder {
 
     /// The holder that is there already, and nothing of what it has.
     pub(crate) fn connect(path: &Path) -> Result<Holder, HoldError> {
-        let connected = || -> io::Result<OwnedFd> {
-            let socket = socket::call(path, SocketType::SEQPACKET)?;
-            // It was called without waiting, and is waited for from now on.
-            rustix::io::ioctl_fionbio(&socket, false)?;
-            for which in [Timeout::Recv, Timeout::Send] {
-                set_socket_timeout(&socket, which, Some(ANSWER))?;
-            }
-            Ok(socket)
-        };
-        let socket = connected().map_err(system("call the holder"))?;
-        if !is_ours(&socket) {
-            return Err(HoldError::Stranger(path.to_owned()));
-        }
-        Ok(Holder { socket })
+        let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
+        let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
+        let socket = broker.fd(&Request::Find { path }, &[]);
+        socket.map(|socket| Holder { socket }).map_err(|r| system("call the holder")(r.error))
     }
 
     /// Has `fd` kept under `key`, instead of what was there.
@@ -160,6 +148,45 @@ impl AsFd for Holder {
     }
 }
 
+/// Starts a holder that can be found at `path`.
+pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
+    let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
+    // The holder stands in another folder.
+    let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
+    let listener = listen_at(path)?;
+    let mut command = Command::new(program);
+    // For whoever looks at the list of processes: what it is, and for which socket.
+    command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
+    command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().map_err(system("start a holder"))
+}
+
+/// A connection to the holder at `path`, which is our own user's.
+pub(crate) fn connect(path: &Path) -> Result<OwnedFd, HoldError> {
+    let connected = || -> io::Result<OwnedFd> {
+        let socket = socket::call_here(path, SocketType::SEQPACKET)?;
+        // It was called without waiting, and is waited for from now on.
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        for which in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, which, Some(ANSWER))?;
+        }
+        Ok(socket)
+    };
+    let socket = connected().map_err(system("call the holder"))?;
+    match is_ours(&socket) {
+        true => Ok(socket),
+        false => Err(HoldError::Stranger(path.to_owned())),
+    }
+}
+
+/// The error as a broker tells it.
+pub(crate) fn refusal(error: HoldError) -> Refusal {
+    match error {
+        HoldError::System { source, .. } => source.into(),
+        e => io::Error::other(e.to_string()).into(),
+    }
+}
+
 /// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
 /// out: the one of the client before.
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
@@ -167,7 +194,7 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
     let kind = SocketType::SEQPACKET;
     let wanted = Wanted { path: path.to_owned(), kind, mode: Some(0o600), owner: (None, None), backlog: 4 };
     loop {
-        let error = match socket::listen_at(&wanted) {
+        let error = match socket::listen_here(&wanted) {
             Ok((listener, _)) => {
                 rustix::io::ioctl_fionbio(&listener, false).map_err(system("make the holder's socket"))?;
                 return Ok(listener);
@@ -175,7 +202,7 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
             Err(error @ SocketError::InUse(_)) => error,
             Err(error) => return Err(error.into()),
         };
-        match Holder::connect(path) {
+        match connect(path).map(|socket| Holder { socket }) {
             Ok(holder) if !holder.ends() => return Err(error.into()),
             // It has just ended, and taken its file along, or not.
             Err(HoldError::System { source, .. })

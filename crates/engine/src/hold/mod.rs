@@ -34,6 +34,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
+pub(crate) use client::{connect, refusal, spawn};
 pub use client::{Found, HoldError, Holder};
 pub use server::serve;
 

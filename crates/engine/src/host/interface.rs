@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use libc::{c_int, c_short, c_ulong, c_void};
 use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
 
+use crate::open::broker::{broker, Request};
+
 /// Longest name of a network interface in bytes.
 pub(super) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 
@@ -188,6 +190,13 @@ impl Interface {
         if self.mtu()? == mtu {
             return Ok(());
         }
+        let Some(broker) = broker() else { return self.set_mtu_here(mtu) };
+        let asked = broker.ask(&Request::Mtu { name: self.name.clone(), mtu }, &[]);
+        asked.map(drop).map_err(|refusal| refusal.error)
+    }
+
+    /// The same, by this process.
+    pub(super) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
         let mut ifreq = request(&self.name)?;
         ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: SIOCSIFMTU takes an ifreq.
@@ -210,10 +219,17 @@ impl Interface {
 
     /// Brings it up, unless it is.
     pub(super) fn bring_up(&self) -> io::Result<()> {
-        let flags = self.flags()?;
-        if flags & UP != 0 {
+        if self.flags()? & UP != 0 {
             return Ok(());
         }
+        let Some(broker) = broker() else { return self.bring_up_here() };
+        let asked = broker.ask(&Request::Up { name: self.name.clone() }, &[]);
+        asked.map(drop).map_err(|refusal| refusal.error)
+    }
+
+    /// The same, by this process.
+    pub(super) fn bring_up_here(&self) -> io::Result<()> {
+        let flags = self.flags()?;
         let mut ifreq = request(&self.name)?;
         ifreq.ifr_ifru.ifru_flags = flags | UP;
         // SAFETY: SIOCSIFFLAGS takes an ifreq.
@@ -282,8 +298,23 @@ pub(super) fn promiscuous(fd: &OwnedFd, index: c_int) -> io::Result<()> {
     unsafe { set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
 }
 
-/// A packet socket that receives nothing yet: of protocol zero (packet(7)).
-pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+/// A packet socket that receives nothing yet: of protocol zero (packet(7)). With room for `buffer` bytes in each direction, if
+/// that is not 0.
+pub(super) fn packet_socket(buffer: u32) -> io::Result<OwnedFd> {
+    match broker() {
+        Some(broker) => broker.fd(&Request::Packet { buffer }, &[]).map_err(|refusal| refusal.error),
+        None => packet_socket_here(buffer),
+    }
+}
+
+/// The same, by this process.
+pub(super) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
+    let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    if buffer > 0 {
+        let bytes = c_int::try_from(buffer).map_err(|_| io::ErrorKind::InvalidInput)?;
+        set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
+        set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)?;
+    }
+    Ok(fd)
 }

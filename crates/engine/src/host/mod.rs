@@ -1,5 +1,6 @@
 //! The host's own as ports: its interfaces, and native programs.
 
+pub(crate) mod broker;
 mod describe;
 mod interface;
 mod mapping;

@@ -4,12 +4,14 @@
 //! port is deleted, and what a daemon's start finds of ports that are not configured any more goes, too.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::fstat;
 
+use super::broker::{broker, Answer, Request};
 use super::{is_tight, make_folder, remove_own, Folder, OwnFile};
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -24,7 +26,71 @@ pub fn set_journals(control_socket: &Path) {
 ///
 /// # Errors
 /// As of [`own_file`](super::own_file), and where it happened.
-pub fn journal(name: &str) -> Result<Option<OwnFile>, (PathBuf, io::Error)> {
+pub fn journal(name: &str) -> Result<Option<Journal>, (PathBuf, io::Error)> {
+    let Some(folder) = FOLDER.get() else { return Ok(None) };
+    let Some(broker) = broker() else { return Ok(journal_here(name)?.map(Journal::from)) };
+    let path = folder.join(name);
+    match broker.ask(&Request::Journal { name: name.to_owned() }, &[]) {
+        Ok(Answer { number, fd: Some(fd), .. }) => {
+            let undo = Undo::Forget(name.to_owned());
+            Ok(Some(Journal { path, file: fd.into(), undo: (number != 0).then_some(undo) }))
+        }
+        Ok(_) => Err((path, io::ErrorKind::InvalidData.into())),
+        Err(refusal) => Err((path, refusal.error)),
+    }
+}
+
+/// Opens the operator's journal at `path`, or makes it.
+///
+/// # Errors
+/// As of [`own_file`](super::own_file).
+pub fn journal_at(path: &Path) -> io::Result<Journal> {
+    let Some(broker) = broker() else { return super::own_file(path, 0o600).map(Journal::from) };
+    let request = Request::JournalAt { path: std::path::absolute(path)? };
+    let file = broker.fd(&request, &[]).map_err(|refusal| refusal.error)?;
+    Ok(Journal { path: path.to_owned(), file: file.into(), undo: None })
+}
+
+/// A journal, open.
+#[derive(Debug)]
+pub struct Journal {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The file.
+    pub file: File,
+    undo: Option<Undo>,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Remove(OwnFile),
+    Forget(String),
+}
+
+impl From<OwnFile> for Journal {
+    fn from(own: OwnFile) -> Journal {
+        let path = own.path().to_owned();
+        match own.file.try_clone() {
+            Ok(file) => Journal { path, file, undo: own.new.then_some(Undo::Remove(own)) },
+            // Then there will be none to take away again.
+            Err(_) => Journal { path, file: own.file, undo: None },
+        }
+    }
+}
+
+impl Journal {
+    /// It cannot be used: if it was made just now, it goes again.
+    pub fn undo(self) {
+        match self.undo {
+            Some(Undo::Remove(own)) => own.remove(),
+            Some(Undo::Forget(name)) => forget_journal(&name),
+            None => {}
+        }
+    }
+}
+
+/// The same, by this process.
+pub(crate) fn journal_here(name: &str) -> Result<Option<OwnFile>, (PathBuf, io::Error)> {
     FOLDER.get().map_or(Ok(None), |folder| open_in(folder, name).map(Some))
 }
 
@@ -43,29 +109,52 @@ fn open_in(folder: &Path, name: &str) -> Result<OwnFile, (PathBuf, io::Error)> {
 
 /// Removes the journal of port `name`, which is no more.
 pub fn forget_journal(name: &str) {
-    if let Some(path) = FOLDER.get().map(|folder| folder.join(name)) {
-        if let Err(e) = remove_own(&path) {
-            tracing::warn!(port = %name, "its journal {} stays: {e}", path.display());
+    let forgotten = match broker() {
+        Some(broker) => {
+            let asked = broker.ask(&Request::Forget { name: name.to_owned() }, &[]);
+            asked.map(drop).map_err(|refusal| refusal.error)
         }
+        None => forget_here(name),
+    };
+    if let Err(e) = forgotten {
+        tracing::warn!(port = %name, "its journal stays: {e}");
     }
+}
+
+/// The same, by this process.
+pub(crate) fn forget_here(name: &str) -> io::Result<()> {
+    FOLDER.get().map_or(Ok(()), |folder| remove_own(&folder.join(name)))
+}
+
+/// The name of the first journal behind `after`, in the order of names.
+pub(crate) fn next_here(after: &str) -> Option<String> {
+    next_in(FOLDER.get()?, after)
+}
+
+fn next_in(folder: &Path, after: &str) -> Option<String> {
+    // No folder, no journals.
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.as_str() > after && !name.starts_with('.')).min()
 }
 
 /// Removes the journals of all ports but those named.
 pub fn sweep_journals(names: &BTreeSet<&str>) {
-    if let Some(folder) = FOLDER.get() {
-        sweep_in(folder, names);
-    }
-}
-
-fn sweep_in(folder: &Path, names: &BTreeSet<&str>) {
-    // No folder, no journals.
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let kept = entry.file_name().to_str().is_some_and(|name| names.contains(name));
-        if !kept {
-            // Whatever is not a file of ours was not put there by us.
-            let _ = remove_own(&entry.path());
+    let mut last = String::new();
+    loop {
+        let next = match broker() {
+            Some(broker) => {
+                broker.ask(&Request::Next { after: last }, &[]).map(|answer| answer.text).unwrap_or_default()
+            }
+            None => next_here(&last).unwrap_or_default(),
+        };
+        if next.is_empty() {
+            return;
         }
+        if !names.contains(next.as_str()) {
+            forget_journal(&next);
+        }
+        last = next;
     }
 }
 
@@ -87,8 +176,8 @@ mod tests {
         std::fs::write(dir.at("victim"), "mine").unwrap();
         symlink(dir.at("victim"), folder.join("c")).unwrap();
         assert_eq!(open_in(&folder, "c").unwrap_err().1.kind(), io::ErrorKind::PermissionDenied);
-        sweep_in(&folder, &["b"].into());
-        assert!(!folder.join("a").exists() && folder.join("b").exists());
+        let names = ["", "a", "b", "c"].map(|name| next_in(&folder, name));
+        assert_eq!(names.map(Option::unwrap_or_default), ["a", "b", "c", ""]);
         assert_eq!(std::fs::read(dir.at("victim")).unwrap(), b"mine");
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(open_in(&folder, "b").unwrap_err().0, folder);

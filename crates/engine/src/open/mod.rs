@@ -9,15 +9,57 @@
 //!   the socket's own file, by its descriptor ([`socket`]). What is removed is the file that was meant, or nothing.
 //! * [`own_file`]: a regular file that is ours alone, or an error; never what a link leads to.
 //! * [`journal`]: what ports keep while no daemon runs, one such file for each, in a folder of the daemon's.
+//!
+//! If the process has given up what this takes, it asks its broker for it ([`broker`]): each function here has a twin
+//! whose name ends in `_here`, which does it; both the broker and a process without one call that.
 
+pub mod broker;
 mod file;
 mod folder;
 mod journal;
 pub mod socket;
 
-pub use file::{allocate, own_file, read_own, remove_own, OwnFile};
+pub use file::{allocate, own_file, remove_own, OwnFile};
 pub use folder::{is_tight, make_folder, Folder, Spot};
-pub use journal::{forget_journal, journal, set_journals, sweep_journals};
+pub(crate) use journal::{forget_here, journal_here, next_here};
+pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journals, Journal};
+
+/// Reads a configuration file: that of the daemon, if a broker does it.
+///
+/// # Errors
+/// What the system says.
+pub fn read_config(path: &std::path::Path) -> std::io::Result<String> {
+    match broker::broker() {
+        Some(broker) => read(broker.fd(&broker::Request::Config, &[])),
+        None => std::fs::read_to_string(path),
+    }
+}
+
+/// Reads the lookup program at `path`.
+///
+/// # Errors
+/// What the system says.
+pub fn read_program(path: &std::path::Path) -> std::io::Result<String> {
+    match broker::broker() {
+        Some(broker) => read(broker.fd(&broker::Request::Program { path: std::path::absolute(path)? }, &[])),
+        None => std::fs::read_to_string(path),
+    }
+}
+
+/// Reads the system's file of users, or of groups.
+///
+/// # Errors
+/// What the system says.
+pub fn read_accounts(groups: bool) -> std::io::Result<String> {
+    match broker::broker() {
+        Some(broker) => read(broker.fd(&broker::Request::Accounts { groups }, &[])),
+        None => std::fs::read_to_string(if groups { "/etc/group" } else { "/etc/passwd" }),
+    }
+}
+
+fn read(file: Result<std::os::fd::OwnedFd, broker::Refusal>) -> std::io::Result<String> {
+    std::io::read_to_string(std::fs::File::from(file.map_err(|refusal| refusal.error)?))
+}
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -14,6 +14,7 @@ use rustix::net::{
     bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use super::broker::{broker, Refusal, Request};
 use super::folder::{inode, kind, Folder, Inode, Spot};
 
 /// Longest path of a Unix socket: `sun_path` less its final zero.
@@ -77,16 +78,28 @@ pub struct Wanted {
 
 /// The file of a socket that we have made. It stays until [`remove`](SocketFile::remove) is called.
 #[derive(Debug)]
-pub struct SocketFile {
-    spot: Spot,
-    is: Inode,
+pub struct SocketFile(By);
+
+#[derive(Debug)]
+enum By {
+    /// By us.
+    Us(Spot, Inode),
+    /// By the broker, which knows it by a number.
+    Broker(u64),
 }
 
 impl SocketFile {
     /// Removes the file, unless another one bears its name by now.
     pub fn remove(&self) {
-        // Nobody listens at what is left: the next who wants its place removes it.
-        let _ = self.spot.remove(self.is);
+        match &self.0 {
+            // Nobody listens at what is left: the next who wants its place removes it.
+            By::Us(spot, is) => drop(spot.remove(*is)),
+            // One that has not made it cannot remove it.
+            By::Broker(number) => {
+                let request = Request::Remove { number: *number };
+                drop(broker().map(|broker| broker.ask(&request, &[])));
+            }
+        }
     }
 
     /// The file at `path`, which the caller has listened at since it was started: for whoever got the socket, not the
@@ -98,7 +111,7 @@ impl SocketFile {
         let spot = Spot::at(path)?;
         let stat = fstat(spot.folder.look(&spot.name)?)?;
         match kind(&stat) {
-            FileType::Socket => Ok(SocketFile { is: inode(&stat), spot }),
+            FileType::Socket => Ok(SocketFile(By::Us(spot, inode(&stat)))),
             _ => Err(Errno::NOTSOCK.into()),
         }
     }
@@ -109,8 +122,82 @@ impl SocketFile {
 /// # Errors
 /// Why it cannot be.
 pub fn listen_at(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    check_path(&wanted.path)?;
+    let Some(broker) = broker() else { return listen_here(wanted) };
     let path = &wanted.path;
-    check_path(path)?;
+    let request = Request::Listen {
+        path: absolute(path)?,
+        seqpacket: wanted.kind == SocketType::SEQPACKET,
+        mode: wanted.mode,
+        owner: wanted.owner,
+        backlog: u32::try_from(wanted.backlog).unwrap_or(0),
+    };
+    let answer = broker.ask(&request, &[]).map_err(|refusal| refused(refusal, path))?;
+    let socket = answer.fd.ok_or_else(|| SocketError::System {
+        what: "listen",
+        path: path.clone(),
+        source: io::ErrorKind::InvalidData.into(),
+    })?;
+    Ok((socket, SocketFile(By::Broker(answer.number))))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, SocketError> {
+    std::path::absolute(path).map_err(|source| SocketError::System {
+        what: "find the folder of the socket",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// What is tried, by numbers: for whoever asks a broker.
+const STEPS: [&str; 10] = [
+    "listen",
+    "make a socket",
+    "set the mode of the socket",
+    "set the owner of the socket",
+    "look at the socket",
+    "find the socket again",
+    "replace the old socket",
+    "reach the folder of the socket",
+    "make a folder for the new socket",
+    "move the new socket",
+];
+/// Steps of the errors that are no step's.
+const NO_SOCKET: u64 = 100;
+const IN_USE: u64 = 101;
+const NO_FOLDER: u64 = 102;
+
+/// The error as a broker tells it.
+pub(crate) fn refusal(error: SocketError) -> Refusal {
+    let (step, error) = match error {
+        SocketError::NoSocket(_) => (NO_SOCKET, Errno::EXIST.into()),
+        SocketError::InUse(_) => (IN_USE, Errno::ADDRINUSE.into()),
+        SocketError::NoFolder(_) => (NO_FOLDER, Errno::NOENT.into()),
+        SocketError::System { what, source, .. } => {
+            (STEPS.iter().position(|step| *step == what).unwrap_or(0) as u64, source)
+        }
+        e => (0, io::Error::new(io::ErrorKind::InvalidInput, e.to_string())),
+    };
+    Refusal { error, step }
+}
+
+/// The error that a broker has told of.
+fn refused(refusal: Refusal, path: &Path) -> SocketError {
+    let path = path.to_owned();
+    match refusal.step {
+        NO_SOCKET => SocketError::NoSocket(path),
+        IN_USE => SocketError::InUse(path),
+        NO_FOLDER => SocketError::NoFolder(path),
+        step => {
+            let what = usize::try_from(step).ok().and_then(|step| STEPS.get(step)).unwrap_or(&STEPS[0]);
+            SocketError::System { what, path, source: refusal.error }
+        }
+    }
+}
+
+/// The same, by this process.
+pub(crate) fn listen_here(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    let path = &wanted.path;
     let system = |what, source: io::Error| SocketError::System { what, path: path.clone(), source };
     let spot = spot(path)?;
     let (socket, is) = loop {
@@ -122,7 +209,7 @@ pub fn listen_at(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> 
             Err((what, e)) => return Err(system(what, e)),
         }
     };
-    let file = SocketFile { spot, is };
+    let file = SocketFile(By::Us(spot, is));
     listen(&socket, wanted.backlog).map_err(|e| {
         file.remove();
         system("listen", e.into())
@@ -239,6 +326,17 @@ fn connect_to(file: &OwnedFd, kind: SocketType) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Nobody listens there, it has no time, or a stranger's link is on the way.
-pub fn call(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+pub fn call(path: &Path) -> io::Result<OwnedFd> {
+    match broker() {
+        Some(broker) => {
+            let request = Request::Call { path: std::path::absolute(path)? };
+            broker.fd(&request, &[]).map_err(|refusal| refusal.error)
+        }
+        None => call_here(path, SocketType::STREAM),
+    }
+}
+
+/// The same, by this process, for a socket of this kind.
+pub(crate) fn call_here(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     connect_to(&super::folder::reach(path)?, kind)
 }

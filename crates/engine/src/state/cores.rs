@@ -1,12 +1,14 @@
 //! The fabric that moves packets: I/O cores and switches.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fabric::{Address, Fabric, Graph, Joined, Joint};
 use super::spec::SwitchSpec;
 use super::values::LookupName;
 use crate::core::{Attach, CoreStatus, Cores, Topology};
+use crate::open::read_program;
 use crate::port::{MacCount, Port, PortId, Scheduler};
 use crate::switch::program::Program;
 use crate::switch::{Lookup, Switch, SwitchOptions};
@@ -109,7 +111,7 @@ impl Fabric for CoreFabric {
         if now.switches.get(&switch.name).is_some_and(|(old, _)| old.lookup == switch.lookup) {
             return Ok(());
         }
-        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?;
+        let text = read_program(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
         let program = Program::assemble(&text).map_err(|e| format!("{path}: {e}"))?;
         now.programs.insert(path.clone(), Arc::new(program));
         Ok(())

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::open::read_accounts;
+
 /// Reads a value from text, or from a number or truth value written without quotes.
 fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
     struct Word;
@@ -225,7 +227,7 @@ fn lookup(name: &str, file: &str, what: &str) -> Result<Option<u32>, String> {
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
     }
-    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {file}: {e}"))?;
+    let text = read_accounts(file == "/etc/group").map_err(|e| format!("cannot read {file}: {e}"))?;
     text.lines()
         .map(|line| line.split(':').collect::<Vec<_>>())
         .find(|fields| fields.first() == Some(&name))

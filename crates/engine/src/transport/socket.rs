@@ -85,7 +85,7 @@ impl Drop for Listener {
 
 /// Calls a listener at `path`, without waiting for it to have time.
 pub(in crate::transport) fn call(path: &Path) -> io::Result<UnixStream> {
-    Ok(socket::call(path, SocketType::STREAM)?.into())
+    Ok(socket::call(path)?.into())
 }
 
 /// Where the next peer comes from.

@@ -5,10 +5,11 @@
 //! on the loop's pool of blocking threads, so a slow one delays no other answer. I/O cores never wait
 //! for any of this.
 //!
-//! Start: read and check everything, take the counters file and the control socket (so that a second
+//! Start: read and check everything, take the counters file, start the broker ([`broker`]), take the control socket (so that a second
 //! daemon fails before it touches a port), start cores, start ports, let the cores serve them, listen, say `ready`. The
 //! end is the same backwards. The counters file stays behind, to be read by `show`.
 
+pub mod broker;
 mod capture;
 mod http;
 mod metrics;
@@ -61,6 +62,7 @@ pub fn run(args: RunArgs) -> Outcome {
     sidecore_engine::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
     sidecore_engine::hold::set_program("/proc/self/exe".into());
+    broker::start(socket, source.file(), &spec, false)?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     // A duplicate: the claim, a lock, goes with the last of them.
     let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
@@ -146,7 +148,11 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
             _ = second.tick() => {
                 let engine = Arc::clone(&control.engine);
                 // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
-                let _ = tokio::task::spawn_blocking(move || engine.fabric().tick()).await;
+                let tick = move || {
+                    broker::look();
+                    engine.fabric().tick();
+                };
+                let _ = tokio::task::spawn_blocking(tick).await;
             }
         }
     }

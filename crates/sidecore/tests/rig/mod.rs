@@ -155,21 +155,16 @@ impl Daemon {
         }
     }
 
-    /// The processes that it has started.
-    pub fn children(&self) -> Vec<Pid> {
-        let own = self.child.id().to_string();
-        let all = std::fs::read_dir("/proc")
-            .unwrap()
-            .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
-        let is_child = |id: &i32| {
-            // Gone meanwhile, or: number, name in brackets, state, parent (proc(5)).
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)) == Some(&own)
-        };
-        all.filter_map(|name| name.parse().ok())
-            .filter(is_child)
-            .map(|id| Pid::from_raw(id).unwrap())
-            .collect()
+    /// Its broker.
+    pub fn broker(&self) -> Pid {
+        let children = children(pid(&self.child));
+        assert_eq!(children.len(), 1, "a daemon has one process: its broker");
+        children[0]
+    }
+
+    /// The holders that it has started, which are its broker's children.
+    pub fn holders(&self) -> Vec<Pid> {
+        children(self.broker())
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -193,6 +188,27 @@ impl Drop for Daemon {
 
 fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
+}
+
+/// The processes that `parent` has started.
+pub fn children(parent: Pid) -> Vec<Pid> {
+    let own = parent.as_raw_nonzero().to_string();
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let is_child = |id: &i32| {
+        // Gone meanwhile, or: number, name in brackets, state, parent (proc(5)).
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)) == Some(own.as_str())
+    };
+    all.filter_map(|name| name.parse().ok()).filter(is_child).map(|id| Pid::from_raw(id).unwrap()).collect()
+}
+
+/// Waits for the end of a process that is not ours to wait for.
+pub fn await_end(process: Pid) {
+    // Gone already: that is its end.
+    let Ok(fd) = pidfd_open(process, PidfdFlags::empty()) else { return };
+    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(), 1, "it does not end");
 }
 
 /// Waits for a process to end, not for ever.

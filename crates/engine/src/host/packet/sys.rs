@@ -10,10 +10,10 @@ use std::sync::Arc;
 use libc::{c_int, sockaddr_ll, SOL_PACKET};
 
 use super::ring::Request;
-use crate::host::interface::{self, option, packet_socket, set_buffer, set_option};
+use crate::host::interface::{self, option, packet_socket, set_option};
 
 /// Room for frames too large for a slot, and for frames on their way out.
-const BUFFER: c_int = 8 << 20;
+const BUFFER: u32 = 8 << 20;
 
 fn set(fd: &OwnedFd, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: all options that this module sets in this way take an int.
@@ -22,9 +22,7 @@ fn set(fd: &OwnedFd, name: c_int, value: c_int) -> io::Result<()> {
 
 /// A socket of the kind that we want, bound to nothing.
 pub(super) fn open() -> io::Result<OwnedFd> {
-    let fd = packet_socket()?;
-    set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, BUFFER)?;
-    set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, BUFFER)?;
+    let fd = packet_socket(BUFFER)?;
     set(&fd, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as c_int)?;
     set(&fd, libc::PACKET_VNET_HDR, 1)?;
     set(&fd, libc::PACKET_IGNORE_OUTGOING, 1)?;

@@ -23,7 +23,7 @@
 
 mod open;
 mod queue;
-mod sys;
+pub(super) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

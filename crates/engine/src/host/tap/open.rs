@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-use super::sys::{self, Attach};
+use super::sys::{self, Attach, NoQueue};
 use crate::host::interface::{is_name, MAX_NAME};
 use crate::port::MAX_QUEUES;
 
@@ -114,31 +114,34 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapErr
         };
         TapError::Attach { name: name.clone(), queue, hint, source }
     };
-    let open = || sys::open_driver().map_err(TapError::NoDriver);
-
-    let first = open()?;
-    let mut how = Attach { create: true, multi: queues > 1 };
-    let origin = match sys::attach(&first, &name, how) {
-        Ok(()) => Origin::Created,
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-            how.create = false;
-            let mut adopted = sys::attach(&first, &name, how);
-            // One queue of an interface that may have several will do, too.
-            if queues == 1 && adopted.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
-                how.multi = true;
-                adopted = sys::attach(&first, &name, how);
-            }
-            adopted.map_err(|e| failed(0, e))?;
-            Origin::Adopted
+    let refused = |queue: usize| {
+        let failed = &failed;
+        move |why: NoQueue| match why {
+            NoQueue::Driver(source) => TapError::NoDriver(source),
+            NoQueue::Attach(source) => failed(queue, source),
         }
-        Err(e) => return Err(failed(0, e)),
+    };
+    let is = |e: &NoQueue, errno: i32| matches!(e, NoQueue::Attach(e) if e.raw_os_error() == Some(errno));
+
+    let mut how = Attach { create: true, multi: queues > 1 };
+    let (first, origin) = match sys::queue(&name, how) {
+        Ok(first) => (first, Origin::Created),
+        Err(e) if is(&e, libc::EBUSY) => {
+            how.create = false;
+            let mut adopted = sys::queue(&name, how);
+            // One queue of an interface that may have several will do, too.
+            if queues == 1 && adopted.as_ref().is_err_and(|e| is(e, libc::EINVAL)) {
+                how.multi = true;
+                adopted = sys::queue(&name, how);
+            }
+            (adopted.map_err(refused(0))?, Origin::Adopted)
+        }
+        Err(e) => return Err(refused(0)(e)),
     };
     how.create = false;
     let mut fds = vec![first];
     for queue in 1..queues {
-        let fd = open()?;
-        sys::attach(&fd, &name, how).map_err(|e| failed(queue, e))?;
-        fds.push(fd);
+        fds.push(sys::queue(&name, how).map_err(refused(queue))?);
     }
     Ok(Opened { name, origin, fds, vnet_header: true })
 }

@@ -10,6 +10,7 @@ use libc::{c_int, c_ulong};
 use rustix::fs::{open, Mode, OFlags};
 
 use crate::host::interface::{ioctl, name_in, request};
+use crate::open::broker::{broker, Refusal, Request};
 
 /// What TUNSETIFF is asked for at every queue: Ethernet frames without packet information, each behind a
 /// virtio-net header.
@@ -17,11 +18,11 @@ const BASE: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 /// How a queue is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Attach {
+pub(crate) struct Attach {
     /// Make the interface; fail with EBUSY if there is one of that name.
-    pub(super) create: bool,
+    pub(crate) create: bool,
     /// The interface has (or may have) several queues.
-    pub(super) multi: bool,
+    pub(crate) multi: bool,
 }
 
 /// What an attached descriptor says of its interface.
@@ -46,13 +47,45 @@ impl Identity {
     }
 }
 
-/// Opens the TUN/TAP driver: a queue that is attached to no interface yet.
-pub(super) fn open_driver() -> io::Result<OwnedFd> {
-    Ok(open(c"/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+/// Why there is no queue.
+pub(crate) enum NoQueue {
+    /// The driver cannot be opened.
+    Driver(io::Error),
+    /// The interface can neither be made nor adopted.
+    Attach(io::Error),
 }
 
-/// Attaches `queue` to the interface `name` of the calling thread's network namespace.
-pub(super) fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
+/// The step of a broker's refusal.
+const DRIVER: u64 = 1;
+
+impl From<NoQueue> for Refusal {
+    fn from(why: NoQueue) -> Refusal {
+        match why {
+            NoQueue::Driver(error) => Refusal { error, step: DRIVER },
+            NoQueue::Attach(error) => error.into(),
+        }
+    }
+}
+
+/// A queue of the interface `name` of the calling thread's network namespace, or of the broker's.
+pub(super) fn queue(name: &str, how: Attach) -> Result<OwnedFd, NoQueue> {
+    let Some(broker) = broker() else { return queue_here(name, how) };
+    let request = Request::Tap { name: name.to_owned(), create: how.create, multi: how.multi };
+    broker.fd(&request, &[]).map_err(|refusal| match refusal.step {
+        DRIVER => NoQueue::Driver(refusal.error),
+        _ => NoQueue::Attach(refusal.error),
+    })
+}
+
+/// The same, by this process.
+pub(crate) fn queue_here(name: &str, how: Attach) -> Result<OwnedFd, NoQueue> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let queue = open(c"/dev/net/tun", flags, Mode::empty()).map_err(|e| NoQueue::Driver(e.into()))?;
+    attach(&queue, name, how).map_err(NoQueue::Attach)?;
+    Ok(queue)
+}
+
+fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
     let mut ifreq = request(name)?;
     let exclusive = if how.create { libc::IFF_TUN_EXCL } else { 0 };
     let multi = if how.multi { libc::IFF_MULTI_QUEUE } else { 0 };

@@ -6,9 +6,11 @@
 //! and nobody else's.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::c_int;
+
+use crate::open::broker::{broker, Request};
 
 /// One instruction: operation, registers (destination low, source high), offset, number (RFC 9669 §3).
 #[derive(Clone, Copy)]
@@ -124,6 +126,14 @@ fn number(fd: &OwnedFd) -> u32 {
 
 /// The map from a queue's number to the socket that gets its frames.
 pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
+    match broker() {
+        Some(broker) => broker.fd(&Request::Sockets { queues }, &[]).map_err(|refusal| refusal.error),
+        None => socket_map_here(queues),
+    }
+}
+
+/// The same, by this process.
+pub(in crate::host) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
     let attr = MapCreate { kind: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, entries: queues };
     // SAFETY: what the command reads.
     unsafe { bpf_fd(MAP_CREATE, &attr) }
@@ -131,6 +141,13 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
 
 /// Puts a bound socket into the map.
 pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+    let Some(broker) = broker() else { return put_socket_here(map, queue, socket) };
+    let asked = broker.ask(&Request::Enter { queue }, &[map.as_fd(), socket.as_fd()]);
+    asked.map(drop).map_err(|refusal| refusal.error)
+}
+
+/// The same, by this process.
+pub(in crate::host) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
     let (key, value) = (queue.to_ne_bytes(), number(socket).to_ne_bytes());
     let attr = MapUpdate {
         map: number(map),
@@ -144,7 +161,7 @@ pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Res
 }
 
 /// Loads the program for the sockets in `map`. The kernel verifies it.
-pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
+fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     let instructions = program(map.as_raw_fd());
     let license = c"MIT OR Apache-2.0";
     let mut name = [0; 16];
@@ -167,9 +184,17 @@ pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(PROG_LOAD, &attr) }
 }
 
-/// Attaches a program to an interface until the link that this returns is closed, whoever closes it: a
+/// Attaches the program for the sockets in `map` to an interface until the link that this returns is closed, whoever closes it: a
 /// daemon that is killed leaves nothing behind. Native means in the driver, otherwise in the stack.
-pub(super) fn attach(program: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
+pub(super) fn attach(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
+    let Some(broker) = broker() else { return attach_here(map, interface, native) };
+    let request = Request::Attach { interface: interface.unsigned_abs(), native };
+    broker.fd(&request, &[map.as_fd()]).map_err(|refusal| refusal.error)
+}
+
+/// The same, by this process.
+pub(in crate::host) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
+    let program = &load(map)?;
     let attr = LinkCreate {
         program: number(program),
         interface: interface.unsigned_abs(),

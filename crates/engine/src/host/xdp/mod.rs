@@ -22,11 +22,11 @@
 //!
 //! The program is attached by a link that dies with the daemon, however that dies.
 
-mod bpf;
+pub(super) mod bpf;
 mod egress;
 mod ingress;
 mod rings;
-mod sys;
+pub(super) mod sys;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -124,10 +124,9 @@ pub fn start(
     for queue in 0..u32::try_from(count).unwrap_or(0) {
         copies |= add(&opened, config.mode, queue, chunk, &port, &map, &mut made)?;
     }
-    let program = bpf::load(&map).map_err(opened.failed("the kernel refuses the XDP program"))?;
-    let (link, native) = attach(&opened, &program, config.mode)?;
+    let (link, native) = attach(&opened, &map, config.mode)?;
     // Only a packet socket can make an interface promiscuous for as long as it lives.
-    let watcher = packet_socket().map_err(opened.failed("cannot open a packet socket"))?;
+    let watcher = packet_socket(0).map_err(opened.failed("cannot open a packet socket"))?;
     promiscuous(&watcher, opened.index).map_err(opened.failed("cannot make it promiscuous"))?;
 
     if opened.interface.takes_tags_out() {
@@ -140,7 +139,7 @@ pub fn start(
     let word = |yes: bool, a: &str, b: &str| if yes { a } else { b }.to_owned();
     made.features =
         vec![word(native, "native", "generic"), word(copies, "copy", "zerocopy"), "need_wakeup".to_owned()];
-    made.keep = vec![link, program, map, watcher];
+    made.keep = vec![link, map, watcher];
     port.set_accepts(Offloads::NONE);
     HostPort::start(opened, made, port, scheduler)
 }
@@ -224,16 +223,16 @@ fn bind_error(opened: &Opened, source: io::Error) -> HostError {
     }
 }
 
-/// Attaches the program in the driver, or in the stack if the driver cannot. True: in the driver.
-fn attach(opened: &Opened, program: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), HostError> {
-    let step = "cannot attach the XDP program";
+/// Attaches the program for `map` in the driver, or in the stack if the driver cannot. True: in the driver.
+fn attach(opened: &Opened, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), HostError> {
+    let step = "the kernel refuses the XDP program, or cannot attach it";
     let name = opened.interface.name();
     let busy = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
-    let error = match bpf::attach(program, opened.index, true) {
+    let error = match bpf::attach(map, opened.index, true) {
         Ok(link) => return Ok((link, true)),
         Err(error) if busy(&error) || mode == XdpMode::ZeroCopy => error,
         Err(native) => {
-            match bpf::attach(program, opened.index, false) {
+            match bpf::attach(map, opened.index, false) {
                 Ok(link) => {
                     tracing::warn!(interface = name, "its driver refuses the XDP program ({native}): it runs in the stack, which is slower");
                     return Ok((link, false));

@@ -15,16 +15,27 @@ use super::rings::{Layout, Ring, Rings};
 use super::{XdpMode, SLOTS};
 use crate::host::interface::{self, option, set_buffer, set_option};
 use crate::host::mapping::Mapping;
+use crate::open::broker::{broker, Request};
 
 /// Room for frames on their way out: the kernel's copies count as well.
-const BUFFER: c_int = 8 << 20;
+const BUFFER: u32 = 8 << 20;
 
-/// A socket with rings and frame memory `umem`, of chunks of `chunk` bytes.
-pub(super) fn open(umem: &Mapping, bytes: usize, chunk: u32) -> io::Result<(OwnedFd, Rings)> {
+/// A socket without anything, with room for `buffer` bytes on their way out.
+pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let family = u16::try_from(libc::AF_XDP).map_err(|_| io::ErrorKind::InvalidInput)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::from_raw(family), SocketType::RAW, flags, None)?;
-    set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, BUFFER)?;
+    let bytes = c_int::try_from(buffer).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)?;
+    Ok(fd)
+}
+
+/// A socket with rings and frame memory `umem`, of chunks of `chunk` bytes.
+pub(super) fn open(umem: &Mapping, bytes: usize, chunk: u32) -> io::Result<(OwnedFd, Rings)> {
+    let fd = match broker() {
+        Some(broker) => broker.fd(&Request::Xdp { buffer: BUFFER }, &[]).map_err(|refusal| refusal.error)?,
+        None => socket_here(BUFFER)?,
+    };
     let register = libc::xdp_umem_reg {
         addr: umem.address() as u64,
         len: bytes as u64,

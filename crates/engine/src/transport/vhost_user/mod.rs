@@ -45,7 +45,7 @@ use self::journal::Slots;
 use super::socket::{self, call, Door};
 use super::wait::{wait, wait_for};
 use crate::device::VirtioDevice;
-use crate::open::{journal, own_file};
+use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// First and longest pause between two attempts at something that fails. The longest is also what a peer
@@ -165,21 +165,15 @@ impl VhostUser {
 
 /// The journal of the port `name`, with room for `rings` rings.
 fn open_journal(at: JournalAt, name: &str, rings: usize) -> Result<Slots, VhostUserError> {
-    let (path, own) = match at {
-        JournalAt::Path(path) => match own_file(&path, 0o600) {
-            Ok(own) => (path, own),
-            Err(source) => return Err(VhostUserError::Journal { path, source }),
-        },
-        JournalAt::Ours => match journal(name) {
-            Ok(Some(own)) => (own.path().to_owned(), own),
-            Ok(None) => return Ok(Slots::anonymous(rings)?),
-            Err((path, source)) => return Err(VhostUserError::Journal { path, source }),
-        },
+    let opened = match at {
+        JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
+        JournalAt::Ours => journal(name),
     };
-    Slots::open(&own.file, rings).map_err(|source| {
-        if own.new {
-            own.remove();
-        }
+    let fail = |(path, source)| VhostUserError::Journal { path, source };
+    let Some(journal) = opened.map_err(fail)? else { return Ok(Slots::anonymous(rings)?) };
+    Slots::open(&journal.file, rings).map_err(|source| {
+        let path = journal.path.clone();
+        journal.undo();
         VhostUserError::Journal { path, source }
     })
 }

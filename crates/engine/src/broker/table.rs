@@ -1,0 +1,136 @@
+//! What each request does.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::net::SocketType;
+
+use super::{bad, Broker, MAX_SOCKETS};
+use crate::hold;
+use crate::host::broker as host;
+use crate::open::broker::{Answer, Refusal, Request};
+use crate::open::socket::{self, Wanted};
+use crate::open::{self, own_file};
+use crate::switch::program::Program;
+
+/// Most bytes of a lookup program.
+const MAX_PROGRAM: u64 = 1 << 20;
+
+/// A file with this text, which has no other reader.
+fn copy(text: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"sidecore-text", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+impl Broker {
+    /// Does what is asked. The number of descriptors is the right one.
+    pub(super) fn carry_out(&mut self, request: Request, fds: &[OwnedFd]) -> Result<Answer, Refusal> {
+        match request {
+            Request::Listen { path, seqpacket, mode, owner, backlog } => {
+                self.rules.allow(&path)?;
+                let kind = if seqpacket { SocketType::SEQPACKET } else { SocketType::STREAM };
+                let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+                let wanted = Wanted { path, kind, mode, owner, backlog };
+                let (socket, file) = socket::listen_here(&wanted).map_err(socket::refusal)?;
+                let number = self.remember(file)?;
+                Ok(Answer { number, ..Answer::fd(socket) })
+            }
+            Request::Remove { number } => {
+                let file = self.sockets.remove(&number).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+                file.remove();
+                Ok(Answer::default())
+            }
+            Request::Call { path } => {
+                self.rules.allow(&path)?;
+                Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?))
+            }
+            Request::Hold { path } | Request::Find { path }
+                if path.extension() != Some(std::ffi::OsStr::new("hold")) =>
+            {
+                Err(bad("a holder's socket ends in .hold"))
+            }
+            Request::Hold { path } => {
+                self.rules.allow(&path)?;
+                if self.holders.len() >= MAX_SOCKETS {
+                    return Err(bad("the broker waits for no more holders"));
+                }
+                let child = hold::spawn(&path).map_err(hold::refusal)?;
+                self.adopt(child)?;
+                Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
+            }
+            Request::Find { path } => {
+                self.rules.allow(&path)?;
+                Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
+            }
+            Request::Journal { name } => {
+                let opened = open::journal_here(&name).map_err(|(path, error)| {
+                    let why = format!("\"{}\": {error}", path.display());
+                    match error.raw_os_error() {
+                        Some(_) => error,
+                        None => io::Error::new(error.kind(), why),
+                    }
+                })?;
+                let own = opened.ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+                let text = own.path().display().to_string();
+                Ok(Answer { number: u64::from(own.new), text, fd: Some(own.file.into()) })
+            }
+            Request::JournalAt { path } => {
+                if self.rules.strict {
+                    let why = "the broker opens journals only in the daemon's folder: leave journal=PATH out";
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, why).into());
+                }
+                let own = own_file(&path, 0o600)?;
+                Ok(Answer { number: u64::from(own.new), ..Answer::fd(own.file) })
+            }
+            Request::Forget { name } => Ok(open::forget_here(&name).map(|()| Answer::default())?),
+            Request::Next { after } => {
+                Ok(Answer { text: open::next_here(&after).unwrap_or_default(), ..Answer::default() })
+            }
+            Request::Config => match &self.rules.config {
+                Some(config) => {
+                    let text = std::fs::read_to_string(config)?;
+                    self.rules.learn(&text);
+                    Ok(Answer::fd(copy(&text)?))
+                }
+                None => Err(io::Error::new(io::ErrorKind::NotFound, "there is no configuration file").into()),
+            },
+            Request::Program { path } => {
+                let mut text = String::new();
+                let opened = rustix::fs::open(
+                    &path,
+                    // A pipe or a device is not waited for.
+                    rustix::fs::OFlags::RDONLY
+                        | rustix::fs::OFlags::NONBLOCK
+                        | rustix::fs::OFlags::NOCTTY
+                        | rustix::fs::OFlags::CLOEXEC,
+                    rustix::fs::Mode::empty(),
+                );
+                let file = File::from(opened.map_err(io::Error::from)?);
+                if !file.metadata()?.is_file() {
+                    return Err(bad("it is no regular file"));
+                }
+                file.take(MAX_PROGRAM).read_to_string(&mut text)?;
+                // Who may not read it shall not learn what is in a file that is something else.
+                if self.rules.strict && Program::assemble(&text).is_err() {
+                    return Err(bad("it is no lookup program"));
+                }
+                Ok(Answer::fd(copy(&text)?))
+            }
+            Request::Accounts { groups } => {
+                Ok(Answer::fd(File::open(if groups { "/etc/group" } else { "/etc/passwd" })?))
+            }
+            Request::Tap { name, create, multi } => host::tap(&name, create, multi),
+            Request::Packet { buffer } => host::packet(buffer),
+            Request::Xdp { buffer } => host::xdp(buffer),
+            Request::Sockets { queues } => host::sockets(queues),
+            Request::Enter { queue } => host::enter(fds, queue),
+            Request::Attach { interface, native } => host::attach(fds, interface, native),
+            Request::Mtu { name, mtu } => host::mtu(&name, mtu),
+            Request::Up { name } => host::up(&name),
+        }
+    }
+}

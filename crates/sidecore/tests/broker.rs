@@ -1,0 +1,51 @@
+//! The daemon's broker: each of the two is killed, and nothing that runs notices.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::os::unix::net::UnixStream;
+
+use rig::{await_end, Place};
+use rustix::process::{kill_process, Signal};
+
+#[test]
+fn a_broker_ends_with_its_daemon_however_that_ends() {
+    let place = Place::new();
+    for signal in [Signal::KILL, Signal::TERM] {
+        let port = format!("a=vhost-user:{}", place.at("a.sock"));
+        let daemon = place.daemon(&["--port", &port]);
+        let broker = daemon.broker();
+        daemon.end(signal);
+        await_end(broker);
+        assert_eq!(place.path("a.sock").exists(), signal == Signal::KILL);
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
+    let place = Place::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
+    let daemon = place.daemon(&["--port", &ports[0]]);
+    for round in 0..5 {
+        let broker = daemon.broker();
+        kill_process(broker, Signal::KILL).unwrap();
+        await_end(broker);
+        daemon.await_log("the broker has ended");
+        UnixStream::connect(place.path("a")).unwrap();
+        assert_eq!(place.ports().len(), 1, "round {round}");
+        place.ok(&["add", &ports[1]]);
+        UnixStream::connect(place.path("b")).unwrap();
+        place.ok(&["del", "b"]);
+        assert!(!place.path("b").exists() && !place.path("control.journals/b").exists());
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn it_is_not_for_people() {
+    let place = Place::new();
+    let refused = place.fails(&["broker", "--socket", "x"]);
+    assert!(refused.contains("not for people"), "{refused}");
+}

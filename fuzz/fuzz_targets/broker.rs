@@ -1,0 +1,19 @@
+//! Records for the broker: whatever the bytes are, they are no request, or exactly the one that makes these bytes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sidecore_engine::open::broker::{Request, RECORD};
+
+fuzz_target!(|data: &[u8]| {
+    assert!(data.len() == RECORD || Request::decode(data).is_err());
+    let mut bytes = [0; RECORD];
+    let len = data.len().min(RECORD);
+    bytes[..len].copy_from_slice(&data[..len]);
+    // The protocol's number is not worth a guess.
+    if let Some(first) = data.first() {
+        bytes[..8].copy_from_slice(&(0x7363_6272 << 32 | u64::from(*first)).to_ne_bytes());
+    }
+    if let Ok((request, number)) = Request::decode(&bytes) {
+        assert_eq!(request.encode(number).unwrap(), bytes);
+    }
+});
