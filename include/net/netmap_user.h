@@ -172,9 +172,11 @@ enum {
 	NM_OPEN_RING_CFG = 0x800000
 };
 
-/* Opens a port; NULL and errno if that cannot be. With NM_OPEN_RING_CFG `req` says what rings a port shall have that is made
- * on demand, with NM_OPEN_ARG3 how many extra buffers are wanted. Memory is mapped in any case, once for each region. */
-struct nm_desc *nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg);
+/* Opens a port; NULL and errno if that cannot be. `req` says what is wanted: rings of a port that is made on demand, extra
+ * buffers (nr_arg3), flags. With a parent and flags, NM_OPEN_RING_CFG, NM_OPEN_ARG2, NM_OPEN_ARG3 and NM_OPEN_IFNAME take from it
+ * rings, memory, number of extra buffers (0 without), and name; without a parent NM_OPEN_IFNAME takes the name from `req`. Memory
+ * is mapped in any case, once for each region. */
+struct nm_desc *nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *parent);
 int nm_mmap(struct nm_desc *d, const struct nm_desc *parent);
 int nm_close(struct nm_desc *d);
 int nm_inject(struct nm_desc *d, const void *buf, size_t size);

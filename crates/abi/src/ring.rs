@@ -110,6 +110,10 @@ pub struct Client {
     pub cur: AtomicU32,
     /// Its ticket: not 0 while it sleeps or is about to.
     pub ticket: AtomicU32,
+    /// Between processes that share the client's descriptor: the last ticket that one of them took.
+    pub tickets: AtomicU32,
+    /// As above: the `resets` that one of them has seen.
+    pub seen: AtomicU32,
 }
 
 /// Written by the engine: the fields of netmap's `nm_csb_ktoa`, and resets.
@@ -143,6 +147,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Words>() == 256 && offset_of!(Words, engine) == 128);
     assert!(offset_of!(Client, head) == 0 && offset_of!(Client, cur) == 4 && offset_of!(Client, ticket) == 8);
+    assert!(offset_of!(Client, tickets) == 12 && offset_of!(Client, seen) == 16);
     assert!(offset_of!(Engine, hwcur) == 0 && offset_of!(Engine, hwtail) == 4);
     assert!(offset_of!(Engine, ticket) == 8 && offset_of!(Engine, resets) == 12);
 };
@@ -209,8 +214,9 @@ pub enum Ask {
     /// memory, then the eventfds that wake the asker's TX and RX ring, then those of the other end's.
     Pipe = 4,
     /// To receive copies of what the port's client sends, receives, or both, as [`SEES_SENT`] and [`SEES_RECEIVED`] in
-    /// `value`. The answer is as that of [`Ask::Attach`], about memory of the asker's own, in which there are no
-    /// rings to send on.
+    /// `value`, with [`SEES_RELEASED`] and [`SEES_END_SHIFT`]. The answer is as that of [`Ask::Attach`], about memory of the
+    /// asker's own, in which there are no rings to send on: a monitor's `netmap_if` has one all the same, as in netmap, which
+    /// leads nowhere.
     Monitor = 5,
 }
 
@@ -218,6 +224,13 @@ pub enum Ask {
 pub const SEES_SENT: u32 = 1;
 /// A monitor sees what the port's client receives.
 pub const SEES_RECEIVED: u32 = 2;
+/// A monitor sees what is received when its receiver has released it, not before: as netmap's zero-copy monitors do.
+pub const SEES_RELEASED: u32 = 4;
+/// From this bit on the [`End`] that a monitor of a pipe watches, of the pipe that `pipe` names; 0: it watches the port.
+pub const SEES_END_SHIFT: u32 = 8;
+
+/// With [`Ask::Pipe`]: nobody else has the end, or gets it.
+pub const EXCLUSIVE: u32 = 1;
 
 /// An end of a pipe.
 #[repr(u32)]
@@ -279,6 +292,8 @@ pub struct Request {
     /// With [`Ask::Attach`] and [`Ask::Pipe`], how many extra buffers the asker would like. There are as many, and more
     /// if the port has more, unless others use the memory already.
     pub extra_bufs: u32,
+    /// With [`Ask::Pipe`], [`EXCLUSIVE`] or 0: others may open the end, too, and share its rings.
+    pub flags: u32,
 }
 
 /// What a port is like, and where everything in its memory is.
@@ -321,7 +336,9 @@ pub struct Info {
     pub pipes: u32,
     /// 0, or which [`End`] of a pipe this is. Then `ring_pool` and `words` lead to the four rings of the pipe: the
     /// master's TX and RX ring, the slave's TX and RX ring. Both ends use only the [`Client`] halves of the words:
-    /// each reads the other's `head` for what its own `hwcur` or `hwtail` would be.
+    /// each reads the other's `head` for what its own `hwcur` or `hwtail` would be. While a ring is watched by monitors, the
+    /// `ticket` of its [`Engine`] half is not 0, and a sender keeps the slots from its `hwcur` on, whichever of
+    /// the two rings across from each other it is.
     pub end: u32,
     /// Where the `netmap_if` is.
     pub interface: u64,
@@ -332,6 +349,8 @@ pub struct Info {
     pub first_buf: u32,
     /// See `first_buf`.
     pub own_bufs: u32,
+    /// How many others have this end of a pipe.
+    pub users: u32,
 }
 
 /// An answer: 0 or an errno, and what the port is like.
@@ -347,7 +366,7 @@ pub struct Answer {
 impl Request {
     /// A request that is not about a pipe.
     pub fn new(ask: Ask, value: u32) -> Request {
-        Request { ask: ask as u32, value, pipe: [0; PIPE_NAME], extra_bufs: 0 }
+        Request { ask: ask as u32, value, pipe: [0; PIPE_NAME], extra_bufs: 0, flags: 0 }
     }
 
     /// As a message.
@@ -357,13 +376,20 @@ impl Request {
         writer.u32(self.value);
         writer.raw(&self.pipe);
         writer.u32(self.extra_bufs);
+        writer.u32(self.flags);
         writer.bytes
     }
 
     /// From a message; `None` if it is of another length, kind or version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
         let mut reader = Reader::<MESSAGE>::new(bytes, MAGIC, VERSION)?;
-        Some(Request { ask: reader.u32(), value: reader.u32(), pipe: reader.raw(), extra_bufs: reader.u32() })
+        Some(Request {
+            ask: reader.u32(),
+            value: reader.u32(),
+            pipe: reader.raw(),
+            extra_bufs: reader.u32(),
+            flags: reader.u32(),
+        })
     }
 }
 
@@ -393,6 +419,7 @@ impl Answer {
             i.host_rings,
             i.first_buf,
             i.own_bufs,
+            i.users,
         ] {
             writer.u32(word);
         }
@@ -407,7 +434,7 @@ impl Answer {
         let [memsize, total, words, ring_pool, buf_pool, interface] = core::array::from_fn(|_| r.u64());
         let [bufs, buf_size, extra_bufs, tx_rings, rx_rings, tx_slots, rx_slots, header, mtu] =
             core::array::from_fn(|_| r.u32());
-        let [mem_id, pipes, end, host_rings, first_buf, own_bufs] = core::array::from_fn(|_| r.u32());
+        let [mem_id, pipes, end, host_rings, first_buf, own_bufs, users] = core::array::from_fn(|_| r.u32());
         let info = Info {
             memsize,
             total,
@@ -431,6 +458,7 @@ impl Answer {
             host_rings,
             first_buf,
             own_bufs,
+            users,
         };
         Some(Answer { errno, info })
     }
@@ -465,10 +493,12 @@ mod tests {
             host_rings: 21,
             first_buf: 22,
             own_bufs: 23,
+            users: 24,
         };
         let answer = Answer { errno: 17, info };
         assert_eq!(Answer::from_bytes(&answer.to_bytes()), Some(answer));
-        let request = Request { pipe: [7; PIPE_NAME], extra_bufs: 8, ..Request::new(Ask::SetHeader, 12) };
+        let request =
+            Request { pipe: [7; PIPE_NAME], extra_bufs: 8, flags: 9, ..Request::new(Ask::SetHeader, 12) };
         assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
     }
 

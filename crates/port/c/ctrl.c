@@ -102,26 +102,26 @@ options(struct nmreq_header *h, struct options *found)
 static int
 register_port(struct nm_file *f, int fd, struct nmreq_header *h, struct nmreq_register *body, const struct options *o)
 {
-	int error = nm_bind(f, fd, h->nr_name, body);
+	int error = nm_bind(f, h->nr_name, body);
 
 	if (error != 0 || o->csb == NULL)
 		return error;
-	error = nm_csb_enable(f, o->csb);
+	error = nm_csb_enable(f, fd, o->csb);
 	if (error != 0) {
 		o->csb->nro_opt.nro_status = (uint32_t)error;
-		nm_unbind(f);
+		nm_unbind(f, fd);
 	}
 	return error;
 }
 
 /* Serves the descriptor's CSB until somebody stops that. */
 static int
-serve_csb(struct nm_file *f, int fd, const struct nmreq_sync_kloop_start *body, const struct options *o)
+serve_csb(struct nm_file *f, const struct nmreq_sync_kloop_start *body, const struct options *o)
 {
 	int error;
 
 	nm_hold(f);
-	error = nm_kloop_start(f, fd, body, o->events);
+	error = nm_kloop_start(f, body, o->events);
 	if (error != 0 && o->events != NULL)
 		o->events->nro_opt.nro_status = (uint32_t)error;
 	nm_release(f);
@@ -298,11 +298,11 @@ request(struct nm_file *f, int fd, struct nmreq_header *h)
 	case NETMAP_REQ_CSB_ENABLE:
 		if (o.csb == NULL)
 			return EINVAL;
-		error = nm_csb_enable(f, o.csb);
+		error = nm_csb_enable(f, fd, o.csb);
 		o.csb->nro_opt.nro_status = (uint32_t)error;
 		return error;
 	case NETMAP_REQ_SYNC_KLOOP_START:
-		return serve_csb(f, fd, body, &o);
+		return serve_csb(f, body, &o);
 	case NETMAP_REQ_SYNC_KLOOP_STOP:
 		return nm_kloop_stop(f);
 	default:
@@ -310,9 +310,8 @@ request(struct nm_file *f, int fd, struct nmreq_header *h)
 	}
 }
 
-/* Rings and flags of an older request, in today's words. */
-static int
-modern(const struct nmreq *old, char name[NETMAP_REQ_IFNAMSIZ], struct nmreq_register *reg)
+void
+nm_modern(const struct nmreq *old, char name[NETMAP_REQ_IFNAMSIZ], struct nmreq_register *reg)
 {
 	uint32_t mode = old->nr_flags & NR_REG_MASK;
 	unsigned ring = old->nr_ringid & NETMAP_RING_MASK;
@@ -342,7 +341,6 @@ modern(const struct nmreq *old, char name[NETMAP_REQ_IFNAMSIZ], struct nmreq_reg
 		reg->nr_flags |= NR_NO_TX_POLL;
 	if (old->nr_ringid & NETMAP_DO_RX_POLL)
 		reg->nr_flags |= NR_DO_RX_POLL;
-	return 0;
 }
 
 /* What older programs ask by NIOCREGIF and NIOCGINFO, in today's words; 0 or an errno. */
@@ -366,7 +364,7 @@ legacy(struct nm_file *f, int fd, struct nmreq *old, int info_only)
 	if (old->nr_version < 11)
 		return EINVAL;
 	memset(&body, 0, sizeof(body));
-	modern(old, h.nr_name, &reg);
+	nm_modern(old, h.nr_name, &reg);
 	switch (info_only ? NETMAP_BDG_LIST + 100 : old->nr_cmd) {
 	case NETMAP_BDG_LIST + 100:
 		h.nr_reqtype = NETMAP_REQ_PORT_INFO_GET;
@@ -442,6 +440,13 @@ legacy(struct nm_file *f, int fd, struct nmreq *old, int info_only)
 		break;
 	}
 	return 0;
+}
+
+int
+nm_is_request(unsigned long request)
+{
+	return request == NIOCCTRL || request == NIOCTXSYNC || request == NIOCRXSYNC || request == NIOCREGIF ||
+	    request == NIOCGINFO;
 }
 
 int

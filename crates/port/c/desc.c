@@ -7,52 +7,98 @@
 /* Members that are const for programs. */
 #define SET(member, value) memcpy((void *)(uintptr_t)&(member), &(value), sizeof(value))
 
-struct nm_desc *
-nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg)
+/* Puts into `d` where everything is that its request names; the memory is mapped already. */
+static void
+describe(struct nm_desc *d, struct nm_file *f)
 {
-	struct nmreq_header hdr;
-	struct nmreq_register reg = { 0 };
-	struct netmap_if *nifp;
-	struct netmap_ring *some;
-	struct nm_desc *d;
-	struct nm_file *f;
-	const char *rest = ifname;
-	void *start, *end;
+	struct netmap_if *nifp = NETMAP_IF(f->port->ring.base, d->req.nr_offset);
+	struct netmap_ring *some = NETMAP_RXRING(f->port->nifp, 0);
+	void *start = NETMAP_BUF(some, 0);
+	void *end = f->port->ring.base + f->port->ring.info.memsize;
 
-	(void)arg; /* memory is mapped once for each region anyway */
-	nmreq_header_init(&hdr, NETMAP_REQ_REGISTER, &reg);
-	if (flags & NM_OPEN_IFNAME) {
-		if (req == NULL) {
-			errno = EINVAL;
-			return NULL;
-		}
-		memcpy(hdr.nr_name, req->nr_name, sizeof(req->nr_name) - 1);
-		reg.nr_mode = NR_REG_ALL_NIC;
-	} else if (nmreq_header_decode(&rest, &hdr, nmctx_get()) < 0 ||
-	    nmreq_register_decode(&rest, &reg, nmctx_get()) < 0) {
-		return NULL;
-	} else if (*rest != '\0') {
-		errno = EINVAL;
-		return NULL;
-	}
-	if (req != NULL) {
-		/* What a port that is made on demand shall be like. */
+	d->mem = f->port->ring.base;
+	d->memsize = f->port->ring.info.memsize;
+	d->done_mmap = 1;
+	SET(d->nifp, nifp);
+	SET(d->some_ring, some);
+	SET(d->buf_start, start);
+	SET(d->buf_end, end);
+}
+
+/*
+ * What is asked for: `req` is the start, and the flags say what a parent has instead; a parent from which no extra buffers
+ * are taken over means none. Rings and flags of the name are added, and its memory's number, if it has one, counts.
+ */
+static int
+decide(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *parent,
+    struct nmreq_header *hdr, struct nmreq_register *reg)
+{
+	struct nmreq base = { .nr_version = NETMAP_API }, named;
+	const char *rest = ifname;
+
+	if (req != NULL)
+		base = *req;
+	if (IS_NETMAP_DESC(parent) && flags != 0) {
+		if (flags & NM_OPEN_ARG1)
+			base.nr_arg1 = parent->req.nr_arg1;
 		if (flags & NM_OPEN_ARG2)
-			reg.nr_mem_id = req->nr_arg2;
-		if (flags & (NM_OPEN_ARG3 | NM_OPEN_IFNAME))
-			reg.nr_extra_bufs = req->nr_arg3;
-		if (flags & (NM_OPEN_RING_CFG | NM_OPEN_IFNAME)) {
-			reg.nr_tx_slots = req->nr_tx_slots;
-			reg.nr_rx_slots = req->nr_rx_slots;
-			reg.nr_tx_rings = req->nr_tx_rings;
-			reg.nr_rx_rings = req->nr_rx_rings;
+			base.nr_arg2 = parent->req.nr_arg2;
+		base.nr_arg3 = flags & NM_OPEN_ARG3 ? parent->req.nr_arg3 : 0;
+		if (flags & NM_OPEN_RING_CFG) {
+			base.nr_tx_slots = parent->req.nr_tx_slots;
+			base.nr_rx_slots = parent->req.nr_rx_slots;
+			base.nr_tx_rings = parent->req.nr_tx_rings;
+			base.nr_rx_rings = parent->req.nr_rx_rings;
 		}
-		if (req->nr_ringid & NETMAP_NO_TX_POLL)
-			reg.nr_flags |= NR_NO_TX_POLL;
-		reg.nr_flags |= req->nr_flags & ~(uint32_t)NR_REG_MASK;
+		if (flags & NM_OPEN_IFNAME) {
+			memcpy(base.nr_name, parent->req.nr_name, sizeof(base.nr_name));
+			base.nr_ringid = parent->req.nr_ringid;
+			base.nr_flags = parent->req.nr_flags;
+		}
+	}
+	named = base;
+	named.nr_cmd = 0;
+	nm_modern(&named, hdr->nr_name, reg);
+	if (flags & NM_OPEN_IFNAME) {
+		if (hdr->nr_name[0] == '\0') {
+			errno = EINVAL;
+			return -1;
+		}
+	} else {
+		struct nmreq_register name = { 0 };
+
+		memset(hdr->nr_name, 0, sizeof(hdr->nr_name));
+		if (nmreq_header_decode(&rest, hdr, nmctx_get()) < 0 ||
+		    nmreq_register_decode(&rest, &name, nmctx_get()) < 0)
+			return -1;
+		if (*rest != '\0') {
+			errno = EINVAL;
+			return -1;
+		}
+		reg->nr_mode = name.nr_mode;
+		reg->nr_ringid = name.nr_ringid;
+		reg->nr_flags |= name.nr_flags;
+		if (name.nr_mem_id != 0)
+			reg->nr_mem_id = name.nr_mem_id;
 	}
 	if (flags & NETMAP_NO_TX_POLL)
-		reg.nr_flags |= NR_NO_TX_POLL;
+		reg->nr_flags |= NR_NO_TX_POLL;
+	if (flags & NETMAP_DO_RX_POLL)
+		reg->nr_flags |= NR_DO_RX_POLL;
+	return 0;
+}
+
+struct nm_desc *
+nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struct nm_desc *parent)
+{
+	struct nmreq_header hdr;
+	struct nmreq_register reg;
+	struct nm_desc *d;
+	struct nm_file *f;
+
+	nmreq_header_init(&hdr, NETMAP_REQ_REGISTER, &reg);
+	if (decide(ifname, req, flags, parent, &hdr, &reg) < 0)
+		return NULL;
 	d = calloc(1, sizeof(*d));
 	if (d == NULL)
 		return NULL;
@@ -69,9 +115,6 @@ nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struc
 	}
 	f = nm_file(d->fd);
 	d->self = d;
-	d->mem = f->port->ring.base;
-	d->memsize = reg.nr_memsize;
-	d->done_mmap = 1;
 	memcpy(d->req.nr_name, hdr.nr_name, sizeof(d->req.nr_name) - 1);
 	d->req.nr_offset = (uint32_t)reg.nr_offset;
 	d->req.nr_version = NETMAP_API;
@@ -88,23 +131,25 @@ nm_open(const char *ifname, const struct nmreq *req, uint64_t flags, const struc
 	d->last_tx_ring = (uint16_t)(f->last_tx > f->first_tx ? f->last_tx - 1 : f->first_tx);
 	d->first_rx_ring = d->cur_rx_ring = f->first_rx;
 	d->last_rx_ring = (uint16_t)(f->last_rx > f->first_rx ? f->last_rx - 1 : f->first_rx);
-	nifp = NETMAP_IF(f->port->ring.base, reg.nr_offset);
-	some = NETMAP_RXRING(f->port->nifp, 0);
-	start = NETMAP_BUF(some, 0);
-	end = f->port->ring.base + reg.nr_memsize;
-	SET(d->nifp, nifp);
-	SET(d->some_ring, some);
-	SET(d->buf_start, start);
-	SET(d->buf_end, end);
+	describe(d, f);
 	return d;
 }
 
-/* It is from the start: a region is mapped once, where all its descriptors share it. */
+/* One that was opened is mapped from the start, where all descriptors of a region share the mapping; one whose descriptor came
+ * from another process is mapped here. */
 int
 nm_mmap(struct nm_desc *d, const struct nm_desc *parent)
 {
+	struct nm_file *f;
+
 	(void)parent;
-	return d->done_mmap ? 0 : EINVAL;
+	if (d->done_mmap)
+		return 0;
+	f = nm_file_or_passed(d->fd);
+	if (f == NULL || f->port == NULL)
+		return EINVAL;
+	describe(d, f);
+	return 0;
 }
 
 int

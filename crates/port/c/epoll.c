@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * epoll sets with ports in them, level-triggered whatever is asked, as netmap's are. The port's descriptor is in the
- * kernel's set, marked as ours; what it is ready for is found by the syncs, before and after each wait.
+ * epoll sets with ports in them, level-triggered whatever is asked, as netmap's are. The set of the port's descriptor is in
+ * the kernel's set, marked as ours; what it is ready for is found by the syncs, before and after each wait.
  */
 #define _GNU_SOURCE
 #include "nm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 struct member {
 	struct member *next;
 	int set, fd;
+	int waits; /* what the kernel's set has in place of the port's descriptor: ours alone */
 	struct epoll_event event;
 };
 
@@ -41,6 +43,7 @@ drop(struct member **place)
 	struct member *m = *place;
 
 	*place = m->next;
+	syscall(SYS_close, m->waits);
 	free(m);
 	atomic_fetch_sub(&count, 1);
 }
@@ -72,17 +75,27 @@ control(int set, int op, int fd, struct epoll_event *event)
 		m->event = *event;
 		return 0;
 	}
-	if (op == EPOLL_CTL_ADD && m == NULL) {
+	if (op == EPOLL_CTL_ADD && m != NULL) {
+		errno = EEXIST;
+		return -1;
+	}
+	if (op == EPOLL_CTL_ADD) {
 		m = calloc(1, sizeof(*m));
 		if (m == NULL)
 			return -1;
 		*m = (struct member){ .next = members, .set = set, .fd = fd, .event = *event };
+		m->waits = (int)syscall(SYS_fcntl, nm_file(fd)->set, F_DUPFD_CLOEXEC, 0);
 		real.data.ptr = m;
 	}
 	/* What makes no sense the kernel refuses. */
-	if (syscall(SYS_epoll_ctl, set, op, fd, &real) < 0) {
-		if (op == EPOLL_CTL_ADD && *place == NULL)
+	if (syscall(SYS_epoll_ctl, set, op, m != NULL ? m->waits : fd, &real) < 0) {
+		if (op == EPOLL_CTL_ADD) {
+			int saved = errno;
+
+			syscall(SYS_close, m->waits);
 			free(m);
+			errno = saved;
+		}
 		return -1;
 	}
 	if (op == EPOLL_CTL_ADD) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Descriptors of /dev/netmap, and the system calls that netmap gives a meaning to, under their own names so that
- * programs need not be changed: this library is linked before the C library, or loaded before it. A call that does not
- * concern a port goes to the kernel at once.
+ * Descriptors of /dev/netmap: what they are bound to, and who shares it.
  *
- * A descriptor is an epoll set of everything that can wake its rings, so it is a real one that can be inherited,
- * passed on and waited for; wait.c does the syncs that netmap does when somebody waits.
+ * A descriptor is one end of a pair of sockets, in which its binding lies for whoever inherits it or has it passed
+ * (pass.c). Beside it a file has an epoll set of everything that can wake its rings; wait.c waits for that, and does the
+ * syncs that netmap does when somebody waits.
  */
 #define _GNU_SOURCE
 #include "nm.h"
@@ -13,11 +12,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -34,8 +32,9 @@ nm_file(int fd)
 	return fd >= 0 && fd < FILES ? atomic_load_explicit(&files[fd], memory_order_acquire) : NULL;
 }
 
+/* The kernel's part of a ring. Indices of one that others use, too, are left as they are. */
 static void
-init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_link *link)
+init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_link *link, int used)
 {
 	const struct ring_answer *info = &p->ring.info;
 
@@ -43,24 +42,48 @@ init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_l
 	number += info->end == RING_SLAVE ? 2 : 0;
 	k->ring = (struct netmap_ring *)(void *)(p->ring.base + info->ring_pool + (uint64_t)number * info->ring_size);
 	k->link = link;
-	k->rhead = k->rcur = k->ring->head = k->ring->cur = ring_start(link);
+	k->rhead = k->rcur = ring_start(link);
+	if (!used)
+		k->ring->head = k->ring->cur = k->rhead;
 	k->rtail = k->ring->tail = ring_hwtail(link);
+}
+
+static void
+init_krings(struct nm_port *p, int used)
+{
+	const struct ring_answer *info = &p->ring.info;
+	uint32_t i;
+
+	p->nifp = (struct netmap_if *)(void *)(p->ring.base + info->interface);
+	for (i = 0; i < info->tx_rings; i++)
+		init_kring(&p->tx[i], p, i, &p->ring.tx[i], used);
+	for (i = 0; i < info->rx_rings; i++)
+		init_kring(&p->rx[i], p, info->tx_rings + i, &p->ring.rx[i], used);
+	p->users = 1;
+	p->next = ports;
+	ports = p;
+}
+
+/* The port of this process whose memory has this number, if there is one: of its pipes, that which has them. */
+static const char *
+home_of(uint32_t memory)
+{
+	const struct nm_port *p;
+
+	for (p = ports; p != NULL && memory != 0; p = p->next) {
+		if (p->ring.info.mem_id == memory && p->ring.home[0] != '\0' && strchr(p->ring.home, '/') == NULL)
+			return p->ring.home;
+	}
+	return NULL;
 }
 
 static struct nm_port *
 find_or_attach(const char *name, const struct nmreq_register *reg)
 {
-	int monitors = (reg->nr_flags & (NR_MONITOR_TX | NR_MONITOR_RX)) != 0;
 	/* Each monitor is one of its own, and so is each null port: it has no name here. */
-	int alone = monitors || reg->nr_mode == NR_REG_NULL;
+	int alone = (reg->nr_flags & NM_MONITORS) != 0 || reg->nr_mode == NR_REG_NULL;
 	struct nm_port *p;
-	uint32_t i;
 
-	if (reg->nr_flags & NR_ZCOPY_MON) {
-		nm_set_why("a monitor has memory of its own, so its frames are copied: open it without z");
-		errno = monitors ? EOPNOTSUPP : EINVAL;
-		return NULL;
-	}
 	for (p = ports; p != NULL; p = p->next) {
 		if (!alone && strcmp(p->name, name) == 0) {
 			p->users++;
@@ -70,21 +93,51 @@ find_or_attach(const char *name, const struct nmreq_register *reg)
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return NULL;
-	if ((reg->nr_mode == NR_REG_NULL ? ring_null : ring_attach)(&p->ring, name, reg) < 0) {
+	if ((reg->nr_mode == NR_REG_NULL ? ring_null : ring_attach)(&p->ring, name, reg, home_of(reg->nr_mem_id)) < 0) {
 		free(p);
 		return NULL;
 	}
 	if (!alone)
 		strncpy(p->name, name, sizeof(p->name) - 1);
-	p->nifp = (struct netmap_if *)(void *)(p->ring.base + p->ring.info.interface);
-	for (i = 0; i < p->ring.info.tx_rings; i++)
-		init_kring(&p->tx[i], p, i, &p->ring.tx[i]);
-	for (i = 0; i < p->ring.info.rx_rings; i++)
-		init_kring(&p->rx[i], p, p->ring.info.tx_rings + i, &p->ring.rx[i]);
-	p->users = 1;
-	p->next = ports;
-	ports = p;
+	init_krings(p, p->ring.info.users > 0);
 	return p;
+}
+
+/* The word of extra buffer `buf` that names the next one, or NULL if there is no such buffer. */
+static uint32_t *
+extra_buffer(const struct nm_port *p, uint32_t buf)
+{
+	const struct ring_answer *info = &p->ring.info;
+
+	return buf < 2 || buf >= info->bufs ? NULL :
+	    (uint32_t *)(void *)(p->ring.base + info->buf_pool + (uint64_t)buf * info->buf_size);
+}
+
+/* Cuts the list of extra buffers behind the first `count`; the others are kept for who comes next. How many there are. */
+static uint32_t
+cut_extra(struct nm_port *p, uint32_t count)
+{
+	uint32_t *link = &p->nifp->ni_bufs_head, found;
+
+	count = count < p->ring.info.extra_bufs ? count : p->ring.info.extra_bufs;
+	for (found = 0; found < count && extra_buffer(p, *link) != NULL; found++)
+		link = extra_buffer(p, *link);
+	p->rest = *link;
+	*link = 0;
+	return found;
+}
+
+/* Puts them back behind what the program has left in its list. */
+static void
+return_extra(struct nm_port *p)
+{
+	uint32_t *link = &p->nifp->ni_bufs_head, n;
+
+	if (p->rest == 0)
+		return;
+	for (n = 0; n < p->ring.info.bufs && extra_buffer(p, *link) != NULL; n++)
+		link = extra_buffer(p, *link);
+	*link = p->rest;
 }
 
 static void
@@ -94,6 +147,7 @@ leave(struct nm_port *p)
 
 	if (--p->users > 0)
 		return;
+	return_extra(p);
 	for (place = &ports; *place != p; place = &(*place)->next)
 		;
 	*place = p->next;
@@ -203,9 +257,9 @@ static struct netmap_if *
 own_interface(struct nm_file *f, struct nm_port *p)
 {
 	const struct ring_answer *info = &p->ring.info;
-	/* Without host rings each direction has a place for one all the same. */
-	size_t fake = info->host_rings == 0, rxs_at = info->tx_rings + fake;
-	size_t count = info->tx_rings + info->rx_rings + 2, size = ALIGN(sizeof(struct netmap_if) + 8 * count);
+	/* Without host rings each direction has a place for one all the same, and a monitor has one to send on. */
+	size_t fake = info->host_rings == 0, txs = info->tx_rings > 0 ? info->tx_rings : 1, rxs_at = txs + fake;
+	size_t count = txs + info->rx_rings + 2, size = ALIGN(sizeof(struct netmap_if) + 8 * count);
 	size_t first = info->interface + size + (size_t)256 * info->pipes, i;
 	int whole = f->first_tx == 0 && f->last_tx == info->tx_rings && f->first_rx == 0 && f->last_rx == info->rx_rings;
 	struct netmap_if *own;
@@ -226,7 +280,7 @@ own_interface(struct nm_file *f, struct nm_port *p)
 	ofs = (ssize_t *)(void *)(own + 1);
 	for (i = 0; i < count; i++) {
 		size_t rx = i - rxs_at;
-		int has = i < info->tx_rings ? i >= f->first_tx && i < f->last_tx :
+		int has = i < txs ? info->tx_rings == 0 || (i >= f->first_tx && i < f->last_tx) :
 		    i >= rxs_at && rx < info->rx_rings && rx >= f->first_rx && rx < f->last_rx;
 
 		ofs[i] = has ? p->nifp->ring_ofs[i] + (ssize_t)((char *)p->nifp - (char *)own) : 0;
@@ -243,23 +297,23 @@ watch(int set, int fd)
 	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST ? errno : 0;
 }
 
-/* The descriptor becomes readable when the daemon ends, or a ring of the file's wakes us. Others of the same port may
- * have the same descriptors in their sets. */
+/* The set becomes readable when the daemon ends, or a ring of the file's wakes us. Others of the same port may have the
+ * same descriptors in their sets. */
 static int
-watch_all(struct nm_file *f, struct nm_port *p, int fd)
+watch_all(struct nm_file *f, struct nm_port *p)
 {
-	int error = watch(fd, p->ring.control);
+	int error = watch(f->set, p->ring.control);
 	uint16_t i;
 
 	for (i = f->first_tx; error == 0 && i < f->last_tx; i++)
-		error = watch(fd, p->ring.tx[i].wake);
+		error = watch(f->set, p->ring.tx[i].wake);
 	for (i = f->first_rx; error == 0 && i < f->last_rx; i++)
-		error = watch(fd, p->ring.rx[i].wake);
+		error = watch(f->set, p->ring.rx[i].wake);
 	return error;
 }
 
 int
-nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg)
+nm_bind(struct nm_file *f, const char *name, struct nmreq_register *reg)
 {
 	const struct ring_answer *info;
 	struct netmap_if *nifp;
@@ -272,7 +326,7 @@ nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg)
 		error = f->port != NULL ? EBUSY : errno;
 	} else if ((error = choose_rings(f, p, reg)) != 0 || (error = use_rings(f, p, 1)) != 0) {
 		leave(p);
-	} else if ((error = watch_all(f, p, fd)) != 0) {
+	} else if ((error = watch_all(f, p)) != 0) {
 		use_rings(f, p, -1);
 		leave(p);
 	}
@@ -292,35 +346,88 @@ nm_bind(struct nm_file *f, int fd, const char *name, struct nmreq_register *reg)
 	reg->nr_host_rx_rings = (uint16_t)p->nifp->ni_host_rx_rings;
 	reg->nr_mem_id = (uint16_t)info->mem_id;
 	/* They are the first descriptor's. */
-	reg->nr_extra_bufs = p->users == 1 ? info->extra_bufs : 0;
+	reg->nr_extra_bufs = p->users == 1 ? cut_extra(p, reg->nr_extra_bufs) : 0;
 	f->port = p;
+	/* A null port is the process's own. */
+	if (reg->nr_mode != NR_REG_NULL)
+		nm_post(f);
 	pthread_mutex_unlock(&lock);
 	return 0;
+}
+
+/* The file of a descriptor. */
+static struct nm_file *
+new_file(int post)
+{
+	struct nm_file *f = calloc(1, sizeof(*f));
+
+	if (f == NULL)
+		return NULL;
+	*f = (struct nm_file){ .refs = 1, .spare = -1, .post = post, .set = epoll_create1(EPOLL_CLOEXEC) };
+	if (f->set >= 0)
+		return f;
+	free(f);
+	return NULL;
+}
+
+static void
+free_file(struct nm_file *f)
+{
+	if (f->post >= 0)
+		syscall(SYS_close, f->post);
+	syscall(SYS_close, f->set);
+	free(f);
+}
+
+struct nm_file *
+nm_file_or_passed(int fd)
+{
+	struct nm_file *f = nm_file(fd);
+	struct nm_port *p;
+
+	if (f != NULL || fd < 0 || fd >= FILES)
+		return f;
+	pthread_mutex_lock(&lock);
+	f = nm_file(fd) == NULL ? new_file(-1) : NULL;
+	p = f != NULL ? nm_receive(fd, f) : NULL;
+	if (p != NULL) {
+		init_krings(p, 1);
+		if (watch_all(f, p) == 0) {
+			f->port = p;
+			use_rings(f, p, 1);
+			atomic_store_explicit(&files[fd], f, memory_order_release);
+		} else {
+			leave(p);
+		}
+	}
+	if (f != NULL && f->port == NULL)
+		free_file(f);
+	pthread_mutex_unlock(&lock);
+	return nm_file(fd);
 }
 
 int
 nm_open_device(int flags)
 {
-	struct nm_file *f = calloc(1, sizeof(*f));
-	int fd;
+	struct nm_file *f;
+	int ends[2], saved;
 
-	if (f == NULL)
+	if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return -1;
-	f->refs = 1;
-	f->spare = -1;
-	/* As a file would be: inherited by other programs unless O_CLOEXEC, though those have no port then. */
-	fd = epoll_create1(flags & O_CLOEXEC ? EPOLL_CLOEXEC : 0);
-	if (fd >= FILES) {
-		syscall(SYS_close, fd);
-		errno = EMFILE;
-		fd = -1;
-	}
-	if (fd < 0) {
-		free(f);
+	f = ends[0] < FILES ? new_file(ends[1]) : NULL;
+	/* As a file would be: inherited by other programs unless O_CLOEXEC. */
+	if (f == NULL || ((flags & O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFD, 0) < 0)) {
+		saved = ends[0] < FILES ? errno : EMFILE;
+		syscall(SYS_close, ends[0]);
+		if (f != NULL)
+			free_file(f);
+		else
+			syscall(SYS_close, ends[1]);
+		errno = saved;
 		return -1;
 	}
-	atomic_store_explicit(&files[fd], f, memory_order_release);
-	return fd;
+	atomic_store_explicit(&files[ends[0]], f, memory_order_release);
+	return ends[0];
 }
 
 /* Under the lock. */
@@ -343,14 +450,15 @@ drop(struct nm_file *f)
 {
 	if (--f->refs == 0) {
 		unbind(f);
-		free(f);
+		free_file(f);
 	}
 }
 
 void
-nm_unbind(struct nm_file *f)
+nm_unbind(struct nm_file *f, int fd)
 {
 	pthread_mutex_lock(&lock);
+	nm_withdraw(f, fd);
 	unbind(f);
 	pthread_mutex_unlock(&lock);
 }
@@ -385,8 +493,8 @@ nm_forget(int fd)
 }
 
 /* A second descriptor of a file. */
-static int
-share(int old, int fd)
+int
+nm_share(int old, int fd)
 {
 	struct nm_file *f;
 
@@ -400,130 +508,4 @@ share(int old, int fd)
 	}
 	pthread_mutex_unlock(&lock);
 	return fd;
-}
-
-static int
-is_device(const char *path)
-{
-	return path != NULL && strcmp(path, NETMAP_DEVICE_NAME) == 0;
-}
-
-static int
-open_at(int at, const char *path, int flags, mode_t mode)
-{
-	return is_device(path) ? nm_open_device(flags) : (int)syscall(SYS_openat, at, path, flags, mode);
-}
-
-static mode_t
-mode_of(int flags, va_list list)
-{
-	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
-}
-
-#define OPEN(name, at, parameters, last) \
-	int name parameters \
-	{ \
-		va_list list; \
-		mode_t mode; \
-		va_start(list, last); \
-		mode = mode_of(flags, list); \
-		va_end(list); \
-		return open_at(at, path, flags, mode); \
-	}
-
-OPEN(open, AT_FDCWD, (const char *path, int flags, ...), flags)
-OPEN(open64, AT_FDCWD, (const char *path, int flags, ...), flags)
-OPEN(openat, at, (int at, const char *path, int flags, ...), flags)
-OPEN(openat64, at, (int at, const char *path, int flags, ...), flags)
-
-/* What fortified programs call. */
-int __open_2(const char *path, int flags);
-int __open64_2(const char *path, int flags);
-
-int
-__open_2(const char *path, int flags)
-{
-	return open_at(AT_FDCWD, path, flags, 0);
-}
-
-int
-__open64_2(const char *path, int flags)
-{
-	return open_at(AT_FDCWD, path, flags, 0);
-}
-
-static void *
-map_file(struct nm_file *f, void *at, size_t len, int protection, int flags, off_t offset)
-{
-	/* What lies behind the pools is not the program's. */
-	if (f->port == NULL || offset != 0 || len > f->port->ring.info.memsize) {
-		errno = EINVAL;
-		return MAP_FAILED;
-	}
-	return (void *)syscall(SYS_mmap, at, len, protection, flags, f->port->ring.memory->file, 0);
-}
-
-void *
-mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset)
-{
-	struct nm_file *f = flags & MAP_ANONYMOUS ? NULL : nm_file(fd);
-
-	if (f != NULL)
-		return map_file(f, at, len, protection, flags, offset);
-	return (void *)syscall(SYS_mmap, at, len, protection, flags, fd, offset);
-}
-
-void *
-mmap64(void *at, size_t len, int protection, int flags, int fd, off64_t offset)
-{
-	return mmap(at, len, protection, flags, fd, offset);
-}
-
-int
-ioctl(int fd, unsigned long request, ...)
-{
-	struct nm_file *f = nm_file(fd);
-	va_list list;
-	void *arg;
-
-	va_start(list, request);
-	arg = va_arg(list, void *);
-	va_end(list);
-	if (f != NULL)
-		return nm_ioctl(f, fd, request, arg);
-	return (int)syscall(SYS_ioctl, fd, request, arg);
-}
-
-int
-close(int fd)
-{
-	if (nm_file(fd) != NULL)
-		nm_forget(fd);
-	else
-		nm_epoll_forget(fd);
-	return (int)syscall(SYS_close, fd);
-}
-
-int
-dup(int fd)
-{
-	return share(fd, (int)syscall(SYS_dup, fd));
-}
-
-int
-dup3(int fd, int to, int flags)
-{
-	int result;
-
-	if (nm_file(to) != NULL && fd != to)
-		nm_forget(to);
-	result = (int)syscall(SYS_dup3, fd, to, flags);
-	return nm_file(fd) != NULL ? share(fd, result) : result;
-}
-
-int
-dup2(int fd, int to)
-{
-	/* The kernel's dup3 refuses what dup2 allows. */
-	return fd == to ? (syscall(SYS_fcntl, fd, F_GETFD) < 0 ? -1 : to) : dup3(fd, to, 0);
 }

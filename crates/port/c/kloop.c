@@ -66,7 +66,7 @@ is_memory(void *at, size_t len)
 }
 
 int
-nm_csb_enable(struct nm_file *f, const struct nmreq_opt_csb *option)
+nm_csb_enable(struct nm_file *f, int fd, const struct nmreq_opt_csb *option)
 {
 	struct nm_csb_atok *atok = (void *)(uintptr_t)option->csb_atok;
 	struct nm_csb_ktoa *ktoa = (void *)(uintptr_t)option->csb_ktoa;
@@ -95,6 +95,8 @@ nm_csb_enable(struct nm_file *f, const struct nmreq_opt_csb *option)
 		atok[i].appl_need_kick = 1;
 		atok[i].sync_flags = 1;
 	}
+	/* The arrays are this process's: nobody else can use the descriptor. */
+	nm_withdraw(f, fd);
 	f->atok = atok;
 	f->ktoa = ktoa;
 	return 0;
@@ -185,7 +187,7 @@ nap(int fd, uint16_t count, const struct served *s, uint32_t sleep_us)
 
 /* The loop; 0 when it has been stopped, or an errno. */
 static int
-loop(struct nm_file *f, int fd, uint32_t sleep_us, struct served *s)
+loop(struct nm_file *f, uint32_t sleep_us, struct served *s)
 {
 	uint16_t count = rings(f), i;
 
@@ -202,14 +204,14 @@ loop(struct nm_file *f, int fd, uint32_t sleep_us, struct served *s)
 		if (nm_is_gone(f))
 			return ENXIO;
 		if (!nm_arm(f, POLLIN | POLLOUT, 1))
-			nap(fd, count, s, sleep_us);
+			nap(f->set, count, s, sleep_us);
 		nm_arm(f, POLLIN | POLLOUT, 0);
 	}
 	return 0;
 }
 
 int
-nm_kloop_start(struct nm_file *f, int fd, const struct nmreq_sync_kloop_start *body,
+nm_kloop_start(struct nm_file *f, const struct nmreq_sync_kloop_start *body,
     const struct nmreq_opt_sync_kloop_eventfds *events)
 {
 	struct served *s;
@@ -238,7 +240,7 @@ nm_kloop_start(struct nm_file *f, int fd, const struct nmreq_sync_kloop_start *b
 		}
 	}
 	if (error == 0)
-		error = loop(f, fd, body->sleep_us, s);
+		error = loop(f, body->sleep_us, s);
 	free(s);
 	f->stopping = 0;
 	f->looping = 0;

@@ -191,7 +191,7 @@ bounds(const ssize_t *ofs, uint32_t count, uint16_t *first, uint16_t *last)
 int
 nmport_mmap(struct nmport_d *d)
 {
-	struct nm_file *f = nm_file(d->fd);
+	struct nm_file *f = nm_file_or_passed(d->fd);
 	struct nmctx *ctx = d->ctx;
 	struct nmem_d *m;
 	uint32_t txs;

@@ -40,11 +40,13 @@ fill(char *base, const struct ring_answer *info, const char *name, const struct 
 }
 
 int
-ring_null(struct ring_port *port, const char *name, const struct nmreq_register *reg)
+ring_null(struct ring_port *port, const char *name, const struct nmreq_register *reg, const char *home)
 {
 	struct ring_answer *info = &port->info;
 	uint32_t extra = reg->nr_extra_bufs < MOST_EXTRA ? reg->nr_extra_bufs : MOST_EXTRA;
 	int file, saved;
+
+	(void)home;
 
 	if (reg->nr_tx_rings > MOST_RINGS || reg->nr_rx_rings > MOST_RINGS) {
 		errno = EINVAL;

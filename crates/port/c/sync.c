@@ -53,6 +53,16 @@ reinit(struct nm_port *port, struct nm_kring *k, uint32_t head)
 	return -1;
 }
 
+/* Another process, to which the descriptor was passed, may have synced the ring meanwhile. */
+static void
+catch_up(struct nm_kring *k)
+{
+	if (unlikely(ring_moved(k->link))) {
+		k->rhead = ring_start(k->link);
+		k->rtail = ring_hwtail(k->link);
+	}
+}
+
 /* A slot whose bytes are elsewhere in the program: the engine cannot see them there. */
 static void
 fetch_indirect(struct netmap_ring *ring, struct netmap_slot *slot)
@@ -73,6 +83,7 @@ txsync(struct nm_port *port, struct nm_kring *k)
 	uint32_t head = *(volatile uint32_t *)&ring->head;
 	uint32_t cur = *(volatile uint32_t *)&ring->cur;
 
+	catch_up(k);
 	if (!within(head, k->rhead, k->rtail, n) || !within(cur, head, k->rtail, n))
 		return reinit(port, k, k->rhead);
 	for (i = k->rhead; i != head; i = nm_ring_next(ring, i)) {
@@ -100,6 +111,7 @@ rxsync(struct nm_kring *k)
 	uint32_t cur = *(volatile uint32_t *)&ring->cur;
 	int result = 0;
 
+	catch_up(k);
 	if (!within(head, k->rhead, k->rtail, n) || !within(cur, head, k->rtail, n)) {
 		head = cur = k->rhead;
 		result = -1;
@@ -112,7 +124,8 @@ rxsync(struct nm_kring *k)
 		result = -1;
 	}
 	settle(k, head, cur, ring_hwtail(k->link));
-	if (ring->flags & NR_TIMESTAMP)
+	/* As netmap does unless it is told not to; a look that finds nothing costs no clock. */
+	if (ring->head != ring->tail || (ring->flags & NR_TIMESTAMP))
 		gettimeofday(&ring->ts, NULL);
 	return result;
 }

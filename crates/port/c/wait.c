@@ -174,6 +174,7 @@ wait_ports(struct pollfd *fds, nfds_t count, int64_t end, const sigset_t *mask)
 	struct timespec left, now = { 0, 0 };
 	struct pollfd few[FEW], *real = few;
 	int result, ready, moved, saved;
+	struct nm_file *f;
 	nfds_t i;
 
 	if (count > FEW) {
@@ -195,8 +196,9 @@ wait_ports(struct pollfd *fds, nfds_t count, int64_t end, const sigset_t *mask)
 		moved = ready == 0 ? arm_all(fds, count, 1) : 0;
 		for (i = 0; i < count; i++) {
 			real[i] = fds[i];
-			if (nm_file(fds[i].fd) != NULL)
-				real[i].events = POLLIN;
+			f = nm_file(fds[i].fd);
+			if (f != NULL)
+				real[i] = (struct pollfd){ .fd = f->set, .events = POLLIN };
 			real[i].revents = 0;
 		}
 		result = (int)syscall(SYS_ppoll, real, count, ready || moved ? &now : until(end, &left), mask, 8);

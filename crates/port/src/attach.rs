@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE};
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MAX_RINGS, MESSAGE};
 use sidecore_abi::vale::field;
 
 use crate::link::Link;
@@ -128,7 +128,12 @@ fn client(name: &str, host: bool) -> Result<Attached, AttachError> {
         lease = Some(open_host(name, &base, lease)?);
     }
     let request = match &pipe {
-        Some(pipe) => Request { pipe: field(pipe.name), ..Request::new(Ask::Pipe, pipe.end as u32) },
+        Some(pipe) => {
+            // One that lies in another port's memory bears its own port's name there.
+            let inside = format!("{}{{{}", pipe.port, pipe.name);
+            let called = if base == pipe.port { pipe.name } else { &inside };
+            Request { pipe: field(called), flags: EXCLUSIVE, ..Request::new(Ask::Pipe, pipe.end as u32) }
+        }
         None => Request::new(Ask::Attach, 0),
     };
     take(name, &base, lease, pipe, request)

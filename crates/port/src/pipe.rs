@@ -52,21 +52,35 @@ impl Far {
         self.given.min(num_slots - 1)
     }
 
-    /// Where the ring across is, or where we are if that makes no sense.
+    /// Where the ring across is, or where we are if that makes no sense; a sender's is no further than the pipe's monitors.
     #[inline]
-    fn there(&self, map: &Map) -> u32 {
+    fn there(&self, map: &Map, number: u32) -> u32 {
+        let n = map.num_slots(self.number);
         let head = observe(&map.words(self.number).client.head);
-        if head < map.num_slots(self.number) {
-            head
-        } else {
-            self.given
+        let head = if head < n { head } else { self.given };
+        if !sends(number) {
+            return head;
         }
+        [number, self.number].into_iter().fold(head, |there, ring| {
+            let engine = &map.words(ring).engine;
+            if observe(&engine.ticket) == 0 {
+                return there;
+            }
+            let at = observe(&engine.hwcur);
+            let pending =
+                |from: u32| if self.given >= from { self.given - from } else { self.given + n - from };
+            if at < n && pending(at) > pending(there) {
+                at
+            } else {
+                there
+            }
+        })
     }
 
     #[inline]
     pub(crate) fn hwcur(&self, map: &Map, number: u32) -> u32 {
         if sends(number) {
-            self.there(map)
+            self.there(map, number)
         } else {
             self.given
         }
@@ -74,7 +88,7 @@ impl Far {
 
     #[inline]
     pub(crate) fn hwtail(&self, map: &Map, number: u32) -> u32 {
-        let there = self.there(map);
+        let there = self.there(map, number);
         match (sends(number), there) {
             (true, 0) => map.num_slots(number) - 1,
             (true, slot) => slot - 1,

@@ -258,6 +258,22 @@ fn monitors_see_what_passes_their_port() {
 }
 
 #[test]
+fn monitors_see_what_is_released_and_what_passes_in_pipes() {
+    let directory = Directory::new();
+    let program = build(&directory, "released", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 8);
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1"]), &engine));
+}
+
+#[test]
+fn a_descriptor_is_the_port_in_whatever_process_it_is() {
+    let directory = Directory::new();
+    let program = build(&directory, "passed", "-l:libnetmap.a");
+    let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.slots = 8);
+    run(by_name(Command::new(program).args(["netmap:p0", "netmap:p1"]), &engine));
+}
+
+#[test]
 fn host_rings_lead_to_the_port_across() {
     let directory = Directory::new();
     let program = build(&directory, "host", "-l:libnetmap.a");

@@ -124,6 +124,8 @@ const CALLS: &[(&str, &[&str])] = &[
     ),
     ("pipes", &["nmport_open", "NS_BUF_CHANGED", "NS_MOREFRAG"]),
     ("monitors", &["NS_TXMON"]),
+    ("released", &["NS_TXMON"]),
+    ("passed", &["nmport_mmap", "nm_mmap", "mmap", "NIOCRXSYNC", "NIOCTXSYNC", "poll"]),
     ("shared", &["NS_BUF_CHANGED"]),
     (
         "csb",

@@ -128,7 +128,19 @@ fn vale_ctl_does_what_it_says() {
     // Joined to a switch that was not there.
     let joined = ctl(&["-a", "vale5:p1"]);
     assert!(joined.contains("vale5:p1"), "{joined}");
-    fails(&["-a", "vale6:p1"], "is joined to switch 5 already");
+    fails(&["-a", "vale5:p1"], "is attached to switch 5 already");
+    // To a second one: listed on both, and on the one by whose name it is opened.
+    assert!(ctl(&["-a", "vale6:p1"]).contains("vale6:p1"));
+    fails(&["-a", "vale6:p1"], "is attached to switch 6 already");
+    fails(&["-r", "p1"], "part it first");
+    let listed = ctl(&["-l"]);
+    assert!(listed.contains("vale5:p1") && listed.contains("vale6:p1"), "{listed}");
+    let (p1, why) = (Port::attach("vale6:p1").unwrap(), Port::attach("vale5:p1").unwrap_err().to_string());
+    assert_eq!(place.port("p1")["state"]["switch"], "6");
+    assert!(why.contains("open on switch 6"), "{why}");
+    drop(p1);
+    ctl(&["-d", "vale6:p1"]);
+    assert_eq!(place.port("p1")["state"]["switch"], "5");
     fails(&["-a", "vale5:nobody"], "no port and no interface");
     fails(&["-h", "vale5:lo"], "beside a ring port only");
     fails(&["-n", "p1^"], "come and go with their port");

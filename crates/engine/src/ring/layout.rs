@@ -4,6 +4,7 @@
 //! 0            interface pool: the port's netmap_if, those of each pipe's two ends, and room for SPARE more like the
 //!              first, which clients make for descriptors that have not all rings
 //! ring_pool    one ring object for each ring: the client's TX rings, its RX rings, and four for each pipe
+//!              (where the client sends on none, one more, which leads nowhere: netmap's monitors have one to look at)
 //! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones; those of
 //!              the pipes, one set for each direction
 //!              64 bytes of slack: netmap's packet copy may run over by 63 bytes
@@ -157,7 +158,12 @@ fn interfaces_of_one(of: &Info) -> u64 {
 
 /// Rings of a port and its pipes.
 fn rings_of_one(of: &Info) -> u64 {
-    u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(of.pipes)
+    u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(of.pipes) + u64::from(idle_ring(of).is_some())
+}
+
+/// The ring that leads nowhere, of one who sends on none.
+pub(super) fn idle_ring(of: &Info) -> Option<u32> {
+    (of.tx_rings == 0).then_some(of.rx_rings + 4 * of.pipes)
 }
 
 /// Buffers of a port and its pipes.

@@ -9,7 +9,7 @@
 //!
 //! Pipes of a port lie in the same region, so that buffers can be exchanged with it and between their ends. Frames in
 //! them are the ends' affair alone: each copies its slots into the other's ring, and no I/O core is involved
-//! (`sidecore_abi::ring::Info::end`). Who may use a pipe of a port shares its memory with who has the port.
+//! (`sidecore_abi::ring::Info::end`) but for monitors, which look on ([`ClientTx::follow`], [`PipeGate`]). Who may use a pipe of a port shares its memory with who has the port.
 //!
 //! Ports whose operator wants that share one memory ([`SharedMemory`]), each with a part of its own: then their clients
 //! can exchange buffers, and see all of each other's frames. A buffer number can name any of them.
@@ -30,4 +30,4 @@ mod tests;
 
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::{Region, SharedMemory};
-pub use sync::{ClientRx, ClientTx, RingStats};
+pub use sync::{ClientRx, ClientTx, Gate, PipeGate, RingStats};

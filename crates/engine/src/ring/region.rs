@@ -3,8 +3,8 @@
 //! Invariant: `base .. + info.total` is one shared mapping that lives as long as any `Region` in it, of a file
 //! that nobody can cut short (sealed before anybody else gets it). All offsets come from `Geometry::layout`,
 //! whose parts lie inside it, aligned and without overlap. The client writes the same bytes at any time:
-//! words and slots are accessed as atomics only, buffers by copies through raw pointers. The rings of pipes are
-//! their clients' alone: the engine writes them only while nobody uses the pipe.
+//! words and slots are accessed as atomics only, buffers by copies through raw pointers. The slots of pipes are
+//! their clients' alone: the engine writes them only while nobody uses the pipe, and reads them for monitors.
 
 use std::io;
 use std::mem::offset_of;
@@ -20,7 +20,7 @@ use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
 use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
-use super::layout::{member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
+use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
 use crate::mem::{prefetch_own, prefetch_read, Piece};
 
 /// A client's memory, or its part of one that several ports share.
@@ -182,12 +182,19 @@ impl Region {
             // SAFETY: the first word of a buffer; buffers start at multiples of 64.
             unsafe { to.cast::<u32>().write(next) };
         }
-        let rings: Vec<u64> = (0..txs + rxs).map(|number| self.ring_offset(number)).collect();
+        let rings: Vec<u64> =
+            idle_ring(info).into_iter().chain(0..txs + rxs).map(|number| self.ring_offset(number)).collect();
+        if let Some(idle) = idle_ring(info) {
+            self.fill_ring(idle, 0, false, 0);
+            for slot in self.slots(idle).iter().step_by(2) {
+                slot.store(SlotWord::new(0, 0, 0).0, Ordering::Relaxed);
+            }
+        }
         self.fill_interface(
             info.interface,
             name,
             first_extra,
-            rings.split_at(txs as usize),
+            rings.split_at(txs.max(1) as usize),
             info.host_rings as usize,
         );
         for pipe in 0..info.pipes {
@@ -248,8 +255,7 @@ impl Region {
         let short = name.len().min(IF_NAME - 1);
         ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
         let count = |rings: usize| u32::try_from(rings).unwrap_or(u32::MAX);
-        // A monitor's memory has no rings to send on, and so no host rings.
-        let (sends, receives) = (txs.len().saturating_sub(host), rxs.len() - host);
+        let (sends, receives) = (txs.len() - host, rxs.len() - host);
         let interface = If {
             ni_name,
             ni_version: API,
@@ -317,9 +323,9 @@ impl Region {
             word.store(SlotWord::new(buf, 0, 0).0, Ordering::Relaxed);
         }
         let words = self.words(number);
-        let Client { head, cur, ticket } = &words.client;
+        let Client { head, cur, ticket, tickets: _, seen } = &words.client;
         let Engine { hwcur, hwtail, ticket: asked, resets, reason } = &words.engine;
-        for word in [head, cur, ticket, hwcur, asked, resets, reason] {
+        for word in [head, cur, ticket, seen, hwcur, asked, resets, reason] {
             word.store(0, Ordering::Relaxed);
         }
         hwtail.store(tail, Ordering::Relaxed);
@@ -350,17 +356,23 @@ impl Region {
 
     /// The words of ring `number`, counted over all rings.
     fn words(&self, number: u32) -> &Words {
-        assert!(number < self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes);
+        let pipes = self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes;
+        assert!(number < pipes || idle_ring(&self.info) == Some(number));
         // SAFETY: `layout` has room for these words here, aligned; they are atomics throughout.
         unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
     }
 
-    /// What the engine needs of ring `number`, counted over both directions.
+    /// The number of ring `ring` of pipe `pipe`, counted over all rings.
+    pub fn pipe_ring(&self, pipe: u32, ring: u32) -> u32 {
+        self.info.tx_rings + self.info.rx_rings + 4 * pipe + ring
+    }
+
+    /// What the engine needs of ring `number`, counted over both directions, and then the pipes.
     ///
     /// # Panics
     /// If there is no such ring.
     pub(super) fn ring(self: &Arc<Self>, number: u32) -> RingMemory {
-        assert!(number < self.info.tx_rings + self.info.rx_rings);
+        assert!(number < self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes);
         let words = NonNull::from(self.words(number));
         // SAFETY: the slots follow the ring's head, inside the region.
         let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<Ring>()) };

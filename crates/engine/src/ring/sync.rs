@@ -7,7 +7,7 @@
 //! yet taken come back to the client, which is told by the words' `resets`. A bad `head` is judged once, not
 //! each time it is seen again; against the indices that stand after the reset it may make sense, and then it counts.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use sidecore_abi::netmap::SlotWord;
@@ -143,6 +143,27 @@ pub struct ClientTx {
     /// The `head` that was accepted last.
     head: u32,
     ticket: u32,
+    /// Somebody else serves the ring: nothing is written, and nobody is woken.
+    follows: bool,
+}
+
+/// How far somebody is who reads what the client of a ring has released: until then no slot is filled anew.
+#[derive(Debug, Default)]
+pub struct Gate {
+    on: AtomicBool,
+    at: AtomicU32,
+}
+
+impl Gate {
+    /// The slots from `at` on are kept.
+    pub fn keep_from(&self, at: u32) {
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    /// Begins, and ends. It begins while nobody fills slots: under the lock of the port's egress.
+    pub fn set(&self, on: bool) {
+        self.on.store(on, Ordering::Release);
+    }
 }
 
 impl ClientTx {
@@ -152,7 +173,19 @@ impl ClientTx {
     /// If there is no such ring.
     pub fn new(region: &Arc<Region>, index: u32) -> ClientTx {
         assert!(index < region.info().tx_rings);
-        ClientTx { side: Side::new(region, index), hwcur: 0, head: 0, ticket: 0 }
+        ClientTx { side: Side::new(region, index), hwcur: 0, head: 0, ticket: 0, follows: false }
+    }
+
+    /// Ring `number`, counted over all rings and then those of pipes, to be looked at only: from where its client is now on,
+    /// the slots that it gives up or releases.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn follow(region: &Arc<Region>, number: u32) -> ClientTx {
+        let side = Side::new(region, number);
+        let head = observe(&side.memory.words().client.head);
+        let hwcur = if head < side.memory.num_slots() { head } else { 0 };
+        ClientTx { side, hwcur, head: hwcur, ticket: 0, follows: true }
     }
 
     /// What went wrong so far.
@@ -176,8 +209,10 @@ impl ClientTx {
             Err(BadHead::New(reason)) => {
                 // The engine's indices stand: what was accepted but not taken goes back.
                 self.head = self.hwcur;
-                self.publish();
-                self.side.reset(reason);
+                if !self.follows {
+                    self.publish();
+                    self.side.reset(reason);
+                }
             }
             Err(BadHead::Known) => {}
         }
@@ -229,6 +264,9 @@ impl ClientTx {
     #[inline]
     pub fn give_back(&mut self, to: u32) -> bool {
         self.hwcur = to;
+        if self.follows {
+            return false;
+        }
         self.publish();
         let n = self.side.memory.num_slots();
         let taken = distance(to, self.head, n);
@@ -267,6 +305,7 @@ pub struct ClientRx {
     hwtail: u32,
     /// The next slot to fill: `hwtail` when the fills are published.
     fill: u32,
+    gate: Arc<Gate>,
 }
 
 impl ClientRx {
@@ -277,7 +316,8 @@ impl ClientRx {
     pub fn new(region: &Arc<Region>, index: u32) -> ClientRx {
         let info = region.info();
         assert!(index < info.rx_rings);
-        ClientRx { side: Side::new(region, info.tx_rings + index), hwcur: 0, hwtail: 0, fill: 0 }
+        let side = Side::new(region, info.tx_rings + index);
+        ClientRx { side, hwcur: 0, hwtail: 0, fill: 0, gate: Arc::default() }
     }
 
     /// What went wrong so far.
@@ -289,6 +329,11 @@ impl ClientRx {
     #[inline]
     pub fn buf_size(&self) -> u32 {
         self.side.memory.buf_size()
+    }
+
+    /// What keeps released slots for somebody who reads them.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// Slots of the ring.
@@ -311,7 +356,12 @@ impl ClientRx {
             Err(BadHead::New(reason)) => self.side.reset(reason),
             Err(BadHead::Known) => {}
         }
-        n - 1 - distance(self.hwcur, self.fill, n)
+        let kept = if self.gate.on.load(Ordering::Acquire) {
+            self.gate.at.load(Ordering::Relaxed)
+        } else {
+            self.hwcur
+        };
+        n - 1 - distance(kept.min(n - 1), self.fill, n)
     }
 
     /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its own.
@@ -374,5 +424,43 @@ impl ClientRx {
         let words = self.side.memory.words();
         publish(&words.engine.hwtail, self.hwtail);
         due(&words.client.ticket, &mut self.side.answered)
+    }
+}
+
+/// How far a pipe's monitors are, for the end that sends what they see; and the way to wake it when they go on.
+pub struct PipeGate {
+    /// Of the watched ring, and of the one on which the sender sends: the same, or the one across.
+    watched: RingMemory,
+    sender: RingMemory,
+    answered: u32,
+}
+
+impl PipeGate {
+    /// Closes behind slots of ring `number` of `region` that are not read yet, for the sender on ring `sender`; both are
+    /// counted over all rings. From now on, which is before who follows the ring looks where it is.
+    ///
+    /// # Panics
+    /// If there are no such rings.
+    pub fn new(region: &Arc<Region>, number: u32, sender: u32) -> PipeGate {
+        let gate = PipeGate { watched: region.ring(number), sender: region.ring(sender), answered: 0 };
+        let words = gate.watched.words();
+        words.engine.hwcur.store(words.client.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        words.engine.ticket.store(1, Ordering::Release);
+        // A sender either sees the ticket, or has published what we follow.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        gate
+    }
+
+    /// The slots from `at` on are kept. True if the sender waits and is to be woken.
+    pub fn keep_from(&mut self, at: u32) -> bool {
+        publish(&self.watched.words().engine.hwcur, at);
+        due(&self.sender.words().client.ticket, &mut self.answered)
+    }
+}
+
+impl Drop for PipeGate {
+    /// Nobody has to wait for us any more; who does is to be woken after this.
+    fn drop(&mut self) {
+        withdraw(&self.watched.words().engine.ticket);
     }
 }

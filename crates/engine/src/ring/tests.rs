@@ -8,7 +8,7 @@ use sidecore_abi::netmap::{SlotWord, RESERVED_BUFS};
 use sidecore_abi::ring::{ask, publish, withdraw, End, Nonsense, Words};
 
 use super::region::RingMemory;
-use super::{pipe_end, ClientRx, ClientTx, Geometry, Region};
+use super::{pipe_end, ClientRx, ClientTx, Geometry, PipeGate, Region};
 
 fn region(slots: u32) -> Arc<Region> {
     let geometry =
@@ -115,6 +115,70 @@ fn rings_start_anew_with_the_buffers_that_they_have() {
     assert_eq!(ClientTx::new(&region, 0).look(), 0);
     assert_eq!(peer.words().client.ticket.load(Ordering::Relaxed), 0);
     region.restart_pipe(0);
+}
+
+#[test]
+fn who_follows_a_ring_reads_what_is_given_up_and_writes_nothing() {
+    let region = region(8);
+    let number = region.pipe_ring(0, 0);
+    let peer = Peer::new(&region, number);
+    peer.give(2);
+    let mut ring = ClientTx::follow(&region, number);
+    assert_eq!((ring.first(), ring.look()), (2, 0));
+    let before = peer.indices();
+    peer.give(5);
+    assert_eq!(ring.look(), 3);
+    assert!(!ring.give_back(5));
+    // Nonsense is nothing new, and resets nobody's ring; what makes sense after it is.
+    for wrong in [8, u32::MAX] {
+        peer.give(wrong);
+        assert_eq!(ring.look(), 0);
+    }
+    assert_eq!((peer.indices(), peer.resets()), (before, (0, None)));
+    peer.give(1);
+    assert_eq!(ring.look(), 4);
+    // Where nonsense stands from the start, it begins at the start.
+    peer.give(77);
+    assert_eq!(ClientTx::follow(&region, number).first(), 0);
+}
+
+#[test]
+fn slots_that_are_not_read_yet_are_kept() {
+    let region = region(8);
+    // A client's: it has released all seven, of which three were read.
+    let (peer, mut ring) = (Peer::new(&region, 2), ClientRx::new(&region, 0));
+    let gate = Arc::clone(ring.gate());
+    for _ in 0..7 {
+        let (index, _) = ring.buffer(0).unwrap();
+        ring.fill(index, 60, 0);
+    }
+    ring.publish();
+    peer.give(7);
+    gate.keep_from(3);
+    gate.set(true);
+    assert_eq!(ring.look(), 3);
+    gate.keep_from(7);
+    assert_eq!(ring.look(), 7);
+    gate.keep_from(0);
+    gate.set(false);
+    assert_eq!(ring.look(), 7);
+    // Nonsense keeps some or none, and no more than there are.
+    gate.set(true);
+    gate.keep_from(u32::MAX);
+    assert!(ring.look() <= 7);
+    // A pipe's: the sender reads it in the words, and is told when it waits.
+    let (watched, sender) = (region.pipe_ring(0, 3), region.pipe_ring(0, 0));
+    let (across, own) = (Peer::new(&region, watched), Peer::new(&region, sender));
+    across.give(2);
+    let mut gate = PipeGate::new(&region, watched, sender);
+    let engine = &across.words().engine;
+    assert_eq!([&engine.ticket, &engine.hwcur].map(|word| word.load(Ordering::Relaxed)), [1, 2]);
+    assert!(!gate.keep_from(3));
+    own.words().client.ticket.store(5, Ordering::Relaxed);
+    assert!(gate.keep_from(4) && !gate.keep_from(5));
+    assert_eq!(engine.hwcur.load(Ordering::Relaxed), 5);
+    drop(gate);
+    assert_eq!(engine.ticket.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! A port made on demand is kept by leases, one for each connection that asked for it; it goes with the last. So are
 //! host rings: who asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name across.
 
+mod also;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use sidecore_abi::vale::{text, Ask, Reply, Verb};
 
 use super::engine::{Engine, Error};
 use super::spec::{PortSpec, Spec, DEFAULT_SWITCH};
+use super::values::Number;
 use crate::port::Peer;
 use crate::transport::ring::{Asker, Verbs, HOST};
 
@@ -33,6 +36,10 @@ pub struct Vale {
     leases: BTreeMap<u64, BTreeSet<String>>,
     /// Ports of host interfaces that `Attach` made.
     made: BTreeSet<String>,
+    /// Ports that are attached to further switches, and those: see [`Vale::attach_also`].
+    also: BTreeMap<String, Vec<String>>,
+    /// Names under which pipes lie in the memory of another port: its place, and the connections that keep them so.
+    inside: BTreeMap<String, (String, BTreeSet<u64>)>,
     polled: BTreeSet<String>,
 }
 
@@ -136,6 +143,12 @@ fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
     Ok(port)
 }
 
+/// As in netmap, a port that a program has made takes any frame that its slots can hold: those of 64 buffers of 2 KiB
+/// hold more than there is.
+fn any_frame() -> Option<Number<68, 65535>> {
+    "65535".parse().ok()
+}
+
 /// A TAP port by which a ring port reaches the host.
 fn tap_port(name: &str, interface: &str) -> PortSpec {
     PortSpec {
@@ -150,12 +163,15 @@ impl Vale {
     /// For `engine`, with at most `limit` ports on demand.
     pub fn new(engine: Arc<Engine>, limit: usize) -> Vale {
         let (leases, made, polled) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Vale { engine, limit, leases, made, polled }
+        let (also, inside) = (BTreeMap::new(), BTreeMap::new());
+        Vale { engine, limit, leases, made, also, inside, polled }
     }
 
     fn carry(&mut self, who: Asker, ask: &Ask) -> Result<Reply, Refusal> {
         let name = text(&ask.name).ok_or((Errno::INVAL, "the name is no text".to_owned()))?;
+        self.forget_parted();
         match Verb::from_code(ask.verb) {
+            Some(Verb::Open) if name.contains('@') => self.open_inside(who, name, ask),
             Some(Verb::List) => self.list(name, ask.first, ask.second),
             Some(verb) => {
                 let name = Name::read(name)?;
@@ -184,6 +200,7 @@ impl Vale {
         if name.host {
             return self.open_host(who, &name, ask);
         }
+        self.move_to(&name)?;
         let spec = self.engine.everything();
         if let Some(port) = name.find(&spec) {
             if port.kind != "ring" {
@@ -196,12 +213,17 @@ impl Vale {
             }
             return Ok(Reply::done(&port.place, 0, 0));
         }
+        if let Some((place, users)) = self.inside.get_mut(name.base).filter(|_| name.pipe) {
+            users.insert(who.connection);
+            let place = place.clone();
+            return self.keep(who, &place);
+        }
         if name.vale.is_none() && !name.pipe {
             let why = format!("there is no ring port {:?}; make it: sidecore vale-ctl -n {0}", name.base);
             return Err((Errno::NXIO, why));
         }
         self.room()?;
-        let mut port = ring(&name.base.replace(':', "."), name.base, ask)?;
+        let mut port = PortSpec { mtu: any_frame(), ..ring(&name.base.replace(':', "."), name.base, ask)? };
         match name.vale {
             Some((switch, _)) => port.switch = Some(switch.to_owned()),
             None => port.wire = Some(port.name.clone()),
@@ -261,7 +283,11 @@ impl Vale {
             return Err((Errno::INVAL, format!("{:?}: a port that stays has a plain name", name.base)));
         }
         self.room()?;
-        let port = PortSpec { wire: Some(name.base.to_owned()), ..ring(name.base, name.base, ask)? };
+        let port = PortSpec {
+            wire: Some(name.base.to_owned()),
+            mtu: any_frame(),
+            ..ring(name.base, name.base, ask)?
+        };
         self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
         self.made.insert(port.name);
         Ok(Reply::done(name.base, 0, 0))
@@ -302,6 +328,7 @@ impl Vale {
                     self.attach_host(switch, short, &port.name)?;
                 }
             }
+            Some(port) if port.kind == "ring" && mode != NIC_SW => self.attach_also(switch, port)?,
             Some(port) => {
                 let why = format!("port {} is joined to {} already; part it first", port.name, port.joined());
                 return Err((Errno::BUSY, why));
@@ -348,6 +375,11 @@ impl Vale {
     }
 
     fn detach(&mut self, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
+        if let Some(port) = self.attached_also(switch, short).map(str::to_owned) {
+            let place = self.place(switch, short)?;
+            self.also.entry(port).or_default().retain(|other| other != switch);
+            return Ok(place);
+        }
         let (name, place) = self.joined(switch, short)?;
         if self.engine.visitors(&name).1 {
             let why = format!("port {name} was made on demand and goes with its last user");
@@ -357,7 +389,7 @@ impl Vale {
             && self.engine.everything().ports.iter().any(|port| port.name == name && port.kind == "packet");
         let parted = match is_interface {
             true => self.engine.end_visit(&name),
-            false => self.engine.rejoin(&name, None),
+            false => self.engine.rejoin(&name, self.also.get_mut(&name).and_then(Vec::pop).as_deref()),
         };
         parted.map_err(|e| refuse(&e))?;
         let tap = format!("{name}.tap");
@@ -385,6 +417,14 @@ impl Vale {
     /// Where port `short` of `switch` is.
     fn place(&self, switch: &str, short: &str) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
+        if self.attached_also(switch, short).is_some() {
+            let name = format!("vale{switch}:{short}");
+            for (number, (_, ports)) in (0u32..).zip(self.table(&spec)) {
+                if let Some(at) = ports.iter().position(|other| *other == name) {
+                    return Ok(Reply::done(&name, number, u32::try_from(at).unwrap_or(NO_PORT)));
+                }
+            }
+        }
         let number = spec.switches.iter().position(|other| other.name == switch);
         let number = number.ok_or_else(|| (Errno::NXIO, format!("there is no switch {switch:?}")))?;
         let mut ports = on_switch(&spec, switch).into_iter().enumerate();
@@ -401,10 +441,10 @@ impl Vale {
             return self.place(switch, short);
         }
         let spec = self.engine.everything();
-        for (number, switch) in (0u32..).zip(&spec.switches).skip(first as usize) {
+        for (number, (_, ports)) in (0u32..).zip(self.table(&spec)).skip(first as usize) {
             let from = if number == first { second as usize } else { 0 };
-            if let Some((at, port)) = (0u32..).zip(on_switch(&spec, &switch.name)).nth(from) {
-                return Ok(Reply::done(&vale_name(&switch.name, port), number, at));
+            if let Some((at, port)) = (0u32..).zip(ports).nth(from) {
+                return Ok(Reply::done(&port, number, at));
             }
         }
         Err((Errno::NOENT, "there are no more ports".to_owned()))
@@ -456,6 +496,10 @@ impl Verbs for Vale {
     }
 
     fn gone(&mut self, connection: u64) {
+        self.inside.retain(|_, (_, users)| {
+            users.remove(&connection);
+            !users.is_empty()
+        });
         for name in self.leases.remove(&connection).unwrap_or_default() {
             if self.leases.values().any(|kept| kept.contains(&name)) {
                 continue;

@@ -69,6 +69,25 @@ older(const char *a_name, const char *b_name)
 	snprintf(req.nr_name, sizeof(req.nr_name), "%s", a->req.nr_name);
 	c = nm_open("netmap:", &req, NM_OPEN_IFNAME, NULL);
 	CHECK(c != NULL && c->mem == a->mem && nm_close(c) == 0);
+	/* `req` counts without a flag, and of a parent what the flags say; a parent's extra buffers only by NM_OPEN_ARG3. */
+	nm_close(a);
+	nm_close(b);
+	CHECK((a = nm_open(a_name, &req, 0, NULL)) != NULL && a->req.nr_arg3 == 5);
+	for (i = 0, at = a->nifp->ni_bufs_head; at != 0; at = *(uint32_t *)NETMAP_BUF(a->some_ring, at))
+		i++;
+	CHECK(i == 5);
+	CHECK((b = nm_open(b_name, &req, NM_OPEN_ARG2, a)) != NULL && b->req.nr_arg3 == 0 && b->nifp->ni_bufs_head == 0);
+	nm_close(b);
+	CHECK((b = nm_open(b_name, NULL, NM_OPEN_ARG3, a)) != NULL && b->req.nr_arg3 == 5);
+	nm_close(b);
+	CHECK((c = nm_open("netmap:", NULL, NM_OPEN_IFNAME | NM_OPEN_ARG3, a)) != NULL && c->mem == a->mem &&
+	    c->req.nr_arg3 == 0 && nm_close(c) == 0);
+	nm_close(a);
+	CHECK((a = nm_open(a_name, NULL, 0, NULL)) != NULL && (b = nm_open(b_name, NULL, 0, NULL)) != NULL);
+	if (failures > 0)
+		exit(1);
+	t0 = NETMAP_TXRING(a->nifp, 0);
+	t1 = NETMAP_TXRING(a->nifp, 1);
 	CHECK(nm_open("netmap:", NULL, NM_OPEN_IFNAME, NULL) == NULL && errno == EINVAL);
 	CHECK(nm_open("p", NULL, 0, NULL) == NULL && errno == EINVAL && nm_close(NULL) == EINVAL);
 
@@ -113,7 +132,8 @@ older(const char *a_name, const char *b_name)
 	CHECK(nm_dispatch(b, 0, count, (unsigned char *)&called) == 1 && called == 7);
 	INDICES(r, (at + 1) % 8, (at + 1) % 8, (at + 1) % 8);
 
-	/* The time of the sync, if the program wants it. */
+	/* The time of the sync: of one that has something to show as ever, of others if the program wants it. */
+	CHECK(r->ts.tv_sec != 0);
 	memset(&r->ts, 0, sizeof(r->ts));
 	CHECK(ioctl(b->fd, NIOCRXSYNC) == 0 && r->ts.tv_sec == 0);
 	r->flags |= NR_TIMESTAMP;

@@ -27,11 +27,22 @@ legacy(uint16_t cmd, const char *name, struct nmreq *r)
 	return ioctl(device, NIOCREGIF, r);
 }
 
+/* Opens a port when whoever closed it last has gone: the daemon sees that a moment later. */
+static struct nmport_d *
+soon(const char *name)
+{
+	struct nmport_d *d;
+
+	while ((d = nmport_open(name)) == NULL && errno == EBUSY)
+		;
+	return d;
+}
+
 /* Two ports of one switch pass a frame: it is the port that the switch has. */
 static void
 pass(const char *from, const char *to)
 {
-	struct nmport_d *a = nmport_open(from), *b = nmport_open(to);
+	struct nmport_d *a = soon(from), *b = soon(to);
 	struct netmap_ring *ring;
 
 	CHECK(a != NULL && b != NULL);
@@ -58,6 +69,65 @@ free_again(uint16_t type, const char *name)
 	}
 }
 
+/* A frame of `len` bytes from one port that a program has made to another, in as many slots as it takes. */
+static void
+pass_long(unsigned len)
+{
+	static char bytes[65536];
+	struct nmport_d *a = nmport_open("vale4:a"), *b = nmport_open("vale4:b");
+	struct netmap_ring *r;
+	unsigned got = 0, last = 0;
+
+	CHECK(a != NULL && b != NULL);
+	if (failures > 0)
+		exit(1);
+	memset(bytes, 7, sizeof(bytes));
+	CHECK(nmport_inject(a, bytes, len) == (int)len);
+	CHECK(ioctl(a->fd, NIOCTXSYNC) == 0);
+	drain(a->fd, NETMAP_TXRING(a->nifp, 0));
+	r = NETMAP_RXRING(b->nifp, 0);
+	await(b->fd, r, (len + r->nr_buf_size - 1) / r->nr_buf_size);
+	for (; r->head != r->tail; r->head = r->cur = nm_ring_next(r, r->head)) {
+		struct netmap_slot *slot = &r->slot[r->head];
+
+		CHECK(memcmp(NETMAP_BUF(r, slot->buf_idx), bytes, slot->len) == 0);
+		got += slot->len;
+		last = slot->flags & NS_MOREFRAG;
+	}
+	CHECK(got == len && last == 0);
+	nmport_close(a);
+	nmport_close(b);
+}
+
+/* Pipes of a port that is not there, in the memory of one that is: as load balancers have them. */
+static void
+pipes_inside(void)
+{
+	struct nmport_d *in = nmport_open("vale4:in}9"), *p, *s;
+	struct netmap_ring *r;
+	char name[64];
+
+	CHECK(in != NULL);
+	if (failures > 0)
+		exit(1);
+	snprintf(name, sizeof(name), "netmap:out{0/xT@%u", in->reg.nr_mem_id);
+	CHECK((p = nmport_open(name)) != NULL && p->mem == in->mem && p->reg.nr_mem_id == in->reg.nr_mem_id);
+	CHECK((s = nmport_open("netmap:out}0")) != NULL && s->mem == in->mem);
+	if (failures > 0)
+		exit(1);
+	put(NETMAP_TXRING(p->nifp, 0), 0, 2, 3, 0);
+	NETMAP_TXRING(p->nifp, 0)->head = NETMAP_TXRING(p->nifp, 0)->cur = 1;
+	CHECK(ioctl(p->fd, NIOCTXSYNC) == 0);
+	r = NETMAP_RXRING(s->nifp, 0);
+	CHECK(ask(s->fd, POLLIN, SOON) == POLLIN && NETMAP_BUF(r, r->slot[0].buf_idx)[5] == 2);
+	nmport_close(in);
+	nmport_close(p);
+	nmport_close(s);
+	/* With the last of them the name is free again. */
+	CHECK((s = nmport_open("netmap:out}0")) != NULL);
+	nmport_close(s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -75,6 +145,10 @@ main(int argc, char **argv)
 		return 2;
 	polling.nr_first_cpu_id = (uint32_t)atoi(argv[1]);
 
+	pass_long(10049);
+	pass_long(65000);
+	pipes_inside();
+
 	/* VALE_NEWIF: a port that stays, with the rings that were asked for. */
 	CHECK(request(NETMAP_REQ_VALE_NEWIF, "p1", &newif) == 0 && newif.nr_tx_slots == 64 && newif.nr_rx_rings == 2);
 	CHECK(newif.nr_mem_id != 0);
@@ -87,7 +161,16 @@ main(int argc, char **argv)
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:nobody", &attach) < 0 && errno == ENXIO);
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:p1", &attach) == 0);
 	index = attach.port_index;
+	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:p1", &attach) < 0 && errno == EBUSY);
+	/* To a second one, too: it is there for those who open it by that name. */
+	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale8:p1", &attach) == 0);
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale8:p1", &attach) < 0 && errno == EBUSY);
+	CHECK(request(NETMAP_REQ_VALE_LIST, "vale8:p1", &list) == 0 && list.nr_port_idx != 255);
+	pass("vale8:p1", "vale8:x");
+	CHECK(request(NETMAP_REQ_VALE_LIST, "vale7:p1", &list) == 0 && list.nr_port_idx != 255);
+	pass("vale7:y", "vale7:p1");
+	CHECK(request(NETMAP_REQ_VALE_DETACH, "vale8:p1", &detach) == 0);
+	CHECK(request(NETMAP_REQ_VALE_DETACH, "vale8:p1", &detach) < 0 && errno == ENXIO);
 	attach.reg.nr_mode = NR_REG_ONE_NIC;
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:p1", &attach) < 0 && errno == EINVAL);
 	pass("netmap:p1", "vale7:x");

@@ -106,7 +106,11 @@ main(int argc, char **argv)
 	CHECK(strcmp(NETMAP_BUF(mr, mr->slot[0].buf_idx), "back") == 0);
 
 	/* A buffer of the port's own goes through the pipe, and the receiver's exchange comes back with the slot. */
-	port = nmport_open(argv[1]);
+	port = nmport_prepare(argv[1]);
+	if (port != NULL) {
+		port->reg.nr_extra_bufs = 1;
+		CHECK(nmport_open_desc(port) == 0);
+	}
 	CHECK(port != NULL && port->mem == m->mem && port->reg.nr_mem_id == m->reg.nr_mem_id);
 	if (port != NULL) {
 		rx = NETMAP_RXRING(port->nifp, 0);

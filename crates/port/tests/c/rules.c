@@ -20,7 +20,11 @@ main(int argc, char **argv)
 	uint32_t i, saved;
 	char far[60];
 
-	if (argc != 3 || (a = nmport_open(argv[1])) == NULL || (b = nmport_open(argv[2])) == NULL)
+	if (argc != 3 || (a = nmport_prepare(argv[1])) == NULL || (b = nmport_open(argv[2])) == NULL)
+		return 2;
+	/* One of the two that the port has. */
+	a->reg.nr_extra_bufs = 1;
+	if (nmport_open_desc(a) < 0)
 		return 2;
 	at = NETMAP_TXRING(a->nifp, 0);
 	ar = NETMAP_RXRING(a->nifp, 0);
@@ -32,7 +36,9 @@ main(int argc, char **argv)
 	INDICES(at, 0, 0, 7);
 	INDICES(ar, 0, 0, 0);
 	CHECK(nm_ring_space(at) == 7 && nm_ring_empty(ar));
-	CHECK(a->nifp->ni_bufs_head != 0 && a->nifp->ni_version == NETMAP_API);
+	CHECK(a->reg.nr_extra_bufs == 1 && a->nifp->ni_bufs_head != 0);
+	CHECK(*(uint32_t *)NETMAP_BUF(at, a->nifp->ni_bufs_head) == 0 && b->nifp->ni_bufs_head == 0);
+	CHECK(a->nifp->ni_version == NETMAP_API);
 
 	/* Nothing happens before a sync, and poll without events to wait for finds nothing. */
 	put(at, 0, 2, 1, 0);

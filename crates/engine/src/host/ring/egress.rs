@@ -18,7 +18,7 @@ use super::Traits;
 use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
-use crate::ring::{ClientRx, RingStats};
+use crate::ring::{ClientRx, Gate, RingStats};
 
 /// Flags of a frame in one slot.
 const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;
@@ -53,6 +53,11 @@ impl RingEgress {
     /// What went wrong so far.
     pub(super) fn stats(&self) -> &Arc<RingStats> {
         self.ring.stats()
+    }
+
+    /// What keeps slots for those who read what the client has released.
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        self.ring.gate()
     }
 
     /// Fills slots with one frame.

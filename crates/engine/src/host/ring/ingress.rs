@@ -52,6 +52,16 @@ impl RingIngress {
         self.ring.stats()
     }
 
+    /// The first slot that has not been released.
+    pub(super) fn first(&self) -> u32 {
+        self.ring.first()
+    }
+
+    /// Slots that wait.
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.ring.look()
+    }
+
     /// The eventfd by which the client kicks.
     pub(super) fn kick(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()

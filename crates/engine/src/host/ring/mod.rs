@@ -6,6 +6,7 @@
 mod egress;
 mod ingress;
 mod monitor;
+mod tap;
 mod wake;
 
 use std::io;
@@ -15,10 +16,11 @@ use std::sync::Arc;
 
 pub use egress::RingEgress;
 pub use ingress::RingIngress;
-pub use monitor::Monitor;
+pub use monitor::{Monitor, Sees, SentOnly};
+pub use tap::{Lookers, Tap};
 
 use crate::port::Port;
-use crate::ring::{ClientRx, ClientTx, Region, RingStats};
+use crate::ring::{ClientRx, ClientTx, Gate, Region, RingStats};
 use crate::wire::Offloads;
 
 /// What a program that has a header before its frames may ask of us and is given: netmap's headers know these.
@@ -94,6 +96,11 @@ impl RingPair {
     /// What went wrong on the two so far: ingress, egress.
     pub fn stats(&self) -> (Arc<RingStats>, Arc<RingStats>) {
         (Arc::clone(self.ingress.stats()), Arc::clone(self.egress.stats()))
+    }
+
+    /// What keeps slots for those who read what the client has released.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(self.egress.gate())
     }
 
     /// The eventfd by which the client kicks.

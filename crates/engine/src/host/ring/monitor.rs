@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sidecore_abi::netmap::NS_TXMON;
-use sidecore_abi::ring::{SEES_RECEIVED, SEES_SENT};
+use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
 use super::egress::RingEgress;
 use super::wake::Wake;
@@ -25,20 +25,69 @@ use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
 use crate::wire::flow_hash;
 
+/// What a monitor sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sees {
+    /// What is sent.
+    pub sent: bool,
+    /// What is received.
+    pub received: bool,
+    /// Frames of a client or a pipe when their receiver has released them.
+    pub released: bool,
+    /// By which end of a pipe; `None`: by the port's client.
+    pub end: Option<End>,
+}
+
+impl Sees {
+    /// As a request has it; `None`: it makes no sense.
+    pub fn from_value(value: u32) -> Option<Sees> {
+        let (flags, end) = (value & ((1 << SEES_END_SHIFT) - 1), value >> SEES_END_SHIFT);
+        let sees = Sees {
+            sent: flags & SEES_SENT != 0,
+            received: flags & SEES_RECEIVED != 0,
+            released: flags & SEES_RELEASED != 0,
+            end: End::from_code(end),
+        };
+        let known = flags & !(SEES_SENT | SEES_RECEIVED | SEES_RELEASED) == 0;
+        (known && (sees.sent || sees.received) && (sees.end.is_some() || end == 0)).then_some(sees)
+    }
+}
+
+/// The part of a monitor that sees what is sent.
+pub struct SentOnly(pub Arc<Monitor>);
+
+impl Watcher for SentOnly {
+    fn see(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: &mut dyn Iterator<Item = u16>,
+        drops: &[(u16, DropReason)],
+    ) {
+        if direction == Direction::Inbound {
+            self.0.see(direction, batch, picks, drops);
+        }
+    }
+}
+
 /// A monitor.
 pub struct Monitor {
-    sees: u32,
+    sees: Sees,
     rings: Mutex<Vec<RingEgress>>,
     lost: AtomicU64,
 }
 
 impl Monitor {
-    /// One that fills the rings of `region` with what it sees of a port with these traits: [`SEES_SENT`],
-    /// [`SEES_RECEIVED`] or both. Also the pipes that wake it, one for each ring.
+    /// One that fills the rings of `region` with what it sees of a port with these traits. Also the pipes that wake it, one
+    /// for each ring.
     ///
     /// # Errors
     /// What the system says of making pipes.
-    pub fn new(region: &Arc<Region>, traits: &Arc<Traits>, sees: u32) -> io::Result<(Monitor, Vec<OwnedFd>)> {
+    pub fn new(
+        region: &Arc<Region>,
+        traits: &Arc<Traits>,
+        sees: Sees,
+    ) -> io::Result<(Monitor, Vec<OwnedFd>)> {
         let (mut rings, mut wakes) = (Vec::new(), Vec::new());
         for index in 0..region.info().rx_rings {
             let (wake, theirs) = Wake::new()?;
@@ -48,9 +97,9 @@ impl Monitor {
         Ok((Monitor { sees, rings: Mutex::new(rings), lost: AtomicU64::new(0) }, wakes))
     }
 
-    /// Whether it sees what the client sends, and what it receives.
-    pub fn sees(&self) -> (bool, bool) {
-        (self.sees & SEES_SENT != 0, self.sees & SEES_RECEIVED != 0)
+    /// What it sees.
+    pub fn sees(&self) -> Sees {
+        self.sees
     }
 
     /// Frames for which there was no room.
@@ -67,7 +116,7 @@ impl Watcher for Monitor {
         picks: &mut dyn Iterator<Item = u16>,
         drops: &[(u16, DropReason)],
     ) {
-        let (sent, received) = self.sees();
+        let Sees { sent, received, .. } = self.sees;
         let (wanted, mark) = match direction {
             Direction::Inbound => (sent, NS_TXMON),
             Direction::Outbound => (received, 0),

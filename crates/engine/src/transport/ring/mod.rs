@@ -17,6 +17,7 @@ mod group;
 mod host;
 mod pipes;
 mod server;
+mod taps;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_abi::ring::Info;
+use sidecore_abi::ring::{End, Info};
 
 pub use device::{device_path, Asker, Device, Verbs};
 pub use host::{HostPort, HOST};
@@ -166,14 +167,21 @@ fn ring_queues(rings: &Rings, (tx_slots, rx_slots): (u32, u32)) -> Vec<QueueStat
 
 /// A port's monitor for `show`.
 fn monitor_queue((index, monitor): (usize, &Arc<Monitor>), size: u32) -> QueueStatus {
-    let seen = match monitor.sees() {
+    let sees = monitor.sees();
+    let seen = match (sees.sent, sees.received) {
         (true, true) => "sent and received frames",
         (true, false) => "sent frames",
         _ => "received frames",
     };
+    let of = match sees.end {
+        Some(End::Master) => " of a pipe's end {",
+        Some(End::Slave) => " of a pipe's end }",
+        None => "",
+    };
+    let when = if sees.released { ", once released" } else { "" };
     let state = match monitor.lost() {
-        0 => format!("running, sees {seen}"),
-        lost => format!("running, sees {seen}, {lost} lost"),
+        0 => format!("running, sees {seen}{of}{when}"),
+        lost => format!("running, sees {seen}{of}{when}, {lost} lost"),
     };
     QueueStatus { index, direction: "monitor", size, kind: "ring", state, interrupts: None }
 }

@@ -2,7 +2,8 @@
 //!
 //! Frames in a pipe pass from end to end without us. What we do: give each end the memory and the descriptors by
 //! which the two wake each other, let nobody have an end that somebody has, and put a pipe's rings back to their
-//! start when its last end has gone. An end that goes and comes again goes on where it was.
+//! start when its last end has gone. Several may have an end if none of them wants it alone: they share its rings, as
+//! netmap's programs do. An end that goes and comes again goes on where it was.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,6 +14,9 @@ use rustix::io::Errno;
 use sidecore_abi::ring::{End, PIPE_NAME};
 
 use super::host::HostRings;
+use super::taps::{self, Tapped};
+use super::Inner;
+use crate::host::ring::Monitor;
 use crate::ring::{pipe_end, Region, SharedMemory};
 
 /// The memory, for as long as a client or an end of a pipe uses it.
@@ -38,12 +42,29 @@ pub(super) enum Holder {
     End(OpenEnd),
 }
 
-/// A pipe of which at least one end is open.
+/// A pipe of which at least one end is open, or monitored.
 struct Pipe {
     name: [u8; PIPE_NAME],
-    open: [bool; 2],
-    /// What wakes the owner of each of the four rings. The daemon itself never writes to them.
+    open: [Users; 2],
+    /// What wakes the owner of each of the four rings. The daemon itself raises them for monitors only, and never waits.
     wakes: [OwnedFd; 4],
+    /// Rings that I/O cores follow for monitors.
+    taps: [Option<Tapped>; 4],
+    monitors: u32,
+}
+
+impl Pipe {
+    fn is_idle(&self) -> bool {
+        self.monitors == 0 && self.open.iter().all(|end| end.count == 0)
+    }
+}
+
+/// Who has an end.
+#[derive(Clone, Copy, Default)]
+struct Users {
+    count: u32,
+    /// The one that has it wants no other.
+    exclusive: bool,
 }
 
 /// An open end.
@@ -65,26 +86,72 @@ impl Memory {
         Memory { used, _shared: Some(shared), ..Memory::new(region, None) }
     }
 
-    /// Opens an end of the pipe `name`, which is made if nobody has the other. `None`: there is no room for one more.
-    pub(super) fn open(&mut self, name: [u8; PIPE_NAME], end: End) -> io::Result<Option<OpenEnd>> {
+    /// The place of the pipe `name`, which is made if nobody has one of its ends. `None`: there is no room for one more.
+    fn find(&mut self, name: [u8; PIPE_NAME]) -> io::Result<Option<usize>> {
         let named = |pipe: &Option<Pipe>| pipe.as_ref().is_some_and(|pipe| pipe.name == name);
         let there = self.pipes.iter().position(named);
         let Some(place) = there.or_else(|| self.pipes.iter().position(Option::is_none)) else {
             return Ok(None);
         };
-        let number = u32::try_from(place).unwrap_or(u32::MAX);
         if self.pipes[place].is_none() {
+            let number = u32::try_from(place).unwrap_or(u32::MAX);
             let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             let wakes = [event()?, event()?, event()?, event()?];
             self.region.restart_pipe(number);
-            self.pipes[place] = Some(Pipe { name, open: [false; 2], wakes });
+            let (open, taps) = (Default::default(), Default::default());
+            self.pipes[place] = Some(Pipe { name, open, wakes, taps, monitors: 0 });
         }
-        let open = self.pipes[place].as_mut().map(|pipe| &mut pipe.open[end as usize - 1]);
-        match open {
-            Some(open) if !*open => *open = true,
-            _ => return Err(Errno::BUSY.into()),
+        Ok(Some(place))
+    }
+
+    /// Opens an end of the pipe `name`, which is made if nobody has one of its ends, and tells how many others have that end.
+    /// `None`: there is no room for one more.
+    pub(super) fn open(
+        &mut self,
+        name: [u8; PIPE_NAME],
+        end: End,
+        exclusive: bool,
+    ) -> io::Result<Option<(OpenEnd, u32)>> {
+        let Some(place) = self.find(name)? else { return Ok(None) };
+        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        let Some(pipe) = &mut self.pipes[place] else { return Ok(None) };
+        let users = &mut pipe.open[end as usize - 1];
+        if users.count > 0 && (exclusive || users.exclusive) {
+            return Err(Errno::BUSY.into());
         }
-        Ok(Some(OpenEnd { pipe: number, end }))
+        *users = Users { count: users.count + 1, exclusive };
+        Ok(Some((OpenEnd { pipe: number, end }, users.count - 1)))
+    }
+
+    /// Has `monitor` see what passes its end of the pipe `name`; the pipe's number, or `None`: there is no room for one more.
+    pub(super) fn monitor(
+        &mut self,
+        inner: &Arc<Inner>,
+        name: [u8; PIPE_NAME],
+        monitor: &Arc<Monitor>,
+    ) -> io::Result<Option<u32>> {
+        let Some(place) = self.find(name)? else { return Ok(None) };
+        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        let Some(pipe) = &mut self.pipes[place] else { return Ok(None) };
+        pipe.monitors += 1;
+        let shown = taps::show_pipe(inner, &self.region, number, &pipe.wakes, &mut pipe.taps, monitor);
+        if let Err(error) = shown {
+            self.unmonitor(number, monitor);
+            return Err(error);
+        }
+        Ok(Some(number))
+    }
+
+    /// The monitor of pipe `number` has gone.
+    pub(super) fn unmonitor(&mut self, number: u32, monitor: &Arc<Monitor>) {
+        let place = &mut self.pipes[number as usize];
+        if let Some(pipe) = place {
+            taps::hide(&mut pipe.taps, monitor);
+            pipe.monitors -= 1;
+            if pipe.is_idle() {
+                *place = None;
+            }
+        }
     }
 
     /// The descriptors of an open end: what wakes its own two rings' owner, then the other end's.
@@ -121,8 +188,8 @@ impl Memory {
     pub(super) fn close(&mut self, open: OpenEnd) {
         let place = &mut self.pipes[open.pipe as usize];
         if let Some(pipe) = place {
-            pipe.open[open.end as usize - 1] = false;
-            if pipe.open == [false; 2] {
+            pipe.open[open.end as usize - 1].count -= 1;
+            if pipe.is_idle() {
                 *place = None;
             }
         }

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use sidecore_abi::ring::{Answer, Ask, End, Info, Request, MAX_RINGS, MESSAGE, SEES_RECEIVED, SEES_SENT};
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MAX_RINGS, MESSAGE};
 
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
+use super::taps::{self, Tapped};
 use super::{Inner, Listener};
-use crate::host::ring::{Monitor, RingPair};
+use crate::host::ring::{Monitor, RingPair, Sees, SentOnly, Traits};
 use crate::observe::capture::Watcher;
 use crate::port::QueueKey;
-use crate::ring::{pipe_end, Geometry, Region};
+use crate::ring::{pipe_end, Gate, Geometry, Region};
 
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
@@ -63,12 +64,15 @@ enum Role {
 struct Watching {
     inner: Arc<Inner>,
     monitor: Arc<Monitor>,
+    /// What of it looks at the port, where captures do.
+    at_port: Option<Arc<dyn Watcher>>,
+    /// The pipe that it looks at.
+    pipe: Option<u32>,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let watcher: Arc<dyn Watcher> = Arc::clone(&self.monitor) as _;
-        self.inner.port.capture.unwatch(&watcher);
+        self.at_port.iter().for_each(|watcher| self.inner.port.capture.unwatch(watcher));
         self.inner.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
     }
 }
@@ -78,10 +82,27 @@ struct Client {
     inner: Arc<Inner>,
     keys: Vec<QueueKey>,
     host: Option<Arc<HostRings>>,
+    region: Arc<Region>,
+    /// Of each ring on which it receives: what keeps slots that it has released, and who reads them.
+    gates: Vec<Arc<Gate>>,
+    taps: Vec<Option<Tapped>>,
+}
+
+impl Client {
+    /// Has `monitor`, if it is one of those, see what the client releases.
+    fn show(&mut self, monitor: &Arc<Monitor>) -> io::Result<()> {
+        match monitor.sees() {
+            Sees { received: true, released: true, end: None, .. } => {
+                taps::show_released(&self.inner, &self.region, &self.gates, &mut self.taps, monitor)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
+        self.taps.clear();
         if let Some(host) = &self.host {
             host.take_back();
         }
@@ -132,7 +153,12 @@ impl Server {
                     self.hang_up(place);
                 }
             }
-            if !self.conversations.iter().any(|c| matches!(c.role, Role::Client(_) | Role::End(_))) {
+            let keeps = |c: &Conversation| match &c.role {
+                Role::Client(_) | Role::End(_) => true,
+                Role::Monitor(watching) => watching.pipe.is_some(),
+                Role::None => false,
+            };
+            if !self.conversations.iter().any(keeps) {
                 self.memory = None;
             }
             if ready[1] {
@@ -170,7 +196,16 @@ impl Server {
     fn hang_up(&mut self, place: usize) {
         match self.conversations.remove(place).role {
             Role::None => {}
-            Role::Monitor(watching) => drop(watching),
+            Role::Monitor(watching) => {
+                if let (Some(memory), Some(pipe)) = (&mut self.memory, watching.pipe) {
+                    memory.unmonitor(pipe, &watching.monitor);
+                }
+                for conversation in &mut self.conversations {
+                    if let Role::Client(client) = &mut conversation.role {
+                        taps::hide(&mut client.taps, &watching.monitor);
+                    }
+                }
+            }
             Role::Client(client) => {
                 drop(client);
                 self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
@@ -215,7 +250,7 @@ impl Server {
                 self.answer(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
             }
             Ask::Pipe => self.open_end(place, &request),
-            Ask::Monitor => self.watch(place, request.value),
+            Ask::Monitor => self.watch(place, &request),
         };
         match sent {
             Ok(()) => Next::Wait,
@@ -242,7 +277,14 @@ impl Server {
         wakes.extend(pairs.iter_mut().filter_map(|pair| pair.wake_rx.take()));
         let for_host = pairs.split_off(self.inner.info.rx_rings as usize);
         let host = self.memory.as_ref().and_then(|memory| memory.host.clone());
-        let mut client = Client { inner: Arc::clone(&self.inner), keys: Vec::new(), host };
+        let mut client = Client {
+            inner: Arc::clone(&self.inner),
+            keys: Vec::new(),
+            host,
+            region: Arc::clone(&region),
+            gates: pairs.iter().map(RingPair::gate).collect(),
+            taps: Vec::new(),
+        };
         {
             let mut state = self.inner.state();
             state.rings = pairs.iter().map(RingPair::stats).collect();
@@ -256,6 +298,8 @@ impl Server {
         if let Some(host) = &client.host {
             host.serve(for_host, region.info().tx_slots);
         }
+        let monitors = self.inner.state().monitors.clone();
+        monitors.iter().try_for_each(|monitor| client.show(monitor))?;
         self.conversations[place].role = Role::Client(client);
         let wants = extra_bufs.max(self.inner.info.extra_bufs);
         let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
@@ -311,8 +355,10 @@ impl Server {
         if !matches!(self.conversations[place].role, Role::None) {
             return self.answer(place, Err(Errno::BUSY), &[]);
         }
-        let opened = self.memory(request.extra_bufs).and_then(|memory| memory.open(request.pipe, end));
-        let open = match opened {
+        let opened = self
+            .memory(request.extra_bufs)
+            .and_then(|memory| memory.open(request.pipe, end, request.flags & EXCLUSIVE != 0));
+        let (open, users) = match opened {
             Ok(Some(open)) => open,
             Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
@@ -326,43 +372,76 @@ impl Server {
         let Some(memory) = &self.memory else { return Ok(()) };
         let mut fds = vec![memory.region.file()];
         fds.extend(memory.wakes(open).into_iter().map(AsFd::as_fd));
-        let info = Info { extra_bufs, ..pipe_end(memory.region.info(), open.pipe, open.end) };
+        let info = Info { extra_bufs, users, ..pipe_end(memory.region.info(), open.pipe, open.end) };
         self.send(place, None, info, &fds)
     }
 
-    /// Makes the conversation a monitor of what `sees` says.
-    fn watch(&mut self, place: usize, sees: u32) -> io::Result<()> {
-        if sees == 0 || sees & !(SEES_SENT | SEES_RECEIVED) != 0 {
+    /// Makes the conversation a monitor of what is asked for.
+    fn watch(&mut self, place: usize, request: &Request) -> io::Result<()> {
+        let Some(sees) = Sees::from_value(request.value) else {
             return self.answer(place, Err(Errno::INVAL), &[]);
-        }
+        };
         if !matches!(self.conversations[place].role, Role::None) {
             return self.answer(place, Err(Errno::BUSY), &[]);
         }
         if self.inner.state().monitors.len() == MONITORS {
             return self.answer(place, Err(Errno::NOSPC), &[]);
         }
-        let geometry = Geometry { extra_bufs: 0, pipes: 0, sends: false, ..self.inner.config.geometry };
+        let base = self.inner.config.geometry;
+        let rings = if sees.end.is_some() { 1 } else { base.rings };
+        let geometry = Geometry { rings, extra_bufs: 0, pipes: 0, sends: false, ..base };
+        // What is in a pipe is the ends' affair, headers and all.
+        let traits =
+            if sees.end.is_some() { Arc::new(Traits::default()) } else { Arc::clone(&self.inner.traits) };
         let made = Region::new(&geometry, &self.inner.port.name).and_then(|region| {
             let region = Arc::new(region);
-            let (monitor, wakes) = Monitor::new(&region, &self.inner.traits, sees)?;
+            let (monitor, wakes) = Monitor::new(&region, &traits, sees)?;
             Ok((region, Arc::new(monitor), wakes))
         });
-        let (region, monitor, wakes) = match made {
-            Ok(made) => made,
+        let looking = made.and_then(|(region, monitor, wakes)| {
+            Ok(self.look(&monitor, request)?.map(|watching| (region, watching, wakes)))
+        });
+        let (region, watching, wakes) = match looking {
+            Ok(Some(looking)) => looking,
+            Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
                 tracing::warn!("port {}: cannot make a monitor: {error}", self.inner.port.name);
                 return self.answer(place, Err(Errno::NOMEM), &[]);
             }
         };
-        self.inner.state().monitors.push(Arc::clone(&monitor));
-        self.inner.port.capture.watch(Arc::clone(&monitor) as _);
-        self.conversations[place].role = Role::Monitor(Watching { inner: Arc::clone(&self.inner), monitor });
+        self.inner.state().monitors.push(Arc::clone(&watching.monitor));
+        self.conversations[place].role = Role::Monitor(watching);
         let mut fds = vec![region.file()];
         fds.extend(wakes.iter().map(AsFd::as_fd));
-        let info = Info { header: self.inner.traits.header(), mem_id: self.next_memory, ..*region.info() };
+        let info = Info { header: traits.header(), mem_id: self.next_memory, ..*region.info() };
         self.next_memory =
             if self.next_memory == u32::from(u16::MAX) { MONITOR_MEMORY } else { self.next_memory + 1 };
         self.send(place, None, info, &fds)
+    }
+
+    /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
+    /// room for that pipe.
+    fn look(&mut self, monitor: &Arc<Monitor>, request: &Request) -> io::Result<Option<Watching>> {
+        let inner = Arc::clone(&self.inner);
+        let sees = monitor.sees();
+        let mut watching =
+            Watching { inner: Arc::clone(&inner), monitor: Arc::clone(monitor), at_port: None, pipe: None };
+        if sees.end.is_some() {
+            watching.pipe = self.memory(0)?.monitor(&inner, request.pipe, monitor)?;
+            return Ok(watching.pipe.is_some().then_some(watching));
+        }
+        let at_port: Arc<dyn Watcher> = match sees.released {
+            true => Arc::new(SentOnly(Arc::clone(monitor))),
+            false => Arc::clone(monitor) as _,
+        };
+        inner.port.capture.watch(Arc::clone(&at_port));
+        watching.at_port = Some(at_port);
+        for conversation in &mut self.conversations {
+            if let Role::Client(client) = &mut conversation.role {
+                client.show(monitor)?;
+            }
+        }
+        Ok(Some(watching))
     }
 
     fn answer(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -1,0 +1,159 @@
+//! A ring that is watched from outside: what passes in a pipe, and what a client has released.
+//!
+//! Monitors look where frames pass an I/O core. Two things do not: frames in pipes, and the moment at which a client
+//! releases a frame, which is when netmap's zero-copy monitors see it. For these an I/O core follows the ring itself: it
+//! reads the slots that the client has given up, copies them to the monitors, and says how far it is (`ring::Gate`,
+//! `ring::PipeGate`), so that nobody fills a slot anew that has not been read. A monitor that is too slow loses frames, as
+//! anywhere; what the client can be made to wait for is this core, never a monitor.
+//!
+//! Nothing kicks it. The core looks after naps that grow with the silence.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::ingress::RingIngress;
+use super::wake::Wake;
+use super::Traits;
+use crate::frame::{Batch, MAX_BATCH};
+use crate::mem::Signal;
+use crate::observe::capture::CaptureSlot;
+use crate::port::{IngressQueue, Tally};
+use crate::ring::{ClientTx, Gate, PipeGate, Region};
+
+/// For how long after work the core naps shortly, and the naps then and later.
+const BUSY: Duration = Duration::from_millis(20);
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_millis(2);
+
+/// Who looks at a ring: monitors for which its frames are sent, and those for which they are received.
+#[derive(Default)]
+pub struct Lookers {
+    /// They are sent.
+    pub sent: CaptureSlot,
+    /// They are received.
+    pub received: CaptureSlot,
+}
+
+impl Lookers {
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.sent.is_on() || self.received.is_on()
+    }
+}
+
+/// What waits for who follows a ring.
+enum Kept {
+    Released(Arc<Gate>),
+    Pipe(Option<PipeGate>, Signal),
+}
+
+/// A watched ring.
+pub struct Tap {
+    ring: RingIngress,
+    lookers: Arc<Lookers>,
+    kept: Kept,
+    last_work: Instant,
+}
+
+impl Tap {
+    /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, whom `wake` wakes, has to
+    /// wait for; the numbers count over all rings.
+    ///
+    /// # Errors
+    /// What the system says of making descriptors.
+    pub fn of_pipe(
+        region: &Arc<Region>,
+        (number, sender): (u32, u32),
+        wake: OwnedFd,
+        lookers: Arc<Lookers>,
+    ) -> io::Result<Tap> {
+        let gate = PipeGate::new(region, number, sender);
+        let signal = Signal::default();
+        signal.set(Some(wake));
+        Tap::new(ClientTx::follow(region, number), Arc::default(), lookers, Kept::Pipe(Some(gate), signal))
+    }
+
+    /// What the client of `region` releases of receive ring `index`, whose slots `gate` keeps.
+    ///
+    /// # Errors
+    /// What the system says of making descriptors.
+    pub fn of_released(
+        region: &Arc<Region>,
+        index: u32,
+        traits: &Arc<Traits>,
+        gate: &Arc<Gate>,
+        lookers: Arc<Lookers>,
+    ) -> io::Result<Tap> {
+        let ring = ClientTx::follow(region, region.info().tx_rings + index);
+        gate.keep_from(ring.first());
+        gate.set(true);
+        Tap::new(ring, Arc::clone(traits), lookers, Kept::Released(Arc::clone(gate)))
+    }
+
+    fn new(ring: ClientTx, traits: Arc<Traits>, lookers: Arc<Lookers>, kept: Kept) -> io::Result<Tap> {
+        // Nobody is woken by the ring itself.
+        let ring = RingIngress::new(ring, traits, Wake::new()?.0)?;
+        Ok(Tap { ring, lookers, kept, last_work: Instant::now() })
+    }
+}
+
+impl IngressQueue for Tap {
+    /// Shows a batch to the monitors. None of it goes to the switch: that has it already, or never will.
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        batch.set_limit(MAX_BATCH);
+        let mut seen = Tally::default();
+        self.ring.fetch(batch, &mut seen);
+        if seen.frames == 0 {
+            return;
+        }
+        self.last_work = Instant::now();
+        self.lookers.sent.ingress(batch, &[]);
+        let all: [u16; MAX_BATCH] = std::array::from_fn(|pick| u16::try_from(pick).unwrap_or(u16::MAX));
+        self.lookers.received.egress(batch, &all[..batch.len()], &[]);
+        batch.clear();
+        self.ring.release(&mut seen);
+        let at = self.ring.first();
+        match &mut self.kept {
+            Kept::Released(gate) => gate.keep_from(at),
+            Kept::Pipe(gate, wake) => {
+                if gate.as_mut().is_some_and(|gate| gate.keep_from(at)) {
+                    wake.raise();
+                    tally.interrupts += 1;
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, _: &mut Tally) {}
+
+    fn want_kicks(&mut self, on: bool) -> bool {
+        on && self.ring.waiting() > 0
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        Some(if self.last_work.elapsed() < BUSY { SHORT_NAP } else { LONG_NAP })
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        match &mut self.kept {
+            Kept::Released(gate) => gate.set(false),
+            Kept::Pipe(gate, wake) => {
+                *gate = None;
+                wake.raise();
+            }
+        }
+    }
+}

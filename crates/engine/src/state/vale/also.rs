@@ -1,0 +1,118 @@
+//! Two things that netmap's memory makes easy: a port on several switches, and pipes of a name in another port's memory.
+//!
+//! A port passes frames on one switch here. One that is attached to further ones is listed on all, and goes to the
+//! one by whose name a program opens it. Pipes lie in the memory of a port; who asks for a memory by its number has
+//! them in that one, under the name that it gave them, for everybody who may use that port.
+
+use std::collections::BTreeSet;
+
+use rustix::io::Errno;
+use sidecore_abi::vale::{Ask, Reply};
+
+use super::{on_switch, refuse, vale_name, Name, Refusal, Vale};
+use crate::port::Peer;
+use crate::state::spec::{PortSpec, Spec};
+use crate::transport::ring::Asker;
+
+impl Vale {
+    /// A ring port that is on a switch is attached to `switch`, too: it passes frames on one of its switches at a time, that
+    /// by whose name a program opened it last.
+    pub(super) fn attach_also(&mut self, switch: &str, port: &PortSpec) -> Result<(), Refusal> {
+        let others = self.also.get(&port.name).map_or(&[][..], Vec::as_slice);
+        let why = match &port.switch {
+            None => format!("port {} is joined to {} already; part it first", port.name, port.joined()),
+            Some(_) if self.engine.visitors(&port.name).1 => {
+                format!("port {} was made on demand, for its own switch", port.name)
+            }
+            Some(own) if own == switch || others.iter().any(|other| other == switch) => {
+                format!("port {} is attached to switch {switch} already", port.name)
+            }
+            Some(_) => {
+                self.also.entry(port.name.clone()).or_default().push(switch.to_owned());
+                return Ok(());
+            }
+        };
+        Err((Errno::BUSY, why))
+    }
+
+    /// Ports that are gone, or have left their switch otherwise, are attached to no others.
+    pub(super) fn forget_parted(&mut self) {
+        if self.also.is_empty() {
+            return;
+        }
+        let spec = self.engine.everything();
+        let on = |name: &str| spec.ports.iter().any(|port| port.name == name && port.switch.is_some());
+        self.also.retain(|name, switches| !switches.is_empty() && on(name));
+    }
+
+    /// Of `valeS:P`, the port P that is attached to S, too.
+    pub(super) fn attached_also(&self, switch: &str, short: &str) -> Option<&str> {
+        let here = |switches: &[String]| switches.iter().any(|other| other == switch);
+        self.also.iter().find(|(name, switches)| *name == short && here(switches)).map(|(name, _)| &**name)
+    }
+
+    /// A program opens a port by the name of another of its switches: it goes there, unless somebody has it open.
+    pub(super) fn move_to(&mut self, name: &Name<'_>) -> Result<(), Refusal> {
+        let Some((switch, short)) = name.vale else { return Ok(()) };
+        let Some(port) = self.attached_also(switch, short).map(str::to_owned) else { return Ok(()) };
+        let spec = self.engine.everything();
+        let own = spec.ports.iter().find(|other| other.name == port).and_then(|other| other.switch.clone());
+        let Some(own) = own else { return Ok(()) };
+        if !matches!(self.engine.peer(&port), None | Some(Peer::Waiting)) {
+            return Err((Errno::BUSY, format!("a program has port {port} open on switch {own}")));
+        }
+        self.engine.rejoin(&port, Some(switch)).map_err(|e| refuse(&e))?;
+        if let Some(others) = self.also.get_mut(&port) {
+            others.retain(|other| other != switch);
+            others.push(own);
+        }
+        Ok(())
+    }
+
+    /// `NAME{P@PORT`: pipes of a port NAME that is not there, in the memory of PORT.
+    pub(super) fn open_inside(&mut self, who: Asker, name: &str, ask: &Ask) -> Result<Reply, Refusal> {
+        let (wanted, home) = name.split_once('@').unwrap_or((name, ""));
+        let (wanted, home) = (Name::read(wanted)?, Name::read(home)?);
+        let spec = self.engine.everything();
+        let there = wanted.find(&spec).is_some() || self.inside.contains_key(wanted.base);
+        let home = home.find(&spec).filter(|port| port.kind == "ring");
+        match home {
+            Some(home) if !there && wanted.pipe => {
+                let users = BTreeSet::from([who.connection]);
+                self.inside.insert(wanted.base.to_owned(), (home.place.clone(), users));
+                self.keep(who, &home.place)
+            }
+            _ => self.open(who, wanted, ask),
+        }
+    }
+
+    /// The connection keeps the port with this place.
+    pub(super) fn keep(&mut self, who: Asker, place: &str) -> Result<Reply, Refusal> {
+        let spec = self.engine.everything();
+        let port = spec.ports.iter().find(|port| port.kind == "ring" && port.place == place);
+        let port = port.ok_or_else(|| (Errno::NXIO, format!("ring port {place} is gone")))?;
+        if self.engine.visitors(&port.name).1 {
+            self.leases.entry(who.connection).or_default().insert(port.name.clone());
+        }
+        Ok(Reply::done(place, 0, 0))
+    }
+
+    /// All switches and the ports attached to them, those that pass frames on another one at the end; switches that have only
+    /// such are the last.
+    pub(super) fn table(&self, spec: &Spec) -> Vec<(String, Vec<String>)> {
+        let names =
+            |switch: &str| on_switch(spec, switch).into_iter().map(|port| vale_name(switch, port)).collect();
+        let mut table: Vec<(String, Vec<String>)> =
+            spec.switches.iter().map(|switch| (switch.name.clone(), names(&switch.name))).collect();
+        for (port, switch) in
+            self.also.iter().flat_map(|(port, all)| all.iter().map(move |switch| (port, switch)))
+        {
+            let name = format!("vale{switch}:{port}");
+            match table.iter_mut().find(|(other, _)| other == switch) {
+                Some((_, ports)) => ports.push(name),
+                None => table.push((switch.clone(), vec![name])),
+            }
+        }
+        table
+    }
+}
