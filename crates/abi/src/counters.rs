@@ -90,10 +90,12 @@ pub enum DropReason {
     LookupBudget = 17,
     /// The switch's lookup program did what it must not.
     LookupFault = 18,
+    /// Its source address is none that the port may use.
+    MacGuard = 19,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 19] = [
+pub const DROPS: [(DropReason, &str, &str); 20] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -136,6 +138,11 @@ pub const DROPS: [(DropReason, &str, &str); 19] = [
         DropReason::LookupFault,
         "lookup_fault",
         "the switch's lookup program did what it must not, such as a load from outside of what it was given",
+    ),
+    (
+        DropReason::MacGuard,
+        "mac_guard",
+        "the source address is none that the port may use under mac-guard=strict",
     ),
 ];
 

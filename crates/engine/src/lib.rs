@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `switch` → `core` →
+//! `fault`, `open`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
 //! `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
@@ -19,6 +19,7 @@ pub mod mem;
 pub mod observe;
 pub mod open;
 pub mod place;
+pub mod policy;
 pub mod port;
 pub mod ring;
 pub mod state;

@@ -132,7 +132,7 @@ impl World {
     fn remove(&mut self, place: u16) {
         let Some((port, user)) = self.ports.remove(&place) else { return };
         self.publish();
-        self.switch.forget(port.id);
+        self.switch.forget(port.id, false, self.cores.seconds());
         drop(user);
     }
 

@@ -122,6 +122,12 @@ fn ports_table(answer: &Ports) -> String {
         if let Some(hint) = &state.hint {
             notes.push_str(&format!("{}: {hint}\n", port.name));
         }
+        if state.claims.mac_claimed > 0 {
+            notes.push_str(&format!(
+                "{}: used addresses that are pinned to other ports {} times; they were not learned\n",
+                port.name, state.claims.mac_claimed
+            ));
+        }
         if state.link_wanted == "down" {
             notes.push_str(&format!("{}: link is down because it was set so\n", port.name));
         }
@@ -160,10 +166,15 @@ fn drops_table(answer: &Drops) -> String {
 }
 
 fn mac_table(answer: &Addresses) -> String {
-    let mut table = Table::new(&["switch", "address", "port", ">seen"]);
+    let mut table = Table::new(&["switch", "address", "port", ">seen", "state"]);
     for address in &answer.addresses {
         let seen = format!("{} s ago", address.age_s);
-        table.row([address.switch.clone(), address.mac.clone(), address.port.clone(), seen]);
+        let state = match (&address.claimed_by, &address.held_against) {
+            (Some(port), _) => format!("{}, {port} has it, too", address.state),
+            (None, Some(port)) => format!("{}, not heeded from {port}", address.state),
+            (None, None) => address.state.clone(),
+        };
+        table.row([address.switch.clone(), address.mac.clone(), address.port.clone(), seen, state]);
     }
     table.text()
 }

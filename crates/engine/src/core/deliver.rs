@@ -5,7 +5,7 @@
 //! ask for offloads that the receiver did not accept, `boundary` makes plain frames of them first.
 
 use super::boundary::Boundary;
-use super::topology::{Topology, View};
+use super::topology::{Member, Topology, View};
 use crate::frame::{Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
 use crate::switch::{Members, Verdicts};
@@ -58,21 +58,19 @@ impl Delivery {
     ) {
         verdicts.clear();
         // A port that is being removed is not in the topology any more, while its queues may still be served.
-        let attach = topology.get(source.id).map_or(&View::Nothing, |member| &member.attach);
-        let everybody: &[PortId] = match attach {
-            View::Nothing => {
+        let everybody: &[PortId] = match topology.get(source.id) {
+            None | Some(Member { attach: View::Nothing, .. }) => {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
                 &[]
             }
-            View::Wire(peer) => {
+            Some(Member { attach: View::Wire(peer), .. }) => {
                 verdicts.wire(batch, source, *peer);
                 &[]
             }
-            View::Switch { switch, ports } => {
-                let macs = |id| topology.get(id).map(|member| &member.port.macs);
+            Some(Member { attach: View::Switch { switch, ports }, rules, .. }) => {
                 let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
                 let members = Members { ports, is_up };
-                switch.classify(batch, source, now, &members, macs, verdicts);
+                switch.classify(batch, source, rules, now, &members, verdicts);
                 ports
             }
         };
@@ -114,9 +112,21 @@ impl Delivery {
                 self.visit(topology, source, id, batch);
             }
         }
+        if verdicts.seconds() > 0 {
+            self.second_copies(topology, source, batch, verdicts);
+        }
         self.others = others;
         if !verdicts.drops().is_empty() {
             self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
+        }
+    }
+
+    /// Delivers frames for addresses that two ports have to the second of them.
+    #[cold]
+    fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
+        source.counters.block(self.core).add_made(verdicts.seconds() as u64);
+        while let Some(id) = verdicts.take_seconds(&mut self.picks) {
+            self.visit(topology, source, id, batch);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::policy::Rules;
 use crate::port::{Port, PortId};
 use crate::switch::Switch;
 
@@ -21,6 +22,7 @@ pub enum Attach {
 pub(super) struct Member {
     pub(super) port: Arc<Port>,
     pub(super) attach: View,
+    pub(super) rules: Rules,
 }
 
 /// An attachment as the hot path wants it.
@@ -39,6 +41,11 @@ pub struct Topology {
 impl Topology {
     /// The snapshot for these ports. A wire to a port that is not among them counts as nothing.
     pub fn new(ports: &[(Arc<Port>, Attach)]) -> Topology {
+        Topology::with_rules(ports, |_| Rules::default())
+    }
+
+    /// The same, with rules for the ports.
+    pub fn with_rules(ports: &[(Arc<Port>, Attach)], rules: impl Fn(PortId) -> Rules) -> Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
         for (port, attach) in ports {
             let view = match attach {
@@ -52,7 +59,7 @@ impl Topology {
             if members.len() <= place {
                 members.resize_with(place + 1, || None);
             }
-            members[place] = Some(Member { port: Arc::clone(port), attach: view });
+            members[place] = Some(Member { port: Arc::clone(port), attach: view, rules: rules(port.id) });
         }
         Topology { members }
     }

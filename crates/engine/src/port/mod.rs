@@ -13,8 +13,8 @@
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
 mod attachment;
+mod claims;
 mod links;
-mod macs;
 mod mtu;
 mod waits;
 
@@ -30,8 +30,8 @@ pub use sidecore_abi::counters::DropReason;
 
 pub use crate::fault::{Fault, FaultCell};
 
+pub use claims::{ClaimCount, Claims};
 pub use links::LinkEvents;
-pub use macs::MacCount;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
@@ -232,8 +232,8 @@ pub struct Port {
     pub counters: PortCounters,
     /// What stopped it, if anything did.
     pub fault: FaultCell,
-    /// Addresses that a switch has learned behind it.
-    pub macs: MacCount,
+    /// Its uses of addresses that live elsewhere.
+    pub claims: Claims,
     /// Waits of its ingress queues.
     pub waits: Waits,
     /// On which its peer gives memory.
@@ -260,7 +260,7 @@ impl Port {
             name: name.to_owned(),
             counters,
             fault: FaultCell::new()?,
-            macs: MacCount::default(),
+            claims: Claims::default(),
             waits: Waits::default(),
             terms: Terms::default(),
             bell: Bell::new(name),

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use super::check::same_place;
 use super::engine::{graph, join, Engine, Inner, Live};
 use super::fabric::Joint;
 use super::kinds::find;
@@ -103,7 +104,8 @@ impl<'c> Carrier<'c> {
         let outgoing: BTreeSet<&str> = &names(Verb::Removed) | &names(Verb::Restarted);
         let held: Vec<PortSpec> =
             outgoing.iter().filter_map(|name| Some(self.inner.ports.get(*name)?.spec.clone())).collect();
-        let holder = |spec: &PortSpec| held.iter().find(|h| (&h.kind, &h.place) == (&spec.kind, &spec.place));
+        let kinds = self.engine.kinds;
+        let holder = |spec: &PortSpec| held.iter().find(|held| same_place(held, spec, kinds));
         let (blocked, early): (Vec<&PortSpec>, Vec<_>) =
             added.iter().partition(|spec| holder(spec).is_some());
         for spec in early {
@@ -230,9 +232,7 @@ impl<'c> Carrier<'c> {
                 Back::Restart(name, spec) => {
                     // What took its place goes first.
                     for live in self.inner.ports.values_mut() {
-                        if live.spec.name == name
-                            || (live.spec.kind == spec.kind && live.spec.place == spec.place)
-                        {
+                        if live.spec.name == name || same_place(&live.spec, &spec, self.engine.kinds) {
                             live.attachment = None;
                         }
                     }

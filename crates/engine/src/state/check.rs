@@ -8,6 +8,7 @@ use sidecore_abi::counters::MAX_CORES;
 
 use super::kinds::{find, Kind, Place};
 use super::spec::{PortSpec, Spec, COMMON_KEYS, DEFAULT_SWITCH};
+use super::values::Guard;
 
 /// A part of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +61,22 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         if earlier.clone().any(|other| other.name == port.name) {
             bad("name", "another port has this name".to_owned());
         }
-        // A path is one socket, whatever the kind; an interface may have several kinds of port.
-        let same = |other: &&PortSpec| {
-            other.place == port.place && (other.kind == port.kind || port.place.contains('/'))
-        };
-        if let Some(other) = earlier.clone().find(same) {
+        if let Some(other) = earlier.clone().find(|other| same_place(other, port, kinds)) {
             bad("where", format!("port {} has this place; choose another", other.name));
         }
         check_kind(port, kinds, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
+        check_guard(spec, i, port, &mut bad);
     }
     found
+}
+
+/// Whether two ports would have one place. A path is one socket and an interface one station, whatever the kind: what
+/// one port sends to an interface would come in by the other.
+pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
+    let is_interface =
+        |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.place == Place::Interface);
+    a.place == b.place && (a.kind == b.kind || a.place.contains('/') || is_interface(a) && is_interface(b))
 }
 
 fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
@@ -153,11 +159,8 @@ fn check_joint<'s>(
         if port.switch.is_some() {
             bad("wire", "a port joins a switch or a wire; allowed: one of switch, wire".to_owned());
         }
-        if port.mac_limit.is_some() {
-            bad(
-                "mac-limit",
-                "does not apply to a wire, which learns no addresses; allowed: with switch".to_owned(),
-            );
+        for (key, _) in port.switch_keys().into_iter().filter(|(_, given)| *given) {
+            bad(key, "does not apply to a wire, which learns no addresses; allowed: with switch".to_owned());
         }
         if let Some(why) = name_complaint(wire) {
             bad("wire", why);
@@ -170,11 +173,10 @@ fn check_joint<'s>(
     }
     let on = port.switch.as_deref().unwrap_or(DEFAULT_SWITCH);
     let learns = spec.switches.iter().find(|switch| switch.name == on).is_none_or(|switch| switch.learns());
-    if port.mac_limit.is_some() && port.wire.is_none() && !learns {
-        bad(
-            "mac-limit",
-            format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning"),
-        );
+    for (key, _) in
+        port.switch_keys().into_iter().filter(|(_, given)| *given && port.wire.is_none() && !learns)
+    {
+        bad(key, format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning"));
     }
     if let Some(name) = &port.switch {
         let declared = || spec.switches.iter().map(|switch| switch.name.as_str());
@@ -182,6 +184,46 @@ fn check_joint<'s>(
             let mut allowed: Vec<_> = declared().filter(|other| *other != DEFAULT_SWITCH).collect();
             allowed.insert(0, DEFAULT_SWITCH);
             bad("switch", format!("there is no switch {name:?}; allowed: {}", allowed.join(", ")));
+        }
+    }
+}
+
+/// Whether the addresses that `port`, the one of place `i`, is to have are its alone on its switch, and whether what
+/// guards them has an effect.
+fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    let (guard, listed) = (port.mac_guard, port.allow_mac.is_some() || port.fdb.is_some());
+    match guard {
+        Some(Guard::Claim) if port.mac.is_none() => {
+            bad("mac-guard", "claim has nothing to pin; allowed: with mac, or off, strict".to_owned());
+        }
+        Some(Guard::Strict) if port.mac.is_none() && !listed => {
+            bad("mac-guard", "strict would drop every frame; allowed: with mac, allow-mac or fdb".to_owned());
+        }
+        _ => {}
+    }
+    if port.allow_mac.is_some() && guard != Some(Guard::Strict) {
+        bad("allow-mac", "does not apply: all may be used; allowed: with mac-guard=strict".to_owned());
+    }
+    let on = |port: &PortSpec| port.switch.clone().unwrap_or_else(|| DEFAULT_SWITCH.to_owned());
+    let learns = |name: &str| spec.switches.iter().all(|switch| switch.name != name || switch.learns());
+    if port.wire.is_some() || !learns(&on(port)) {
+        return;
+    }
+    let stays = |port: &PortSpec| {
+        let own = port.mac.filter(|_| port.guard() != Guard::Off);
+        own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()
+    };
+    let mine = stays(port);
+    for other in spec.ports.iter().take(i).filter(|other| other.wire.is_none() && on(other) == on(port)) {
+        let theirs = stays(other);
+        if let Some(mac) = mine.iter().find(|mac| theirs.contains(mac)) {
+            let (key, way) = match port.mac == Some(*mac) && port.guard() != Guard::Off {
+                true => {
+                    ("mac", "choose another, or mac-guard=off at one of them, whose station may come and go")
+                }
+                false => ("fdb", "an address lives at one port"),
+            };
+            bad(key, format!("port {} has {mac} on switch {}, too; {way}", other.name, on(port)));
         }
     }
 }

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::fabric::{Address, Fabric, Graph, Joined, Joint};
+use super::fabric::{mac_text, Address, Fabric, Graph, Joined, Joint, Standing};
+use super::neighbours::Neighbours;
 use super::spec::SwitchSpec;
 use super::values::LookupName;
 use crate::core::{Attach, CoreStatus, Cores, Topology};
 use crate::open::read_program;
-use crate::port::{MacCount, Port, PortId, Scheduler};
+use crate::policy::Rules;
+use crate::port::{Port, PortId, Scheduler};
 use crate::switch::program::Program;
-use crate::switch::{Lookup, Switch, SwitchOptions};
+use crate::switch::{Kind, Lookup, Switch, SwitchOptions, HOLD};
 
 /// I/O cores with the switches that they run.
 pub struct CoreFabric {
@@ -26,6 +28,8 @@ struct Now {
     programs: BTreeMap<String, Arc<Program>>,
     switches: BTreeMap<String, (SwitchSpec, Arc<Switch>)>,
     ports: Vec<(Arc<Port>, Attach)>,
+    rules: BTreeMap<PortId, Rules>,
+    neighbours: Neighbours,
 }
 
 impl CoreFabric {
@@ -65,9 +69,51 @@ impl Now {
         }
     }
 
-    /// The counts of the port with number `id`.
-    fn macs(&self, id: PortId) -> Option<&MacCount> {
-        self.ports.iter().find(|(port, _)| port.id == id).map(|(port, _)| &port.macs)
+    /// The name of the port with number `id`.
+    fn name(&self, id: PortId) -> String {
+        let port = self.ports.iter().find(|(port, _)| port.id == id);
+        port.map_or_else(String::new, |(port, _)| port.name.clone())
+    }
+
+    /// The ports on learning switches, each with its switch and rules.
+    fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>, &Rules)> {
+        self.ports.iter().filter_map(|(port, attach)| match attach {
+            Attach::Switch(switch) if matches!(switch.lookup, Lookup::Learning) => {
+                Some((port, switch, self.rules.get(&port.id)?))
+            }
+            _ => None,
+        })
+    }
+
+    /// Puts the entries that stay into the MAC tables, and lets go of those that need not stay any more.
+    fn pin(&self, seconds: u32) {
+        for (name, (_, switch)) in &self.switches {
+            let here = || self.learned().filter(|(_, other, _)| Arc::ptr_eq(other, switch));
+            switch.table.unpin(seconds, |entry| {
+                here().any(|(port, _, rules)| {
+                    port.id == entry.port
+                        && match entry.kind {
+                            Kind::Learned => true,
+                            Kind::Pinned => rules.guard.pinned() == Some(entry.mac),
+                            Kind::Static => rules.guard.fixed().binary_search(&entry.mac).is_ok(),
+                        }
+                })
+            });
+            for (port, _, rules) in here() {
+                let own = rules.guard.pinned().filter(|_| port.link()).map(|mac| (mac, Kind::Pinned));
+                let fixed = rules.guard.fixed().iter().map(|mac| (*mac, Kind::Static));
+                for (mac, kind) in
+                    own.into_iter().filter(|(mac, _)| !rules.guard.fixed().contains(mac)).chain(fixed)
+                {
+                    if !switch.pin(mac, port.id, kind, seconds) {
+                        tracing::warn!(
+                            switch = %name, port = %port.name,
+                            "the MAC table has no room to keep {}: a larger table-size has", mac_text(mac)
+                        );
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -89,13 +135,6 @@ fn attach(graph: &Graph, joined: &Joined, switches: &BTreeMap<String, (SwitchSpe
             let other = |end: &&Joined| end.joint == *joint && end.port.id != joined.port.id;
             graph.ports.iter().find(other).map_or(Attach::Nothing, |end| Attach::Wire(end.port.id))
         }
-    }
-}
-
-/// Forgets what `switch` has learned behind `port`.
-fn forget(switch: &Switch, port: &Port) {
-    for _ in 0..switch.table.sweep(|entry| entry.port == port.id) {
-        port.macs.sub();
     }
 }
 
@@ -123,12 +162,13 @@ impl Fabric for CoreFabric {
             graph.switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let ports: Vec<_> =
             graph.ports.iter().map(|j| (Arc::clone(&j.port), attach(graph, j, &switches))).collect();
-        for joined in &graph.ports {
-            joined.port.macs.set_limit(joined.mac_limit.unwrap_or(0));
-        }
-        self.cores.publish(&Arc::new(Topology::new(&ports)));
+        let rules: BTreeMap<_, _> = graph.ports.iter().map(|j| (j.port.id, j.rules.clone())).collect();
+        let of = |id| rules.get(&id).cloned().unwrap_or_default();
+        self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
         let programs = std::mem::take(&mut now.programs);
-        let before = std::mem::replace(&mut *now, Now { switches, ports, programs });
+        let neighbours = std::mem::take(&mut now.neighbours);
+        let before = std::mem::replace(&mut *now, Now { switches, ports, rules, neighbours, programs });
+        let seconds = self.cores.seconds();
         // No core learns by the old topology any more: what it taught about ports that left can go.
         for (port, attach) in &before.ports {
             let stays = |switch: &Arc<Switch>| {
@@ -138,10 +178,11 @@ impl Fabric for CoreFabric {
                 now.ports.iter().any(here)
             };
             match attach {
-                Attach::Switch(switch) if !stays(switch) => forget(switch, port),
+                Attach::Switch(switch) if !stays(switch) => switch.forget(port.id, false, seconds),
                 _ => {}
             }
         }
+        now.pin(seconds);
     }
 
     fn rest(&self, rest: bool) {
@@ -154,12 +195,20 @@ impl Fabric for CoreFabric {
         let mut addresses = Vec::new();
         for (name, (_, switch)) in &now.switches {
             for entry in switch.table.entries() {
-                let port = now.ports.iter().find(|(port, _)| port.id == entry.port);
+                let held = entry.held.filter(|(_, since)| seconds.saturating_sub(*since) < HOLD);
+                let state = match entry.kind {
+                    Kind::Learned => "learned",
+                    Kind::Pinned => "pinned",
+                    Kind::Static => "static",
+                };
                 addresses.push(Address {
                     switch: name.clone(),
                     mac: mac_text(entry.mac),
-                    port: port.map_or_else(String::new, |(port, _)| port.name.clone()),
+                    port: now.name(entry.port),
                     age_s: u64::from(seconds.saturating_sub(entry.seen)),
+                    state: state.to_owned(),
+                    claimed_by: entry.claimant.map(|port| now.name(port)),
+                    held_against: held.map(|(port, _)| now.name(port)),
                 });
             }
         }
@@ -167,35 +216,42 @@ impl Fabric for CoreFabric {
         addresses
     }
 
+    fn standing(&self, id: PortId) -> Standing {
+        let now = self.now();
+        let switch = now.learned().find(|(port, ..)| port.id == id);
+        Standing {
+            macs: switch.map_or(0, |(_, switch, _)| switch.table.count(id)),
+            trouble: now.neighbours.trouble(id, self.cores.seconds()),
+        }
+    }
+
     fn cores(&self) -> Vec<CoreStatus> {
         self.cores.status()
     }
 
     fn tick(&self) {
-        let now = self.now();
+        let mut now = self.now();
         let seconds = self.cores.seconds();
-        for (_, switch) in now.switches.values() {
-            switch.age(seconds, |id| now.macs(id));
-        }
-        for (port, attach) in &now.ports {
-            match attach {
-                Attach::Switch(switch) if !port.link() && port.macs.count() > 0 => forget(switch, port),
-                _ => {}
+        for (name, (_, switch)) in &now.switches {
+            if switch.age(seconds) {
+                tracing::warn!(
+                    switch = %name,
+                    "somebody fills single places of the MAC table on purpose: it started afresh with another hash key"
+                );
             }
         }
-    }
-}
-
-/// `mac` (first byte lowest) as six pairs of hexadecimal digits.
-fn mac_text(mac: u64) -> String {
-    let bytes = mac.to_le_bytes();
-    bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_first_byte_comes_first() {
-        assert_eq!(super::mac_text(0x0605_0403_0201), "01:02:03:04:05:06");
+        for (port, switch, _) in now.learned() {
+            if !port.link() && switch.table.count(port.id) > 0 {
+                switch.forget(port.id, true, seconds);
+            }
+        }
+        now.pin(seconds);
+        let mut neighbours = std::mem::take(&mut now.neighbours);
+        for (name, (_, switch)) in &now.switches {
+            for report in neighbours.note(switch.table.flaps(), seconds, |id| now.name(id)) {
+                tracing::warn!(switch = %name, "{report}");
+            }
+        }
+        now.neighbours = neighbours;
     }
 }

@@ -415,5 +415,5 @@ pub(super) fn join(spec: &PortSpec, port: &Arc<Port>) -> Joined {
         (Some(wire), _) => Joint::Wire(wire.clone()),
         (None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH).to_owned()),
     };
-    Joined { port: Arc::clone(port), joint, mac_limit: spec.mac_limit.map(|limit| limit.get()) }
+    Joined { port: Arc::clone(port), joint, rules: spec.rules() }
 }

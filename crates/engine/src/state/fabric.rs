@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::SwitchSpec;
 use crate::core::CoreStatus;
-use crate::port::{Port, Scheduler};
+use crate::policy::Rules;
+use crate::port::{Port, PortId, Scheduler};
 
 /// Who is joined to what.
 #[derive(Clone, Default)]
@@ -25,8 +26,8 @@ pub struct Joined {
     pub port: Arc<Port>,
     /// What it is joined to.
     pub joint: Joint,
-    /// Source addresses that it may use.
-    pub mac_limit: Option<u32>,
+    /// What it may do to its neighbours.
+    pub rules: Rules,
 }
 
 /// What a port is joined to.
@@ -63,11 +64,26 @@ pub trait Fabric: Send + Sync {
     /// The addresses that the switches remember.
     fn addresses(&self) -> Vec<Address>;
 
+    /// What the switch of port `id` knows of it.
+    fn standing(&self, id: PortId) -> Standing {
+        let _ = id;
+        Standing::default()
+    }
+
     /// What each core did so far.
     fn cores(&self) -> Vec<CoreStatus>;
 
     /// Forgets addresses that have aged or whose port has lost its link. To be called every second.
     fn tick(&self);
+}
+
+/// What a switch knows of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Addresses behind it, and those that it claims.
+    pub macs: u32,
+    /// That it and another port are joined outside, or use one address.
+    pub trouble: Option<String>,
 }
 
 /// An address that a switch remembers.
@@ -81,4 +97,26 @@ pub struct Address {
     pub port: String,
     /// Seconds since it was last seen.
     pub age_s: u64,
+    /// Why it is there: `learned`, `pinned` (the port's own) or `static` (`fdb`).
+    pub state: String,
+    /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<String>,
+    /// Another port where it was seen too often, which is not heeded for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_against: Option<String>,
+}
+
+/// `mac` (first byte lowest) as six pairs of hexadecimal digits.
+pub(super) fn mac_text(mac: u64) -> String {
+    let bytes = mac.to_le_bytes();
+    bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_byte_comes_first() {
+        assert_eq!(super::mac_text(0x0605_0403_0201), "01:02:03:04:05:06");
+    }
 }

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Fds, Link, LookupName, Mac, Mode, Number, Owner, PortMode, Role, Toggle, Words};
+use super::values::{
+    Fds, Guard, Link, LookupName, Mac, Macs, Mode, Number, Owner, PortMode, Role, Source, Sources, Toggle,
+    Words,
+};
+use crate::policy::{MacGuard, Rules, SourceGuard};
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -116,6 +120,15 @@ pub struct PortSpec {
     /// Source addresses that it may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac_limit: Option<Number<1, 65535>>,
+    /// How its source addresses are guarded; by default `claim` where it has a `mac`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac_guard: Option<Guard>,
+    /// Further source addresses that it may use under `mac-guard=strict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_mac: Option<Sources>,
+    /// Addresses that the switch knows behind it for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fdb: Option<Macs>,
     /// The carrier that the operator wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
@@ -174,7 +187,20 @@ pub struct PortSpec {
 }
 
 /// Keys that every kind of port knows; the others stand in the row of their kind.
-pub const COMMON_KEYS: [&str; 8] = ["name", "kind", "where", "switch", "wire", "mtu", "mac-limit", "link"];
+pub const COMMON_KEYS: [&str; 11] = [
+    "name",
+    "kind",
+    "where",
+    "switch",
+    "wire",
+    "mtu",
+    "link",
+    // Of ports on a switch that learns.
+    "mac-limit",
+    "mac-guard",
+    "allow-mac",
+    "fdb",
+];
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
@@ -207,11 +233,55 @@ impl PortSpec {
             switch: None,
             wire: None,
             mtu: None,
-            mac_limit: None,
             link: None,
-            ..spec.clone()
+            ..spec.without_rules()
         };
         stripped(self) == stripped(other)
+    }
+
+    /// The keys that apply on a switch that learns, and whether each was given.
+    pub fn switch_keys(&self) -> [(&'static str, bool); 4] {
+        [
+            ("mac-limit", self.mac_limit.is_some()),
+            ("mac-guard", self.mac_guard.is_some()),
+            ("allow-mac", self.allow_mac.is_some()),
+            ("fdb", self.fdb.is_some()),
+        ]
+    }
+
+    /// The same port without those.
+    #[must_use]
+    pub fn without_rules(&self) -> PortSpec {
+        PortSpec { mac_limit: None, mac_guard: None, allow_mac: None, fdb: None, ..self.clone() }
+    }
+
+    /// How its source addresses are guarded.
+    pub fn guard(&self) -> Guard {
+        self.mac_guard.unwrap_or(if self.mac.is_some() { Guard::Claim } else { Guard::Off })
+    }
+
+    /// What it may do to its neighbours on a switch.
+    pub fn rules(&self) -> Rules {
+        let sources = self.allow_mac.as_ref().map_or(&[][..], |sources| &sources.0);
+        let allowed: Vec<u64> = sources
+            .iter()
+            .filter_map(|source| match source {
+                Source::Mac(mac) => Some(mac.number()),
+                Source::Vrrp => None,
+            })
+            .collect();
+        let fixed: Vec<u64> =
+            self.fdb.as_ref().map_or_else(Vec::new, |macs| macs.0.iter().map(|mac| mac.number()).collect());
+        let mode = match self.guard() {
+            Guard::Off => MacGuard::Off,
+            Guard::Claim => MacGuard::Claim,
+            Guard::Strict => MacGuard::Strict,
+        };
+        let own = self.mac.map_or(0, Mac::number);
+        Rules {
+            mac_limit: self.mac_limit.map_or(0, Number::get),
+            guard: SourceGuard::new(mode, own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
+        }
     }
 
     /// Whether the operator wants the carrier up.

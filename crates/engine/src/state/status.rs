@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
 use super::engine::{Engine, Live};
-use super::fabric::Address;
+use super::fabric::{Address, Standing};
 use super::spec::SwitchSpec;
+use super::values::Guard;
 use crate::core::CoreStatus;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{BellCount, InterruptCount, WaitCount};
+pub use crate::port::{BellCount, ClaimCount, InterruptCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 1;
@@ -77,6 +78,12 @@ pub struct PortState {
     pub mac_limit: Option<u32>,
     /// Source addresses that the switch knows behind it.
     pub macs: u32,
+    /// How its source addresses are guarded: `claim` or `strict`; absent if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac_guard: Option<String>,
+    /// Its uses of addresses that live elsewhere.
+    #[serde(flatten)]
+    pub claims: ClaimCount,
     /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
     pub peer: String,
     /// One line for people.
@@ -244,7 +251,9 @@ impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
         let inner = self.lock();
-        let ports = inner.ports.values().map(|live| view(live, &inner.spec.switches)).collect();
+        let standing = |live: &Live| self.fabric.standing(live.port.id);
+        let ports =
+            inner.ports.values().map(|live| view(live, &inner.spec.switches, standing(live))).collect();
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&inner.retired)) }
     }
 
@@ -284,7 +293,7 @@ impl Engine {
     }
 }
 
-fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
+fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
     let Live { spec, port, attachment, stopped } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let (peer, detail, hint, features, queues) = match status {
@@ -309,10 +318,17 @@ fn view(live: &Live, switches: &[SwitchSpec]) -> PortView {
         mtu_wanted: spec.mtu.map(|mtu| mtu.get()),
         mtu: port.mtu(),
         mac_limit: spec.mac_limit.map(|limit| limit.get()),
-        macs: port.macs.count(),
+        macs: standing.macs,
+        mac_guard: match spec.guard() {
+            Guard::Off => None,
+            _ if spec.wire.is_some() || lookup.is_some() => None,
+            Guard::Claim => Some("claim".to_owned()),
+            Guard::Strict => Some("strict".to_owned()),
+        },
+        claims: port.claims.count(),
         peer: peer.to_owned(),
         detail,
-        hint,
+        hint: standing.trouble.or(hint),
         bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
         captures: port.capture.captures(),
         capture_lost: port.capture.lost(),

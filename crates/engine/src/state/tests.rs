@@ -80,6 +80,14 @@ const FAKES: &[Kind] = &[
         start,
         forget: |_| (),
     },
+    Kind {
+        name: "other",
+        place: Place::Interface,
+        keys: &["queues"],
+        features: Vec::new,
+        start,
+        forget: |_| (),
+    },
 ];
 
 #[derive(Default)]
@@ -149,16 +157,16 @@ fn open() -> BTreeSet<String> {
 
 #[test]
 fn the_words_of_the_command_line() {
-    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,mac-limit=3,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
     let json = toml::to_string(&full).unwrap();
     let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
     assert_eq!(back.ports, [full], "the file form says the same");
     let errors = [
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
-        ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface"),
-        ("web=sock:/x,speed=10", "key `speed`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, queues, fd"),
+        ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
+        ("web=sock:/x,speed=10", "key `speed`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -205,13 +213,23 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, mac-limit, link, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
         ("WEB\nwire = 'w'\nmac-limit = 2", "f.toml:7: port web: key `mac-limit`: does not apply to a wire, which learns no addresses; allowed: with switch"),
+        ("WEB\nmac-guard = 'claim'", "f.toml:6: port web: key `mac-guard`: claim has nothing to pin; allowed: with mac, or off, strict"),
+        ("WEB\nmac-guard = 'strict'", "f.toml:6: port web: key `mac-guard`: strict would drop every frame; allowed: with mac, allow-mac or fdb"),
+        ("WEB\nmac-guard = 'on'", "f.toml:6: port web: key `mac-guard`: \"on\" is not allowed; allowed: off, claim, strict"),
+        ("WEB\nallow-mac = ['vrrp']", "f.toml:6: port web: key `allow-mac`: does not apply: all may be used; allowed: with mac-guard=strict"),
+        ("WEB\nfdb = ['01:00:00:00:00:00']", "f.toml:6: port web: key `fdb`: \"01:00:00:00:00:00\" is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56"),
+        ("WEB\nmac-guard = 'strict'\nallow-mac = ['carp']", "f.toml:7: port web: key `allow-mac`: \"carp\" is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56, or vrrp"),
+        ("WEB\nwire = 'w'\nfdb = ['02:00:00:00:00:01']", "f.toml:7: port web: key `fdb`: does not apply to a wire, which learns no addresses; allowed: with switch"),
+        ("WEB\nmac = '02:00:00:00:00:01'\n[[port]]\nname = 'b'\nkind = 'sock'\nwhere = '/b'\nmac = '02:00:00:00:00:01'", "f.toml:11: port b: key `mac`: port web has 02:00:00:00:00:01 on switch lan, too; choose another, or mac-guard=off at one of them, whose station may come and go"),
+        ("WEB\nmac = '02:00:00:00:00:01'\n[[port]]\nname = 'b'\nkind = 'sock'\nwhere = '/b'\nfdb = ['02:00:00:00:00:01']", "f.toml:11: port b: key `fdb`: port web has 02:00:00:00:00:01 on switch lan, too; an address lives at one port"),
+        ("[[port]]\nname = 'a'\nkind = 'iface'\nwhere = 't0'\n[[port]]\nname = 'b'\nkind = 'other'\nwhere = 't0'", "f.toml:8: port b: key `where`: port a has this place; choose another"),
         ("WEB\nWEB", "f.toml:7: port web: key `name`: another port has this name\nf.toml:9: port web: key `where`: port web has this place; choose another"),
-        ("[[port]]\nname = 'x'\nkind = 'e1000'\nwhere = '/x'", "f.toml:3: port x: key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface"),
+        ("[[port]]\nname = 'x'\nkind = 'e1000'\nwhere = '/x'", "f.toml:3: port x: key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
         ("[[port]]\nname = 'x'\nkind = 'iface'\nwhere = 'a-very-long-name'", "f.toml:4: port x: key `where`: \"a-very-long-name\" is no interface name; allowed: 1 to 15 letters, digits or marks without '/'"),
         ("[[port]]\nname = 'x'\nkind = 'sock'", "f.toml:1: port x: missing field `where`"),
         ("a = ", "f.toml:1: string values must be quoted, expected literal string"),
@@ -245,7 +263,7 @@ fn every_key_is_in_the_lists() {
         moderation: Some("0".parse().unwrap()),
         csb: Some("on".parse().unwrap()),
         receive_share: Some("50".parse().unwrap()),
-        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
+        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,mac-guard=off,allow-mac=vrrp,fdb=02:00:00:00:00:08,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
     };
     let table = toml::Table::try_from(&all).unwrap();
     let written: BTreeSet<&str> = table.keys().map(String::as_str).collect();

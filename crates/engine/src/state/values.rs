@@ -372,6 +372,14 @@ impl FromStr for Fds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac(pub [u8; 6]);
 
+impl Mac {
+    /// As a number, first byte lowest: what a frame's head gives.
+    pub fn number(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+}
+
 impl FromStr for Mac {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -387,10 +395,100 @@ impl FromStr for Mac {
     }
 }
 
-impl Serialize for Mac {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-        sink.serialize_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
     }
 }
 
-read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac, LookupName);
+impl Serialize for Mac {
+    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        sink.collect_str(self)
+    }
+}
+
+/// Addresses of stations, joined by `+` on the command line, a list in files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Macs(pub Vec<Mac>);
+
+impl FromStr for Macs {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split('+').map(str::parse).collect::<Result<Vec<Mac>, _>>().and_then(few).map(Macs)
+    }
+}
+
+/// Most addresses in a list.
+const MOST: usize = 1024;
+
+fn few<T>(list: Vec<T>) -> Result<Vec<T>, String> {
+    match list.len() {
+        0..=MOST => Ok(list),
+        n => Err(format!("{n} addresses; allowed: at most {MOST}")),
+    }
+}
+
+/// An address of a station, or those of all virtual routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// This one.
+    Mac(Mac),
+    /// Those of RFC 9568: 00:00:5e:00:01:00 to 00:00:5e:00:02:ff.
+    Vrrp,
+}
+
+impl FromStr for Source {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "vrrp" {
+            return Ok(Source::Vrrp);
+        }
+        text.parse().map(Source::Mac).map_err(|why: String| format!("{why}, or vrrp"))
+    }
+}
+
+impl Serialize for Source {
+    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Source::Mac(mac) => mac.serialize(sink),
+            Source::Vrrp => sink.serialize_str("vrrp"),
+        }
+    }
+}
+
+/// Source addresses, joined by `+` on the command line, a list in files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sources(pub Vec<Source>);
+
+impl FromStr for Sources {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split('+').map(str::parse).collect::<Result<Vec<Source>, _>>().and_then(few).map(Sources)
+    }
+}
+
+/// How source addresses are guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guard {
+    /// They are not.
+    Off,
+    /// The port's own address is pinned to it.
+    Claim,
+    /// The port may use its own address alone, and those in `allow-mac`.
+    Strict,
+}
+
+impl FromStr for Guard {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Guard::Off),
+            "claim" => Ok(Guard::Claim),
+            "strict" => Ok(Guard::Strict),
+            _ => Err(format!("{text:?} is not allowed; allowed: off, claim, strict")),
+        }
+    }
+}
+
+read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName);

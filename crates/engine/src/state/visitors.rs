@@ -99,7 +99,9 @@ impl Engine {
             if let Some(port) = spec.ports.iter_mut().find(|port| port.name == name) {
                 port.switch = switch.map(str::to_owned);
                 port.wire = if switch.is_none() { Some(name.to_owned()) } else { None };
-                port.mac_limit = port.mac_limit.filter(|_| switch.is_some());
+                if switch.is_none() {
+                    *port = port.without_rules();
+                }
             }
             visitors.tidy(&mut spec);
             Ok(spec)

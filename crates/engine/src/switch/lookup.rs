@@ -87,6 +87,7 @@ pub(super) fn ask<F: Fn(PortId) -> bool>(
 mod tests {
     use super::*;
     use crate::observe::CounterFile;
+    use crate::policy::Rules;
     use crate::port::DEFAULT_MTU;
     use crate::switch::{Switch, SwitchOptions};
     use proptest::prelude::*;
@@ -112,7 +113,7 @@ mod tests {
         assert!(frames.iter().all(|bytes| batch.push_short(bytes)));
         let mut verdicts = Verdicts::new();
         let members = Members { ports, is_up: up };
-        switch.classify(&batch, &port(1), 1, &members, |_| None, &mut verdicts);
+        switch.classify(&batch, &port(1), &Rules::default(), 1, &members, &mut verdicts);
         let mut way = vec![None; frames.len()];
         let mut note =
             |frame: u16, to| assert_eq!(way[usize::from(frame)].replace(to), None, "decided twice");

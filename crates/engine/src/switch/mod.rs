@@ -13,21 +13,35 @@
 //! included. The switch takes part in none of these protocols, and labs need them to pass.
 //!
 //! Limits: `table-size` addresses; `mac-limit` addresses per port, beyond which frames from new source
-//! addresses are dropped with a name; entries age after `ageing` seconds.
+//! addresses are dropped with a name; entries age after `ageing` seconds. A newcomer always finds a place; whose
+//! entry goes for it, and what happens when two ports have one address, is told in `table`.
 
+mod claim;
 mod lookup;
 pub mod program;
 mod table;
+#[cfg(test)]
+mod table_tests;
 mod verdict;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{self, AtomicU32, Ordering};
 
+pub use claim::HOLD;
 pub use lookup::{Lookup, Members};
-pub use table::{Entry, Learned, MacTable};
+pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
 use crate::frame::{is_group, Batch};
-use crate::port::{DropReason, MacCount, Port, PortId};
+use crate::policy::Rules;
+use crate::port::{DropReason, Port, PortId};
+
+use sidecore_abi::counters::MAX_PORTS;
+
+/// Entries of a bucket of the MAC table: one cache line.
+const WAYS: usize = 8;
+/// Ports that the MAC table counts.
+const PORTS: usize = MAX_PORTS;
 
 /// What can be chosen about a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +63,16 @@ impl Default for SwitchOptions {
 #[derive(Clone, Copy)]
 enum Way {
     To(PortId),
+    /// At the one or the other: two ports have it.
+    Both(PortId, PortId),
     Flood,
     /// At the port that asks.
     Back,
+}
+
+/// A key that nobody outside can know: the standard library's hasher is seeded by the system.
+fn random_key() -> [u64; 2] {
+    [0, 1].map(|_| RandomState::new().build_hasher().finish())
 }
 
 /// A learning switch.
@@ -76,7 +97,7 @@ impl Switch {
         Switch {
             name: name.to_owned(),
             lookup,
-            table: MacTable::new(options.table_size),
+            table: MacTable::new(options.table_size.max(64), random_key()),
             ageing: AtomicU32::new(options.ageing),
         }
     }
@@ -92,31 +113,32 @@ impl Switch {
     }
 
     /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, by the switch's lookup
-    /// function. `macs` tells the counts of the port with a given number, for moves.
+    /// function, under the `rules` of that port.
     #[inline]
-    pub fn classify<'a>(
+    pub fn classify(
         &self,
         batch: &Batch,
         from: &Port,
+        rules: &Rules,
         now: u32,
         members: &Members<'_, impl Fn(PortId) -> bool>,
-        macs: impl Fn(PortId) -> Option<&'a MacCount>,
         verdicts: &mut Verdicts,
     ) {
         match &self.lookup {
-            Lookup::Learning => self.learned(batch, from, now, macs, verdicts),
+            Lookup::Learning => self.learned(batch, from, rules, now, members, verdicts),
             Lookup::PortHash => lookup::port_hash(batch, from, members, verdicts),
             Lookup::Program(program) => lookup::ask(program, batch, from, members, verdicts),
         }
     }
 
     #[inline]
-    fn learned<'a>(
+    fn learned(
         &self,
         batch: &Batch,
         from: &Port,
+        rules: &Rules,
         now: u32,
-        macs: impl Fn(PortId) -> Option<&'a MacCount>,
+        members: &Members<'_, impl Fn(PortId) -> bool>,
         verdicts: &mut Verdicts,
     ) {
         let mut last = u64::MAX;
@@ -127,7 +149,7 @@ impl Switch {
             }
         }
         // Frames of one flow come in a row: what was decided on one goes for those behind it.
-        let mut last_src = 0;
+        let mut last_src = u64::MAX;
         let mut last_dst = (u64::MAX, Way::Flood);
         for (i, frame) in batch.frames().iter().enumerate() {
             let (src, dst) = (frame.src(), frame.dst());
@@ -135,18 +157,22 @@ impl Switch {
                 verdicts.drop(i, DropReason::TooLong);
                 continue;
             }
-            if src != last_src && !is_group(src) {
-                if !self.learn(src, from, now, &macs) {
-                    verdicts.drop(i, DropReason::MacLimit);
+            if src != last_src {
+                if let Err(reason) = self.source(src, from, rules, now, members) {
+                    verdicts.drop(i, reason);
                     continue;
                 }
                 last_src = src;
             }
             if dst != last_dst.0 {
-                last_dst = (dst, self.way(dst, from.id));
+                last_dst = (dst, self.way(dst, from.id, members));
             }
             match last_dst.1 {
                 Way::To(port) => verdicts.send(i, port),
+                Way::Both(port, other) => {
+                    verdicts.send(i, port);
+                    verdicts.also(i, other);
+                }
                 Way::Flood => verdicts.flood(i),
                 Way::Back => verdicts.drop(i, DropReason::Hairpin),
             }
@@ -154,59 +180,76 @@ impl Switch {
     }
 
     #[inline]
-    fn way(&self, dst: u64, from: PortId) -> Way {
+    fn way(&self, dst: u64, from: PortId, members: &Members<'_, impl Fn(PortId) -> bool>) -> Way {
         if is_group(dst) {
             return Way::Flood;
         }
         match self.table.lookup(dst) {
-            Some(port) if port == from => Way::Back,
-            Some(port) => Way::To(port),
             None => Way::Flood,
+            Some(Found { port, claimant: None }) if port == from => Way::Back,
+            Some(Found { port, claimant: None }) => Way::To(port),
+            Some(Found { port, claimant: Some(other) }) => match (port == from, other == from) {
+                (true, true) => Way::Back,
+                (true, _) => Way::To(other),
+                (_, true) => Way::To(port),
+                _ if !(members.is_up)(port) => Way::To(other),
+                _ if !(members.is_up)(other) => Way::To(port),
+                _ => Way::Both(port, other),
+            },
         }
     }
 
+    /// Whether frames from `src` may come in by `from`; if they may, where it lives is learned.
     #[inline]
-    fn learn<'a>(
+    fn source(
         &self,
         src: u64,
         from: &Port,
+        rules: &Rules,
         now: u32,
-        macs: &impl Fn(PortId) -> Option<&'a MacCount>,
-    ) -> bool {
-        let count = &from.macs;
-        if count.is_full() && self.table.lookup(src) != Some(from.id) {
-            return false;
+        members: &Members<'_, impl Fn(PortId) -> bool>,
+    ) -> Result<(), DropReason> {
+        if !rules.guard.admits(src) {
+            return Err(DropReason::MacGuard);
         }
-        match self.table.learn(src, from.id, now, self.ageing()) {
-            Learned::Known | Learned::Full => {}
-            Learned::New => count.add(),
-            Learned::Moved(old) => {
-                count.add();
-                if let Some(old) = macs(old) {
-                    old.sub();
-                }
-            }
+        if is_group(src) {
+            return Ok(());
         }
-        true
+        let by = Teller {
+            port: from.id,
+            limit: rules.mac_limit,
+            owns: rules.guard.owns(src),
+            now,
+            ageing: self.ageing(),
+        };
+        match self.table.learn(src, &by, &members.is_up) {
+            Learned::Limit => return Err(DropReason::MacLimit),
+            Learned::Claimed(_) => from.claims.heeded(),
+            Learned::Pinned(_) => from.claims.pinned(),
+            Learned::Held(_) => from.claims.held(),
+            Learned::Known | Learned::New | Learned::Moved(_) | Learned::Full => {}
+        }
+        Ok(())
     }
 
-    /// Forgets addresses that have aged, telling the ports that they lived behind. For the control plane,
-    /// every few seconds.
-    pub fn age<'a>(&self, now: u32, macs: impl Fn(PortId) -> Option<&'a MacCount>) {
-        let ageing = self.ageing();
-        self.table.sweep(|entry| {
-            let stale = now.wrapping_sub(entry.seen) >= ageing;
-            if stale {
-                if let Some(count) = macs(entry.port) {
-                    count.sub();
-                }
-            }
-            stale
-        });
+    /// Forgets everything behind `port`, which is gone or has lost its link; static entries stay if `stays`.
+    pub fn forget(&self, port: PortId, stays: bool, now: u32) {
+        self.table.forget(port, stays, now, self.ageing());
     }
 
-    /// Forgets everything behind `port`: it is gone, or its link went down.
-    pub fn forget(&self, port: PortId) {
-        self.table.sweep(|entry| entry.port == port);
+    /// Puts `mac` behind `port` to stay; false if there is no room.
+    pub fn pin(&self, mac: u64, port: PortId, kind: Kind, now: u32) -> bool {
+        self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)
+    }
+
+    /// Forgets addresses that have aged. For the control plane, every second. True: the table was under attack and
+    /// started afresh with another key.
+    pub fn age(&self, now: u32) -> bool {
+        let rekeyed = self.table.pressed();
+        if rekeyed {
+            self.table.rekey(random_key());
+        }
+        self.table.age(now, self.ageing());
+        rekeyed
     }
 }

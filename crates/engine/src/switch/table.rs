@@ -1,46 +1,129 @@
 //! The MAC table: bounded, shared by all I/O cores, without locks.
 //!
 //! Theory of operation. The table is an array of buckets, each one cache line of eight entries; an
-//! address lives in the bucket that its hash names, in any of the eight. An entry is one 64-bit word:
-//! port in the high 16 bits, address in the low 48, so that it is read and replaced whole. Zero is
+//! address lives in the bucket that its hash names, in any of the eight. An entry is one 64-bit word,
+//! address in the low 48 bits, port and flags above, so that it is read and replaced whole. Zero is
 //! empty (the all-zero address is never learned). The time of the last sighting, in seconds, stands in
 //! a second array, touched only when it changes, so a busy address dirties its line once a second.
 //!
-//! A full bucket gives its oldest entry up if that has aged; otherwise the address is not learned and
-//! frames to it are flooded, which is slow but right. Two cores that learn in one bucket at the same
-//! time may overwrite each other's entry; the loser learns again at its next frame. Nothing else can go
-//! wrong: each lookup reads one word and compares it whole. `tests/loom.rs` models it.
+//! **The hash has a key**, drawn for each table: nobody outside can tell which addresses share a bucket. If
+//! buckets overflow all the same while most of the table is empty, somebody has found out, and the table
+//! gets another key and starts empty ([`MacTable::pressed`], [`MacTable::rekey`]).
+//!
+//! **A newcomer is always learned.** It takes a free place, else the one that has aged longest, else that of the
+//! oldest entry of the port with most entries in the bucket: who fills a bucket pays for it.
+//!
+//! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim*
+//! (`claim`): from then on both ports get what is for the address, until the home speaks again (the claim was
+//! wrong), loses its link or ages (the claim was right). So a station that moves is reached at once, and one whose
+//! address is forged goes on receiving, even if it never sends. More than `claim::MOVES` claims within a second that
+//! the home refutes are no station that moves: the address stays where it is for `claim::HOLD` seconds. A *pinned*
+//! entry cannot be claimed while its port has a carrier, a *static* one never; neither ages or makes room.
+//!
+//! **Counts.** Each entry and each claim counts for its port. A count goes up before the word that it stands for is
+//! exchanged, and down after the exchange that removed one, by whoever won that exchange. So it is never less
+//! than what is there, and the same whenever nobody is at work. `tests/mac_table.rs` runs this file under loom.
+//!
+//! Two cores that learn one address at the same time may each place it; both look again, and the entry further
+//! behind goes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::claim::Claim;
 use crate::mem::prefetch_read;
 use crate::port::PortId;
 
-const WAYS: usize = 8;
+const WAYS: usize = super::WAYS;
 const MAC_BITS: u32 = 48;
 const MAC: u64 = (1 << MAC_BITS) - 1;
+const PORT: u64 = (PORTS as u64 - 1) << MAC_BITS;
+const PORTS: usize = super::PORTS;
+/// The entry is the operator's: it stays whatever happens to its port.
+const STATIC: u64 = 1 << 61;
+/// The entry stays while its port has a carrier.
+const PINNED: u64 = 1 << 62;
+/// Another port claims the address, too.
+const DISPUTED: u64 = 1 << 63;
+const FIXED: u64 = STATIC | PINNED;
+/// How often an exchange is tried again that lost against another core's.
+const TRIES: usize = 4;
+/// Entries that had to make room within a second, from which on a table that is mostly empty is under attack.
+const PRESSURE: u32 = 64;
+
+const _: () = assert!(PORTS.is_power_of_two() && PORT & (FIXED | DISPUTED) == 0);
 
 #[repr(C, align(64))]
 struct Bucket([AtomicU64; WAYS]);
+
+#[repr(C, align(64))]
+struct Apart(AtomicU32);
 
 /// Addresses and the ports behind which they live.
 pub struct MacTable {
     buckets: Box<[Bucket]>,
     seen: Box<[[AtomicU32; WAYS]]>,
+    claims: Box<[[AtomicU64; WAYS]]>,
+    /// Entries and claims of each port.
+    counts: Box<[AtomicU32]>,
+    key: [AtomicU64; 2],
     shift: u32,
+    /// Entries that had to make room before they had aged.
+    evicted: Apart,
+}
+
+/// Who says that an address is here, and what the switch thinks of that port.
+#[derive(Clone, Copy, Debug)]
+pub struct Teller {
+    /// The port.
+    pub port: PortId,
+    /// Addresses that it may have; 0: any number.
+    pub limit: u32,
+    /// Whether the address is the port's own, to be pinned.
+    pub owns: bool,
+    /// The time in seconds.
+    pub now: u32,
+    /// Seconds after which an entry that was not seen counts for nothing.
+    pub ageing: u32,
 }
 
 /// What learning did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// The address was known at this port.
+    /// The address was known at this port, or its claim is.
     Known,
     /// The address is new.
     New,
-    /// The address has moved here from this port.
+    /// The address has moved here from this port, which is down or has not been heard for long.
     Moved(PortId),
-    /// There is no room for it.
+    /// The address lives at this port and is claimed here: both get its frames now.
+    Claimed(PortId),
+    /// The address is pinned to this port.
+    Pinned(PortId),
+    /// The address went to and fro too often and stays where it is for a while.
+    Held(PortId),
+    /// The port has as many addresses as it may have.
+    Limit,
+    /// There is no room for it: its bucket is full of pinned entries.
     Full,
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its home.
+    pub port: PortId,
+    /// The port that claims it, too.
+    pub claimant: Option<PortId>,
+}
+
+/// What holds an entry in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It was learned.
+    Learned,
+    /// It is the own address of its port.
+    Pinned,
+    /// The operator put it there.
+    Static,
 }
 
 /// One line of the table, for people.
@@ -52,17 +135,55 @@ pub struct Entry {
     pub port: PortId,
     /// When it was last seen, in the clock that `learn` was given.
     pub seen: u32,
+    /// What holds it.
+    pub kind: Kind,
+    /// Another port that claims it.
+    pub claimant: Option<PortId>,
+    /// Another port that it went to and from too often, until when it stays where it is.
+    pub held: Option<(PortId, u32)>,
+}
+
+/// An address that went to and fro between two ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flap {
+    /// The address.
+    pub mac: u64,
+    /// Where it stays.
+    pub home: PortId,
+    /// Where it came in, too.
+    pub other: PortId,
+    /// A third port at which it came in.
+    pub third: Option<PortId>,
+}
+
+/// A place in the table.
+#[derive(Clone, Copy)]
+struct At {
+    bucket: usize,
+    way: usize,
 }
 
 impl MacTable {
-    /// A table for about `capacity` addresses: rounded up to a power of two, at least 64.
-    pub fn new(capacity: usize) -> MacTable {
-        let buckets = (capacity.max(64) / WAYS).next_power_of_two();
-        MacTable {
-            buckets: (0..buckets).map(|_| Bucket([const { AtomicU64::new(0) }; WAYS])).collect(),
-            seen: (0..buckets).map(|_| [const { AtomicU32::new(0) }; WAYS]).collect(),
+    /// A table for about `capacity` addresses, rounded up to a power of two, whose hash has this key. `capacity`
+    /// of one bucket and more.
+    pub fn new(capacity: usize, key: [u64; 2]) -> MacTable {
+        let buckets = (capacity / WAYS).max(1).next_power_of_two();
+        let table = MacTable {
+            buckets: (0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
+            seen: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect(),
+            claims: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+            counts: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
+            key: std::array::from_fn(|_| AtomicU64::new(0)),
             shift: 64 - buckets.trailing_zeros(),
-        }
+            evicted: Apart(AtomicU32::new(0)),
+        };
+        table.set_key(key);
+        table
+    }
+
+    fn set_key(&self, key: [u64; 2]) {
+        self.key[0].store(key[0], Ordering::Relaxed);
+        self.key[1].store(key[1] | 1, Ordering::Relaxed);
     }
 
     /// How many addresses fit.
@@ -71,11 +192,18 @@ impl MacTable {
     }
 
     #[inline]
-    fn bucket(&self, mac: u64) -> usize {
-        // Multiplicative hashing (Fibonacci): the high bits depend on all bits of the address.
-        #[expect(clippy::cast_possible_truncation, reason = "shifted down to the number of buckets")]
+    pub(super) fn bucket(&self, mac: u64) -> usize {
+        // A product folded onto itself and multiplied again: unlike the high bits of one product it is not linear, so
+        // two addresses that share a bucket say nothing about a third.
+        let factor = self.key[1].load(Ordering::Relaxed);
+        let product = u128::from(mac ^ self.key[0].load(Ordering::Relaxed)) * u128::from(factor);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the two halves, and shifted down to the buckets"
+        )]
         {
-            (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (self.shift & 63)) as usize & (self.buckets.len() - 1)
+            let hash = (product as u64 ^ (product >> 64) as u64).wrapping_mul(factor);
+            (hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1)
         }
     }
 
@@ -85,128 +213,445 @@ impl MacTable {
         prefetch_read(std::ptr::from_ref(&self.buckets[self.bucket(mac)]).cast());
     }
 
-    /// The port behind which `mac` lives.
+    /// Where `mac` lives.
     #[inline]
-    pub fn lookup(&self, mac: u64) -> Option<PortId> {
-        let bucket = &self.buckets[self.bucket(mac)];
-        bucket
-            .0
-            .iter()
-            .map(|entry| entry.load(Ordering::Relaxed))
-            .find(|e| e & MAC == mac && *e != 0)
-            .map(port_of)
+    pub fn lookup(&self, mac: u64) -> Option<Found> {
+        let index = self.bucket(mac);
+        for (way, entry) in self.buckets[index].0.iter().enumerate() {
+            let word = entry.load(Ordering::Relaxed);
+            if word & MAC == mac && word != 0 {
+                let claimant = if word & DISPUTED == 0 { None } else { self.claimant(index, way) };
+                return Some(Found { port: port_of(word), claimant });
+            }
+        }
+        None
     }
 
-    /// Notes that `mac` was seen at `port` at time `now` (seconds). Entries not seen for `ageing` seconds
-    /// may be replaced.
-    pub fn learn(&self, mac: u64, port: PortId, now: u32, ageing: u32) -> Learned {
+    #[cold]
+    fn claimant(&self, bucket: usize, way: usize) -> Option<PortId> {
+        Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed)).claimant()
+    }
+
+    /// Notes that `mac` was seen at a port. `alive` tells whether a port has a carrier.
+    #[inline]
+    pub fn learn(&self, mac: u64, by: &Teller, alive: impl Fn(PortId) -> bool) -> Learned {
         if mac == 0 {
             return Learned::Full;
         }
         let index = self.bucket(mac);
-        let (bucket, seen) = (&self.buckets[index].0, &self.seen[index]);
-        let word = mac | u64::from(port.0) << MAC_BITS;
-        let mut place = None;
-        let mut oldest = 0;
+        let word = mac | u64::from(by.port.0) << MAC_BITS;
         for way in 0..WAYS {
-            let entry = bucket[way].load(Ordering::Relaxed);
+            let entry = self.buckets[index].0[way].load(Ordering::Relaxed);
             if entry & MAC == mac {
-                if seen[way].load(Ordering::Relaxed) != now {
-                    seen[way].store(now, Ordering::Relaxed);
-                }
-                if entry == word {
+                let at = At { bucket: index, way };
+                if entry & !FIXED == word && (entry & FIXED != 0 || !by.owns) {
+                    self.touch(at, by.now);
                     return Learned::Known;
                 }
-                bucket[way].store(word, Ordering::Relaxed);
-                return Learned::Moved(port_of(entry));
-            }
-            let age = if entry == 0 { u32::MAX } else { now.wrapping_sub(seen[way].load(Ordering::Relaxed)) };
-            if age >= ageing && age > oldest {
-                oldest = age;
-                place = Some(way);
+                return self.contend(at, entry, by, alive);
             }
         }
-        let Some(way) = place else { return Learned::Full };
-        seen[way].store(now, Ordering::Relaxed);
-        bucket[way].store(word, Ordering::Relaxed);
-        Learned::New
+        self.place(mac, by, if by.owns { PINNED } else { 0 })
     }
 
-    /// Forgets addresses for which `stale` holds; returns how many.
-    pub fn sweep(&self, stale: impl Fn(&Entry) -> bool) -> usize {
-        let mut gone = 0;
-        for (bucket, seen) in self.buckets.iter().zip(&self.seen) {
-            for (word, seen) in bucket.0.iter().zip(seen) {
-                let value = word.load(Ordering::Relaxed);
-                if value == 0 || !stale(&entry_of(value, seen)) {
-                    continue;
+    #[inline]
+    fn touch(&self, at: At, now: u32) {
+        let seen = &self.seen[at.bucket][at.way];
+        if seen.load(Ordering::Relaxed) != now {
+            seen.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// The address of `entry` is seen where it does not live, or where it does while somebody claims it.
+    #[cold]
+    fn contend(&self, at: At, entry: u64, by: &Teller, alive: impl Fn(PortId) -> bool) -> Learned {
+        let home = port_of(entry);
+        if home == by.port {
+            self.touch(at, by.now);
+            let pin = if by.owns { PINNED } else { 0 };
+            self.refute(at);
+            self.exchange(at, entry, (entry & !DISPUTED) | pin);
+            return Learned::Known;
+        }
+        if entry & STATIC != 0 || entry & PINNED != 0 && alive(home) {
+            return Learned::Pinned(home);
+        }
+        let age = by.now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
+        if !by.owns && age < by.ageing && alive(home) {
+            return self.claim(at, entry, by);
+        }
+        let pin = if by.owns { PINNED } else { 0 };
+        self.take_over(at, entry, by, pin)
+    }
+
+    /// The address of `entry` lives at `by.port` from now on.
+    fn take_over(&self, at: At, entry: u64, by: &Teller, flags: u64) -> Learned {
+        if !self.add(by.port, by.limit) {
+            return Learned::Limit;
+        }
+        let word = (entry & MAC) | u64::from(by.port.0) << MAC_BITS | flags;
+        if !self.exchange(at, entry, word) {
+            // Somebody was faster; the next frame sees what came of it.
+            self.sub(by.port);
+            return Learned::Known;
+        }
+        self.touch(at, by.now);
+        self.sub(port_of(entry));
+        self.set_claim(at, Claim::NONE);
+        Learned::Moved(port_of(entry))
+    }
+
+    /// `by.port` claims the address of `entry`.
+    fn claim(&self, at: At, entry: u64, by: &Teller) -> Learned {
+        let home = port_of(entry);
+        let word = &self.claims[at.bucket][at.way];
+        for _ in 0..TRIES {
+            let old = Claim::from_word(word.load(Ordering::Relaxed));
+            if old.is_held(by.now) {
+                return Learned::Held(home);
+            }
+            if old.claimant() == Some(by.port) {
+                if old.heard() != Claim::clock(by.now) {
+                    // Whoever changes it meanwhile knows better.
+                    let _ = self.exchange_claim(at, old, old.heard_at(by.now));
                 }
-                // Only if nobody has replaced it meanwhile.
-                let done = word.compare_exchange(value, 0, Ordering::Relaxed, Ordering::Relaxed);
-                gone += usize::from(done.is_ok());
+                if entry & DISPUTED == 0 {
+                    self.exchange(at, entry, entry | DISPUTED);
+                }
+                return Learned::Known;
+            }
+            let new = old.claimed_by(by.port, by.now);
+            if new.claimant().is_some() && !self.add(by.port, by.limit) {
+                return Learned::Limit;
+            }
+            if !self.exchange_claim(at, old, new) {
+                new.claimant().iter().for_each(|port| self.sub(*port));
+                continue;
+            }
+            if new.claimant().is_none() {
+                self.exchange(at, entry, entry & !DISPUTED);
+                return Learned::Held(home);
+            }
+            if !self.exchange(at, entry, entry | DISPUTED) && !self.is_of(at, entry) {
+                // The entry made room for another address meanwhile: the claim goes with it.
+                self.set_claim(at, Claim::NONE);
+            }
+            return Learned::Claimed(home);
+        }
+        Learned::Known
+    }
+
+    /// Whether the place has still an entry of the same address and port.
+    fn is_of(&self, at: At, entry: u64) -> bool {
+        self.word(at).load(Ordering::Relaxed) & (MAC | PORT) == entry & (MAC | PORT)
+    }
+
+    /// The home has spoken: whoever claimed its address was wrong. That it was tried is remembered.
+    fn refute(&self, at: At) {
+        let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+        if old.claimant().is_some() {
+            self.exchange_claim(at, old, old.refuted());
+        }
+    }
+
+    /// A place for an address that has none.
+    #[cold]
+    fn place(&self, mac: u64, by: &Teller, flags: u64) -> Learned {
+        if !self.add(by.port, by.limit) {
+            return Learned::Limit;
+        }
+        let bucket = self.bucket(mac);
+        let word = mac | u64::from(by.port.0) << MAC_BITS | flags;
+        for _ in 0..TRIES {
+            let Some((way, old)) = self.room(bucket, by) else { break };
+            let at = At { bucket, way };
+            let age = by.now.saturating_sub(self.seen[bucket][way].load(Ordering::Relaxed));
+            if !self.exchange(at, old, word) {
+                continue;
+            }
+            self.seen[bucket][way].store(by.now, Ordering::Relaxed);
+            if old != 0 {
+                self.sub(port_of(old));
+                if age < by.ageing {
+                    self.evicted.0.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            self.set_claim(at, Claim::NONE);
+            self.settle(at, word);
+            return Learned::New;
+        }
+        self.sub(by.port);
+        Learned::Full
+    }
+
+    /// The place in `bucket` that a newcomer gets, and what is there.
+    fn room(&self, bucket: usize, by: &Teller) -> Option<(usize, u64)> {
+        let words: [u64; WAYS] =
+            std::array::from_fn(|way| self.buckets[bucket].0[way].load(Ordering::Relaxed));
+        let age = |way: usize| by.now.saturating_sub(self.seen[bucket][way].load(Ordering::Relaxed));
+        if let Some(way) = words.iter().position(|word| *word == 0) {
+            return Some((way, 0));
+        }
+        let loose = || (0..WAYS).filter(|way| words[*way] & FIXED == 0);
+        let of_same = |way: usize| words.iter().filter(|word| *word & PORT == words[way] & PORT).count();
+        let aged = loose().filter(|way| age(*way) >= by.ageing).max_by_key(|way| age(*way));
+        let way = aged.or_else(|| loose().max_by_key(|way| (of_same(*way), age(*way))))?;
+        Some((way, words[way]))
+    }
+
+    /// The same address may have been placed by another core at the same time: the entry further behind goes.
+    fn settle(&self, at: At, word: u64) {
+        let mut first = true;
+        for way in 0..WAYS {
+            let place = At { way, ..at };
+            let other = self.word(place).load(Ordering::SeqCst);
+            if other & MAC != word & MAC {
+                continue;
+            }
+            if !first && other & FIXED == 0 {
+                self.remove(place, other);
+            }
+            first = false;
+        }
+    }
+
+    /// Removes `entry` if it is still there, and the claim on it.
+    fn remove(&self, at: At, entry: u64) -> bool {
+        let done = self.exchange(at, entry, 0);
+        if done {
+            self.sub(port_of(entry));
+            self.set_claim(at, Claim::NONE);
+        }
+        done
+    }
+
+    /// Removes `entry`, or gives it to whoever claims it and was heard less than `ageing` seconds ago.
+    fn give_up(&self, at: At, entry: u64, now: u32, ageing: u32) {
+        let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+        match claim.claimant().filter(|port| *port != port_of(entry) && claim.age(now) < ageing) {
+            Some(port) => {
+                let by =
+                    Teller { port, limit: 0, owns: false, now: now.saturating_sub(claim.age(now)), ageing };
+                self.take_over(at, entry, &by, 0);
+            }
+            None => {
+                self.remove(at, entry);
             }
         }
-        gone
+    }
+
+    #[inline]
+    fn word(&self, at: At) -> &AtomicU64 {
+        &self.buckets[at.bucket].0[at.way]
+    }
+
+    /// The one way in which an entry changes. Sequentially consistent for `settle`: of two cores that place one
+    /// address, one sees the other's.
+    fn exchange(&self, at: At, old: u64, new: u64) -> bool {
+        self.word(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// The one way in which a claim changes. Who wins the exchange takes the old claim off its port's count.
+    fn exchange_claim(&self, at: At, old: Claim, new: Claim) -> bool {
+        let word = &self.claims[at.bucket][at.way];
+        let done = word.compare_exchange(old.word(), new.word(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if done && old.claimant() != new.claimant() {
+            old.claimant().iter().for_each(|port| self.sub(*port));
+        }
+        done
+    }
+
+    /// Makes the claim `new`, which nobody is counted for.
+    fn set_claim(&self, at: At, new: Claim) {
+        loop {
+            let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            if old == new || self.exchange_claim(at, old, new) {
+                return;
+            }
+        }
+    }
+
+    fn add(&self, port: PortId, limit: u32) -> bool {
+        let Some(count) = self.counts.get(usize::from(port.0)) else { return false };
+        let more = |n: u32| (limit == 0 || n < limit).then(|| n.saturating_add(1));
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn sub(&self, port: PortId) {
+        if let Some(count) = self.counts.get(usize::from(port.0)) {
+            let before = count.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a count below zero");
+        }
+    }
+
+    /// Addresses that live at `port`, and those that it claims.
+    pub fn count(&self, port: PortId) -> u32 {
+        self.counts.get(usize::from(port.0)).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// For the control plane.
+impl MacTable {
+    fn each(&self, mut see: impl FnMut(At, u64)) {
+        for bucket in 0..self.buckets.len() {
+            for way in 0..WAYS {
+                let at = At { bucket, way };
+                see(at, self.word(at).load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Forgets what was not seen for `ageing` seconds.
+    pub fn age(&self, now: u32, ageing: u32) {
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
+            if entry != 0 && self.bucket(entry & MAC) != at.bucket {
+                // Learned by the key before.
+                self.remove(at, entry);
+            } else if entry != 0 && entry & FIXED == 0 && age >= ageing {
+                self.give_up(at, entry, now, ageing);
+            } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing) {
+                self.exchange_claim(at, claim, Claim::NONE);
+                if entry & DISPUTED != 0 {
+                    self.exchange(at, entry, entry & !DISPUTED);
+                }
+            }
+        });
+    }
+
+    /// Forgets everything behind `port`, but for static entries if `stays`. Who claims one of its addresses gets it.
+    pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            if entry != 0 && port_of(entry) == port && !(stays && entry & STATIC != 0) {
+                self.give_up(at, entry, now, ageing);
+            } else if claim.port() == Some(port) {
+                self.exchange_claim(at, claim, Claim::NONE);
+                if entry & DISPUTED != 0 {
+                    self.exchange(at, entry, entry & !DISPUTED);
+                }
+            }
+        });
+    }
+
+    /// Puts `mac` behind `by.port` to stay; false if there is no room.
+    pub fn pin(&self, mac: u64, by: &Teller, kind: Kind) -> bool {
+        let flags = match kind {
+            Kind::Learned => return true,
+            Kind::Pinned => PINNED,
+            Kind::Static => PINNED | STATIC,
+        };
+        let by = Teller { limit: 0, ..*by };
+        let wanted = mac | u64::from(by.port.0) << MAC_BITS | flags;
+        for _ in 0..TRIES {
+            let bucket = self.bucket(mac);
+            let there = (0..WAYS).map(|way| At { bucket, way }).find_map(|at| {
+                let entry = self.word(at).load(Ordering::Relaxed);
+                (entry & MAC == mac).then_some((at, entry))
+            });
+            let done = match there {
+                Some((_, entry)) if entry == wanted => return true,
+                Some((at, entry)) if port_of(entry) == by.port => {
+                    self.set_claim(at, Claim::NONE);
+                    self.exchange(at, entry, wanted)
+                }
+                Some((at, entry)) => {
+                    matches!(self.take_over(at, entry, &by, flags), Learned::Moved(_))
+                }
+                None => self.place(mac, &by, flags) == Learned::New,
+            };
+            if done {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets go of pinned and static entries for which `keep` does not hold: they age like others from now on.
+    pub fn unpin(&self, now: u32, keep: impl Fn(&Entry) -> bool) {
+        self.each(|at, entry| {
+            if entry & FIXED != 0 && !keep(&self.entry(at, entry)) {
+                self.seen[at.bucket][at.way].store(now, Ordering::Relaxed);
+                self.exchange(at, entry, entry & !FIXED);
+            }
+        });
+    }
+
+    /// Whether buckets overflow although most of the table is empty: by chance one in a hundred thousand buckets does
+    /// at a quarter of what fits. Asked every second.
+    pub fn pressed(&self) -> bool {
+        if self.evicted.0.swap(0, Ordering::Relaxed) < PRESSURE {
+            return false;
+        }
+        let mut used = 0;
+        self.each(|_, entry| used += usize::from(entry != 0));
+        used <= self.capacity() / 4
+    }
+
+    /// Starts with another key and without entries.
+    pub fn rekey(&self, key: [u64; 2]) {
+        self.set_key(key);
+        self.each(|at, entry| {
+            if entry != 0 {
+                self.remove(at, entry);
+            }
+        });
+    }
+
+    /// Addresses that have begun to be held since this was asked last.
+    pub fn flaps(&self) -> Vec<Flap> {
+        let mut flaps = Vec::new();
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            let Some((other, third)) = claim.untold() else { return };
+            if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
+                flaps.push(Flap { mac: entry & MAC, home: port_of(entry), other, third });
+            }
+        });
+        flaps
+    }
+
+    fn entry(&self, at: At, word: u64) -> Entry {
+        let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+        let kind = match (word & STATIC != 0, word & PINNED != 0) {
+            (true, _) => Kind::Static,
+            (_, true) => Kind::Pinned,
+            _ => Kind::Learned,
+        };
+        Entry {
+            mac: word & MAC,
+            port: port_of(word),
+            seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
+            kind,
+            claimant: claim.claimant().filter(|_| word & DISPUTED != 0),
+            held: claim.held(),
+        }
     }
 
     /// All entries, in no particular order.
     pub fn entries(&self) -> Vec<Entry> {
-        let all = self.buckets.iter().zip(&self.seen).flat_map(|(bucket, seen)| bucket.0.iter().zip(seen));
-        all.map(|(word, seen)| (word.load(Ordering::Relaxed), seen))
-            .filter(|(word, _)| *word != 0)
-            .map(|(word, seen)| entry_of(word, seen))
-            .collect()
+        let mut all = Vec::new();
+        self.each(|at, word| {
+            if word != 0 {
+                all.push(self.entry(at, word));
+            }
+        });
+        all
+    }
+
+    /// Entries and claims of `port`, counted one by one: what [`MacTable::count`] must be.
+    pub fn recount(&self, port: PortId) -> u32 {
+        let mut n = 0;
+        self.each(|at, word| {
+            n += u32::from(word != 0 && port_of(word) == port);
+            n += u32::from(self.claimant(at.bucket, at.way) == Some(port));
+        });
+        n
     }
 }
 
 #[inline]
 fn port_of(word: u64) -> PortId {
-    PortId((word >> MAC_BITS) as u16)
-}
-
-fn entry_of(word: u64, seen: &AtomicU32) -> Entry {
-    Entry { mac: word & MAC, port: port_of(word), seen: seen.load(Ordering::Relaxed) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    proptest! {
-        /// While the table is not full, it is a map.
-        #[test]
-        fn it_agrees_with_a_map(ops in prop::collection::vec((1u64..40, 0u16..5), 1..200)) {
-            let table = MacTable::new(4096);
-            let mut map = HashMap::new();
-            for (mac, port) in ops {
-                let mac = mac * 0x0100_0001;
-                let learned = table.learn(mac, PortId(port), 1, 300);
-                let expected = match map.insert(mac, port) {
-                    None => Learned::New,
-                    Some(old) if old == port => Learned::Known,
-                    Some(old) => Learned::Moved(PortId(old)),
-                };
-                prop_assert_eq!(learned, expected);
-                for (mac, port) in &map {
-                    prop_assert_eq!(table.lookup(*mac), Some(PortId(*port)));
-                }
-            }
-            prop_assert_eq!(table.entries().len(), map.len());
-        }
-    }
-
-    #[test]
-    fn it_is_bounded_and_replaces_only_aged_entries() {
-        let table = MacTable::new(64);
-        let learned =
-            (1..10_000u64).filter(|m| table.learn(m << 8, PortId(1), 10, 300) == Learned::New).count();
-        assert!(learned <= table.capacity());
-        assert_eq!(table.entries().len(), learned);
-        assert_eq!(table.learn(0xffff << 8, PortId(1), 309, 300), Learned::Full);
-        assert_eq!(table.learn(0xffff << 8, PortId(1), 310, 300), Learned::New);
-        assert_eq!(table.sweep(|entry| entry.seen == 10), learned - 1);
-        assert_eq!(table.lookup(0xffff << 8), Some(PortId(1)));
-    }
+    PortId(((word & PORT) >> MAC_BITS) as u16)
 }

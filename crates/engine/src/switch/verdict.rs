@@ -30,6 +30,8 @@ pub struct Verdicts {
     used: Vec<u16>,
     /// Frames dropped, with reasons.
     drops: Vec<(u16, DropReason)>,
+    /// Frames that go to one more port than the one on whose list they are, in the order of the batch.
+    also: Vec<(u16, PortId)>,
 }
 
 impl Default for Verdicts {
@@ -46,6 +48,7 @@ impl Verdicts {
             next: vec![END; MAX_BATCH].into(),
             used: Vec::with_capacity(MAX_BATCH),
             drops: Vec::with_capacity(MAX_BATCH),
+            also: Vec::with_capacity(MAX_BATCH),
         }
     }
 
@@ -57,6 +60,7 @@ impl Verdicts {
         self.lists[FLOOD] = EMPTY;
         self.used.clear();
         self.drops.clear();
+        self.also.clear();
     }
 
     #[inline]
@@ -81,6 +85,28 @@ impl Verdicts {
         if self.append(usize::from(port.0), frame) {
             self.used.push(port.0);
         }
+    }
+
+    /// Frame `frame`, which goes to one port alone, goes to `port`, too.
+    #[cold]
+    pub fn also(&mut self, frame: usize, port: PortId) {
+        #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]
+        self.also.push((frame as u16, port));
+    }
+
+    /// Second copies: how many there are.
+    #[inline]
+    pub fn seconds(&self) -> usize {
+        self.also.len()
+    }
+
+    /// The next port that gets second copies, and which; they are no more in the list then.
+    pub fn take_seconds(&mut self, picks: &mut Vec<u16>) -> Option<PortId> {
+        picks.clear();
+        let (_, port) = *self.also.first()?;
+        picks.extend(self.also.iter().filter(|(_, to)| *to == port).map(|(frame, _)| *frame));
+        self.also.retain(|(_, to)| *to != port);
+        Some(port)
     }
 
     /// Frame `frame` goes to everybody but its sender.

@@ -106,6 +106,16 @@ impl Collector for Snapshot {
                 "reason",
             ),
         )?;
+        let claims = |p: &PortView| {
+            let count = p.state.as_ref().map(|state| state.claims).unwrap_or_default();
+            vec![("heeded", count.mac_moved), ("pinned", count.mac_claimed), ("flap", count.mac_flap)]
+        };
+        counter(
+            out,
+            "mac_claims",
+            "Times that a port used an address that lives at another one",
+            self.per_port(claims, "outcome"),
+        )?;
         counter(
             out,
             "queue_waits",

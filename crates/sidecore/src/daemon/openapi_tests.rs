@@ -87,7 +87,8 @@ fn every_field_is_described_and_no_other() {
     let seen = &mut seen;
 
     let port = text::port(
-        "p=vhost-user:/p,switch=s,mtu=1500,mac-limit=1,link=up,role=server,mode=0600,owner=root,queues=1,\
+        "p=vhost-user:/p,switch=s,mtu=1500,mac-limit=1,mac-guard=strict,allow-mac=vrrp,fdb=02:00:00:00:00:02,\
+         link=up,role=server,mode=0600,owner=root,queues=1,\
          features-off=packed,mac=02:00:00:00:00:01,journal=none,fd=3",
         KINDS,
     );
@@ -150,6 +151,8 @@ fn every_field_is_described_and_no_other() {
         mtu: 1,
         mac_limit: Some(1),
         macs: 1,
+        mac_guard: Some(s()),
+        claims: ClaimCount::default(),
         peer: s(),
         detail: s(),
         hint: Some(s()),
@@ -167,6 +170,7 @@ fn every_field_is_described_and_no_other() {
         lookup: None,
         mtu_wanted: None,
         mac_limit: None,
+        mac_guard: None,
         hint: None,
         bell: None,
         captures: vec![],
@@ -180,8 +184,16 @@ fn every_field_is_described_and_no_other() {
     let ports = Ports { version: VERSION, running: true, ports: vec![], retired: Some(Sums::default()) };
     compare(seen, "Ports", &ports, &Ports { retired: None, ..ports.clone() });
 
-    let address = Address { switch: s(), mac: s(), port: s(), age_s: 0 };
-    compare(seen, "Address", &address, &address);
+    let address = Address {
+        switch: s(),
+        mac: s(),
+        port: s(),
+        age_s: 0,
+        state: s(),
+        claimed_by: Some(s()),
+        held_against: Some(s()),
+    };
+    compare(seen, "Address", &address, &Address { claimed_by: None, held_against: None, ..address.clone() });
     let addresses = Addresses { version: VERSION, addresses: vec![address] };
     compare(seen, "Addresses", &addresses, &addresses);
     let core: CoreStatus = serde_json::from_value(json!({

@@ -1,0 +1,318 @@
+//! Tests of the MAC table: places, moves, counts. Those with several cores at work are in `tests/mac_table.rs`.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::claim::{HOLD, MOVES};
+use super::table::{Found, Kind, Learned, MacTable, Teller};
+use crate::port::PortId;
+
+const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3211];
+const AGEING: u32 = 300;
+const MAC: u64 = 0x0605_0403_0202;
+const P: PortId = PortId(1);
+const Q: PortId = PortId(2);
+const R: PortId = PortId(3);
+
+fn by(port: PortId, now: u32) -> Teller {
+    Teller { port, limit: 0, owns: false, now, ageing: AGEING }
+}
+
+fn up(_: PortId) -> bool {
+    true
+}
+
+fn counts_are_true(table: &MacTable) {
+    for port in 0..16 {
+        assert_eq!(table.count(PortId(port)), table.recount(PortId(port)), "port {port}");
+    }
+}
+
+/// `n` addresses of one bucket, as only the switch itself can find them.
+fn bucket_of(table: &MacTable, n: usize) -> Vec<u64> {
+    let mut buckets: HashMap<usize, Vec<u64>> = HashMap::new();
+    for mac in (2..).step_by(2) {
+        let bucket = buckets.entry(table.bucket(mac)).or_default();
+        bucket.push(mac);
+        if bucket.len() == n {
+            return bucket.clone();
+        }
+    }
+    Vec::new()
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn { mac: u64, port: u16, limit: u32, owns: bool },
+    Pass(u32),
+    Age,
+    Forget(u16, bool),
+    Pin(u64, u16, bool),
+    Unpin,
+    Rekey(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => (1u64..60, 0u16..5, prop_oneof![Just(0u32), 1u32..6], prop::bool::weighted(0.05))
+            .prop_map(|(mac, port, limit, owns)| Op::Learn { mac: mac * 2, port, limit, owns }),
+        3 => (1u32..200).prop_map(Op::Pass),
+        2 => Just(Op::Age),
+        1 => (0u16..5, any::<bool>()).prop_map(|(port, stays)| Op::Forget(port, stays)),
+        1 => (1u64..60, 0u16..5, any::<bool>()).prop_map(|(mac, port, fixed)| Op::Pin(mac * 2, port, fixed)),
+        1 => Just(Op::Unpin),
+        1 => any::<u64>().prop_map(Op::Rekey),
+    ]
+}
+
+proptest! {
+    /// While nothing ages and no bucket overflows, it is a map of homes.
+    #[test]
+    fn it_agrees_with_a_map(ops in prop::collection::vec((1u64..40, 0u16..5), 1..200)) {
+        let table = MacTable::new(8192, KEY);
+        let mut map = HashMap::new();
+        for (mac, port) in ops {
+            let mac = mac * 0x0100_0002;
+            let learned = table.learn(mac, &by(PortId(port), 1), up);
+            match map.get(&mac) {
+                None => {
+                    prop_assert_eq!(learned, Learned::New);
+                    map.insert(mac, port);
+                }
+                Some(home) if *home == port => prop_assert_eq!(learned, Learned::Known),
+                Some(_) => prop_assert!(!matches!(learned, Learned::New | Learned::Moved(_))),
+            }
+            for (mac, port) in &map {
+                prop_assert_eq!(table.lookup(*mac).unwrap().port, PortId(*port));
+            }
+        }
+        prop_assert_eq!(table.entries().len(), map.len());
+    }
+
+    /// Whatever happens to a small table: each port's count is what is there, never above its limit by what was
+    /// learned, and no address stands twice.
+    #[test]
+    fn counts_are_what_is_there(ops in prop::collection::vec(op(), 1..300), down in 0u16..8) {
+        let table = MacTable::new(16, KEY);
+        let mut now = 1;
+        for op in ops {
+            match op {
+                Op::Learn { mac, port, limit, owns } => {
+                    let by = Teller { limit, owns, ..by(PortId(port), now) };
+                    let before = table.count(PortId(port));
+                    table.learn(mac, &by, |port| port != PortId(down));
+                    let after = table.count(PortId(port));
+                    prop_assert!(after <= before || limit == 0 || after <= limit);
+                }
+                Op::Pass(seconds) => now += seconds,
+                Op::Age => table.age(now, AGEING),
+                Op::Forget(port, stays) => table.forget(PortId(port), stays, now, AGEING),
+                Op::Pin(mac, port, fixed) => {
+                    let kind = if fixed { Kind::Static } else { Kind::Pinned };
+                    table.pin(mac, &by(PortId(port), now), kind);
+                }
+                Op::Unpin => table.unpin(now, |entry| entry.kind == Kind::Static),
+                Op::Rekey(key) => table.rekey([key, !key]),
+            }
+            counts_are_true(&table);
+            let mut macs: Vec<_> = table.entries().iter().map(|entry| entry.mac).collect();
+            let entries = macs.len();
+            macs.sort_unstable();
+            macs.dedup();
+            prop_assert_eq!(macs.len(), entries);
+            prop_assert!(entries <= table.capacity());
+        }
+    }
+}
+
+#[test]
+fn a_full_bucket_takes_a_newcomer_from_the_port_with_most() {
+    let table = MacTable::new(8192, KEY);
+    let macs = bucket_of(&table, 12);
+    // A neighbour is there first, then somebody fills the rest of its bucket.
+    assert_eq!(table.learn(macs[0], &by(P, 1), up), Learned::New);
+    for mac in &macs[1..8] {
+        assert_eq!(table.learn(*mac, &by(Q, 2), up), Learned::New);
+    }
+    // Newcomers of whatever port are learned, and the neighbour stays, however old its entry is.
+    assert_eq!(table.learn(macs[8], &by(R, 3), up), Learned::New);
+    for mac in &macs[9..] {
+        assert_eq!(table.learn(*mac, &by(Q, 4), up), Learned::New);
+    }
+    let at = |mac: u64| table.lookup(mac).map(|found| found.port);
+    assert_eq!((at(macs[0]), at(macs[8])), (Some(P), Some(R)));
+    assert_eq!((table.count(P), table.count(Q), table.count(R)), (1, 6, 1));
+    // What has aged goes first, whosever it is.
+    for mac in [macs[0], macs[8]] {
+        table.learn(mac, &by(if mac == macs[0] { P } else { R }, 250), up);
+    }
+    assert_eq!(table.learn(macs[7], &by(Q, 304), up), Learned::New);
+    assert_eq!((at(macs[0]), at(macs[8]), table.count(Q)), (Some(P), Some(R), 6));
+    counts_are_true(&table);
+}
+
+#[test]
+fn the_key_decides_who_shares_a_bucket() {
+    let table = MacTable::new(8192, KEY);
+    let macs = bucket_of(&table, 8);
+    let other = MacTable::new(8192, [KEY[0] ^ 1 << 40, KEY[1]]);
+    let buckets: std::collections::HashSet<_> = macs.iter().map(|mac| other.bucket(*mac)).collect();
+    assert!(buckets.len() > 4, "{buckets:?}");
+    // Addresses in sequence, as vendors and clouds give them, spread evenly.
+    let mut load = vec![0u32; 1024];
+    (0..4096u64).for_each(|n| {
+        load[table.bucket(0x5254_0000_0000_u64.swap_bytes() >> 16 | n.swap_bytes() >> 16)] += 1
+    });
+    assert!(load.iter().all(|n| *n < 20), "{:?}", load.iter().max());
+}
+
+#[test]
+fn pressure_on_single_buckets_is_told_from_a_table_that_is_too_small() {
+    let table = MacTable::new(1024, KEY);
+    for mac in bucket_of(&table, 80) {
+        table.learn(mac, &by(Q, 1), up);
+    }
+    assert!(table.pressed(), "one bucket overflows and the others are empty");
+    assert!(!table.pressed(), "that was before");
+    table.rekey([!KEY[0], KEY[1].rotate_left(17)]);
+    assert_eq!((table.entries().len(), table.count(Q)), (0, 0));
+    (2..20_000).step_by(2).for_each(|mac| {
+        table.learn(mac, &by(Q, 2), up);
+    });
+    assert!(!table.pressed(), "full because there are so many");
+}
+
+#[test]
+fn a_silent_port_gets_its_count_back_when_its_address_ages() {
+    let table = MacTable::new(8192, KEY);
+    let macs = bucket_of(&table, 9);
+    let limited = |now| Teller { limit: 1, ..by(P, now) };
+    assert_eq!(table.learn(macs[0], &limited(1), up), Learned::New);
+    assert_eq!(table.learn(macs[8], &limited(2), up), Learned::Limit);
+    // Others fill its bucket and replace what has aged before any sweep comes by.
+    macs[1..9].iter().for_each(|mac| {
+        table.learn(*mac, &by(Q, 302), up);
+    });
+    assert_eq!((table.lookup(macs[0]), table.count(P)), (None, 0));
+    assert_eq!(table.learn(macs[0], &limited(303), up), Learned::New);
+    counts_are_true(&table);
+}
+
+#[test]
+fn a_clock_that_a_core_saw_tick_first_ages_nothing() {
+    let table = MacTable::new(64, KEY);
+    table.learn(MAC, &by(P, 11), up);
+    table.age(10, AGEING);
+    assert_eq!(table.entries().len(), 1);
+}
+
+#[test]
+fn both_get_the_frames_until_it_is_clear_who_has_the_address() {
+    let table = MacTable::new(64, KEY);
+    let found = || table.lookup(MAC).map(|Found { port, claimant }| (port, claimant));
+    table.learn(MAC, &by(P, 1), up);
+    // A virtual router fails over: its successor is reached at once, and so is who was robbed.
+    assert_eq!(table.learn(MAC, &by(Q, 2), up), Learned::Claimed(P));
+    assert_eq!(found(), Some((P, Some(Q))));
+    assert_eq!(table.learn(MAC, &by(Q, 3), up), Learned::Known);
+    assert_eq!((table.count(P), table.count(Q)), (1, 1));
+    // The first one speaks: it was never away.
+    assert_eq!(table.learn(MAC, &by(P, 4), up), Learned::Known);
+    assert_eq!((found(), table.count(Q)), (Some((P, None)), 0));
+    // It falls silent for good: the other one has it, and its claim is its entry.
+    table.learn(MAC, &by(Q, 5), up);
+    table.age(303, AGEING);
+    assert_eq!(found(), Some((P, Some(Q))), "not before it has aged");
+    table.learn(MAC, &by(Q, 303), up);
+    table.age(304, AGEING);
+    assert_eq!((found(), table.count(P), table.count(Q)), (Some((Q, None)), 0, 1));
+    // A third claims, too, then its home goes down.
+    table.learn(MAC, &by(R, 305), up);
+    table.forget(Q, true, 306, AGEING);
+    assert_eq!((found(), table.count(R)), (Some((R, None)), 1));
+    counts_are_true(&table);
+}
+
+#[test]
+fn an_address_of_a_port_that_is_down_moves_at_once() {
+    let table = MacTable::new(64, KEY);
+    table.learn(MAC, &by(P, 1), up);
+    assert_eq!(table.learn(MAC, &by(Q, 1), |port| port != P), Learned::Moved(P));
+    assert_eq!(table.lookup(MAC), Some(Found { port: Q, claimant: None }));
+    counts_are_true(&table);
+}
+
+#[test]
+fn an_address_that_goes_to_and_fro_stays_where_it_is() {
+    let table = MacTable::new(64, KEY);
+    table.learn(MAC, &by(P, 5), up);
+    for _ in 0..MOVES {
+        assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Claimed(P));
+        table.learn(MAC, &by(P, 5), up);
+    }
+    assert!(table.flaps().is_empty());
+    assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Held(P));
+    assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD - 1), up), Learned::Held(P));
+    assert_eq!(table.lookup(MAC), Some(Found { port: P, claimant: None }));
+    let flaps = table.flaps();
+    assert_eq!((flaps.len(), flaps[0].home, flaps[0].other, flaps[0].mac), (1, P, Q, MAC));
+    assert!(table.flaps().is_empty(), "told once");
+    assert_eq!((table.count(P), table.count(Q)), (1, 0));
+    assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD), up), Learned::Claimed(P), "the hold ends");
+    // Ten a second is no flapping.
+    table.learn(MAC, &by(P, 99), up);
+    for now in 100..120 {
+        for _ in 0..MOVES {
+            assert_eq!(table.learn(MAC, &by(Q, now), up), Learned::Claimed(P));
+            table.learn(MAC, &by(P, now), up);
+        }
+    }
+    // Frames that circle come in by two ports in turn, neither of which is their sender's.
+    let mut port = Q;
+    while table.learn(MAC, &by(port, 200), up) != Learned::Held(P) {
+        port = if port == Q { R } else { Q };
+    }
+    let flaps = table.flaps();
+    assert_eq!((flaps[0].home, flaps[0].other.min(flaps[0].third.unwrap())), (P, Q));
+    counts_are_true(&table);
+}
+
+#[test]
+fn a_pinned_address_moves_only_while_its_port_is_down() {
+    let table = MacTable::new(64, KEY);
+    let found = || table.lookup(MAC).map(|found| found.port);
+    assert!(table.pin(MAC, &by(P, 1), Kind::Pinned));
+    assert_eq!(table.learn(MAC, &by(Q, 2), up), Learned::Pinned(P));
+    table.age(1000, AGEING);
+    assert_eq!((found(), table.count(P), table.count(Q)), (Some(P), 1, 0));
+    assert_eq!(table.learn(MAC, &by(Q, 1001), |port| port != P), Learned::Moved(P));
+    // It is back, and says so itself.
+    let own = Teller { owns: true, ..by(P, 1002) };
+    assert_eq!(table.learn(MAC, &own, up), Learned::Moved(Q));
+    assert_eq!(table.learn(MAC, &own, up), Learned::Known);
+    assert_eq!(table.learn(MAC, &by(Q, 1003), up), Learned::Pinned(P));
+    // Or the control plane does.
+    table.forget(P, true, 1004, AGEING);
+    table.learn(MAC, &by(Q, 1004), up);
+    assert!(table.pin(MAC, &by(P, 1005), Kind::Pinned));
+    assert_eq!((found(), table.count(Q)), (Some(P), 0));
+    // No longer the port's own: it ages like others.
+    table.unpin(1006, |_| false);
+    table.age(1006 + AGEING, AGEING);
+    assert_eq!(found(), None);
+    counts_are_true(&table);
+}
+
+#[test]
+fn a_static_entry_stays_whatever_happens_to_its_port() {
+    let table = MacTable::new(64, KEY);
+    table.learn(MAC, &by(Q, 1), up);
+    assert!(table.pin(MAC, &by(P, 1), Kind::Static));
+    assert_eq!(table.learn(MAC, &by(Q, 2), |port| port != P), Learned::Pinned(P));
+    table.forget(P, true, 3, AGEING);
+    assert_eq!(table.lookup(MAC).map(|found| found.port), Some(P));
+    assert_eq!(table.entries()[0].kind, Kind::Static);
+    table.forget(P, false, 3, AGEING);
+    assert_eq!((table.lookup(MAC), table.count(P)), (None, 0));
+}
