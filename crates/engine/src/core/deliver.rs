@@ -5,6 +5,8 @@
 //! ask for offloads that the receiver did not accept, `boundary` makes plain frames of them first.
 
 use super::boundary::Boundary;
+use super::gate::Gate;
+use super::pause::buffers;
 use super::topology::{Member, Topology, View};
 use crate::frame::{Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
@@ -34,6 +36,8 @@ pub(super) struct Delivery {
     by_queue: Vec<u16>,
     others: Vec<PortId>,
     boundary: Boundary,
+    /// Of the queue whose batch is under way, if it is on a wire to several queues.
+    pub(super) gate: Option<Box<Gate>>,
 }
 
 impl Delivery {
@@ -44,6 +48,7 @@ impl Delivery {
             by_queue: Vec::with_capacity(MAX_BATCH),
             others: Vec::with_capacity(MAX_PORTS),
             boundary: Boundary::new(),
+            gate: None,
         }
     }
 
@@ -130,14 +135,29 @@ impl Delivery {
         }
     }
 
-    /// What the receiver at the other end of `source`'s wire has room for: of its queues the one with the least. `None`
-    /// if `source` is on no wire, or there is no telling.
+    /// The receiver at the other end of `source`'s wire, if it is on one.
     #[inline]
-    pub(super) fn room(topology: &Topology, source: &Port) -> Option<Room> {
+    pub(super) fn wired<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
         let View::Wire(peer) = topology.get(source.id)?.attach else { return None };
-        let port = &topology.get(peer)?.port;
-        let room = |queue| port.egress(queue)?.as_mut()?.room();
-        (0..port.egress_queues().min(MAX_QUEUES)).filter_map(room).min_by_key(|room| room.free)
+        Some(&topology.get(peer)?.port)
+    }
+
+    /// What queue `queue` of `port` has room for. `None`: there is no telling.
+    #[inline]
+    pub(super) fn room(port: &Port, queue: usize) -> Option<Room> {
+        port.egress(queue)?.as_mut()?.room()
+    }
+
+    /// Tries to deliver what the gate holds of `batch`, which came from `source`; whatever there is room for if it is
+    /// `open`.
+    pub(super) fn again(&mut self, topology: &Topology, source: &Port, batch: &Batch, open: bool) {
+        let Some(gate) = &mut self.gate else { return };
+        gate.again(open, &mut self.picks);
+        match Self::wired(topology, source) {
+            Some(port) => self.visit(topology, source, port.id, batch),
+            // The wire is gone.
+            None => self.count_drops(source, self.picks.iter().map(|_| DropReason::NoDestination)),
+        }
     }
 
     fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
@@ -152,7 +172,7 @@ impl Delivery {
         let picks = std::mem::take(&mut self.picks);
         match topology.get(id) {
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
-            Some(member) => self.send(&member.port, batch, &picks),
+            Some(member) => self.send_gated(&member.port, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
         }
         self.picks = picks;
@@ -172,7 +192,7 @@ impl Delivery {
             let run = rest.iter().take_while(|pick| fits(pick) == same).count();
             let (now, later) = rest.split_at(run);
             if same {
-                self.send(port, batch, now);
+                self.send_gated(port, batch, now);
             } else {
                 self.convert(port, batch, now);
             }
@@ -185,7 +205,13 @@ impl Delivery {
         let mut boundary = std::mem::take(&mut self.boundary);
         for &pick in picks {
             let frame = &batch.frames()[usize::from(pick)];
-            if is_full(port, queue_of(queues_of(port), frame).into()) {
+            let queue = queue_of(queues_of(port), frame).into();
+            if let Some(gate) = &mut self.gate {
+                if gate.split(queue, &[pick], || Self::room(port, queue), |_| buffers(frame)).is_empty() {
+                    continue;
+                }
+            }
+            if is_full(port, queue) {
                 self.count_drops(port, std::iter::once(DropReason::RingFull));
                 continue;
             }
@@ -200,8 +226,18 @@ impl Delivery {
         self.boundary = boundary;
     }
 
+    /// Hands `picks` of `batch` to the queues of `port`, or has the gate hold them.
+    fn send_gated(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+        self.share(port, batch, picks, true);
+    }
+
     /// Hands `picks` of `batch` to the queues of `port`.
     fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+        self.share(port, batch, picks, false);
+    }
+
+    #[inline]
+    fn share(&mut self, port: &Port, batch: &Batch, picks: &[u16], gated: bool) {
         // Read once for all frames: queues come and go meanwhile, and a frame that were asked twice could be given to two
         // queues or to none. One that goes to a queue which is gone by then is counted there.
         let queues = queues_of(port);
@@ -221,7 +257,17 @@ impl Delivery {
             used &= used - 1;
             mine.clear();
             mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
-            self.send_to(port, queue.into(), batch, &mine);
+            let queue = usize::from(queue);
+            let now = match &mut self.gate {
+                Some(gate) if gated => {
+                    let cost = |pick| buffers(&batch.frames()[usize::from(pick)]);
+                    gate.split(queue, &mine, || Self::room(port, queue), cost)
+                }
+                _ => &mine,
+            };
+            if !now.is_empty() {
+                self.send_to(port, queue, batch, now);
+            }
         }
         self.by_queue = mine;
     }

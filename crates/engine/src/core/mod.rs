@@ -7,6 +7,7 @@
 
 mod boundary;
 mod deliver;
+mod gate;
 mod mailbox;
 mod pause;
 mod poller;

@@ -11,6 +11,9 @@
 //!
 //! A wait is counted (`port::waits`) when it is over and there are frames to be sent: if there are none, nobody waited.
 //!
+//! A receiver with several queues is asked when it is known which of them the frames are for (`gate`). All the same no
+//! receiver is asked for room before its sender is seen to have frames: asking takes the receiver's lock.
+//!
 //! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
 //! others.
 
@@ -28,7 +31,7 @@ pub(super) const NAP: Duration = Duration::from_micros(50);
 const BUFFER: u32 = 2048;
 /// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
 /// frames were large.
-const FOR_MORE: u32 = 10;
+pub(super) const FOR_MORE: u32 = 10;
 /// Buffers that the largest frame takes.
 const LARGEST: u32 = 65_536u32.div_ceil(1448);
 
@@ -130,14 +133,9 @@ impl Pause {
             return;
         }
         // Without offloads all are small, or few and large: a look at the last one does.
-        let segment = |frame: &Frame| match frame.offload.gso {
-            Gso::None => BUFFER,
-            _ => u32::from(frame.offload.gso_size).clamp(1, BUFFER),
-        };
-        let costs = |frame: &Frame| frame.len.div_ceil(segment(frame));
         let frames = batch.frames().iter().rev();
         let looked = if batch.any_offload { batch.len() } else { 1 };
-        let largest = frames.take(looked).map(costs).max().unwrap_or(1);
+        let largest = frames.take(looked).map(buffers).max().unwrap_or(1);
         self.cost = largest.max(self.cost - 1);
     }
 
@@ -145,6 +143,16 @@ impl Pause {
     pub(super) fn is_on(&self) -> bool {
         matches!(self.receiver, Receiver::Full(since) if since.elapsed() < self.patience)
     }
+}
+
+/// Buffers that `frame` takes: one for each segment, if it is one that is cut.
+#[inline]
+pub(super) fn buffers(frame: &Frame) -> u32 {
+    let segment = match frame.offload.gso {
+        Gso::None => BUFFER,
+        _ => u32::from(frame.offload.gso_size).clamp(1, BUFFER),
+    };
+    frame.len.div_ceil(segment)
 }
 
 #[cfg(test)]

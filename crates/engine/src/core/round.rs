@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::deliver::Delivery;
+use super::gate::Gate;
 use super::mailbox::{Letter, Mailbox};
 use super::pause::{self, Pause};
 use super::poller::{Poller, Watch, EVENTS};
@@ -46,6 +47,17 @@ struct Served {
     empty_polls: u32,
     not_before: Instant,
     pause: Pause,
+    /// For frames that wait for one of several queues at the other end of a wire; present where there is a wire.
+    hold: Option<Box<Hold>>,
+    /// Some do.
+    holding: bool,
+}
+
+/// A batch that is not delivered whole.
+struct Hold {
+    gate: Option<Box<Gate>>,
+    batch: Batch,
+    tally: Tally,
 }
 
 /// An I/O core's private state.
@@ -174,18 +186,43 @@ impl Core {
     #[inline]
     fn serve(&mut self, index: usize) -> u64 {
         let served = &mut self.queues[index];
+        if served.holding {
+            return self.deliver_held(index, false);
+        }
         let mut tally = Tally::default();
         self.batch.clear();
-        let room = Delivery::room(&self.topology, &served.port);
-        self.batch.set_limit(served.pause.limit(room, Instant::now));
+        let wired = Delivery::wired(&self.topology, &served.port);
+        let several = wired.is_some_and(|port| port.egress_queues() > 1) && served.hold.is_some();
+        self.batch.set_limit(match wired {
+            // Nobody asks a receiver for room who has nothing for it: that takes its lock.
+            Some(_) if !served.queue.has_frames() => 0,
+            Some(port) if !several => served.pause.limit(Delivery::room(port, 0), Instant::now),
+            _ => served.pause.limit(None, Instant::now),
+        });
         served.queue.fetch(&mut self.batch, &mut tally);
         if let Some(wait) = served.pause.over(&self.batch) {
             served.port.waits.add(served.index, wait);
         }
         if !self.batch.is_empty() {
             let now = seconds(self.epoch);
+            if several {
+                self.delivery.gate = served.hold.as_mut().and_then(|hold| hold.gate.take());
+            }
             self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
             served.pause.took(&self.batch);
+            if let Some(gate) = self.delivery.gate.take() {
+                let held = gate.held();
+                if let Some(hold) = &mut served.hold {
+                    hold.gate = Some(gate);
+                    if held > 0 {
+                        // The queue gives nothing back, and is asked for nothing, until these are delivered.
+                        served.holding = true;
+                        hold.tally = tally;
+                        std::mem::swap(&mut hold.batch, &mut self.batch);
+                        return tally.frames.saturating_sub(held as u64);
+                    }
+                }
+            }
         }
         if tally.frames > 0 {
             served.queue.release(&mut tally);
@@ -194,6 +231,50 @@ impl Core {
             served.port.counters.block(self.number).add_tally(&tally);
         }
         tally.frames
+    }
+
+    /// Delivers what queue `index` holds, as far as its receiver has room; all of it if it is `open`. When nothing is left
+    /// the batch is given back. Returns how many frames were moved.
+    #[cold]
+    fn deliver_held(&mut self, index: usize, open: bool) -> u64 {
+        let served = &mut self.queues[index];
+        let Some(hold) = &mut served.hold else { return 0 };
+        let Some(gate) = hold.gate.take() else { return 0 };
+        if !open {
+            served.queue.tend(&mut hold.tally);
+        }
+        let before = gate.held();
+        self.delivery.gate = Some(gate);
+        self.delivery.again(&self.topology, &served.port, &hold.batch, open);
+        hold.gate = self.delivery.gate.take();
+        let left = hold.gate.as_ref().map_or(0, |gate| gate.held());
+        if left == 0 {
+            served.holding = false;
+            served.queue.release(&mut hold.tally);
+            served.port.counters.block(self.number).add_tally(&hold.tally);
+            hold.batch.clear();
+        }
+        before.saturating_sub(left) as u64
+    }
+
+    /// Delivers all that queues hold: after this no batch is under way.
+    fn settle(&mut self) {
+        for index in 0..self.queues.len() {
+            if self.queues[index].holding {
+                self.deliver_held(index, true);
+            }
+        }
+    }
+
+    /// Gives the queues that are on a wire by now what they need to hold frames.
+    fn prepare_holds(&mut self) {
+        for served in &mut self.queues {
+            if served.hold.is_none() && Delivery::wired(&self.topology, &served.port).is_some() {
+                let gate = Box::new(Gate::new(&served.port, served.index, self.patience));
+                let (batch, tally) = (Batch::new(), Tally::default());
+                served.hold = Some(Box::new(Hold { gate: Some(gate), batch, tally }));
+            }
+        }
     }
 
     /// Reads all letters; false if one of them ends the thread.
@@ -216,10 +297,16 @@ impl Core {
                         empty_polls: 0,
                         not_before,
                         pause,
+                        hold: None,
+                        holding: false,
                     });
+                    self.prepare_holds();
                 }
                 Letter::TakeBack { key, answer } => {
                     let place = self.queues.iter().position(|served| served.key == key);
+                    if let Some(place) = place.filter(|place| self.queues[*place].holding) {
+                        self.deliver_held(place, true);
+                    }
                     let served = place.map(|place| self.queues.remove(place));
                     let queue = served.map(|served| {
                         if let Some(watch) = &served.watch {
@@ -232,9 +319,11 @@ impl Core {
                 }
                 Letter::Topology { topology, answer } => {
                     self.topology = topology;
+                    self.prepare_holds();
                     let _ = answer.send(());
                 }
                 Letter::Rest { rest, answer } => {
+                    self.settle();
                     self.resting = rest;
                     let _ = answer.send(());
                 }
@@ -251,7 +340,7 @@ impl Core {
         let mut longest = LONGEST_SLEEP;
         for served in &mut self.queues {
             let frames = served.queue.want_kicks(true);
-            if served.pause.is_on() {
+            if served.holding || served.pause.is_on() {
                 longest = pause::NAP;
             } else {
                 waiting |= frames;
@@ -300,3 +389,6 @@ impl Core {
 pub(super) fn seconds(epoch: Instant) -> u32 {
     u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,6 +57,18 @@ pub trait IngressQueue: Send {
     /// itself and left a fault in its port.
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally);
 
+    /// Whether there may be frames: what costs no more than a look at the sender's index. Asked where work would have to be
+    /// done before they are fetched; true if it is not known.
+    fn has_frames(&mut self) -> bool {
+        true
+    }
+
+    /// Called instead of `fetch` while frames of the last one wait for their receiver: what is to be done in time, but
+    /// neither takes frames nor gives any back.
+    fn tend(&mut self, tally: &mut Tally) {
+        let _ = tally;
+    }
+
     /// Gives the sender back what the last `fetch` took: its frames have been delivered or dropped.
     /// Called after every `fetch`.
     fn release(&mut self, tally: &mut Tally);

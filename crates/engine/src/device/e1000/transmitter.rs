@@ -104,6 +104,14 @@ impl IngressQueue for Transmitter {
         }
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.rings[0].has_work() || self.shared.has_second(&TX_RINGS) && self.rings[1].has_work()
+    }
+
+    fn tend(&mut self, tally: &mut Tally) {
+        tally.interrupts += self.shared.irq.poll() + self.shared.irq.noted();
+    }
+
     fn release(&mut self, tally: &mut Tally) {
         self.give_back(tally);
     }

@@ -399,6 +399,10 @@ impl TxRing {
     /// there was nothing.
     pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         let avail = self.avail();
+        if avail > 0 && batch.room() == 0 {
+            // What is known of a packet without an end stays known.
+            return false;
+        }
         self.unfinished = 0;
         if avail == 0 {
             return false;

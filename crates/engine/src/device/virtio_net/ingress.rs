@@ -193,6 +193,11 @@ impl IngressQueue for IngressRing {
         }
     }
 
+    #[inline]
+    fn has_frames(&mut self) -> bool {
+        !self.stopped && !self.queue.is_empty()
+    }
+
     fn release(&mut self, tally: &mut Tally) {
         if self.queue.complete_read(self.taken) {
             tally.interrupts += 1;

@@ -136,6 +136,11 @@ impl IngressQueue for PacketIngress {
         }
     }
 
+    fn has_frames(&mut self) -> bool {
+        // Frames that were lost are to be counted, too.
+        self.pending > 0 || self.losing || self.ring.is_ready()
+    }
+
     fn release(&mut self, _: &mut Tally) {
         self.ring.give_back();
     }

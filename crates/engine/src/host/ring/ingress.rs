@@ -219,6 +219,10 @@ impl IngressQueue for RingIngress {
         }
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.ring.look() > 0
+    }
+
     fn release(&mut self, tally: &mut Tally) {
         if self.ring.give_back(self.taken) {
             self.wake.wake();

@@ -135,6 +135,10 @@ impl IngressQueue for XdpIngress {
         }
     }
 
+    fn has_frames(&mut self) -> bool {
+        self.rx.filled() > 0
+    }
+
     fn release(&mut self, _: &mut Tally) {
         if self.taken.is_empty() {
             return;
