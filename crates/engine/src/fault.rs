@@ -50,9 +50,12 @@ pub enum Fault {
     /// A register or descriptor of an emulated NIC was given an impossible value.
     #[error("bad_register: a device register was given an impossible value")]
     BadRegister,
+    /// A thread of ours failed.
+    #[error("internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where")]
+    Internal,
 }
 
-const ALL: [Fault; 12] = [
+const ALL: [Fault; 13] = [
     Fault::IndexJump,
     Fault::DescriptorOutOfRange,
     Fault::ChainTooLong,
@@ -65,6 +68,7 @@ const ALL: [Fault; 12] = [
     Fault::BadMessage,
     Fault::InterfaceGone,
     Fault::BadRegister,
+    Fault::Internal,
 ];
 
 /// A place for the first fault of a port, with a descriptor that becomes readable when it is set.

@@ -16,12 +16,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::check::same_place;
 use super::engine::{graph, join, Engine, Inner, Live};
 use super::fabric::Joint;
 use super::kinds::find;
 use super::plan::{Change, Verb};
+use super::retire::{self, Ending, Leaver, PATIENCE};
 use super::spec::{PortSpec, Spec};
 use crate::port::{Attachment, Port, DEFAULT_MTU};
 
@@ -64,13 +66,20 @@ pub(super) struct Carrier<'c> {
     inner: &'c mut Inner,
     wanted: &'c Spec,
     back: Vec<Back>,
+    /// What ends when the change is done; whoever carries it out waits for it without the engine's lock.
+    endings: &'c mut Vec<Ending>,
 }
 
 type Failure = (String, String);
 
 impl<'c> Carrier<'c> {
-    pub fn new(engine: &'c Engine, inner: &'c mut Inner, wanted: &'c Spec) -> Carrier<'c> {
-        Carrier { engine, inner, wanted, back: Vec::new() }
+    pub fn new(
+        engine: &'c Engine,
+        inner: &'c mut Inner,
+        wanted: &'c Spec,
+        endings: &'c mut Vec<Ending>,
+    ) -> Carrier<'c> {
+        Carrier { engine, inner, wanted, back: Vec::new(), endings }
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
@@ -115,7 +124,7 @@ impl<'c> Carrier<'c> {
         let mut stopping = names(Verb::Restarted);
         stopping.extend(late.iter().filter_map(|spec| holder(spec)).map(|held| held.name.as_str()));
         for name in stopping {
-            self.stop(name);
+            self.stop(name)?;
         }
         for spec in late {
             self.start(spec)?;
@@ -183,12 +192,12 @@ impl<'c> Carrier<'c> {
     }
 
     /// Stops a port whose place is needed; it can be started again.
-    fn stop(&mut self, name: &str) {
-        if let Some(live) = self.inner.ports.get_mut(name) {
-            live.attachment = None;
-            live.port.fault.clear();
-            self.back.push(Back::Restart(name.to_owned(), live.spec.clone()));
-        }
+    fn stop(&mut self, name: &str) -> Result<(), Failure> {
+        let Some(live) = self.inner.ports.get_mut(name) else { return Ok(()) };
+        self.back.push(Back::Restart(name.to_owned(), live.spec.clone()));
+        live.detach()?;
+        live.port.fault.clear();
+        Ok(())
     }
 
     fn retune(&mut self, spec: &PortSpec) -> Result<(), Failure> {
@@ -200,20 +209,14 @@ impl<'c> Carrier<'c> {
     }
 
     fn commit(&mut self) {
-        let Carrier { engine, inner, wanted, .. } = self;
+        let Carrier { engine, inner, wanted, endings, .. } = self;
         inner.spec = wanted.clone();
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
         let gone: Vec<String> = inner.ports.keys().filter(|name| !stay(name)).cloned().collect();
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
         engine.fabric.publish(&graph(&inner.spec, &inner.ports));
         for name in gone {
-            let spec = inner.ports.get(&name).map(|live| live.spec.clone());
-            engine.bury(inner, &name);
-            if let Some((kind, spec)) =
-                spec.and_then(|spec| Some((find(engine.kinds, &spec.kind).ok()?, spec)))
-            {
-                (kind.forget)(&spec);
-            }
+            endings.extend(engine.bury(inner, &name, true));
         }
     }
 
@@ -224,8 +227,8 @@ impl<'c> Carrier<'c> {
         for back in std::mem::take(&mut self.back).into_iter().rev() {
             match back {
                 Back::Forget(name) => {
-                    if let Some(live) = self.inner.ports.get_mut(&name) {
-                        live.attachment = None;
+                    if let Some(Err((_, cause))) = self.inner.ports.get_mut(&name).map(Live::detach) {
+                        lost.push(format!("port {name}: {cause}"));
                     }
                     forgotten.push(name);
                 }
@@ -233,7 +236,8 @@ impl<'c> Carrier<'c> {
                     // What took its place goes first.
                     for live in self.inner.ports.values_mut() {
                         if live.spec.name == name || same_place(&live.spec, &spec, self.engine.kinds) {
-                            live.attachment = None;
+                            // One that does not end is in the way of the next start, which says so.
+                            let _ = live.detach();
                         }
                     }
                     if let Err((_, cause)) = self.start(&spec) {
@@ -257,13 +261,26 @@ impl<'c> Carrier<'c> {
         }
         self.engine.fabric.publish(&graph(&self.inner.spec, &self.inner.ports));
         for name in forgotten {
-            self.engine.bury(self.inner, &name);
+            self.endings.extend(self.engine.bury(self.inner, &name, false));
         }
         lost
     }
 }
 
 impl Live {
+    /// Ends what stands behind the port, for another to take its place.
+    fn detach(&mut self) -> Result<(), Failure> {
+        let Some(attachment) = self.attachment.take() else { return Ok(()) };
+        let name = &self.spec.name;
+        if retire::end(name, Some(attachment)).wait(Instant::now() + PATIENCE) {
+            return Ok(());
+        }
+        Err((
+            name.clone(),
+            format!("what stands behind it has not ended within {PATIENCE:?}; try again, or end its VMM"),
+        ))
+    }
+
     /// Brings carrier and MTU to what the specification says, those that changed.
     fn tune(&mut self, links: bool, sizes: bool) -> Result<(), String> {
         if sizes {
@@ -291,14 +308,25 @@ impl Engine {
         Ok(attachment)
     }
 
-    /// Stops a port that is out of the graph, keeps its sums and frees its number.
-    fn bury(&self, inner: &mut Inner, name: &str) {
-        let Some(Live { port, attachment, .. }) = inner.ports.remove(name) else { return };
-        drop(attachment);
+    /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.
+    fn bury(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
+        let Live { port, attachment, spec, .. } = inner.ports.remove(name)?;
         port.capture.close();
-        inner.retired.add(&port.counters.totals());
-        self.counters.close_slot(&port.counters);
-        inner.ids.give_back(port.id);
+        let ending = retire::end(name, attachment);
+        inner.leaving.enter(port, spec, deleted, &ending);
+        Some(ending)
+    }
+
+    /// Keeps the sums of ports that have ended, and frees their numbers.
+    pub(super) fn reap(&self, inner: &mut Inner) {
+        for Leaver { port, spec, deleted, .. } in inner.leaving.ended() {
+            if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
+                (kind.forget)(&spec);
+            }
+            inner.retired.add(&port.counters.totals());
+            self.counters.close_slot(&port.counters);
+            inner.ids.give_back(port.id);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::fabric::{Fabric, Graph, Joined, Joint};
 use super::follow::Follower;
 use super::kinds::Kind;
 use super::plan::{between, fixed_options, Change};
+use super::retire::{self, Leaving};
 use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::visitors::Visitors;
@@ -83,6 +84,8 @@ pub(super) struct Inner {
     pub ids: Ids,
     /// The sums of ports that are gone: with them, the law of conservation holds over the daemon's life.
     pub retired: Totals,
+    /// Ports that are deleted, while what stood behind them is still ending.
+    pub leaving: Leaving,
     /// Which of all this was made on demand.
     pub visitors: Visitors,
 }
@@ -137,6 +140,7 @@ impl Engine {
             ports: BTreeMap::new(),
             ids: Ids::default(),
             retired: Totals::default(),
+            leaving: Leaving::default(),
             visitors: Visitors::default(),
         };
         fabric.publish(&graph(&inner.spec, &inner.ports));
@@ -331,6 +335,7 @@ impl Engine {
         edit: impl FnOnce(Spec, &mut Visitors) -> Result<Spec, Error>,
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
+        self.reap(&mut inner);
         let mut visitors = inner.visitors.clone();
         let wanted = edit(inner.spec.clone(), &mut visitors)?;
         let findings = check(&wanted, self.kinds);
@@ -345,8 +350,16 @@ impl Engine {
         let changes = between(&inner.spec, &wanted);
         self.prepare(&wanted)?;
         if !dry_run && !changes.is_empty() {
-            Carrier::new(self, &mut inner, &wanted).run(&changes)?;
-            inner.visitors = visitors;
+            let mut endings = Vec::new();
+            let done = Carrier::new(self, &mut inner, &wanted, &mut endings).run(&changes);
+            if done.is_ok() {
+                inner.visitors = visitors;
+            }
+            // Others may ask and change meanwhile.
+            drop(inner);
+            retire::wait_for(&endings);
+            self.reap(&mut self.lock());
+            done?;
         }
         Ok(changes)
     }
@@ -378,19 +391,23 @@ impl Engine {
 
 impl Engine {
     /// Stops all ports: their sockets are gone when this returns, but for what the next daemon goes on with
-    /// ([`Attachment::leave`]). Their counters stay in the file, to be
-    /// read when the daemon is gone.
-    pub fn shut_down(&self) {
+    /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
+    /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
+    pub fn shut_down(&self) -> Vec<String> {
         let mut inner = self.lock();
         self.fabric.rest(true);
-        for live in inner.ports.values_mut() {
+        let mut endings = Vec::new();
+        for (name, live) in &mut inner.ports {
             if let Some(mut attachment) = live.attachment.take() {
                 attachment.leave();
+                endings.push(retire::end(name, Some(attachment)));
             }
             live.port.capture.close();
         }
         inner.ports.clear();
         self.fabric.publish(&Graph::default());
+        drop(inner);
+        retire::wait_for(&endings)
     }
 }
 

@@ -18,6 +18,7 @@ mod follow;
 pub mod kinds;
 mod neighbours;
 mod plan;
+mod retire;
 mod spec;
 pub mod status;
 #[cfg(test)]

@@ -254,7 +254,9 @@ impl Engine {
         let standing = |live: &Live| self.fabric.standing(live.port.id);
         let ports =
             inner.ports.values().map(|live| view(live, &inner.spec.switches, standing(live))).collect();
-        Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&inner.retired)) }
+        let mut retired = inner.retired;
+        inner.leaving.add_to(&mut retired);
+        Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&retired)) }
     }
 
     /// Whether somebody is at the other end of port `name`.

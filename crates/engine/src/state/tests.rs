@@ -1,6 +1,5 @@
 //! The control plane with port kinds that only note that they are open, and refuse when told to.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -12,29 +11,41 @@ use crate::core::CoreStatus;
 use crate::observe::CounterFile;
 use crate::port::{Attachment, AttachmentStatus, IngressQueue, Peer, Port, QueueKey, Scheduler};
 
-thread_local! {
+/// What a test's fakes have open. They end on other threads than the test's.
+#[derive(Default)]
+struct Host {
     /// Places that are open, as sockets and interfaces would be.
-    static OPEN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    open: Mutex<BTreeSet<String>>,
     /// Places whose carrier is down.
-    static DOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    down: Mutex<BTreeSet<String>>,
+    /// A fake at a place with the word "stuck" takes this before it ends.
+    gate: Mutex<()>,
 }
 
-struct Fake(String);
+thread_local! {
+    static HOST: Arc<Host> = Arc::default();
+}
+
+struct Fake(String, Arc<Host>);
 
 fn start(spec: &PortSpec, _: &Arc<Port>, _: Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String> {
     if spec.place.contains("refused") {
         return Err(format!("cannot bind {}: permission denied", spec.place));
     }
-    if !OPEN.with_borrow_mut(|open| open.insert(spec.place.clone())) {
+    let host = HOST.with(Arc::clone);
+    if !host.open.lock().unwrap().insert(spec.place.clone()) {
         return Err(format!("cannot bind {}: address in use", spec.place));
     }
-    Ok(Box::new(Fake(spec.place.clone())))
+    Ok(Box::new(Fake(spec.place.clone(), host)))
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        OPEN.with_borrow_mut(|open| open.remove(&self.0));
-        DOWN.with_borrow_mut(|down| down.remove(&self.0));
+        if self.0.contains("stuck") {
+            drop(self.1.gate.lock());
+        }
+        self.1.open.lock().unwrap().remove(&self.0);
+        self.1.down.lock().unwrap().remove(&self.0);
     }
 }
 
@@ -53,7 +64,12 @@ impl Attachment for Fake {
         if self.0.contains("stiff") && !up {
             return Err("its carrier cannot be put down".to_owned());
         }
-        DOWN.with_borrow_mut(|down| if up { down.remove(&self.0) } else { down.insert(self.0.clone()) });
+        let mut down = self.1.down.lock().unwrap();
+        if up {
+            down.remove(&self.0);
+        } else {
+            down.insert(self.0.clone());
+        }
         Ok(())
     }
 
@@ -152,7 +168,7 @@ fn spec(ports: &[&str]) -> Spec {
 }
 
 fn open() -> BTreeSet<String> {
-    OPEN.with_borrow(Clone::clone)
+    HOST.with(|host| host.open.lock().unwrap().clone())
 }
 
 #[test]
@@ -285,7 +301,7 @@ fn a_port_comes_changes_and_goes() {
         (Verb::Changed, vec!["link: unset → down".to_owned(), "mtu: unset → 9000".to_owned()])
     );
     assert_eq!(engine.port("a").unwrap().mtu(), 9000);
-    assert!(DOWN.with_borrow(|down| down.contains("/a")));
+    assert!(HOST.with(|host| host.down.lock().unwrap().contains("/a")));
     let changes = engine.set_port("a", |_| Ok(port("a=sock:/b"))).unwrap();
     assert_eq!(changes[0].verb, Verb::Restarted);
     assert_eq!((open(), engine.port("a").unwrap().mtu()), (BTreeSet::from(["/b".to_owned()]), 1500));
@@ -369,9 +385,9 @@ proptest! {
     fn all_or_nothing_and_never_twice(specs in prop::collection::vec(any_spec(), 1..12)) {
         let (engine, paper) = engine();
         for wanted in specs {
-            let before = (engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper));
+            let before = (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper));
             let dry = engine.apply(&wanted, true);
-            prop_assert_eq!(&before, &(engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper)));
+            prop_assert_eq!(&before, &(engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper)));
             match engine.apply(&wanted, false) {
                 Ok(changes) => {
                     prop_assert_eq!(&changes, &dry.unwrap());
@@ -379,7 +395,7 @@ proptest! {
                     prop_assert_eq!(open(), places);
                     let down: BTreeSet<String> =
                         wanted.ports.iter().filter(|p| !p.link_wanted()).map(|p| p.place.clone()).collect();
-                    prop_assert_eq!(DOWN.with_borrow(Clone::clone), down);
+                    prop_assert_eq!(HOST.with(|host| host.down.lock().unwrap().clone()), down);
                     let names: BTreeSet<String> = wanted.ports.iter().map(|p| p.name.clone()).collect();
                     prop_assert_eq!(numbers(&paper).into_keys().collect::<BTreeSet<_>>(), names);
                     prop_assert_eq!(engine.apply(&wanted, false).unwrap(), []);
@@ -388,7 +404,7 @@ proptest! {
                 Err(e) => {
                     let refuses = |p: &PortSpec| p.place == "/refused" || p.place == "/stiff" && !p.link_wanted();
                     prop_assert!(dry.is_err() || wanted.ports.iter().any(refuses), "{}", e);
-                    prop_assert_eq!(before, (engine.spec(), open(), DOWN.with_borrow(Clone::clone), numbers(&paper)));
+                    prop_assert_eq!(before, (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper)));
                 }
             }
         }
@@ -399,4 +415,42 @@ proptest! {
 
 fn numbers(paper: &Paper) -> BTreeMap<String, u16> {
     paper.graph.lock().unwrap().ports.iter().map(|j| (j.port.name.clone(), j.port.id.0)).collect()
+}
+
+/// What stands behind a port may take as long as its VMM likes to end: the port is gone at once, and others are answered.
+#[test]
+fn a_port_that_does_not_end_holds_nothing_up() {
+    let (engine, paper) = engine();
+    engine.apply(&spec(&["a=sock:/stuck", "b=sock:/b"]), false).unwrap();
+    let id = |name: &str| engine.port(name).unwrap().id;
+    let (stuck, host) = (id("a"), HOST.with(Arc::clone));
+    let gate = host.gate.lock().unwrap();
+    std::thread::scope(|scope| {
+        let deleted = scope.spawn(|| engine.del_port("a"));
+        // Answered while the request waits; an engine that keeps its lock would hang here for ever.
+        while engine.port("a").is_ok() {
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.ports().ports.len(), 1);
+        engine
+            .set_port("b", |old| Ok(PortSpec { mtu: Some("9000".parse().unwrap()), ..old.clone() }))
+            .unwrap();
+        deleted.join().unwrap().unwrap();
+    });
+    assert_eq!(paper.graph.lock().unwrap().ports.len(), 1);
+    assert!(open().contains("/stuck"));
+    // Its place is taken until it has ended; its number rests.
+    let error = engine.add_port(&port("c=sock:/stuck")).unwrap_err().to_string();
+    assert!(error.contains("address in use"), "{error}");
+    engine.add_port(&port("d=sock:/d")).unwrap();
+    assert_ne!(id("d"), stuck);
+    drop(gate);
+    while open().contains("/stuck") {
+        std::thread::yield_now();
+    }
+    engine.add_port(&port("c=sock:/stuck")).unwrap();
+    // And the end of all of them has a bound, too.
+    let gate = host.gate.lock().unwrap();
+    assert_eq!(engine.shut_down(), ["c"]);
+    drop(gate);
 }

@@ -2,6 +2,7 @@
 
 pub mod ring;
 mod socket;
+mod supervise;
 pub mod vfio_user;
 pub mod vhost_user;
 mod wait;

@@ -41,8 +41,9 @@ pub use self::fuzz::{fuzz_conversation, Talk};
 pub use super::socket::{Endpoint, SocketError};
 
 use self::conversation::{Conversation, End, Others};
-use self::session::{lock, Session, SharedDevice};
+use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::socket::{Door, Listener};
+use super::supervise;
 use super::wait::{wait, wait_for};
 use crate::device::pci::PciDevice;
 use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
@@ -144,7 +145,7 @@ impl VfioUser {
         let name = format!("vfu-{}", port.name);
         // Not before the door is ours: then no other daemon is.
         let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
-        let host = Host {
+        let mut host = Host {
             port,
             shared: Arc::clone(&shared),
             device: Arc::clone(&device),
@@ -153,7 +154,7 @@ impl VfioUser {
             found,
             last_fault: None,
         };
-        let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || host.guarded())?;
         Ok(VfioUser { shared, device, thread: Some(thread) })
     }
 }
@@ -167,10 +168,13 @@ impl VfioUser {
 
 impl Attachment for VfioUser {
     fn status(&self) -> AttachmentStatus {
-        let device = lock(&self.device);
+        let State { mut peer, detail, hint, .. } = self.shared.state().clone();
+        let Some(device) = lock_briefly(&self.device) else {
+            let hint = Some("the device is busy with a command of its VMM; ask again".to_owned());
+            return AttachmentStatus { peer, detail, hint, features: Vec::new(), queues: Vec::new() };
+        };
         let (mut queues, features) = (device.queues(), device.features());
         drop(device);
-        let State { mut peer, detail, hint, .. } = self.shared.state().clone();
         let running = queues.iter().any(|queue| queue.state == "running");
         if running && peer == Peer::Connected {
             peer = Peer::Running;
@@ -183,7 +187,9 @@ impl Attachment for VfioUser {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        lock(&self.device).set_link(up);
+        let busy =
+            || format!("the device has been busy with a command of its VMM for {BRIEFLY:?}; try again");
+        lock_briefly(&self.device).ok_or_else(busy)?.set_link(up);
         Ok(())
     }
 
@@ -218,7 +224,20 @@ struct Host {
 }
 
 impl Host {
-    fn run(mut self) {
+    /// [`Host::run`], again after each failure.
+    fn guarded(&mut self) {
+        let (port, shared) = (Arc::clone(&self.port), Arc::clone(&self.shared));
+        let stops = || shared.state().stop;
+        let clean = |host: &mut Host| {
+            let fault = Fault::Internal;
+            host.last_fault = Some(fault.to_string());
+            host.shared.set(Peer::Faulted, host.detail());
+            lock(&host.device).faulted(fault);
+        };
+        supervise::run(self, &port, &shared.wake, stops, clean, Host::run);
+    }
+
+    fn run(&mut self) {
         if let Some((session, stream)) = self.found.take() {
             self.talk(stream, Some(session));
         }

@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use sidecore_abi::vfio_user::{
@@ -35,6 +36,23 @@ pub(super) type SharedDevice = Arc<Mutex<Box<dyn PciDevice>>>;
 pub(super) fn lock(device: &SharedDevice) -> MutexGuard<'_, Box<dyn PciDevice>> {
     // A panic in the device has ended its conversation; whoever looks at it afterwards may.
     device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long the control plane waits for a device that is busy with a command of its VMM.
+pub(super) const BRIEFLY: Duration = Duration::from_millis(200);
+
+/// The device under its lock, if it can be had within [`BRIEFLY`]: for callers that must not wait for a VMM. (The mutex of the
+/// standard library cannot be waited for with a limit, hence the looks at it.)
+pub(super) fn lock_briefly(device: &SharedDevice) -> Option<MutexGuard<'_, Box<dyn PciDevice>>> {
+    let limit = Instant::now() + BRIEFLY;
+    loop {
+        match device.try_lock() {
+            Ok(device) => return Some(device),
+            Err(TryLockError::Poisoned(device)) => return Some(device.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= limit => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 /// A session.

@@ -43,8 +43,10 @@ use self::backend::Backend;
 use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
 use super::socket::{self, call, Door};
+use super::supervise;
 use super::wait::{wait, wait_for};
 use crate::device::VirtioDevice;
+use crate::fault::Fault;
 use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
@@ -148,7 +150,7 @@ impl VhostUser {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
             status: Mutex::new(idle(Peer::Waiting, door.describe())),
         });
-        let host = Host {
+        let mut host = Host {
             port: Arc::clone(device.port()),
             shared: Arc::clone(&shared),
             backend: Arc::new(Mutex::new(Backend::new(device, positions))),
@@ -158,7 +160,7 @@ impl VhostUser {
         };
         // The kernel shows 15 bytes of it.
         let name = format!("vu-{}", host.port.name);
-        let thread = std::thread::Builder::new().name(name).spawn(move || host.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || host.guarded())?;
         Ok(VhostUser { shared, thread: Some(thread) })
     }
 }
@@ -219,7 +221,20 @@ struct Host<D: VirtioDevice> {
 }
 
 impl<D: VirtioDevice> Host<D> {
-    fn run(mut self) {
+    /// [`Host::run`], again after each failure.
+    fn guarded(&mut self) {
+        let (port, shared) = (Arc::clone(&self.port), Arc::clone(&self.shared));
+        let stops = || shared.control().stop;
+        let clean = |host: &mut Self| {
+            let fault = Fault::Internal;
+            host.last_fault = Some(fault.to_string());
+            host.shared.set_status(idle(Peer::Faulted, host.detail()));
+            lock(&host.backend).disconnect(true);
+        };
+        supervise::run(self, &port, &shared.wake, stops, clean, Host::run);
+    }
+
+    fn run(&mut self) {
         let mut link = true;
         loop {
             self.shared.heard();
