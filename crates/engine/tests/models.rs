@@ -88,39 +88,90 @@ fn the_model_notices_a_missing_fence() {
     });
 }
 
-/// The mailbox: a letter posted at any time is read, or the eventfd is left readable.
-#[test]
-fn no_letter_is_slept_over() {
-    loom::model(|| {
-        let letters = Arc::new(Mutex::new(0u32));
-        let raised = Arc::new(AtomicBool::new(false));
-        let event = Arc::new(AtomicBool::new(false));
+/// The mailbox (`core::mailbox`): letters, the flag that a core looks at, the eventfd that wakes it.
+#[derive(Default)]
+struct Box {
+    letters: Mutex<u32>,
+    raised: AtomicBool,
+    /// The kernel's lock stands around an eventfd's counter (fs/eventfd.c), so reads and writes of it have an order.
+    event: Mutex<bool>,
+}
+
+impl Box {
+    /// `Mailbox::post`; `raise_first`: as it must not be.
+    fn post(&self, raise_first: bool) {
+        *self.letters.lock().unwrap() += 1;
+        if raise_first {
+            self.raised.swap(true, Ordering::AcqRel);
+            *self.event.lock().unwrap() = true;
+        } else {
+            *self.event.lock().unwrap() = true;
+            self.raised.swap(true, Ordering::AcqRel);
+        }
+    }
+
+    /// `Mailbox::open`. True: a letter was read.
+    fn open(&self) -> bool {
+        if self.raised.swap(false, Ordering::AcqRel) {
+            *self.event.lock().unwrap() = false;
+        }
+        let mut letters = self.letters.lock().unwrap();
+        let got = *letters > 0;
+        *letters = letters.saturating_sub(1);
+        if *letters > 0 {
+            self.raised.swap(true, Ordering::AcqRel);
+        }
+        got
+    }
+
+    /// What a core does in a round: a bounded number of letters. True: it would go to sleep now.
+    fn round(&self, letters: u32) -> bool {
+        if self.raised.load(Ordering::Acquire) {
+            for _ in 0..letters {
+                if !self.open() {
+                    break;
+                }
+            }
+        }
+        !self.raised.load(Ordering::Acquire)
+    }
+}
+
+/// A core that goes to sleep beside letters is woken by the eventfd; one that has read all of them is let sleep. `a_round`:
+/// how many letters a round reads, of two.
+fn mailbox(raise_first: bool, a_round: u32) {
+    loom::model(move || {
+        let mail = Arc::new(Box::default());
         let writer = {
-            let (letters, raised, event) = (letters.clone(), raised.clone(), event.clone());
+            let mail = Arc::clone(&mail);
             thread::spawn(move || {
-                *letters.lock().unwrap() += 1;
-                raised.store(true, Ordering::Release);
-                event.store(true, Ordering::Release);
+                mail.post(raise_first);
+                mail.post(raise_first);
             })
         };
-        let mut read = 0;
-        let mut open = || {
-            if raised.swap(false, Ordering::AcqRel) {
-                event.store(false, Ordering::Release);
-            }
-            let mut waiting = letters.lock().unwrap();
-            let got = *waiting > 0;
-            *waiting = waiting.saturating_sub(1);
-            read += u32::from(got);
-            got
-        };
-        // Two rounds of the core, then it would sleep.
-        while open() {}
-        while open() {}
+        mail.round(a_round);
+        mail.round(a_round);
         writer.join().unwrap();
-        let wakes = event.load(Ordering::Acquire) || raised.load(Ordering::Acquire);
-        assert!(read == 1 || wakes, "a letter was slept over");
+        // Nobody writes any more. Each round that does not end asleep has read a letter.
+        let rounds = (0..4).take_while(|_| !mail.round(a_round)).count();
+        assert!(rounds < 4, "the core never sleeps again: its flag stays raised");
+        let (left, wakes) = (*mail.letters.lock().unwrap(), *mail.event.lock().unwrap());
+        assert!(left == 0 || wakes, "a letter was slept over");
+        assert!(left > 0 || !wakes, "the core never sleeps again: its eventfd stays readable");
     });
+}
+
+#[test]
+fn no_letter_is_slept_over_and_no_core_stays_awake_without_one() {
+    mailbox(false, 1);
+    mailbox(false, 4);
+}
+
+/// Raised before the eventfd is written, as it was once, a core drains nothing and stays awake for ever.
+#[test]
+#[should_panic(expected = "its eventfd stays readable")]
+fn the_model_notices_a_flag_that_is_raised_too_early() {
+    mailbox(true, 4);
 }
 
 /// The e1000's status block (`sidecore_abi::csb`): the guest's tail and the device's wish for a kick; the device's

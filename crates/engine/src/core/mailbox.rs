@@ -4,6 +4,12 @@
 //! an empty box costs a load of a line that nobody writes. The box is only opened between two batches:
 //! whatever a letter asks for happens when no batch is under way, and its answer proves it. That is the
 //! quiescent point on which the memory rule of `port` rests.
+//!
+//! The eventfd wakes a core that sleeps; the flag says that somebody has written to it. So it is written before the flag is
+//! raised: a core that sees the flag finds what it has to drain. The other way round, a core that looks between the two drains
+//! nothing, the write comes after, and the level-triggered eventfd never lets the core sleep again. The box is not emptied at
+//! once: [`LETTERS_A_ROUND`] bounds what a round spends on mail, so that guests that have their queues moved without end
+//! leave the others their turns. `tests/models.rs` checks both.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +21,9 @@ use rustix::event::{eventfd, EventfdFlags};
 
 use super::topology::Topology;
 use crate::port::{IngressQueue, Port, QueueKey};
+
+/// Letters that a core reads before it turns to its queues again.
+pub(super) const LETTERS_A_ROUND: usize = 4;
 
 /// What a core can be asked.
 pub(super) enum Letter {
@@ -49,9 +58,10 @@ impl Mailbox {
     /// Puts a letter in and wakes the core if it sleeps.
     pub(super) fn post(&self, letter: Letter) {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
-        self.raised.store(true, Ordering::Release);
         // Fails only when the counter is full: then the core is awake.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        // Last: see above. An exchange, so that the core's own raise does not stand between ours and the core that lowers it.
+        self.raised.swap(true, Ordering::AcqRel);
     }
 
     /// Whether there may be letters.
@@ -60,7 +70,8 @@ impl Mailbox {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// The next letter. The flag is lowered first: a letter posted meanwhile raises it again.
+    /// The next letter. The flag is lowered first: a letter posted meanwhile raises it again. While letters are left the
+    /// flag stands, and whoever asks it does not go to sleep.
     pub(super) fn open(&self) -> Option<Letter> {
         if self.raised.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
@@ -69,7 +80,7 @@ impl Mailbox {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let letter = letters.pop_front();
         if !letters.is_empty() {
-            self.raised.store(true, Ordering::Release);
+            self.raised.swap(true, Ordering::AcqRel);
         }
         letter
     }

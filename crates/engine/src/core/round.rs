@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::deliver::Delivery;
 use super::gate::Gate;
-use super::mailbox::{Letter, Mailbox};
+use super::mailbox::{Letter, Mailbox, LETTERS_A_ROUND};
 use super::pause::{self, Pause};
 use super::poller::{Poller, Watch, EVENTS};
 use super::status::Meter;
@@ -117,6 +117,9 @@ impl Core {
                 return;
             }
             if self.resting {
+                if self.mailbox.is_raised() {
+                    continue;
+                }
                 // A kick that comes now is not missed: queues are looked at when they are served again.
                 self.poller.wait(LONGEST_SLEEP, |_| ());
                 last_work = Instant::now();
@@ -132,7 +135,8 @@ impl Core {
                 last_work = now;
             } else {
                 self.meter.idle(now - before);
-                if now - last_work >= self.spin {
+                // Mail that was left for the next round has drained its eventfd: it would not wake us.
+                if now - last_work >= self.spin && !self.mailbox.is_raised() {
                     let woken = self.sleep();
                     before = Instant::now();
                     self.meter.asleep(before - now);
@@ -277,9 +281,10 @@ impl Core {
         }
     }
 
-    /// Reads all letters; false if one of them ends the thread.
+    /// Reads a round's share of the letters; false if one of them ends the thread.
     fn read_mail(&mut self) -> bool {
-        while let Some(letter) = self.mailbox.open() {
+        for _ in 0..LETTERS_A_ROUND {
+            let Some(letter) = self.mailbox.open() else { break };
             match letter {
                 Letter::Serve { key, port, index, mut queue } => {
                     queue.want_kicks(false);
