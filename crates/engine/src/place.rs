@@ -1,6 +1,11 @@
 //! Which processor does what.
+//!
+//! An I/O core has its processor to itself: the thread that starts everything else leaves the I/O cores' processors
+//! ([`leave`]) before it does so, and threads and processes begin with the affinity of who made them. Where nothing would be
+//! left (one processor, or all of them named) everybody shares, and `show cores` says so.
 
 use std::io;
+use std::sync::OnceLock;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
@@ -23,8 +28,37 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     })
 }
 
-/// The processors that the calling thread may use.
+/// What was left to whom: the processors that this process had at first, and those that are kept for I/O cores.
+static LEFT: OnceLock<(Vec<usize>, Vec<usize>)> = OnceLock::new();
+
+/// Takes `cpus` from the calling thread, and so from all threads and processes that it makes from now on. False: no other
+/// processor would be left, so nothing has changed. Said once, at the start of a daemon.
+///
+/// # Errors
+/// What the system says of it.
+pub fn leave(cpus: &[usize]) -> io::Result<bool> {
+    let before = usable();
+    let mut others = CpuSet::new();
+    before.iter().filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| others.set(*cpu));
+    if others.count() == 0 {
+        return Ok(false);
+    }
+    sched_setaffinity(None, &others)?;
+    // A second call would be of another daemon in this process, of which there is none.
+    let _ = LEFT.set((before, cpus.to_vec()));
+    Ok(true)
+}
+
+/// Whether processor `cpu` is kept for an I/O core.
+pub fn is_kept(cpu: usize) -> bool {
+    LEFT.get().is_some_and(|(_, kept)| kept.contains(&cpu))
+}
+
+/// The processors that the calling thread may use, or might before it left some to I/O cores.
 fn usable() -> Vec<usize> {
+    if let Some((before, _)) = LEFT.get() {
+        return before.clone();
+    }
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }

@@ -197,7 +197,8 @@ fn cores_table(answer: &Cores) -> String {
         let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
         table.row([
             core.number.to_string(),
-            core.cpu.map_or(String::new(), |cpu| cpu.to_string()),
+            core.cpu
+                .map_or(String::new(), |cpu| format!("{cpu}{}", if core.shared { " shared" } else { "" })),
             core.queues.to_string(),
             percent(core.busy_ns, whole),
             percent(core.idle_ns, whole),

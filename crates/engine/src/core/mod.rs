@@ -93,7 +93,10 @@ impl Cores {
                 // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 // A core that panicked leaves queues in an unknown state: better no daemon than half a one.
+                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: whoever supervises the daemon starts
+                // it again, and they go on.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.run())).is_err() {
+                    tracing::error!("I/O core {number} has failed (the lines above say where): the daemon is aborted, for its supervisor to start it again");
                     std::process::abort();
                 }
             })?;

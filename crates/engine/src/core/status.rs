@@ -23,6 +23,8 @@ pub struct CoreStatus {
     pub number: usize,
     /// The processor that it is pinned to, if it is.
     pub cpu: Option<usize>,
+    /// Whether other threads of the daemon may run on its processor: there is no other one for them.
+    pub shared: bool,
     /// Ingress queues that it serves.
     pub queues: usize,
     /// Nanoseconds in rounds that moved frames.
@@ -73,6 +75,7 @@ impl Meter {
         CoreStatus {
             number,
             cpu,
+            shared: cpu.is_none_or(|cpu| !crate::place::is_kept(cpu)),
             queues,
             busy_ns: load(&self.busy),
             idle_ns: load(&self.idle),

@@ -352,6 +352,7 @@ fn start_ring(
             pipes: spec.pipes.map_or(default.pipes, |pipes| pipes.get() as usize),
             ..default
         },
+        extra_limit: spec.extra_bufs.map_or(ring::EXTRA_LIMIT, |bufs| bufs.get()),
         memory: spec.memory.clone(),
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,

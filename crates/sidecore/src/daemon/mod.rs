@@ -7,10 +7,11 @@
 //!
 //! Start: read and check everything, take the counters file, start the broker ([`broker`]), take the control socket (so that a second
 //! daemon fails before it touches a port), start cores, start ports, let the cores serve them, listen, say `ready`. The
-//! end is the same backwards. The counters file stays behind, to be read by `show`.
+//! end is the same backwards, and has a bound (`end`). The counters file stays behind, to be read by `show`.
 
 pub mod broker;
 mod capture;
+mod end;
 mod http;
 mod metrics;
 mod socket;
@@ -29,7 +30,7 @@ use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
 use sidecore_engine::transport::ring::{device_path, Device};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use self::http::Control;
 use self::socket::{claim, ControlSocket};
@@ -39,6 +40,9 @@ use crate::{print, Outcome};
 
 /// How long answers under way may take once the end was asked for.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long all of the end may take, whatever a VMM, a holder or a client does. Less than the service's `TimeoutStopSec`.
+const END: Duration = Duration::from_secs(6);
 
 /// `run`.
 pub fn run(args: RunArgs) -> Outcome {
@@ -62,6 +66,14 @@ pub fn run(args: RunArgs) -> Outcome {
     sidecore_engine::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
     sidecore_engine::hold::set_program("/proc/self/exe".into());
+    // Before any thread or process is made: they begin where this one may run.
+    match sidecore_engine::place::leave(cpus) {
+        Ok(true) => {}
+        Ok(false) => warn!(
+            "I/O cores share their processors with everything else: no other one is left to this process"
+        ),
+        Err(e) => warn!("I/O cores share their processors with everything else: {e}"),
+    }
     broker::start(socket, source.file(), &spec, false)?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     // A duplicate: the claim, a lock, goes with the last of them.
@@ -158,6 +170,7 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
     }
     info!("stopping");
     notify(&[NotifyState::Stopping]);
+    end::bound(END);
     // No new request; ports stop, which ends captures as it should; then what is under way may finish.
     drop(stop);
     let engine = Arc::clone(&control.engine);

@@ -197,7 +197,7 @@ fn every_field_is_described_and_no_other() {
     let addresses = Addresses { version: VERSION, addresses: vec![address] };
     compare(seen, "Addresses", &addresses, &addresses);
     let core: CoreStatus = serde_json::from_value(json!({
-        "number": 0, "cpu": 1, "queues": 0, "busy_ns": 0, "idle_ns": 0, "sleep_ns": 0, "busy_rounds": 0,
+        "number": 0, "cpu": 1, "shared": false, "queues": 0, "busy_ns": 0, "idle_ns": 0, "sleep_ns": 0, "busy_rounds": 0,
         "frames": 0, "sleeps": 0
     }))
     .unwrap();

@@ -155,6 +155,10 @@ impl Daemon {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its broker.
     pub fn broker(&self) -> Pid {
         let children = children(pid(&self.child));

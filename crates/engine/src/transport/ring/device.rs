@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -18,8 +19,12 @@ use sidecore_abi::vale::{Ask, Reply, ASK};
 
 use super::{Listener, SocketError};
 
-/// Connections at a time: further ones wait to be taken in.
+/// Connections at a time, and those of one user other than root and ourselves.
 const CONNECTIONS: usize = 1024;
+const CONNECTIONS_OF_A_USER: usize = 256;
+/// How long a connection may take over its first request, or over the rest of one that has begun. Between requests it may
+/// be silent for as long as it likes: it is the lease of what it had made.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,19 +95,21 @@ struct Connection {
     /// What has arrived of the next request.
     request: [u8; ASK],
     arrived: usize,
+    /// Since when a request is owed.
+    owes: Option<Instant>,
 }
 
 impl Server {
     fn run(mut self) {
         loop {
-            let listen =
-                if self.connections.len() < CONNECTIONS { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.listener.as_fd(), listen),
+                PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             ];
             fds.extend(self.connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            let left = self.connections.iter().filter_map(|c| c.owes).min();
+            let left = left.map(|since| timespec(PATIENCE.saturating_sub(since.elapsed())));
+            match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return tracing::error!("the netmap socket: poll: {error}"),
             }
@@ -114,9 +121,12 @@ impl Server {
             // From the end, so that places stay right.
             for place in (0..self.connections.len()).rev().filter(|place| ready[2 + place]) {
                 if !self.hear(place) {
-                    let gone = self.connections.remove(place);
-                    self.verbs.gone(gone.who.connection);
+                    self.part(place);
                 }
+            }
+            let owes = |c: &Connection| c.owes.is_some_and(|since| since.elapsed() >= PATIENCE);
+            while let Some(place) = self.connections.iter().position(owes) {
+                self.part(place);
             }
             if ready[1] {
                 self.admit();
@@ -124,13 +134,40 @@ impl Server {
         }
     }
 
+    fn part(&mut self, place: usize) {
+        let gone = self.connections.remove(place);
+        self.verbs.gone(gone.who.connection);
+    }
+
+    /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; false: nobody does.
+    fn make_room(&mut self, uid: u32) -> bool {
+        let privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let of_user = |c: &&Connection| c.who.ids.0 == uid;
+        let too_many_of_user =
+            !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;
+        if !too_many_of_user && self.connections.len() < CONNECTIONS {
+            return true;
+        }
+        let silent = |c: &Connection| c.owes.is_some() && (!too_many_of_user || c.who.ids.0 == uid);
+        let place = self.connections.iter().position(silent);
+        if let Some(place) = place {
+            self.part(place);
+        }
+        place.is_some()
+    }
+
     fn admit(&mut self) {
         match self.listener.accept() {
             Ok(Some(socket)) => {
                 let Ok(peer) = socket_peercred(&socket) else { return };
                 let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
+                if !self.make_room(who.ids.0) {
+                    tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
+                    return;
+                }
                 self.next += 1;
-                self.connections.push(Connection { socket, who, request: [0; ASK], arrived: 0 });
+                let owes = Some(Instant::now());
+                self.connections.push(Connection { socket, who, request: [0; ASK], arrived: 0, owes });
             }
             Ok(None) => {}
             Err(error) => {
@@ -153,9 +190,10 @@ impl Server {
         };
         connection.arrived += n;
         if connection.arrived < ASK {
+            connection.owes.get_or_insert_with(Instant::now);
             return true;
         }
-        connection.arrived = 0;
+        (connection.arrived, connection.owes) = (0, None);
         let reply = match Ask::from_bytes(&connection.request) {
             Some(ask) => self.verbs.ask(connection.who, &ask),
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
@@ -164,6 +202,13 @@ impl Server {
         let bytes = reply.to_bytes();
         let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

@@ -39,6 +39,9 @@ use crate::open::make_folder;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
 use crate::ring::{Geometry, GeometryError, RingStats};
 
+/// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.
+pub const EXTRA_LIMIT: u32 = 4096;
+
 /// A ring port to be.
 #[derive(Clone, Debug)]
 pub struct RingConfig {
@@ -50,6 +53,8 @@ pub struct RingConfig {
     pub owner: (Option<u32>, Option<u32>),
     /// The rings that a client gets.
     pub geometry: Geometry,
+    /// Most extra buffers that a client may have by asking for them.
+    pub extra_limit: u32,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12. A client may change it.
     pub header: u32,
     /// The memory that it shares with others of this name; by default it has one of its own.
@@ -64,6 +69,7 @@ impl RingConfig {
             mode: None,
             owner: (None, None),
             geometry: Geometry::default(),
+            extra_limit: EXTRA_LIMIT,
             header: 0,
             memory: None,
         }

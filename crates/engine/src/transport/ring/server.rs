@@ -320,7 +320,7 @@ impl Server {
             let host = host::of(&config.path);
             let geometry = Geometry {
                 host_rings: host.as_ref().map_or(0, |host| host.rings),
-                extra_bufs: config.geometry.extra_bufs.max(extra_bufs),
+                extra_bufs: config.geometry.extra_bufs.max(extra_bufs.min(config.extra_limit)),
                 ..config.geometry
             };
             self.memory = Some(Memory::new(Region::new(&geometry, name)?, host));
