@@ -92,10 +92,16 @@ pub enum DropReason {
     LookupFault = 18,
     /// Its source address is none that the port may use.
     MacGuard = 19,
+    /// Broadcasts beyond the port's limit.
+    StormBroadcast = 20,
+    /// Multicasts beyond the port's limit.
+    StormMulticast = 21,
+    /// Frames to unknown addresses beyond the port's limit.
+    StormUnicast = 22,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 20] = [
+pub const DROPS: [(DropReason, &str, &str); 23] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -143,6 +149,13 @@ pub const DROPS: [(DropReason, &str, &str); 20] = [
         DropReason::MacGuard,
         "mac_guard",
         "the source address is none that the port may use under mac-guard=strict",
+    ),
+    (DropReason::StormBroadcast, "storm_broadcast", "a broadcast beyond the port's limit of copies a second"),
+    (DropReason::StormMulticast, "storm_multicast", "a multicast beyond the port's limit of copies a second"),
+    (
+        DropReason::StormUnicast,
+        "storm_unicast",
+        "a frame to an unknown address beyond the port's limit of copies a second",
     ),
 ];
 

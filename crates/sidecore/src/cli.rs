@@ -18,7 +18,8 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
 
 Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
 mac-limit=N, mac-guard=off|claim|strict, allow-mac=MAC|vrrp[+...],
-fdb=MAC[+MAC]..., link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
+fdb=MAC[+MAC]...,
+storm-broadcast=N, storm-multicast=N, storm-unicast=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
 owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
 slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, memory=NAME, header=0|10|12,
 moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off

@@ -4,6 +4,8 @@
 //! lock; with several queues a hash of the flow picks one, so that a flow stays in order. If some frames
 //! ask for offloads that the receiver did not accept, `boundary` makes plain frames of them first.
 
+use std::time::Instant;
+
 use super::boundary::Boundary;
 use super::gate::Gate;
 use super::pause::buffers;
@@ -35,6 +37,10 @@ pub(super) struct Delivery {
     picks: Vec<u16>,
     by_queue: Vec<u16>,
     others: Vec<PortId>,
+    /// Frames for everybody.
+    floods: Vec<u16>,
+    /// Frames that were handed to ports, for the batch under way.
+    deliveries: usize,
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
     pub(super) gate: Option<Box<Gate>>,
@@ -47,12 +53,15 @@ impl Delivery {
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
             others: Vec::with_capacity(MAX_PORTS),
+            floods: Vec::with_capacity(MAX_BATCH),
+            deliveries: 0,
             boundary: Boundary::new(),
             gate: None,
         }
     }
 
-    /// Decides on every frame of `batch`, which came from `source`, and delivers it.
+    /// Decides on every frame of `batch`, which came from `source`, and delivers it. Returns how many frames were handed
+    /// to ports: more than the batch has, if some went to several.
     pub(super) fn forward(
         &mut self,
         topology: &Topology,
@@ -60,10 +69,12 @@ impl Delivery {
         batch: &Batch,
         now: u32,
         verdicts: &mut Verdicts,
-    ) {
+    ) -> usize {
         verdicts.clear();
+        self.deliveries = 0;
         // A port that is being removed is not in the topology any more, while its queues may still be served.
-        let everybody: &[PortId] = match topology.get(source.id) {
+        let member = topology.get(source.id);
+        let everybody: &[PortId] = match member {
             None | Some(Member { attach: View::Nothing, .. }) => {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
                 &[]
@@ -86,14 +97,21 @@ impl Delivery {
             let there =
                 |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
             others.extend(everybody.iter().copied().filter(there));
-            verdicts.floods(&mut self.picks);
+            if let (Some(storm), false) =
+                (member.and_then(|member| member.rules.storm.as_ref()), others.is_empty())
+            {
+                let mut gate = storm.open(Instant::now());
+                let (frames, copies) = (batch.frames(), others.len());
+                verdicts.limit_floods(|frame| gate.admit(frames[frame].dst(), copies));
+            }
+            verdicts.floods(&mut self.floods);
             if others.is_empty() {
-                self.picks
+                self.floods
                     .iter()
                     .for_each(|pick| verdicts.drop(usize::from(*pick), DropReason::NoDestination));
                 verdicts.forget_floods();
             } else {
-                let copies = (others.len() as u64 - 1) * self.picks.len() as u64;
+                let copies = (others.len() as u64 - 1) * self.floods.len() as u64;
                 source.counters.block(self.core).add_made(copies);
             }
         }
@@ -101,6 +119,9 @@ impl Delivery {
         if verdicts.any_flood() {
             for &id in &others {
                 verdicts.picks(id, &mut self.picks);
+                if self.floods.len() > 1 {
+                    self.leave_room(topology, id, batch);
+                }
                 self.visit(topology, source, id, batch);
             }
         }
@@ -123,6 +144,25 @@ impl Delivery {
         self.others = others;
         if !verdicts.drops().is_empty() {
             self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
+        }
+        self.deliveries
+    }
+
+    /// Takes so many frames for everybody out of `self.picks` that half of the buffers which port `id` has free now are
+    /// left to others: a flood without end would have each as soon as it comes, and nobody else's frame a chance. A lone
+    /// frame finds whatever there is.
+    fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
+        let Some(port) = topology.get(id).map(|member| &member.port) else { return };
+        let room = |queue| Some(port.egress(queue)?.as_mut()?.room()?.free as usize);
+        let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
+        let Some(rest) = self.floods.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
+            return;
+        };
+        self.picks.retain(|pick| rest.binary_search(pick).is_err());
+        self.count_drops(port, rest.iter().map(|_| DropReason::RingFull));
+        if port.capture.is_on() {
+            let drops: Vec<_> = rest.iter().map(|pick| (*pick, DropReason::RingFull)).collect();
+            port.capture.egress(batch, rest, &drops);
         }
     }
 
@@ -170,6 +210,7 @@ impl Delivery {
     #[inline]
     fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
         let picks = std::mem::take(&mut self.picks);
+        self.deliveries += picks.len();
         match topology.get(id) {
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
             Some(member) => self.send_gated(&member.port, batch, &picks),

@@ -12,6 +12,7 @@ mod mailbox;
 mod pause;
 mod poller;
 mod round;
+mod share;
 mod status;
 mod topology;
 

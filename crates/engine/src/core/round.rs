@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A round looks into the mailbox and polls each of the core's queues once; a queue
 //! with frames has one batch taken, delivered and given back before the next queue is looked at, so a
-//! busy queue waits for at most one batch of each other. Two kinds of queues are asked less often: those
+//! busy queue waits for at most one batch of each other, and for no more copies than that has frames (`share`). Two kinds of queues are asked less often: those
 //! whose poll is a system call, after they came up empty, and those that have been silent for many
 //! rounds while others are busy; both bounds are constants below.
 //!
@@ -18,6 +18,7 @@ use super::gate::Gate;
 use super::mailbox::{Letter, Mailbox, LETTERS_A_ROUND};
 use super::pause::{self, Pause};
 use super::poller::{Poller, Watch, EVENTS};
+use super::share::Share;
 use super::status::Meter;
 use super::topology::Topology;
 use super::CoreOptions;
@@ -51,6 +52,9 @@ struct Served {
     hold: Option<Box<Hold>>,
     /// Some do.
     holding: bool,
+    share: Share,
+    /// It had frames in the last round.
+    moved: bool,
 }
 
 /// A batch that is not delivered whole.
@@ -73,6 +77,8 @@ pub(super) struct Core {
     poller: Poller,
     /// Places of the queues that were kicked while the core slept.
     kicked: Vec<usize>,
+    /// Queues that had frames in the last round.
+    crowd: usize,
     spin: Duration,
     patience: Duration,
     epoch: Instant,
@@ -100,6 +106,7 @@ impl Core {
             delivery: Delivery::new(number),
             poller,
             kicked: Vec::with_capacity(EVENTS),
+            crowd: 0,
             spin: options.spin,
             patience: options.patience,
             epoch,
@@ -161,6 +168,7 @@ impl Core {
     /// Polls every queue that is due; returns how many frames were moved.
     fn round(&mut self, round: u64, now: Instant) -> u64 {
         let mut frames = 0;
+        let mut crowd = 0;
         for index in 0..self.queues.len() {
             let served = &mut self.queues[index];
             let silent = served.empty_polls >= SILENT_AFTER;
@@ -171,8 +179,16 @@ impl Core {
             if served.costly && now < served.not_before {
                 continue;
             }
+            // Who made more copies than a turn has lets the others go first.
+            if served.share.passes(self.crowd > usize::from(served.moved)) {
+                served.moved = true;
+                crowd += 1;
+                continue;
+            }
             let moved = self.serve(index);
             let served = &mut self.queues[index];
+            served.moved = moved > 0;
+            crowd += usize::from(served.moved);
             if moved == 0 {
                 served.empty_polls = served.empty_polls.saturating_add(1);
                 if served.costly {
@@ -183,6 +199,7 @@ impl Core {
             }
             frames += moved;
         }
+        self.crowd = crowd;
         frames
     }
 
@@ -197,12 +214,13 @@ impl Core {
         self.batch.clear();
         let wired = Delivery::wired(&self.topology, &served.port);
         let several = wired.is_some_and(|port| port.egress_queues() > 1) && served.hold.is_some();
-        self.batch.set_limit(match wired {
+        let limit = match wired {
             // Nobody asks a receiver for room who has nothing for it: that takes its lock.
             Some(_) if !served.queue.has_frames() => 0,
             Some(port) if !several => served.pause.limit(Delivery::room(port, 0), Instant::now),
             _ => served.pause.limit(None, Instant::now),
-        });
+        };
+        self.batch.set_limit(limit.min(served.share.limit()));
         served.queue.fetch(&mut self.batch, &mut tally);
         if let Some(wait) = served.pause.over(&self.batch) {
             served.port.waits.add(served.index, wait);
@@ -212,7 +230,9 @@ impl Core {
             if several {
                 self.delivery.gate = served.hold.as_mut().and_then(|hold| hold.gate.take());
             }
-            self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
+            let deliveries =
+                self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
+            served.share.took(self.batch.len(), deliveries);
             served.pause.took(&self.batch);
             if let Some(gate) = self.delivery.gate.take() {
                 let held = gate.held();
@@ -304,6 +324,8 @@ impl Core {
                         pause,
                         hold: None,
                         holding: false,
+                        share: Share::new(),
+                        moved: false,
                     });
                     self.prepare_holds();
                 }
@@ -397,3 +419,5 @@ pub(super) fn seconds(epoch: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turns;

@@ -5,14 +5,20 @@
 //! bridge or a load generator.
 
 mod guard;
+mod storm;
+
+use std::sync::Arc;
 
 pub use guard::{MacGuard, SourceGuard};
+pub use storm::{Gate, Storm, StormLimits};
 
 /// The rules of one port.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Addresses that a switch may learn behind it; 0: any number.
     pub mac_limit: u32,
     /// Which source addresses it may use, and which are its own.
     pub guard: SourceGuard,
+    /// How many copies its floods may make, if that is limited.
+    pub storm: Option<Arc<Storm>>,
 }

@@ -2,6 +2,7 @@
 //! file, the JSON of the control socket and the words of the command line are all read into them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use super::values::{
     Fds, Guard, Link, LookupName, Mac, Macs, Mode, Number, Owner, PortMode, Role, Source, Sources, Toggle,
     Words,
 };
-use crate::policy::{MacGuard, Rules, SourceGuard};
+use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -129,6 +130,15 @@ pub struct PortSpec {
     /// Addresses that the switch knows behind it for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fdb: Option<Macs>,
+    /// Copies a second that its broadcasts may make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storm_broadcast: Option<Number<1, 1_000_000_000>>,
+    /// Copies a second that its multicasts may make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storm_multicast: Option<Number<1, 1_000_000_000>>,
+    /// Copies a second that its frames to unknown addresses may make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storm_unicast: Option<Number<1, 1_000_000_000>>,
     /// The carrier that the operator wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
@@ -187,7 +197,7 @@ pub struct PortSpec {
 }
 
 /// Keys that every kind of port knows; the others stand in the row of their kind.
-pub const COMMON_KEYS: [&str; 11] = [
+pub const COMMON_KEYS: [&str; 14] = [
     "name",
     "kind",
     "where",
@@ -200,6 +210,9 @@ pub const COMMON_KEYS: [&str; 11] = [
     "mac-guard",
     "allow-mac",
     "fdb",
+    "storm-broadcast",
+    "storm-multicast",
+    "storm-unicast",
 ];
 
 impl PortSpec {
@@ -240,19 +253,31 @@ impl PortSpec {
     }
 
     /// The keys that apply on a switch that learns, and whether each was given.
-    pub fn switch_keys(&self) -> [(&'static str, bool); 4] {
+    pub fn switch_keys(&self) -> [(&'static str, bool); 7] {
         [
             ("mac-limit", self.mac_limit.is_some()),
             ("mac-guard", self.mac_guard.is_some()),
             ("allow-mac", self.allow_mac.is_some()),
             ("fdb", self.fdb.is_some()),
+            ("storm-broadcast", self.storm_broadcast.is_some()),
+            ("storm-multicast", self.storm_multicast.is_some()),
+            ("storm-unicast", self.storm_unicast.is_some()),
         ]
     }
 
     /// The same port without those.
     #[must_use]
     pub fn without_rules(&self) -> PortSpec {
-        PortSpec { mac_limit: None, mac_guard: None, allow_mac: None, fdb: None, ..self.clone() }
+        PortSpec {
+            mac_limit: None,
+            mac_guard: None,
+            allow_mac: None,
+            fdb: None,
+            storm_broadcast: None,
+            storm_multicast: None,
+            storm_unicast: None,
+            ..self.clone()
+        }
     }
 
     /// How its source addresses are guarded.
@@ -278,9 +303,15 @@ impl PortSpec {
             Guard::Strict => MacGuard::Strict,
         };
         let own = self.mac.map_or(0, Mac::number);
+        let storm = StormLimits {
+            broadcast: self.storm_broadcast.map_or(0, Number::get),
+            multicast: self.storm_multicast.map_or(0, Number::get),
+            unicast: self.storm_unicast.map_or(0, Number::get),
+        };
         Rules {
             mac_limit: self.mac_limit.map_or(0, Number::get),
             guard: SourceGuard::new(mode, own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
+            storm: Storm::new(storm).map(Arc::new),
         }
     }
 

@@ -173,7 +173,7 @@ fn open() -> BTreeSet<String> {
 
 #[test]
 fn the_words_of_the_command_line() {
-    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
     let json = toml::to_string(&full).unwrap();
     let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
     assert_eq!(back.ports, [full], "the file form says the same");
@@ -181,8 +181,8 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -229,7 +229,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
@@ -279,7 +279,7 @@ fn every_key_is_in_the_lists() {
         moderation: Some("0".parse().unwrap()),
         csb: Some("on".parse().unwrap()),
         receive_share: Some("50".parse().unwrap()),
-        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,mac-limit=3,mac-guard=off,allow-mac=vrrp,fdb=02:00:00:00:00:08,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
+        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=off,allow-mac=vrrp,fdb=02:00:00:00:00:08,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
     };
     let table = toml::Table::try_from(&all).unwrap();
     let written: BTreeSet<&str> = table.keys().map(String::as_str).collect();

@@ -22,7 +22,7 @@
 //!
 //! **Counts.** Each entry and each claim counts for its port. A count goes up before the word that it stands for is
 //! exchanged, and down after the exchange that removed one, by whoever won that exchange. So it is never less
-//! than what is there, and the same whenever nobody is at work. `tests/mac_table.rs` runs this file under loom.
+//! than what is there, and the same whenever nobody is at work.
 //!
 //! Two cores that learn one address at the same time may each place it; both look again, and the entry further
 //! behind goes.

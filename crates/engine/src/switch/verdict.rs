@@ -169,6 +169,19 @@ impl Verdicts {
         self.walk(usize::from(port.0), picks);
     }
 
+    /// Asks about each frame for everybody, in the order of the batch, and drops those that are refused.
+    pub fn limit_floods(&mut self, mut ask: impl FnMut(usize) -> Result<(), DropReason>) {
+        let mut at = std::mem::replace(&mut self.lists[FLOOD], EMPTY).head;
+        while at != END {
+            let frame = usize::from(at);
+            at = self.next[frame];
+            match ask(frame) {
+                Ok(()) => self.flood(frame),
+                Err(reason) => self.drop(frame, reason),
+            }
+        }
+    }
+
     /// The frames for everybody.
     pub fn floods(&self, picks: &mut Vec<u16>) {
         self.walk(FLOOD, picks);

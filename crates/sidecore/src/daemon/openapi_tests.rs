@@ -88,6 +88,7 @@ fn every_field_is_described_and_no_other() {
 
     let port = text::port(
         "p=vhost-user:/p,switch=s,mtu=1500,mac-limit=1,mac-guard=strict,allow-mac=vrrp,fdb=02:00:00:00:00:02,\
+         storm-broadcast=1,storm-multicast=1,storm-unicast=1,\
          link=up,role=server,mode=0600,owner=root,queues=1,\
          features-off=packed,mac=02:00:00:00:00:01,journal=none,fd=3",
         KINDS,

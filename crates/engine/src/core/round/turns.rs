@@ -1,0 +1,194 @@
+//! Who has how much of a core: rounds without threads, with queues that always have frames.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+
+use super::*;
+use crate::core::Attach;
+use crate::observe::CounterFile;
+use crate::policy::{Rules, Storm, StormLimits};
+use crate::port::{EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
+use crate::switch::{Switch, SwitchOptions};
+
+/// A guest that sends one frame over and over, as often as it may.
+struct Source([u8; 60]);
+
+impl IngressQueue for Source {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        while batch.room() > 0 && batch.push_short(&self.0) {
+            tally.frames += 1;
+        }
+    }
+    fn release(&mut self, _: &mut Tally) {}
+    fn want_kicks(&mut self, _: bool) -> bool {
+        true
+    }
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// A guest that gives so many buffers, and as many again when it is asked for the next batch.
+struct Sink {
+    free: Arc<AtomicU64>,
+    /// Frames for it alone that it got.
+    own: Arc<AtomicU64>,
+}
+
+impl EgressQueue for Sink {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        for pick in picks {
+            let left = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+            match left {
+                Ok(_) => {
+                    let frame = &batch.frames()[usize::from(*pick)];
+                    outcome.delivered(frame.len);
+                    self.own.fetch_add(1 - (frame.dst() & 1), Ordering::Relaxed);
+                }
+                Err(_) => outcome.dropped(*pick, crate::port::DropReason::RingFull),
+            }
+        }
+    }
+    fn room(&mut self) -> Option<Room> {
+        let free = u32::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        Some(Room { free, size: 1024 })
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+fn frame(to: u8, from: u8) -> [u8; 60] {
+    let mut bytes = [0; 60];
+    bytes[..6].copy_from_slice(&if to == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, to] });
+    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+    bytes
+}
+
+struct Rig {
+    core: Core,
+    ports: Vec<Arc<Port>>,
+    free: Vec<Arc<AtomicU64>>,
+    own: Vec<Arc<AtomicU64>>,
+}
+
+impl Rig {
+    /// `count` guests on a switch, those in `sends` with a frame that they send all the time.
+    fn new(count: u8, rules: &Rules, sends: &[[u8; 60]]) -> Rig {
+        let file = CounterFile::anonymous().unwrap();
+        let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
+        let (mut ports, mut free, mut own, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for number in 0..count {
+            let id = PortId(number.into());
+            let port = Arc::new(Port::new(id, "p", file.open_slot(id, "p"), DEFAULT_MTU).unwrap());
+            let buffers = Arc::new(AtomicU64::new(u32::MAX.into()));
+            let sink = Sink { free: Arc::clone(&buffers), own: Arc::default() };
+            own.push(Arc::clone(&sink.own));
+            assert!(port.swap_egress(0, Some(Box::new(sink))).is_none());
+            all.push((Arc::clone(&port), Attach::Switch(Arc::clone(&switch))));
+            ports.push(port);
+            free.push(buffers);
+        }
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let (answer, answers) = sync_channel(1);
+        let topology = Arc::new(Topology::with_rules(&all, |_| rules.clone()));
+        mailbox.post(Letter::Topology { topology, answer });
+        for (index, bytes) in sends.iter().enumerate() {
+            let key = QueueKey(index as u64);
+            let (port, queue) = (Arc::clone(&ports[index]), Box::new(Source(*bytes)));
+            mailbox.post(Letter::Serve { key, port, index: 0, queue });
+        }
+        let options = CoreOptions::default();
+        let mut core = Core::new(0, mailbox, Arc::default(), &options, Instant::now()).unwrap();
+        assert!(core.read_mail());
+        answers.recv().unwrap();
+        Rig { core, ports, free, own }
+    }
+
+    fn rounds(&mut self, from: u64, count: u64) {
+        for round in from..from + count {
+            self.core.round(round, Instant::now());
+        }
+    }
+
+    fn out(&self, port: usize) -> u64 {
+        self.ports[port].counters.totals().out_frames
+    }
+
+    fn sent(&self, port: usize) -> u64 {
+        self.ports[port].counters.totals().in_frames
+    }
+
+    /// The law of conservation.
+    fn is_conserved(&self) {
+        let totals: Vec<_> = self.ports.iter().map(|port| port.counters.totals()).collect();
+        let sum = |of: fn(&crate::observe::Totals) -> u64| totals.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|t| t.in_frames + t.made), sum(|t| t.out_frames + t.drops.iter().sum::<u64>()));
+    }
+}
+
+/// Guest 0 floods, guest 1 sends to guest 2, which was heard before.
+fn flood_and_flow(count: u8, rules: &Rules) -> Rig {
+    let mut rig = Rig::new(count, rules, &[frame(0xff, 0), frame(2, 1), frame(1, 2)]);
+    // One round in which all are heard, guest 2 first; from then on it only receives.
+    rig.core.queues.swap(0, 2);
+    rig.rounds(1, 1);
+    rig.core.queues.remove(0);
+    rig.core.queues.swap(0, 1);
+    rig
+}
+
+#[test]
+fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
+    let mut rig = flood_and_flow(33, &Rules::default());
+    let (flooded, flowed) = (rig.sent(0), rig.sent(1));
+    assert_eq!((flooded, flowed), (256, 256));
+    rig.rounds(2, 200);
+    assert_eq!(rig.sent(1) - flowed, 200 * 256, "a whole batch in each round");
+    let copies = (rig.sent(0) - flooded) * 32;
+    // The first batch was a surprise of 32 turns, the rest of its rounds have a turn of copies each.
+    assert!((150 * 256..=200 * 256).contains(&copies), "{copies}");
+    rig.is_conserved();
+    // Alone it waits for nobody.
+    rig.core.queues.truncate(1);
+    let before = rig.sent(0);
+    rig.rounds(202, 100);
+    assert_eq!(rig.sent(0) - before, 100 * 8);
+}
+
+#[test]
+fn a_flood_leaves_buffers_to_others() {
+    let mut rig = flood_and_flow(3, &Rules::default());
+    // What the first flood cost is paid before.
+    rig.rounds(2, 10);
+    let (before, own) = (rig.out(2), rig.own[2].load(Ordering::Relaxed));
+    for round in 12..112 {
+        // The guest takes ten frames between two rounds.
+        rig.free[2].store(10, Ordering::Relaxed);
+        rig.rounds(round, 1);
+    }
+    assert_eq!(rig.out(2) - before, 1000, "no buffer is left unused");
+    assert_eq!(rig.own[2].load(Ordering::Relaxed) - own, 500, "half of them for the flow");
+    rig.is_conserved();
+}
+
+#[test]
+fn a_storm_limit_drops_by_name_what_is_beyond() {
+    let limits = StormLimits { broadcast: 100, unicast: 100, ..StormLimits::default() };
+    let rules = Rules { storm: Storm::new(limits).map(Arc::new), ..Rules::default() };
+    // Guest 1 sends to somebody whom the switch does not know.
+    let mut rig = Rig::new(5, &rules, &[frame(0xff, 0), frame(9, 1)]);
+    rig.rounds(1, 10);
+    for (port, name) in [(0, "storm_broadcast"), (1, "storm_unicast")] {
+        let totals = rig.ports[port].counters.totals();
+        let dropped = totals.named_drops().find(|(reason, _)| *reason == name).map_or(0, |(_, n)| n);
+        let passed = rig.sent(port) - dropped;
+        assert!(passed >= 3 && dropped > passed, "{name}: {passed} passed, {dropped} dropped");
+    }
+    rig.is_conserved();
+}
