@@ -247,3 +247,21 @@ def stuck_queue_on_a_wire(stage):
     stage.check(rounds >= 200, f"beside a stuck queue only {rounds} frames in {seconds} s reached the other one")
     sender.front.close()
     receiver.front.close()
+
+
+@attack("2.2")
+def interrupt_that_kicks(stage):
+    """One eventfd is a port's interrupt and its kick, of both queues: each interrupt would wake the core for the next one."""
+    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+    guest = Guest(stage.at("evil.sock"), start=False, receive=200)
+    stage.cleanup(guest.close)
+    guest.front.table([(0, guest.size, vhost.USER, 0)], [guest.fd])
+    fd = guest.tx.kick
+    guest.start(0, guest.rx, kick=fd, call=fd)
+    guest.start(1, guest.tx, kick=fd, call=fd)
+    guest.front.sync()
+    stage.used_before = stage.daemon.usage()  # it stays: the core has to sleep beside it
+    with stage.during():
+        stage.helper("flood", stage.at("other.sock"), stage.seconds, "--rate", 1000).end()
+        for _ in range(100):
+            guest.send(vhost.frame(BROADCAST, "02:00:00:00:ee:01"))

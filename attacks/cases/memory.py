@@ -57,6 +57,40 @@ def hugetlb_truncation_vfio(stage):
     nic.client.close()
 
 
+@attack("1.1")
+def truncation_vhost(stage):
+    """Guest memory of small pages is cut short under a ring."""
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        guest = Guest(stage.at("evil.sock"))
+        stage.cleanup(guest.close)
+        guest.send(FRAME)
+        served(stage, "evil")
+        os.ftruncate(guest.fd, 0)
+        guest.tx.ring()
+        stage.fault("evil", "memory_truncated")
+    guest.front.close()
+
+
+@attack("1.1")
+def truncation_vfio(stage):
+    """The same for an e1000's memory and rings."""
+    stage.start("e1000:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        nic = vfio.Nic(stage.at("evil.sock"))
+        stage.cleanup(nic.close)
+        nic.send(FRAME)
+        served(stage, "evil")
+        os.ftruncate(nic.fd, 0)
+        try:
+            for tail in range(2, 10):
+                nic.client.write(vfio.TDT, tail)
+        except Refused:
+            pass
+        stage.fault("evil", "memory_truncated")
+    nic.client.close()
+
+
 @attack("1.1", needs=("root", "hugetlb"))
 def hugetlb_pool_exhausted(stage):
     """Huge pages that were given without a reservation are used up by somebody else."""
@@ -341,3 +375,79 @@ def shrink(stage, fds):
         except OSError as e:
             stage.notes["cut"] = str(e)
         os.close(fd)
+
+
+@attack("1.1", needs=("root", "hugetlb"))
+def hugetlb_punched(stage):
+    """A huge page under a ring is punched out, and somebody else takes it."""
+    huge.pool(stage, 4)
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during(stage.seconds):
+        try:
+            guest = Guest(stage.at("evil.sock"), 4 * huge.PAGE, huge.file(4), ring_at=3 * huge.PAGE + 0x5000)
+            stage.cleanup(guest.close)
+            guest.out = huge.PAGE
+            guest.send(FRAME)
+            served(stage, "evil")
+            vhost.punch(guest.fd, 3 * huge.PAGE, huge.PAGE, True)
+            other = huge.file(1)
+            stage.cleanup(os.close, other)
+            vhost.punch(other, 0, huge.PAGE, False)
+            guest.tx.ring()
+            guest.front.sync()
+        except Refused:
+            pass
+    guest.front.close()
+
+
+@attack("1.1")
+def truncation_storm(stage):
+    """VMMs cut their memory short under their traffic and come again, so that one's maps take the places of another's."""
+    names = [f"evil{i}" for i in range(4)]
+    stage.start(ports=[f"{n}=vhost-user:DIR/{n}.sock,switch=evil" for n in names])
+    rounds = came = 0
+    with stage.during():
+        end = time.monotonic() + 2 * stage.seconds
+        while time.monotonic() < end:
+            name = names[rounds % 4]
+            rounds += 1
+            try:
+                guest = Guest(stage.at(f"{name}.sock"), receive=64, size=2 << 20)
+            except (Refused, OSError, TimeoutError):
+                stage.alive()
+                time.sleep(0.02)  # it is held off for a while
+                continue
+            came += 1
+            try:
+                for _ in range(8):
+                    guest.send(FRAME)
+                os.ftruncate(guest.fd, 0x1000 * (rounds % 3))
+                guest.tx.ring()
+                guest.front.sync()
+            except (Refused, TimeoutError, OSError):
+                pass
+            finally:
+                guest.close()
+    stage.notes["rounds"] = [rounds, came]
+
+
+@attack("1.2")
+def map_storm(stage):
+    """A VMM maps and unmaps the memory under its running e1000 as fast as it can."""
+    stage.start("e1000:DIR/evil.sock")
+    count = 0
+    with stage.during():
+        nic = vfio.Nic(stage.at("evil.sock"))
+        stage.cleanup(nic.close)
+        end = time.monotonic() + stage.seconds
+        try:
+            while time.monotonic() < end:
+                nic.send(FRAME)
+                nic.client.unmap(0, nic.size)
+                nic.client.map(0, nic.size, nic.fd)
+                nic.client.write(vfio.TCTL, 2)
+                count += 1
+        except Refused as e:
+            stage.notes["refused"] = str(e)
+        stage.notes["maps"] = count
+    nic.client.close()

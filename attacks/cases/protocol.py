@@ -18,24 +18,27 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 def each(stage, inputs, **more):
     """Each input to a fresh connection; the daemon and its neighbours are looked at behind every one."""
-    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"], **more)
+    names = [f"evil{i}" for i in range(6)]  # a port that was stopped may hold the next VMM off for a while
+    ports = [f"{name}=vhost-user:DIR/{name}.sock,switch=evil" for name in names]
+    stage.start(ports=["other=vhost-user:DIR/other.sock,switch=evil"] + ports, **more)
     other = Guest(stage.at("other.sock"), receive=128)
     stage.cleanup(other.close)
-    stopped = []
+    stopped, turn = [], 0
     with stage.during():
         for send in inputs:
             name = send.__name__.strip("_").replace("_", " ")
             guest, began = None, time.monotonic()
             try:
-                for _ in range(50):  # a port that was stopped may hold the next one off for a while
+                while guest is None:
+                    turn += 1
                     try:
-                        guest = Guest(stage.at("evil.sock"), start=False, receive=32, features=vhost.VERSION_1 | vhost.CSUM | vhost.HOST_TSO4 | vhost.INDIRECT)
-                        break
+                        guest = Guest(stage.at(f"{names[turn % 6]}.sock"), start=False, receive=32, timeout=0.5,
+                                      features=vhost.VERSION_1 | vhost.CSUM | vhost.HOST_TSO4 | vhost.INDIRECT)
                     except (Refused, OSError):
                         stage.alive()
-                        pause(0.1)
-                else:
-                    raise Failure("the port takes nobody in any more")
+                        if time.monotonic() - began > 20:
+                            raise Failure("the ports take nobody in any more") from None
+                guest.front.sock.settimeout(3)
                 send(guest)
                 guest.front.sync()
             except (Refused, TimeoutError, OSError):
@@ -45,8 +48,6 @@ def each(stage, inputs, **more):
             finally:
                 if guest:
                     guest.close()
-            if not stage.daemon.alive():
-                raise Failure(f"{name}: the daemon has ended: {stage.daemon.ending()}")
             try:
                 stage.progress(f"behind: {name}")
             except Failure as failure:
@@ -54,7 +55,7 @@ def each(stage, inputs, **more):
             stage.control(f"behind: {name}")
             if time.monotonic() - began > 2:
                 stage.notes[name] = f"{time.monotonic() - began:.1f} s"
-    stage.notes["stopped"] = stopped
+    stage.notes["stopped"] = len(stopped), len(inputs)
     other.front.close()
 
 
@@ -191,6 +192,69 @@ def messages(stage):
                  index_cut_to_16_bits, kick_of_queue_255, inflight_again_and_again, inflight_of_65535_queues, inflight_that_lies,
                  table_beyond_the_file, table_that_overflows, table_with_overlap, table_of_a_pipe, table_without_descriptor, payload_that_lies,
                  half_a_message, answers_never_read, rings_outside_memory, ring_of_65535])
+
+
+@attack("1.2")
+def odd_descriptors(stage):
+    """Every kind of descriptor where another kind belongs."""
+    import select
+    import socket
+    made = []
+
+    def kinds():
+        r, w = os.pipe()
+        a, b = socket.socketpair()
+        made.extend((r, w))
+        stage.cleanup(a.close)
+        stage.cleanup(b.close)
+        poll = select.epoll()
+        stage.cleanup(poll.close)
+        yield "pipe", r
+        yield "socket", a.fileno()
+        yield "epoll", poll.fileno()
+        for name, path, flags in (("zero", "/dev/zero", os.O_RDWR), ("null", "/dev/null", os.O_RDWR), ("folder", "/", os.O_RDONLY),
+                                  ("path", "/", os.O_PATH), ("process", "/proc/self/status", os.O_RDONLY), ("full", "/dev/full", os.O_RDWR),
+                                  ("terminals", "/dev/ptmx", os.O_RDWR | os.O_NOCTTY), ("program", "/proc/self/exe", os.O_RDONLY)):
+            try:
+                fd = os.open(path, flags)
+            except OSError:
+                continue
+            made.append(fd)
+            yield name, fd
+        fd = vhost.memfd(4096)
+        made.append(fd)
+        yield "memory", fd
+        fd = os.pidfd_open(os.getpid())
+        made.append(fd)
+        yield "process", fd
+        fd = os.eventfd(0)
+        made.append(fd)
+        yield "eventfd", fd
+
+    stage.cleanup(lambda: [os.close(fd) for fd in made])
+    inputs = []
+    for kind, fd in kinds():
+        def as_kick(g, fd=fd):
+            g.front.table([(0, g.size, USER, 0)], [g.fd])
+            g.start(1, g.tx, kick=fd)
+            g.start(0, g.rx, call=fd)
+            g.send(vhost.frame(BROADCAST, EVIL))
+
+        def as_memory(g, fd=fd):
+            g.front.table([(0, 4096, USER, 0)], [fd])
+            g.start(1, g.tx)
+
+        def as_log(g, fd=fd):
+            g.front.sock.settimeout(2)
+            g.front.ask(vhost.SET_LOG_BASE, struct.pack("<QQ", 4096, 0), [fd])
+
+        def as_inflight(g, fd=fd):
+            g.front.send(vhost.SET_INFLIGHT_FD, struct.pack("<QQHH", 4096, 0, 2, 256).ljust(24, b"\0"), [fd])
+
+        for function in (as_kick, as_memory, as_log, as_inflight):
+            function.__name__ = f"{kind}_{function.__name__}"
+            inputs.append(function)
+    each(stage, inputs)
 
 
 @attack("DPDK")
@@ -443,6 +507,13 @@ def vfio_messages(stage):
                 if register != 0:  # CTRL would only reset it
                     c.write(register, value)
 
+    def configuration_of_all_ones(c):
+        for value in (0xFFFF_FFFF, 0):
+            for at in range(0, 256, 4):
+                c.write(at, value, vfio.CONFIG)
+            for at in range(0, 0x4000, 4):
+                c.write(at, value, 3)  # the table of the messages
+
     def rings_outside_memory(c):
         fd = vhost.memfd(1 << 20)
         try:
@@ -462,7 +533,7 @@ def vfio_messages(stage):
 
     with stage.during():
         for function in (size_of_4_gigabytes, size_below_the_header, a_reply_instead, read_of_a_gigabyte, write_beyond_the_region, write_that_lies,
-                         region_77, map_that_overflows, same_map_twice, interrupts_beyond, registers_of_all_ones, rings_outside_memory):
+                         region_77, map_that_overflows, same_map_twice, interrupts_beyond, registers_of_all_ones, configuration_of_all_ones, rings_outside_memory):
             name = function.__name__.replace("_", " ")
             for _ in range(60):
                 try:

@@ -151,8 +151,9 @@ class Daemon:
             threads[name] = threads.get(name, 0) + 1
         return {
             "fds": len(os.listdir(f"{at}/fd")),
-            # A pool for requests that grows and shrinks as it likes, within bounds.
-            "threads": sum(n for name, n in threads.items() if name != "tokio-rt-worker") + max(0, threads.get("tokio-rt-worker", 0) - 8),
+            # Beside a pool for requests that grows and shrinks within bounds, and what a port keeps for slow bells, one thread at most.
+            "threads": sum(n for name, n in threads.items() if name != "tokio-rt-worker" and not name.startswith("bell-"))
+            + max(0, threads.get("tokio-rt-worker", 0) - 8),
             "names": threads,
             "maps": open(f"{at}/maps").read().count("\n"),
             "rss_kib": sum(int(status[what].split()[0]) for what in ("RssAnon", "RssShmem")),

@@ -174,11 +174,11 @@ class Queue:
 class Guest:
     """A front end with memory and both queues of a pair; region 0 is at guest address 0."""
 
-    def __init__(self, path, size=4 << 20, fd=None, features=VERSION_1, protocol=None, ring_at=0, ring=256, start=True, receive=0):
+    def __init__(self, path, size=4 << 20, fd=None, features=VERSION_1, protocol=None, ring_at=0, ring=256, start=True, receive=0, timeout=10.0):
         self.fd = memfd(size) if fd is None else fd
         self.size = size
         self.memory = mmap.mmap(self.fd, size)
-        self.front = FrontEnd(path)
+        self.front = FrontEnd(path, timeout)
         self.front.hello(features, *([] if protocol is None else [protocol]))
         self.rx = Queue(self.memory, ring_at, ring)
         self.tx = Queue(self.memory, self.rx.end, ring)
@@ -215,6 +215,8 @@ class Guest:
         self.tx.ring()
 
     def close(self):
+        if self.fd < 0:
+            return
         self.front.close()
         for queue in (self.rx, self.tx):
             for fd in (queue.kick, queue.call):
@@ -224,6 +226,7 @@ class Guest:
         except (BufferError, ValueError):
             pass
         os.close(self.fd)
+        self.fd = -1
 
 
 def mac(text):
