@@ -6,8 +6,9 @@
 mod rig;
 
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
-use rig::{await_end, Place};
+use rig::{await_end, Daemon, Place};
 use rustix::process::{kill_process, Signal};
 
 #[test]
@@ -41,6 +42,38 @@ fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
         assert!(!place.path("b").exists() && !place.path("control.journals/b").exists());
     }
     assert!(daemon.end(Signal::TERM).success());
+}
+
+/// TAP, packet and AF_XDP ports in a network namespace of their own: what the broker opens is what they run with, and goes on
+/// when it is gone.
+#[test]
+fn interfaces_are_opened_by_the_broker_and_outlive_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to make a network namespace");
+        return;
+    }
+    for (port, more) in [("p=packet:lo,queues=2", ",mtu=9000"), ("p=xdp:lo,mode=copy", ",mtu=3000")] {
+        let place = Place::new();
+        let run = ["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--port", "t=tap:sctap0,queues=2"];
+        let mut command = Command::new("unshare");
+        command.args(run).env("SIDECORE_SOCKET", place.path("control.sock")).stdin(Stdio::null());
+        let daemon = Daemon::start(&mut command);
+        // The interface is down, and has another MTU: the broker changes that.
+        place.ok(&["add", &format!("{port}{more}")]);
+        assert_eq!(place.port("p")["state"]["peer"], "running");
+        let broker = daemon.broker();
+        kill_process(broker, Signal::KILL).unwrap();
+        await_end(broker);
+        daemon.await_log("the broker has ended");
+        for name in ["p", "t"] {
+            assert_eq!(place.port(name)["state"]["peer"], "running", "{name}");
+        }
+        place.ok(&["set", "p", "mtu=2000"]);
+        place.ok(&["del", "p"]);
+        place.ok(&["add", &format!("{port},mtu=1800")]);
+        assert_eq!(place.port("p")["state"]["mtu"], 1800);
+        assert!(daemon.end(Signal::TERM).success());
+    }
 }
 
 #[test]
