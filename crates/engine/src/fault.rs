@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
@@ -53,9 +54,12 @@ pub enum Fault {
     /// A thread of ours failed.
     #[error("internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where")]
     Internal,
+    /// I/O cores stood still in its memory again and again.
+    #[error("memory_stalled: I/O cores stood still in the port's memory again and again")]
+    MemoryStalled,
 }
 
-const ALL: [Fault; 13] = [
+const ALL: [Fault; 14] = [
     Fault::IndexJump,
     Fault::DescriptorOutOfRange,
     Fault::ChainTooLong,
@@ -69,6 +73,7 @@ const ALL: [Fault; 13] = [
     Fault::InterfaceGone,
     Fault::BadRegister,
     Fault::Internal,
+    Fault::MemoryStalled,
 ];
 
 /// A place for the first fault of a port, with a descriptor that becomes readable when it is set.
@@ -114,6 +119,15 @@ impl FaultCell {
 }
 
 impl Fault {
+    /// How long whoever caused it has to wait before its port serves it again, at least.
+    pub fn penalty(self) -> Duration {
+        match self {
+            // Each time costs the neighbours whole seconds.
+            Fault::MemoryStalled => Duration::from_secs(600),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// The name alone, as it stands in `show` and in logs.
     pub fn name(self) -> String {
         let text = self.to_string();

@@ -19,6 +19,12 @@ pub struct About {
     pub config: Option<PathBuf>,
     /// Its counters file.
     pub counters: PathBuf,
+    /// Bytes of memory that its control group allows it, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
+    /// Memory errors of the machine that nobody has run into yet.
+    #[serde(default)]
+    pub memory_errors: u64,
     /// The kinds of ports that it knows.
     pub kinds: Vec<KindView>,
 }

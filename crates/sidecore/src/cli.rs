@@ -22,7 +22,8 @@ fdb=MAC[+MAC]...,
 storm-broadcast=N, storm-multicast=N, storm-unicast=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
 owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
 slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, memory=NAME, header=0|10|12,
-moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off
+moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off,
+memory-file=memory|any, prefault=on|off
 A key that does not apply is an error that names those that do.";
 
 /// A packet I/O engine for virtual machines, on cores of its own.

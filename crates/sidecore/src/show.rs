@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues};
+use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount};
 
 use crate::cli::{ShowArgs, Topic};
 use crate::client::{Client, Failure};
@@ -127,6 +127,19 @@ fn ports_table(answer: &Ports) -> String {
                 "{}: used addresses that are pinned to other ports {} times; they were not learned\n",
                 port.name, state.claims.mac_claimed
             ));
+        }
+        if state.slow.batches > 0 {
+            let SlowCount { batches, longest_us, stalls, shared_stalls, .. } = state.slow;
+            notes.push_str(&format!(
+                "{}: {batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
+                 {stalls}, in its own or another's: {shared_stalls}\n",
+                port.name,
+                longest_us / 1_000
+            ));
+        }
+        if state.memory.refused_files > 0 {
+            let files = state.memory.refused_files;
+            notes.push_str(&format!("{}: descriptors refused: {files}\n", port.name));
         }
         if state.link_wanted == "down" {
             notes.push_str(&format!("{}: link is down because it was set so\n", port.name));

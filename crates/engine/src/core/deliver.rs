@@ -4,12 +4,14 @@
 //! lock; with several queues a hash of the flow picks one, so that a flow stays in order. If some frames
 //! ask for offloads that the receiver did not accept, `boundary` makes plain frames of them first.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::boundary::Boundary;
 use super::gate::Gate;
 use super::pause::buffers;
 use super::topology::{Member, Topology, View};
+use super::watch::Beat;
 use crate::frame::{Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
 use crate::switch::{Members, Verdicts};
@@ -34,6 +36,7 @@ static ALL: [u16; MAX_BATCH] = {
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {
     core: usize,
+    beat: Arc<Beat>,
     picks: Vec<u16>,
     by_queue: Vec<u16>,
     others: Vec<PortId>,
@@ -47,9 +50,10 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(core: usize) -> Delivery {
+    pub(super) fn new(core: usize, beat: Arc<Beat>) -> Delivery {
         Delivery {
             core,
+            beat,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
             others: Vec::with_capacity(MAX_PORTS),
@@ -317,10 +321,12 @@ impl Delivery {
     fn send_to(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let mut outcome = Outcome::new();
         outcome.trace = port.capture.is_on().then(Vec::new);
+        self.beat.towards(Some(port.id));
         match port.egress(queue).as_deref_mut() {
             Some(Some(queue)) => queue.send(batch, picks, &mut outcome),
             Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
         }
+        self.beat.elsewhere();
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
             port.capture.egress(batch, picks, drops);

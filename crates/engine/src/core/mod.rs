@@ -15,6 +15,7 @@ mod round;
 mod share;
 mod status;
 mod topology;
+mod watch;
 
 use std::collections::HashMap;
 use std::io;
@@ -29,6 +30,7 @@ pub use topology::{Attach, Topology};
 
 use self::mailbox::{Letter, Mailbox};
 use self::status::Meter;
+use self::watch::{Beat, Watch};
 use crate::port::{IngressQueue, Port, QueueKey, Scheduler};
 
 use sidecore_abi::counters::MAX_CORES;
@@ -63,6 +65,7 @@ pub struct Cores {
     placed: Mutex<HashMap<QueueKey, usize>>,
     next_key: AtomicU64,
     epoch: Instant,
+    watch: Option<Watch>,
 }
 
 impl Cores {
@@ -81,16 +84,31 @@ impl Cores {
             [] => vec![None],
             cpus => cpus.iter().copied().map(Some).collect(),
         };
-        let mut cores =
-            Cores { handles: Vec::new(), placed: Mutex::default(), next_key: AtomicU64::new(1), epoch };
+        let mut cores = Cores {
+            handles: Vec::new(),
+            placed: Mutex::default(),
+            next_key: AtomicU64::new(1),
+            epoch,
+            watch: None,
+        };
+        let mut watched = Vec::new();
         for (number, cpu) in places.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::new()?);
             let meter = Arc::new(Meter::default());
-            let core = round::Core::new(number, Arc::clone(&mailbox), Arc::clone(&meter), options, epoch)?;
+            let beat = Arc::<Beat>::default();
+            let core = round::Core::new(
+                number,
+                Arc::clone(&mailbox),
+                Arc::clone(&meter),
+                Arc::clone(&beat),
+                options,
+                epoch,
+            )?;
             let (started, pinned) = sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
+                let thread = rustix::thread::gettid().as_raw_nonzero().get();
                 // Who dropped the receiver does not want to know.
-                let _ = started.send(cpu.map_or(Ok(()), crate::place::pin));
+                let _ = started.send(cpu.map_or(Ok(()), crate::place::pin).map(|()| thread));
                 // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 // A core that panicked leaves queues in an unknown state: better no daemon than half a one.
@@ -102,8 +120,9 @@ impl Cores {
                 }
             })?;
             cores.handles.push(Handle { mailbox, meter, cpu, thread: Some(thread) });
-            pinned.recv().map_err(io::Error::other)??;
+            watched.push((beat, pinned.recv().map_err(io::Error::other)??));
         }
+        cores.watch = Some(Watch::start(watched)?);
         Ok(Arc::new(cores))
     }
 
@@ -149,6 +168,9 @@ impl Cores {
 impl Scheduler for Cores {
     fn serve(&self, port: &Arc<Port>, index: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
         let key = QueueKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        if let Some(watch) = &self.watch {
+            watch.add(port);
+        }
         let mut placed = self.placed();
         let load = |number: &usize| placed.values().filter(|core| *core == number).count();
         let number = (0..self.handles.len()).min_by_key(load).unwrap_or(0);

@@ -21,9 +21,10 @@ use super::poller::{Poller, Watch, EVENTS};
 use super::share::Share;
 use super::status::Meter;
 use super::topology::Topology;
+use super::watch::Beat;
 use super::CoreOptions;
 use crate::frame::Batch;
-use crate::port::{IngressQueue, Port, QueueKey, Tally};
+use crate::port::{IngressQueue, Port, QueueKey, Tally, SLOW_BATCH};
 use crate::switch::Verdicts;
 
 /// A queue whose poll is a system call is left alone for this long after it came up empty.
@@ -82,6 +83,10 @@ pub(super) struct Core {
     spin: Duration,
     patience: Duration,
     epoch: Instant,
+    /// What it is at, for the watch.
+    beat: Arc<Beat>,
+    /// When the last batch ended, or the round began: the clock as it was read last.
+    clock: Instant,
     /// No queue is served.
     resting: bool,
 }
@@ -91,6 +96,7 @@ impl Core {
         number: usize,
         mailbox: Arc<Mailbox>,
         meter: Arc<Meter>,
+        beat: Arc<Beat>,
         options: &CoreOptions,
         epoch: Instant,
     ) -> std::io::Result<Core> {
@@ -103,13 +109,15 @@ impl Core {
             queues: Vec::new(),
             batch: Batch::new(),
             verdicts: Verdicts::new(),
-            delivery: Delivery::new(number),
+            delivery: Delivery::new(number, Arc::clone(&beat)),
             poller,
             kicked: Vec::with_capacity(EVENTS),
             crowd: 0,
             spin: options.spin,
             patience: options.patience,
             epoch,
+            beat,
+            clock: epoch,
             resting: false,
         })
     }
@@ -120,13 +128,17 @@ impl Core {
         let mut before = Instant::now();
         let mut last_work = before;
         loop {
-            if self.mailbox.is_raised() && !self.read_mail() {
-                return;
+            if self.mailbox.is_raised() {
+                self.beat.pause();
+                if !self.read_mail() {
+                    return;
+                }
             }
             if self.resting {
                 if self.mailbox.is_raised() {
                     continue;
                 }
+                self.beat.pause();
                 // A kick that comes now is not missed: queues are looked at when they are served again.
                 self.poller.wait(LONGEST_SLEEP, |_| ());
                 last_work = Instant::now();
@@ -169,6 +181,7 @@ impl Core {
     fn round(&mut self, round: u64, now: Instant) -> u64 {
         let mut frames = 0;
         let mut crowd = 0;
+        self.clock = now;
         for index in 0..self.queues.len() {
             let served = &mut self.queues[index];
             let silent = served.empty_polls >= SILENT_AFTER;
@@ -210,6 +223,7 @@ impl Core {
         if served.holding {
             return self.deliver_held(index, false);
         }
+        self.beat.begin(served.port.id);
         let mut tally = Tally::default();
         self.batch.clear();
         let wired = Delivery::wired(&self.topology, &served.port);
@@ -217,7 +231,13 @@ impl Core {
         let limit = match wired {
             // Nobody asks a receiver for room who has nothing for it: that takes its lock.
             Some(_) if !served.queue.has_frames() => 0,
-            Some(port) if !several => served.pause.limit(Delivery::room(port, 0), Instant::now),
+            Some(port) if !several => {
+                // The receiver's memory.
+                self.beat.elsewhere();
+                let limit = served.pause.limit(Delivery::room(port, 0), Instant::now);
+                self.beat.towards(None);
+                limit
+            }
             _ => served.pause.limit(None, Instant::now),
         };
         self.batch.set_limit(limit.min(served.share.limit()));
@@ -230,9 +250,11 @@ impl Core {
             if several {
                 self.delivery.gate = served.hold.as_mut().and_then(|hold| hold.gate.take());
             }
+            self.beat.elsewhere();
             let deliveries =
                 self.delivery.forward(&self.topology, &served.port, &self.batch, now, &mut self.verdicts);
             served.share.took(self.batch.len(), deliveries);
+            self.beat.towards(None);
             served.pause.took(&self.batch);
             if let Some(gate) = self.delivery.gate.take() {
                 let held = gate.held();
@@ -250,6 +272,12 @@ impl Core {
         }
         if tally.frames > 0 {
             served.queue.release(&mut tally);
+            let now = Instant::now();
+            let took = now - self.clock;
+            self.clock = now;
+            if took > SLOW_BATCH {
+                served.port.slow.batch(took);
+            }
         }
         if tally.frames > 0 || tally.interrupts > 0 {
             served.port.counters.block(self.number).add_tally(&tally);
@@ -264,12 +292,15 @@ impl Core {
         let served = &mut self.queues[index];
         let Some(hold) = &mut served.hold else { return 0 };
         let Some(gate) = hold.gate.take() else { return 0 };
+        self.beat.begin(served.port.id);
         if !open {
             served.queue.tend(&mut hold.tally);
         }
+        self.beat.elsewhere();
         let before = gate.held();
         self.delivery.gate = Some(gate);
         self.delivery.again(&self.topology, &served.port, &hold.batch, open);
+        self.beat.towards(None);
         hold.gate = self.delivery.gate.take();
         let left = hold.gate.as_ref().map_or(0, |gate| gate.held());
         if left == 0 {
@@ -366,6 +397,7 @@ impl Core {
         let mut waiting = false;
         let mut longest = LONGEST_SLEEP;
         for served in &mut self.queues {
+            self.beat.begin(served.port.id);
             let frames = served.queue.want_kicks(true);
             if served.holding || served.pause.is_on() {
                 longest = pause::NAP;
@@ -380,6 +412,7 @@ impl Core {
             }
         }
         let mut woken = waiting;
+        self.beat.pause();
         if !waiting {
             let naps = self.queues.iter().filter_map(|served| served.queue.longest_sleep());
             let longest = naps.fold(longest, Duration::min);
@@ -400,10 +433,12 @@ impl Core {
     /// which is cold by now; then no queue needs to kick any more. Returns how many frames were moved.
     fn wake_up(&mut self, now: Instant) -> u64 {
         let mut frames = 0;
+        self.clock = now;
         while let Some(place) = self.kicked.pop() {
             frames += self.serve(place);
         }
         for served in &mut self.queues {
+            self.beat.begin(served.port.id);
             served.queue.want_kicks(false);
             served.empty_polls = 0;
             served.not_before = now;

@@ -15,14 +15,16 @@
 //! Invariant: `base .. + len` is one mapping that lives exactly as long as its `Mapping`, and is watched until just
 //! before its end.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
 
 use rustix::fs::{fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, fstatfs, FileType, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 
 use super::sigbus::{self, Flag, Watch, WatchError};
 use super::terms::{Files, Terms};
@@ -91,8 +93,9 @@ pub fn is_eventfd(fd: impl AsFd) -> bool {
 ///
 /// # Errors
 /// What it is instead.
-pub fn eventfd<T: AsFd>(fd: T) -> Result<T, BadFile> {
+pub fn eventfd<T: AsFd>(fd: T, terms: &Terms) -> Result<T, BadFile> {
     if !is_eventfd(&fd) {
+        terms.refused();
         return Err(BadFile::NotEvent(link_name(fd.as_fd())));
     }
     let flags = fcntl_getfl(&fd)?;
@@ -116,6 +119,7 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
     let memory = is_memory(file);
     if !memory && terms.files() != Files::Any {
+        terms.refused();
         return Err(BadFile::NotMemory(link_name(file.as_fd())));
     }
     let stat = fstat(file)?;
@@ -207,6 +211,60 @@ impl Mapping {
     }
 }
 
+/// Bytes that are made present at a time: some milliseconds.
+const POPULATE: usize = 4 << 20;
+
+/// Mappings whose pages shall be made present, and whether a thread is at it.
+#[derive(Debug, Default)]
+pub(super) struct Unpopulated {
+    waiting: VecDeque<Weak<Mapping>>,
+    running: bool,
+}
+
+impl Mapping {
+    /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear them all, or
+    /// to fetch them from a disk. Leaves out what nobody uses any more.
+    pub(super) fn populate(mapping: &Arc<Mapping>, terms: &Terms) {
+        let mut list = terms.unpopulated();
+        list.waiting.push_back(Arc::downgrade(mapping));
+        if list.running {
+            return;
+        }
+        let ours = terms.clone();
+        let run = move || loop {
+            let mut list = ours.unpopulated();
+            let Some(next) = list.waiting.pop_front() else {
+                list.running = false;
+                return;
+            };
+            drop(list);
+            Mapping::populate_all(&next, &ours);
+        };
+        match std::thread::Builder::new().name("prefault".to_owned()).spawn(run) {
+            Ok(_) => list.running = true,
+            Err(e) => tracing::warn!("a VMM's memory cannot be made present: {e}"),
+        }
+    }
+
+    fn populate_all(weak: &Weak<Mapping>, terms: &Terms) {
+        let mut at = 0;
+        while let Some(mapping) = weak.upgrade().filter(|mapping| at < mapping.len) {
+            let len = POPULATE.min(mapping.len - at);
+            // SAFETY: inside the mapping, which lives while we hold it; what is there does not change.
+            let part =
+                unsafe { madvise(mapping.base.as_ptr().add(at).cast(), len, Advice::LinuxPopulateWrite) };
+            if let Err(e) = part {
+                // The pool is empty, the file was cut short, or the kernel is older than 5.14.
+                let all = mapping.len;
+                tracing::warn!("a VMM's memory is present up to byte {at} of {all} and no further: {e}");
+                return;
+            }
+            terms.populated(len as u64);
+            at += len;
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
@@ -225,10 +283,12 @@ mod tests {
     fn only_eventfds_that_do_not_block_are_written_to() {
         let full: File = make(0, EventfdFlags::empty()).unwrap().into();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let event = eventfd(full).unwrap();
+        let terms = Terms::default();
+        let event = eventfd(full, &terms).unwrap();
         assert_eq!(rustix::io::write(&event, &1u64.to_ne_bytes()), Err(Errno::AGAIN));
-        let error = eventfd(File::open("/dev/null").unwrap()).unwrap_err();
+        let error = eventfd(File::open("/dev/null").unwrap(), &terms).unwrap_err();
         assert_eq!(error.to_string(), "event_file: the descriptor is no eventfd but /dev/null");
+        assert_eq!(terms.count().refused_files, 1);
     }
 
     #[test]

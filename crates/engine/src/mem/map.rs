@@ -93,12 +93,16 @@ impl Region {
         }
         let mapped = Mapping::of_peer(&spec.file, spec.offset, spec.size, truncated, terms);
         let Mapped { mapping, first } = mapped.map_err(|source| MapError::File { gpa: spec.gpa, source })?;
+        let mapping = Arc::new(mapping);
+        if terms.prefault() {
+            Mapping::populate(&mapping, terms);
+        }
         Ok(Region {
             gpa: spec.gpa,
             size: spec.size,
             user_addr: spec.user_addr,
             host: first,
-            _mapping: Arc::new(mapping),
+            _mapping: mapping,
         })
     }
 
@@ -397,6 +401,23 @@ mod tests {
         let full = GuestMap::new(&parts[1..]).unwrap();
         assert!(matches!(full.with(&parts[0]), Err(MapError::TooMany)));
         assert!(full.without(1 << 44).with(&parts[0]).is_ok());
+    }
+
+    #[test]
+    fn memory_is_made_present_where_that_is_asked_for() {
+        let (terms, bytes) = (Terms::default(), 9u64 << 20);
+        terms.set_prefault(true);
+        let region = spec(0, bytes, 0);
+        let file = region.file.try_clone().unwrap();
+        let map = GuestMap::on(&terms, &[region]).unwrap();
+        while terms.count().populated_bytes < bytes {
+            std::thread::yield_now();
+        }
+        // st_blocks is in units of 512 bytes (stat(2)).
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 9 << 11);
+        assert_eq!(terms.count().mappings, 1);
+        drop(map);
+        assert_eq!(terms.count().mappings, 0);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub use pages::SharedPages;
 pub use peek::{peeked, set_peeked};
 pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use shared::SharedFile;
+pub use sigbus::noted as memory_errors;
 pub use signal::Signal;
-pub use terms::{Files, Terms};
+pub use terms::{Files, MemoryCount, Terms};
 pub use words::Words;

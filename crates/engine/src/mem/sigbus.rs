@@ -232,7 +232,6 @@ pub fn watch(start: usize, len: usize, page: usize, flag: &Flag, terms: &Terms) 
 }
 
 /// Memory errors that the machine has reported and that nobody has run into yet.
-#[cfg(test)]
 pub fn noted() -> u64 {
     NOTED.load(Ordering::Relaxed)
 }

@@ -1,8 +1,12 @@
 //! The terms on which the peer of one port gives us memory: which files it may give, what is done with them, and how
 //! much it has given. Everything that is mapped for a port refers to the same terms.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::foreign::Unpopulated;
 
 /// Which files a peer may give as memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +19,17 @@ pub enum Files {
     Any,
 }
 
+/// The memory that a port's VMM shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCount {
+    /// Mappings of it now.
+    pub mappings: u64,
+    /// Descriptors that were refused because they are not what they were given for.
+    pub refused_files: u64,
+    /// Bytes that were made present in advance (`prefault`).
+    pub populated_bytes: u64,
+}
+
 /// The terms of one port.
 #[derive(Clone, Debug, Default)]
 pub struct Terms(Arc<Inner>);
@@ -22,6 +37,10 @@ pub struct Terms(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     any_file: AtomicBool,
+    prefault: AtomicBool,
+    refused: AtomicU64,
+    populated: AtomicU64,
+    unpopulated: Mutex<Unpopulated>,
     /// Mappings that are watched.
     watched: AtomicUsize,
 }
@@ -37,6 +56,40 @@ impl Terms {
     /// From now on these may be given.
     pub fn set_files(&self, files: Files) {
         self.0.any_file.store(files == Files::Any, Ordering::Relaxed);
+    }
+
+    /// Whether all pages of its memory are made present as soon as it is given, from now on.
+    pub fn set_prefault(&self, on: bool) {
+        self.0.prefault.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub(super) fn prefault(&self) -> bool {
+        self.0.prefault.load(Ordering::Relaxed)
+    }
+
+    /// What shall be made present.
+    pub(super) fn unpopulated(&self) -> MutexGuard<'_, Unpopulated> {
+        self.0.unpopulated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a descriptor that is not of the kind that it was given for.
+    pub fn refused(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were made present.
+    pub(super) fn populated(&self, bytes: u64) {
+        self.0.populated.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn count(&self) -> MemoryCount {
+        MemoryCount {
+            mappings: self.watched() as u64,
+            refused_files: self.0.refused.load(Ordering::Relaxed),
+            populated_bytes: self.0.populated.load(Ordering::Relaxed),
+        }
     }
 
     /// Which files may be given.

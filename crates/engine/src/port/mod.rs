@@ -16,6 +16,7 @@ mod attachment;
 mod claims;
 mod links;
 mod mtu;
+mod slow;
 mod waits;
 
 use std::any::Any;
@@ -32,6 +33,7 @@ pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
 pub use links::LinkEvents;
+pub use slow::{Slow, SlowCount, SLOW_BATCH};
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
@@ -248,6 +250,8 @@ pub struct Port {
     pub claims: Claims,
     /// Waits of its ingress queues.
     pub waits: Waits,
+    /// What it costs its I/O cores beyond what is usual.
+    pub slow: Slow,
     /// On which its peer gives memory.
     pub terms: Terms,
     /// Who sends its interrupts when they are slow.
@@ -274,6 +278,7 @@ impl Port {
             fault: FaultCell::new()?,
             claims: Claims::default(),
             waits: Waits::default(),
+            slow: Slow::default(),
             terms: Terms::default(),
             bell: Bell::new(name),
             capture: CaptureSlot::default(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::spec::PortSpec;
-use super::values::{Fds, Owner, PortMode, Role, Toggle};
+use super::values::{Fds, MemoryFile, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::hold;
@@ -15,6 +15,7 @@ use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
 use crate::host::tap::{Tap, TapConfig, TapSource};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
+use crate::mem::Files;
 use crate::port::{Attachment, Port, Scheduler, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
@@ -93,7 +94,18 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
         place: Place::Socket,
-        keys: &["role", "mode", "owner", "queues", "features-off", "mac", "journal", "fd"],
+        keys: &[
+            "role",
+            "mode",
+            "owner",
+            "queues",
+            "features-off",
+            "mac",
+            "journal",
+            "memory-file",
+            "prefault",
+            "fd",
+        ],
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
@@ -125,7 +137,18 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "csb", "fd"],
+        keys: &[
+            "mode",
+            "owner",
+            "features-off",
+            "mac",
+            "moderation",
+            "receive-share",
+            "csb",
+            "memory-file",
+            "prefault",
+            "fd",
+        ],
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
         forget: |_| (),
@@ -133,7 +156,17 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000e",
         place: Place::Socket,
-        keys: &["mode", "owner", "features-off", "mac", "moderation", "receive-share", "fd"],
+        keys: &[
+            "mode",
+            "owner",
+            "features-off",
+            "mac",
+            "moderation",
+            "receive-share",
+            "memory-file",
+            "prefault",
+            "fd",
+        ],
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
         forget: |_| (),
@@ -155,6 +188,7 @@ fn start_vhost_user(
     scheduler: Arc<dyn Scheduler>,
 ) -> Result<Box<dyn Attachment>, String> {
     let endpoint = endpoint(spec)?;
+    set_terms(spec, port);
     let journal = match &spec.journal {
         Some(path) if path.as_os_str() == "none" => None,
         Some(path) => Some(JournalAt::Path(path.clone())),
@@ -182,6 +216,15 @@ fn forget_vhost_user(spec: &PortSpec) {
     if spec.journal.is_none() && spec.fd.is_none() {
         crate::open::forget_journal(&spec.name);
     }
+}
+
+/// On which terms the VMM gives its memory.
+fn set_terms(spec: &PortSpec, port: &Port) {
+    port.terms.set_files(match spec.memory_file {
+        Some(MemoryFile::Any) => Files::Any,
+        Some(MemoryFile::Memory) | None => Files::Memory,
+    });
+    port.terms.set_prefault(spec.prefault == Some(Toggle::On));
 }
 
 /// The socket that `spec` describes.
@@ -229,6 +272,7 @@ fn start_e1000(
     if let Some(gap) = spec.moderation {
         config.moderation = Duration::from_micros(gap.get().into());
     }
+    set_terms(spec, port);
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
     // A socket that was passed has no place beside which a holder could be found.
     let hold = spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.place))).flatten();

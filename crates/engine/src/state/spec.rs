@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::values::{
-    Fds, Guard, Link, LookupName, Mac, Macs, Mode, Number, Owner, PortMode, Role, Source, Sources, Toggle,
-    Words,
+    Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Source,
+    Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -191,6 +191,12 @@ pub struct PortSpec {
     /// The communication status block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csb: Option<Toggle>,
+    /// Which files the VMM may give as its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_file: Option<MemoryFile>,
+    /// Whether all pages of the VMM's memory are made present when it gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefault: Option<Toggle>,
     /// Open descriptors of the daemon to use instead of opening the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<Fds>,
@@ -217,7 +223,7 @@ pub const COMMON_KEYS: [&str; 14] = [
 
 impl PortSpec {
     /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 17] {
+    pub fn kind_keys(&self) -> [(&'static str, bool); 19] {
         [
             ("role", self.role.is_some()),
             ("mode", self.mode.is_some()),
@@ -235,6 +241,8 @@ impl PortSpec {
             ("moderation", self.moderation.is_some()),
             ("receive-share", self.receive_share.is_some()),
             ("csb", self.csb.is_some()),
+            ("memory-file", self.memory_file.is_some()),
+            ("prefault", self.prefault.is_some()),
             ("fd", self.fd.is_some()),
         ]
     }

@@ -11,10 +11,11 @@ use super::fabric::{Address, Standing};
 use super::spec::SwitchSpec;
 use super::values::Guard;
 use crate::core::CoreStatus;
+pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{BellCount, ClaimCount, InterruptCount, WaitCount};
+pub use crate::port::{BellCount, ClaimCount, InterruptCount, SlowCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 1;
@@ -110,6 +111,12 @@ pub struct PortState {
     pub queues: u32,
     /// Names of what was negotiated.
     pub features: Vec<String>,
+    /// What it cost I/O cores beyond what is usual.
+    #[serde(default)]
+    pub slow: SlowCount,
+    /// The memory that its VMM shares.
+    #[serde(default)]
+    pub memory: MemoryCount,
 }
 
 /// Counters, all cores together. They are never reset by reading.
@@ -338,6 +345,8 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),
         features,
+        slow: port.slow.count(),
+        memory: port.terms.count(),
     };
     PortView {
         name: spec.name.clone(),

@@ -278,6 +278,8 @@ fn every_key_is_in_the_lists() {
         header: Some("12".parse().unwrap()),
         moderation: Some("0".parse().unwrap()),
         csb: Some("on".parse().unwrap()),
+        memory_file: Some("any".parse().unwrap()),
+        prefault: Some("on".parse().unwrap()),
         receive_share: Some("50".parse().unwrap()),
         ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=off,allow-mac=vrrp,fdb=02:00:00:00:00:08,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
     };

@@ -149,6 +149,27 @@ impl FromStr for Toggle {
     }
 }
 
+/// Which files a VMM may give as its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryFile {
+    /// Those whose pages are memory of this machine.
+    Memory,
+    /// Any that can be mapped.
+    Any,
+}
+
+impl FromStr for MemoryFile {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(MemoryFile::Memory),
+            "any" => Ok(MemoryFile::Any),
+            _ => Err(format!("{text:?} is not allowed; allowed: memory, any")),
+        }
+    }
+}
+
 /// Permission bits of a socket, written as octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
@@ -491,4 +512,4 @@ impl FromStr for Guard {
     }
 }
 
-read_as_word!(Role, Toggle, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName);
+read_as_word!(Role, Toggle, MemoryFile, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName);

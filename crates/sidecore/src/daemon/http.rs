@@ -155,6 +155,8 @@ async fn about(State(control): State<Control>) -> Json<About> {
         pid: std::process::id(),
         config: control.source.file().map(std::path::Path::to_owned),
         counters: control.engine.spec().daemon.counters.unwrap_or_default(),
+        memory_limit: super::limit::memory_limit(),
+        memory_errors: sidecore_engine::mem::memory_errors(),
         kinds: KINDS.iter().map(kind).collect(),
     })
 }

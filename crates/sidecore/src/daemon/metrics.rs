@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sidecore_engine::core::CoreStatus;
 use sidecore_engine::state::status::{
-    Addresses, BellCount, Cores, PortView, Ports, QueueView, Queues, WaitCount,
+    Addresses, BellCount, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
 
 /// What the text is.
@@ -134,6 +134,44 @@ impl Collector for Snapshot {
             "Seconds of all those waits together",
             self.waits(|waits| waits.total_us.saturating_mul(1_000)),
         )?;
+        let of_state = |value: fn(&PortState) -> u64| self.plain_some(move |p| p.state.as_ref().map(value));
+        counter(
+            out,
+            "slow_batches",
+            "Batches of a port that took longer than a millisecond of an I/O core",
+            of_state(|s| s.slow.batches),
+        )?;
+        seconds(
+            out,
+            "slow_batch",
+            "Seconds of those batches together",
+            of_state(|s| s.slow.total_us.saturating_mul(1_000)),
+        )?;
+        counter(
+            out,
+            "memory_stalls",
+            "Times that an I/O core stood still in a port's memory",
+            of_state(|s| s.slow.stalls),
+        )?;
+        counter(
+            out,
+            "memory_shared_stalls",
+            "Times that one stood still in a port's memory or that of the port that it exchanged frames with",
+            of_state(|s| s.slow.shared_stalls),
+        )?;
+        counter(
+            out,
+            "refused_files",
+            "Descriptors from a VMM that are not what they were given for",
+            of_state(|s| s.memory.refused_files),
+        )?;
+        counter(
+            out,
+            "populated_bytes",
+            "Bytes of VMMs' memory that were made present in advance",
+            of_state(|s| s.memory.populated_bytes),
+        )?;
+        gauge(out, "memory_mappings", "Mappings of VMMs' memory", of_state(|s| s.memory.mappings))?;
         let states = |p: &PortView| {
             let state = p.state.as_ref();
             vec![
@@ -176,6 +214,11 @@ impl Snapshot {
                 (vec![("port", port.name.clone())], value(&bell))
             })
             .collect()
+    }
+
+    fn plain_some(&self, value: impl Fn(&PortView) -> Option<u64>) -> Rows {
+        let row = |port: &PortView| Some((vec![("port", port.name.clone())], value(port)?));
+        self.ports.ports.iter().filter_map(row).collect()
     }
 
     fn per_port<'s>(

@@ -13,6 +13,7 @@ pub mod broker;
 mod capture;
 mod end;
 mod http;
+mod limit;
 mod metrics;
 mod socket;
 mod source;
@@ -61,6 +62,7 @@ pub fn run(args: RunArgs) -> Outcome {
         return Err("the daemon's options are incomplete".to_owned());
     };
 
+    limit::warn_of_memory_limit(limit::memory_limit());
     let claimed = claim(counters)?;
     sidecore_engine::transport::ring::set_directory(socket);
     sidecore_engine::open::set_journals(socket);

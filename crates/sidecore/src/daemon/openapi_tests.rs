@@ -97,11 +97,13 @@ fn every_field_is_described_and_no_other() {
     let ring =
         text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,pipes=1,memory=m,header=10", KINDS).unwrap();
     let PortSpec { slots, buf_size, extra_bufs, pipes, memory, header, .. } = ring;
-    let nic = text::port("p=e1000:/p,moderation=0,receive-share=50,csb=on", KINDS).unwrap();
-    let PortSpec { moderation, receive_share, csb, .. } = nic;
+    let nic =
+        text::port("p=e1000:/p,moderation=0,receive-share=50,csb=on,memory-file=any,prefault=on", KINDS)
+            .unwrap();
+    let PortSpec { moderation, receive_share, csb, memory_file, prefault, .. } = nic;
     let wire = Some(s());
     let port = PortSpec { wire, slots, buf_size, extra_bufs, pipes, memory, header, ..port.unwrap() };
-    let port = PortSpec { moderation, receive_share, csb, ..port };
+    let port = PortSpec { moderation, receive_share, csb, memory_file, prefault, ..port };
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
@@ -133,9 +135,11 @@ fn every_field_is_described_and_no_other() {
         pid: 1,
         config: Some("/c".into()),
         counters: "/c".into(),
+        memory_limit: Some(1),
+        memory_errors: 0,
         kinds: vec![],
     };
-    compare(seen, "About", &about, &About { config: None, ..about.clone() });
+    compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
     compare(seen, "BellCount", &BellCount::default(), &BellCount::default());
@@ -164,7 +168,11 @@ fn every_field_is_described_and_no_other() {
         queues_wanted: Some(1),
         queues: 1,
         features: vec![],
+        slow: SlowCount::default(),
+        memory: MemoryCount::default(),
     };
+    compare(seen, "SlowCount", &state.slow, &state.slow);
+    compare(seen, "MemoryCount", &state.memory, &state.memory);
     let least = PortState {
         switch: None,
         wire: None,

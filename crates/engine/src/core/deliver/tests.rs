@@ -59,7 +59,7 @@ impl Rig {
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
         let topology = Topology::new(&wire);
-        Rig { from, to, got, topology, delivery: Delivery::new(0), verdicts: Verdicts::new() }
+        Rig { from, to, got, topology, delivery: Delivery::new(0, Arc::default()), verdicts: Verdicts::new() }
     }
 
     fn forward(&mut self, batch: &Batch) {

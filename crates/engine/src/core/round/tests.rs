@@ -125,7 +125,9 @@ impl Rig {
         }
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let options = CoreOptions { patience, ..CoreOptions::default() };
-        let core = Core::new(0, Arc::clone(&mailbox), Arc::default(), &options, Instant::now()).unwrap();
+        let core =
+            Core::new(0, Arc::clone(&mailbox), Arc::default(), Arc::default(), &options, Instant::now())
+                .unwrap();
         let sender = Arc::<Sender>::default();
         let mut rig = Rig { core, mailbox, ports, sender, queues: receivers, offered: 0 };
         let queue = Box::new(Source(Arc::clone(&rig.sender)));

@@ -104,7 +104,8 @@ impl Rig {
             mailbox.post(Letter::Serve { key, port, index: 0, queue });
         }
         let options = CoreOptions::default();
-        let mut core = Core::new(0, mailbox, Arc::default(), &options, Instant::now()).unwrap();
+        let mut core =
+            Core::new(0, mailbox, Arc::default(), Arc::default(), &options, Instant::now()).unwrap();
         assert!(core.read_mail());
         answers.recv().unwrap();
         Rig { core, ports, free, own }

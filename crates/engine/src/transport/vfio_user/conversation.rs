@@ -28,7 +28,7 @@ use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer};
 use super::session::{lock, Session, SharedDevice};
 use crate::mem::{peeked, set_peeked};
-use crate::port::Port;
+use crate::port::{Fault, Port};
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,6 +50,8 @@ pub(super) enum End {
     Left,
     /// The peer broke a rule; the words say which.
     Fault(String),
+    /// A queue found a fault that its owner does not get over by a reset.
+    Stopped(Fault),
 }
 
 /// A message on its way in: what is in the socket, up to its end or beyond.
@@ -194,6 +196,10 @@ impl<'a> Conversation<'a> {
                     tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
                     lock(self.device).faulted(fault);
                     (others.changed)(&self.session);
+                    // A reset by the guest mends nothing then.
+                    if !fault.penalty().is_zero() {
+                        return End::Stopped(fault);
+                    }
                 }
             }
             let mut all_heard = true;

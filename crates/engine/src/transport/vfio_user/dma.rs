@@ -180,6 +180,11 @@ impl DmaTable {
         Ok(table)
     }
 
+    /// On which the client gives its memory.
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
     /// The memory that can be reached.
     pub(super) fn map(&self) -> &Arc<GuestMap> {
         &self.map

@@ -8,7 +8,7 @@ use sidecore_abi::vfio_user::{irq, SetIrqs};
 
 use super::messages::{Handled, Refusal};
 use crate::device::pci::{Index, Interrupts};
-use crate::mem::eventfd;
+use crate::mem::{eventfd, Terms};
 
 /// What a kind of interrupts can do.
 pub(super) fn info(index: Index) -> u32 {
@@ -21,7 +21,13 @@ pub(super) fn info(index: Index) -> u32 {
 }
 
 /// Does what `set` says. `bools` follow it, `fds` came along.
-pub(super) fn set(interrupts: &Interrupts, set: &SetIrqs, bools: &[u8], fds: Vec<OwnedFd>) -> Handled {
+pub(super) fn set(
+    interrupts: &Interrupts,
+    set: &SetIrqs,
+    bools: &[u8],
+    fds: Vec<OwnedFd>,
+    terms: &Terms,
+) -> Handled {
     const DATA: u32 = irq::DATA_NONE | irq::DATA_BOOL | irq::DATA_EVENTFD;
     const ACTION: u32 = irq::ACTION_MASK | irq::ACTION_UNMASK | irq::ACTION_TRIGGER;
     let SetIrqs { flags, index: number, start, count, .. } = *set;
@@ -58,7 +64,7 @@ pub(super) fn set(interrupts: &Interrupts, set: &SetIrqs, bools: &[u8], fds: Vec
         .clone()
         .filter(|at| data == irq::DATA_NONE || bools.get(at - range.start).is_some_and(|yes| *yes != 0));
     match (action, data) {
-        (irq::ACTION_TRIGGER, irq::DATA_EVENTFD) => wire(interrupts, index, range, fds),
+        (irq::ACTION_TRIGGER, irq::DATA_EVENTFD) => wire(interrupts, index, range, fds, terms),
         (irq::ACTION_TRIGGER, _) => {
             meant.for_each(|at| interrupts.fire(index, at));
             Ok(())
@@ -67,7 +73,7 @@ pub(super) fn set(interrupts: &Interrupts, set: &SetIrqs, bools: &[u8], fds: Vec
             Err(Refusal::invalid(format!("interrupts of kind {index:?} cannot be masked")))
         }
         (irq::ACTION_UNMASK, irq::DATA_EVENTFD) => {
-            let resample = fds.into_iter().next().map(check).transpose()?;
+            let resample = fds.into_iter().next().map(|fd| check(fd, terms)).transpose()?;
             interrupts.set_resample(resample);
             Ok(())
         }
@@ -89,12 +95,18 @@ pub(super) fn set(interrupts: &Interrupts, set: &SetIrqs, bools: &[u8], fds: Vec
 }
 
 /// All of them, or none if one is bad.
-fn wire(interrupts: &Interrupts, index: Index, range: std::ops::Range<usize>, fds: Vec<OwnedFd>) -> Handled {
+fn wire(
+    interrupts: &Interrupts,
+    index: Index,
+    range: std::ops::Range<usize>,
+    fds: Vec<OwnedFd>,
+    terms: &Terms,
+) -> Handled {
     if fds.is_empty() {
         range.for_each(|at| interrupts.set_trigger(index, at, None));
         return Ok(());
     }
-    let fds = fds.into_iter().map(check).collect::<Result<Vec<_>, _>>()?;
+    let fds = fds.into_iter().map(|fd| check(fd, terms)).collect::<Result<Vec<_>, _>>()?;
     for (at, fd) in range.zip(fds) {
         interrupts.set_trigger(index, at, Some(fd));
     }
@@ -109,8 +121,8 @@ pub(super) fn drain(eventfd: &OwnedFd) {
 }
 
 /// An I/O core will write this: it must be an eventfd, and it must not block.
-fn check(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
-    eventfd(fd).map_err(|e| Refusal::invalid(e.to_string()))
+fn check(fd: OwnedFd, terms: &Terms) -> Result<OwnedFd, Refusal> {
+    eventfd(fd, terms).map_err(|e| Refusal::invalid(e.to_string()))
 }
 
 #[cfg(test)]

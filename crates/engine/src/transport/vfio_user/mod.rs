@@ -356,6 +356,11 @@ impl Host {
             End::Closed => tracing::info!(port = %name, "the VMM has left"),
             End::Called => {}
             End::Left => tracing::info!(port = %name, "the VMM is left to the next daemon"),
+            End::Stopped(fault) => {
+                self.last_fault = Some(fault.to_string());
+                self.shared.set(Peer::Faulted, self.detail());
+                wait_for(&self.shared.wake, Some(fault.penalty()));
+            }
             End::Fault(why) => {
                 let fault = Fault::BadMessage;
                 self.port.fault.set(fault);

@@ -407,7 +407,13 @@ impl Session {
         let set = SetIrqs::parse(request.payload).unwrap_or_default();
         at_least(set.argsz, SetIrqs::SIZE)?;
         let ours = request.fds.iter().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone).collect();
-        irqs::set(&self.interrupts, &set, &request.payload[SetIrqs::SIZE..], request.fds)?;
+        irqs::set(
+            &self.interrupts,
+            &set,
+            &request.payload[SetIrqs::SIZE..],
+            request.fds,
+            self.memory.terms(),
+        )?;
         self.hold_triggers(&set, ours);
         Ok(())
     }

@@ -17,11 +17,11 @@ use super::journal::Slots;
 use super::log::DirtyLog;
 use super::ring::{Addresses, Base, Kick, Ring};
 use crate::device::VirtioDevice;
-use crate::mem::{eventfd, GuestMap, RegionSpec, SharedFile, MAX_REGIONS};
+use crate::mem::{eventfd, GuestMap, RegionSpec, SharedFile, Terms, MAX_REGIONS};
 use crate::virtq::WriteLog;
 
-fn event(file: Option<File>) -> Result<Option<File>> {
-    file.map(eventfd).transpose().or_else(|e| refuse(e.to_string()))
+fn event(file: Option<File>, terms: &Terms) -> Result<Option<File>> {
+    file.map(|file| eventfd(file, terms)).transpose().or_else(|e| refuse(e.to_string()))
 }
 
 impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
@@ -131,14 +131,14 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let at = self.index(index.into())?;
-        let kick = event(file)?.map_or(Kick::Polled, Kick::Event);
+        let kick = event(file, &self.terms)?.map_or(Kick::Polled, Kick::Event);
         self.stopped(at..at + 1, |backend| backend.rings[at].kick = kick);
         Ok(())
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let at = self.index(index.into())?;
-        self.rings[at].notifier.set(event(file)?.map(Into::into));
+        self.rings[at].notifier.set(event(file, &self.terms)?.map(Into::into));
         // An interrupt that went to the old descriptor a moment ago may have been lost with it.
         if self.rings[at].running {
             self.rings[at].notifier.interrupt();
@@ -148,7 +148,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let at = self.index(index.into())?;
-        self.rings[at].error.set(event(file)?.map(Into::into));
+        self.rings[at].error.set(event(file, &self.terms)?.map(Into::into));
         Ok(())
     }
 

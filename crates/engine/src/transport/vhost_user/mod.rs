@@ -364,7 +364,7 @@ impl<D: VirtioDevice> Host<D> {
                 let name = fault.name();
                 self.last_fault = Some(if why.starts_with(&name) { why } else { format!("{name}: {why}") });
                 self.shared.set_status(idle(Peer::Faulted, self.detail()));
-                wait_for(&self.shared.wake, Some(PAUSES.1));
+                wait_for(&self.shared.wake, Some(fault.penalty().max(PAUSES.1)));
             }
         }
     }
