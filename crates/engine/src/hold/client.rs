@@ -16,7 +16,7 @@ use rustix::net::SocketType;
 use crate::open::broker::{broker, Refusal, Request};
 use crate::open::socket::{self, SocketError, Wanted};
 
-use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, PROGRAM, PUT};
+use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, PROGRAM, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -154,6 +154,7 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
     let listener = listen_at(path)?;
+    secret::make(path).map_err(system("make the holder's secret"))?;
     let mut command = Command::new(program);
     // For whoever looks at the list of processes: what it is, and for which socket.
     command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
@@ -161,8 +162,22 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
     command.spawn().map_err(system("start a holder"))
 }
 
-/// A connection to the holder at `path`, which is our own user's.
+/// A connection to the holder at `path`, which is our own user's and listens to us.
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd, HoldError> {
+    let socket = call(path)?;
+    // A holder without one is of a version that asks for none.
+    if let Some(secret) = secret::read(path).map_err(system("read the holder's secret"))? {
+        say(&socket, SECRET, secret, None).map_err(system("tell the holder"))?;
+        let answer = hear(&socket).map_err(system("hear the holder"))?;
+        if answer.what != DONE {
+            return Err(system("have the holder listen")(Errno::ACCESS));
+        }
+    }
+    Ok(socket)
+}
+
+/// A connection to the holder at `path`, which is our own user's.
+fn call(path: &Path) -> Result<OwnedFd, HoldError> {
     let connected = || -> io::Result<OwnedFd> {
         let socket = socket::call_here(path, SocketType::SEQPACKET)?;
         // It was called without waiting, and is waited for from now on.
@@ -202,7 +217,7 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
             Err(error @ SocketError::InUse(_)) => error,
             Err(error) => return Err(error.into()),
         };
-        match connect(path).map(|socket| Holder { socket }) {
+        match call(path).map(|socket| Holder { socket }) {
             Ok(holder) if !holder.ends() => return Err(error.into()),
             // It has just ended, and taken its file along, or not.
             Err(HoldError::System { source, .. })

@@ -10,13 +10,15 @@
 //! is asked to keep nothing any more, when the daemon is gone and a socket that it keeps has no other end any more, or
 //! when no daemon comes back within [`PATIENCE`].
 //!
-//! Trust. Both ends check that the other one has the same user id: whoever could lie here can also trace the daemon.
+//! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's [`secret`]: whoever
+//! could lie here can also trace the daemon, or read its files.
 //! The number of descriptors is bounded by [`MAX_KEYS`]; what they are is never looked at.
 //!
 //! The protocol is one of records (SOCK_SEQPACKET), two words each: what, and which key; a descriptor goes along. Each
 //! request is answered before the next one is sent.
 
 mod client;
+mod secret;
 mod server;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -51,6 +53,7 @@ const LIST: u64 = PROTOCOL | 3;
 const DONE: u64 = PROTOCOL | 4;
 const HERE: u64 = PROTOCOL | 5;
 const REFUSED: u64 = PROTOCOL | 6;
+const SECRET: u64 = PROTOCOL | 7;
 const RECORD: usize = 16;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

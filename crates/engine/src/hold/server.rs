@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::sockopt::{set_socket_timeout, socket_acceptconn, Timeout};
 use rustix::net::{accept_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::open::socket::SocketFile;
 
-use super::{hear, is_ours, say, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED};
+use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED, SECRET};
 
 /// What is kept.
 #[derive(Default)]
@@ -36,10 +36,14 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
+    let secret = secret::read(path)?.ok_or(io::ErrorKind::NotFound)?;
     let mut store = Store::default();
     let end = loop {
         match next_daemon(listener, &store) {
             Ok(Some(daemon)) => {
+                if !is_told(&daemon, secret) {
+                    continue;
+                }
                 store.attend(&daemon);
                 if store.0.is_empty() {
                     break Ok(());
@@ -52,7 +56,18 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     if let Some(file) = file {
         file.remove();
     }
+    secret::remove(path);
     end
+}
+
+/// Whether `daemon` begins with our `secret`.
+fn is_told(daemon: &OwnedFd, secret: u64) -> bool {
+    // Whoever says nothing must not keep the next daemon waiting, which says it at once.
+    let limit = Some(Duration::from_millis(200));
+    let told = set_socket_timeout(daemon, Timeout::Recv, limit).is_ok()
+        && hear(daemon).is_ok_and(|record| record.what == SECRET && record.key == secret)
+        && say(daemon, DONE, 0, None).is_ok();
+    told && set_socket_timeout(daemon, Timeout::Recv, None).is_ok()
 }
 
 /// Waits for a daemon. `None`: there is no sense in waiting any longer.

@@ -9,13 +9,14 @@ use std::thread::JoinHandle;
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::client::listen_at;
-use super::{serve, Holder};
+use super::{hear, say, secret, serve, Holder, LIST, SECRET};
 
 /// A holder at a path of its own, until it ends.
 pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
     let path = std::env::temp_dir().join(format!("sidecore-hold-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = listen_at(&path).unwrap();
+    secret::make(&path).unwrap();
     let at = path.clone();
     (path, std::thread::spawn(move || serve(&listener, &at).unwrap()))
 }
@@ -92,10 +93,35 @@ fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
         drop(daemon);
         let listener = listen_at(&path).unwrap();
         end.join().unwrap();
+        secret::make(&path).unwrap();
         let at = path.clone();
         end = std::thread::spawn(move || serve(&listener, &at).unwrap());
     }
     // Nothing is ever put into the last one.
     drop(Holder::connect(&path).unwrap());
     end.join().unwrap();
+}
+
+/// A VMM of our own user may call the socket, where it can open no file.
+#[test]
+fn who_does_not_know_the_secret_is_told_nothing() {
+    let (path, end) = started("secret");
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let daemon = Holder::connect(&path).unwrap();
+    daemon.put(1, event.as_fd()).unwrap();
+    drop(daemon);
+    for (what, key) in [(LIST, 0), (SECRET, 0), (SECRET, u64::MAX)] {
+        let stranger = crate::open::socket::call_here(&path, rustix::net::SocketType::SEQPACKET).unwrap();
+        rustix::io::ioctl_fionbio(&stranger, false).unwrap();
+        say(&stranger, what, key, None).unwrap();
+        // It may be late for the second one.
+        let _ = say(&stranger, LIST, 0, None);
+        assert!(hear(&stranger).is_err(), "a stranger was answered");
+    }
+    let (daemon, found) = Holder::find(&path).unwrap().unwrap();
+    assert_eq!(found.len(), 1);
+    daemon.forget(1).unwrap();
+    drop(daemon);
+    end.join().unwrap();
+    assert!(!secret::beside(&path).exists());
 }
