@@ -3,12 +3,13 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold` → `mem` → `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
+//! `fault`, `open`, `hold` → `mem` → `confine`, `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
 //! `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
 
 pub mod broker;
+pub mod confine;
 pub mod core;
 pub mod device;
 pub mod fault;

@@ -27,6 +27,53 @@ pub struct About {
     pub memory_errors: u64,
     /// The kinds of ports that it knows.
     pub kinds: Vec<KindView>,
+    /// What it took from itself.
+    pub sandbox: SandboxView,
+}
+
+/// What the daemon took from itself, as it is in force now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// `off`, `warn` or `on`.
+    pub mode: String,
+    /// Its user.
+    pub user: String,
+    /// Its effective capabilities.
+    pub capabilities: Vec<String>,
+    /// No program that it starts gains privileges.
+    pub no_new_privs: bool,
+    /// Its memory may be dumped, or read by processes of its user.
+    pub core_dumps: bool,
+    /// The version of landlock that keeps it from files; 0: none.
+    pub landlock: u32,
+    /// `restricted`: rings can do nothing but signal; `none`: there is no io_uring.
+    pub io_uring: String,
+    /// Filters of system calls, by kind of thread.
+    pub seccomp: Vec<FilterView>,
+    /// What they refused.
+    pub refused: Vec<RefusedView>,
+    /// What the system does not offer, and why.
+    pub missing: Vec<String>,
+}
+
+/// The filter of one kind of threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterView {
+    /// Which kind.
+    pub threads: String,
+    /// System calls that it may make, some with certain arguments only.
+    pub calls: usize,
+}
+
+/// A system call that was refused to one kind of threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedView {
+    /// Which kind.
+    pub threads: String,
+    /// The call's name, or its number.
+    pub call: String,
+    /// How often.
+    pub count: u64,
 }
 
 /// One kind of port.

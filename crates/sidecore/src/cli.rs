@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sidecore_engine::state::values::{Mode, Number, Owner};
+use sidecore_engine::state::values::{Mode, Number, Owner, Sandbox};
 
 use crate::pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
 
@@ -166,6 +166,12 @@ pub struct RunArgs {
     /// Owner of that socket.
     #[arg(long, value_name = "USER[:GROUP]")]
     pub vale_owner: Option<Owner>,
+    /// What the daemon takes from itself: off, warn (the kernel logs what it would refuse) or on [default: off].
+    #[arg(long, value_name = "off|warn|on")]
+    pub sandbox: Option<Sandbox>,
+    /// User that the daemon becomes if root starts it with the sandbox on [default: sidecore, else nobody].
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// What to log on standard error: error, warn, info, debug, trace, or module=level lists.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log: String,
@@ -184,6 +190,8 @@ pub enum Topic {
     Queues,
     /// Frames that were dropped, by port and reason, the most frequent first.
     Drops,
+    /// The daemon: its program, and what it took from itself (--sandbox).
+    Daemon,
 }
 
 /// `show`.

@@ -6,6 +6,7 @@
 //! | `daemon` | `run`: the engine, its control socket, signals |
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
+//! | `sandbox` | what a process of ours takes from itself at its start |
 //! | `show`, `change`, `capture` | the commands that talk to a daemon |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
@@ -29,6 +30,7 @@ mod measure;
 mod offline;
 mod pcapng;
 mod pktgen;
+mod sandbox;
 mod show;
 mod table;
 mod vale;
@@ -73,6 +75,8 @@ fn main() -> ExitCode {
 /// `hold`: the connections of a daemon outlive it.
 fn hold(path: Option<&std::path::Path>) -> Outcome {
     use std::os::fd::AsFd;
+    // What is missing there was told by the daemon, which has a log.
+    let _ = (sandbox::settle(&[]), sandbox::hide(), sandbox::give_up_capabilities());
     // It was started through a link in /proc, whose name says nothing. Without a name it holds as well.
     let _ = rustix::thread::set_name(c"sidecore-hold");
     let socket = std::io::stdin().as_fd().try_clone_to_owned();

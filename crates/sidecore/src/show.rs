@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount};
 
+use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
 use crate::client::{Client, Failure};
 use crate::offline;
@@ -21,6 +22,7 @@ pub fn run(args: &ShowArgs) -> Outcome {
         Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
         Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
         Topic::Queues => show(args, &client.get("/v1/queues")?, queues_table),
+        Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
 }
 
@@ -221,6 +223,40 @@ fn cores_table(answer: &Cores) -> String {
             ratio(core.busy_ns, core.frames),
             core.sleeps.to_string(),
         ]);
+    }
+    table.text()
+}
+
+/// What people ask of a daemon: which one it is, and what holds whoever gets hold of it.
+fn daemon_table(about: &About) -> String {
+    let mut table = Table::new(&["daemon", "is"]);
+    let mut row = |what: &str, is: String| table.row([what.to_owned(), is]);
+    row("program", about.program.clone());
+    row("process", about.pid.to_string());
+    row("configuration", about.config.as_ref().map_or_else(String::new, |path| path.display().to_string()));
+    row("counters", about.counters.display().to_string());
+    let sandbox = &about.sandbox;
+    row("sandbox", sandbox.mode.clone());
+    row("user", sandbox.user.clone());
+    let capabilities = &sandbox.capabilities;
+    row("capabilities", if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") });
+    let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+    row("no new privileges", word(sandbox.no_new_privs));
+    row("core dumps", word(sandbox.core_dumps));
+    let landlock = sandbox.landlock;
+    row("landlock", if landlock == 0 { "none".to_owned() } else { format!("version {landlock}") });
+    row("io_uring", sandbox.io_uring.clone());
+    if sandbox.seccomp.is_empty() {
+        row("system calls", "all".to_owned());
+    }
+    for filter in &sandbox.seccomp {
+        row(&format!("calls of {}", filter.threads), filter.calls.to_string());
+    }
+    for refused in &sandbox.refused {
+        row("refused", format!("{} to {}, {} times", refused.call, refused.threads, refused.count));
+    }
+    for what in &sandbox.missing {
+        row("missing", what.clone());
     }
     table.text()
 }

@@ -28,6 +28,7 @@ fn a_broker_ends_with_its_daemon_however_that_ends() {
 fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
     let place = Place::new();
     let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
+    // One that has locked itself down may not start another broker.
     let daemon = place.daemon(&["--port", &ports[0]]);
     for round in 0..5 {
         let broker = daemon.broker();
@@ -74,6 +75,20 @@ fn interfaces_are_opened_by_the_broker_and_outlive_it() {
         assert_eq!(place.port("p")["state"]["mtu"], 1800);
         assert!(daemon.end(Signal::TERM).success());
     }
+}
+
+#[test]
+fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what_it_cannot() {
+    let place = Place::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
+    let daemon = place.daemon(&["--sandbox", "on", "--port", &ports[0]]);
+    let broker = daemon.broker();
+    kill_process(broker, Signal::KILL).unwrap();
+    await_end(broker);
+    daemon.await_log("the broker has ended");
+    UnixStream::connect(place.path("a")).unwrap();
+    assert!(place.fails(&["add", &ports[1]]).contains("broker"));
+    assert_eq!(place.ports(), ["a"]);
 }
 
 #[test]

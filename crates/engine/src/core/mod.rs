@@ -111,6 +111,7 @@ impl Cores {
                 let _ = started.send(cpu.map_or(Ok(()), crate::place::pin).map(|()| thread));
                 // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+                crate::confine::enter(crate::confine::Kinds::IO_CORE);
                 // A core that panicked leaves queues in an unknown state: better no daemon than half a one.
                 // Guests of vhost-user ports connect again, and VMMs of e1000s are held: whoever supervises the daemon starts
                 // it again, and they go on.

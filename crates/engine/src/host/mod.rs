@@ -7,8 +7,10 @@ mod mapping;
 pub mod nic;
 pub mod packet;
 mod passed;
+mod process;
 pub mod ring;
 pub mod tap;
 pub mod xdp;
 
 pub use passed::passed;
+pub use process::close_others;

@@ -286,9 +286,10 @@ impl HostPort {
             Err(e) => return Err(failed(e.into())),
         };
         let (followed, stopped) = (Arc::clone(&inner), Arc::clone(&stop));
-        let spawned = thread::Builder::new()
-            .name(format!("{kind} {name}"))
-            .spawn(move || follow(&followed, &stopped, &changes));
+        let spawned = thread::Builder::new().name(format!("{kind} {name}")).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::WATCH);
+            follow(&followed, &stopped, &changes);
+        });
         let watcher = Some(spawned.map_err(failed)?);
         let mut side = inner.side();
         for (index, queue) in ingress.into_iter().enumerate() {

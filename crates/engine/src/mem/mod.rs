@@ -13,6 +13,7 @@ mod piece;
 mod shared;
 pub(crate) mod sigbus;
 mod signal;
+pub(crate) mod sigsys;
 mod terms;
 mod words;
 

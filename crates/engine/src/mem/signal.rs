@@ -119,6 +119,14 @@ impl Signal {
         self.inner.place.store(if here { HERE } else { BELL }, Ordering::Release);
     }
 
+    /// Whether the system gives us such rings.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn probe() -> std::io::Result<()> {
+        target::restricted().map(drop)
+    }
+
     /// Whether signals go anywhere.
     pub fn is_set(&self) -> bool {
         self.inner.place.load(Ordering::Acquire) != NOWHERE

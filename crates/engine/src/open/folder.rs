@@ -219,14 +219,18 @@ impl Spot {
     }
 }
 
-/// Makes the folder `path` with the permissions `mode` (less the umask), unless it is there.
+/// Makes the folder `path` with the permissions `mode` (whatever the umask), unless it is there.
 ///
 /// # Errors
 /// It cannot be made, or something else bears the name.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     let spot = Spot::at(path)?;
     match mkdirat(&spot.folder.fd, &*spot.name, Mode::from_raw_mode(mode)) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let made = openat(&spot.folder.fd, &*spot.name, flags, Mode::empty())?;
+            Ok(rustix::fs::fchmod(made, Mode::from_raw_mode(mode))?)
+        }
         Err(Errno::EXIST) => Folder::open(path).map(drop),
         Err(e) => Err(e.into()),
     }

@@ -22,6 +22,7 @@ impl Follower {
         let events = Arc::new(LinkEvents::default());
         let (inner, waits) = (Arc::clone(inner), Arc::clone(&events));
         let run = move || {
+            crate::confine::enter(crate::confine::Kinds::WATCH);
             while waits.wait() {
                 inner.lock().unwrap_or_else(PoisonError::into_inner).follow();
             }

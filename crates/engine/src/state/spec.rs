@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::values::{
-    Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Source,
-    Sources, Toggle, Words,
+    Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Sandbox,
+    Source, Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -61,6 +61,12 @@ pub struct DaemonSpec {
     /// Owner of that socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vale_owner: Option<Owner>,
+    /// What the daemon takes from itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    /// The user that it becomes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 impl DaemonSpec {

@@ -211,7 +211,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
     let cases: &[(&str, &str)] = &[
         ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
         ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[port]]"),
-        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`"),
+        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: invalid type: string \"all\", expected a sequence"),
         ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: 0 processors; allowed: 1 to 16"),
         (

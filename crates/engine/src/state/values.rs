@@ -107,6 +107,40 @@ impl FromStr for Role {
     }
 }
 
+/// What the daemon takes from itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sandbox {
+    /// Nothing.
+    Off,
+    /// What would be refused is logged by the kernel, and carried out.
+    Warn,
+    /// All that it does not need.
+    On,
+}
+
+impl FromStr for Sandbox {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Sandbox::Off),
+            "warn" => Ok(Sandbox::Warn),
+            "on" => Ok(Sandbox::On),
+            _ => Err(format!("{text:?} is not allowed; allowed: off, warn, on")),
+        }
+    }
+}
+
+impl fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Sandbox::Off => "off",
+            Sandbox::Warn => "warn",
+            Sandbox::On => "on",
+        })
+    }
+}
+
 /// The carrier that the operator wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -346,6 +380,16 @@ pub enum LookupName {
     Program(String),
 }
 
+impl LookupName {
+    /// The file of its program.
+    pub fn program(&self) -> Option<&str> {
+        match self {
+            LookupName::Program(path) => Some(path),
+            LookupName::Learning | LookupName::PortHash => None,
+        }
+    }
+}
+
 impl FromStr for LookupName {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -512,4 +556,6 @@ impl FromStr for Guard {
     }
 }
 
-read_as_word!(Role, Toggle, MemoryFile, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName);
+read_as_word!(
+    Role, Sandbox, Toggle, MemoryFile, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName
+);

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::net::sockopt::{socket_domain, socket_type};
@@ -21,7 +22,7 @@ use sidecore_engine::state::{text, Spec};
 use tracing::warn;
 
 use crate::cli::BrokerArgs;
-use crate::Outcome;
+use crate::{sandbox, Outcome};
 
 /// What a broker is to know of its daemon.
 struct Daemon {
@@ -59,6 +60,10 @@ fn folders_of(text: &str) -> Vec<PathBuf> {
 }
 
 fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
+    if daemon.strict && STARTED.swap(true, Ordering::Relaxed) {
+        let why = "the broker has ended, and a daemon that has locked itself down starts no other; restart the daemon";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // The program that runs, even if another one was installed in its place since.
     let mut command = Command::new("/proc/self/exe");
@@ -82,6 +87,9 @@ fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
     Ok(ours)
 }
 
+/// A daemon that locks itself down has started its one broker.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
 /// The broker that runs. It is waited for now and then, by no thread of its own: none may be older than the moment in which
 /// the daemon gives its privileges up.
 static CHILD: Mutex<Option<Child>> = Mutex::new(None);
@@ -93,9 +101,10 @@ pub fn look() {
 
 fn tell_end(child: &mut Option<Child>) {
     if let Some(Ok(Some(status))) = child.as_mut().map(Child::try_wait) {
-        warn!(
-            "the broker has ended ({status}): ports go on; another one is started when a port is to change"
-        );
+        match STARTED.load(Ordering::Relaxed) {
+            true => warn!("the broker has ended ({status}): ports go on; none can be changed before the daemon is restarted"),
+            false => warn!("the broker has ended ({status}): ports go on; another one is started when a port is to change"),
+        }
         *child = None;
     }
 }
@@ -104,6 +113,8 @@ fn tell_end(child: &mut Option<Child>) {
 pub fn serve(args: BrokerArgs) -> Outcome {
     // It was started through a link in /proc, whose name says nothing. Without a name it works as well.
     let _ = rustix::thread::set_name(c"sidecore-broker");
+    // What is missing there was told by the daemon, which has a log.
+    let _ = (sandbox::settle(&[]), sandbox::hide());
     let fail = |e: io::Error| format!("broker: {e}");
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(fail)?;
     let ours = socket_domain(&socket) == Ok(AddressFamily::UNIX)

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use hyper::body::Frame;
 use rustix::event::{poll, PollFd, PollFlags};
+use sidecore_engine::confine;
 use sidecore_engine::observe::capture::{CaptureReader, CaptureStop};
 use tokio::sync::mpsc::{channel, Receiver, Sender};
 
@@ -22,7 +23,10 @@ const PIECES: usize = 2;
 pub fn body(reader: CaptureReader, count: Option<u64>) -> std::io::Result<Body> {
     let (sender, pieces) = channel(PIECES);
     let stop = reader.stopper();
-    std::thread::Builder::new().name("capture".to_owned()).spawn(move || pump(reader, count, &sender))?;
+    std::thread::Builder::new().name("capture".to_owned()).spawn(move || {
+        confine::enter(confine::Kinds::WATCH);
+        pump(reader, count, &sender);
+    })?;
     Ok(Body::new(Stream { pieces, stop }))
 }
 

@@ -24,6 +24,7 @@ use super::metrics;
 use super::source::Source;
 use crate::api::{About, Changes, KindView, Refused};
 use crate::generate::OPENAPI;
+use crate::sandbox::InForce;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -32,6 +33,8 @@ pub struct Control {
     pub engine: Arc<Engine>,
     /// Where its configuration came from.
     pub source: Arc<Source>,
+    /// What it took from itself.
+    pub sandbox: Arc<InForce>,
 }
 
 macro_rules! routes {
@@ -158,6 +161,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
         memory_limit: super::limit::memory_limit(),
         memory_errors: sidecore_engine::mem::memory_errors(),
         kinds: KINDS.iter().map(kind).collect(),
+        sandbox: control.sandbox.view(),
     })
 }
 
@@ -278,8 +282,9 @@ async fn drops(State(control): State<Control>) -> Answer<Drops> {
 }
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
+    let sandbox = control.sandbox.view();
     let text = ask(control, |engine| {
-        Ok(metrics::text(engine.ports(), engine.queues(), engine.cores(), &engine.addresses()))
+        Ok(metrics::text(engine.ports(), engine.queues(), engine.cores(), &engine.addresses(), sandbox))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;

@@ -16,13 +16,21 @@ use sidecore_engine::state::status::{
     Addresses, BellCount, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
 
+use crate::api::{RefusedView, SandboxView};
+
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text of one scrape.
-pub fn text(ports: Ports, queues: Queues, cores: Cores, addresses: &Addresses) -> Result<String, Error> {
+pub fn text(
+    ports: Ports,
+    queues: Queues,
+    cores: Cores,
+    addresses: &Addresses,
+    sandbox: SandboxView,
+) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len() };
+    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -35,6 +43,7 @@ struct Snapshot {
     queues: Queues,
     cores: Cores,
     addresses: usize,
+    sandbox: SandboxView,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -187,6 +196,13 @@ impl Collector for Snapshot {
             "Addresses that the switches remember",
             vec![(Vec::new(), self.addresses as u64)],
         )?;
+        gauge(out, "sandbox", "1 if it is in force", self.sandbox_facts())?;
+        counter(
+            out,
+            "refused_calls",
+            "System calls that the sandbox refused, by kind of thread",
+            self.refused(),
+        )?;
         seconds(out, "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time())?;
         let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {
             self.cores
@@ -240,6 +256,29 @@ impl Snapshot {
             Some((labels, value(queue.waits.as_ref()?)))
         };
         self.queues.queues.iter().filter_map(row).collect()
+    }
+
+    fn sandbox_facts(&self) -> Rows {
+        let it = &self.sandbox;
+        let facts = [
+            ("on", it.mode == "on"),
+            ("seccomp", !it.seccomp.is_empty()),
+            ("landlock", it.landlock > 0),
+            ("io_uring_restricted", it.io_uring == "restricted"),
+            ("no_new_privs", it.no_new_privs),
+            ("no_core_dumps", !it.core_dumps),
+            ("not_root", it.user != "root"),
+            ("no_capabilities", it.capabilities.is_empty()),
+            ("complete", it.mode == "on" && it.missing.is_empty()),
+        ];
+        facts.iter().map(|(what, so)| (vec![("what", (*what).to_owned())], u64::from(*so))).collect()
+    }
+
+    fn refused(&self) -> Rows {
+        let row = |refused: &RefusedView| {
+            (vec![("threads", refused.threads.clone()), ("call", refused.call.clone())], refused.count)
+        };
+        self.sandbox.refused.iter().map(row).collect()
     }
 
     /// Nanoseconds.

@@ -5,8 +5,9 @@
 //! on the loop's pool of blocking threads, so a slow one delays no other answer. I/O cores never wait
 //! for any of this.
 //!
-//! Start: read and check everything, take the counters file, start the broker ([`broker`]), take the control socket (so that a second
-//! daemon fails before it touches a port), start cores, start ports, let the cores serve them, listen, say `ready`. The
+//! Start: read and check everything, let go of what whoever started it left open, take the counters file, start the broker
+//! ([`broker`]), take the control socket (so that a second daemon fails before it touches a port), lock itself down (`sandbox`),
+//! start cores, start ports, let the cores serve them, listen, say `ready`. The
 //! end is the same backwards, and has a bound (`end`). The counters file stays behind, to be read by `show`.
 
 pub mod broker;
@@ -26,7 +27,7 @@ use sd_notify::NotifyState;
 use sidecore_engine::core::{CoreOptions, Cores};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::values::Owner;
+use sidecore_engine::state::values::{Owner, Sandbox};
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
 use sidecore_engine::transport::ring::{device_path, Device};
 use tokio::net::UnixListener;
@@ -37,6 +38,7 @@ use self::http::Control;
 use self::socket::{claim, ControlSocket};
 use self::source::Source;
 use crate::cli::RunArgs;
+use crate::sandbox;
 use crate::{print, Outcome};
 
 /// How long answers under way may take once the end was asked for.
@@ -62,6 +64,7 @@ pub fn run(args: RunArgs) -> Outcome {
         return Err("the daemon's options are incomplete".to_owned());
     };
 
+    let mut sandbox = sandbox::tidy(spec.daemon.sandbox.unwrap_or(Sandbox::Off), &spec);
     limit::warn_of_memory_limit(limit::memory_limit());
     let claimed = claim(counters)?;
     sidecore_engine::transport::ring::set_directory(socket);
@@ -76,7 +79,8 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         Err(e) => warn!("I/O cores share their processors with everything else: {e}"),
     }
-    broker::start(socket, source.file(), &spec, false)?;
+    // With its privileges the daemon gives up what its broker need not do.
+    broker::start(socket, source.file(), &spec, spec.daemon.sandbox == Some(Sandbox::On))?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     // A duplicate: the claim, a lock, goes with the last of them.
     let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
@@ -86,6 +90,10 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),
     })?;
+    // The folder of ring ports: nobody can make it afterwards.
+    device_path().map_err(|e| format!("ring ports: {e}"))?;
+    // There is one thread so far; what it loses now, all others lose.
+    sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Cores::start(&CoreOptions {
         cpus: cpus.clone(),
         spin: Duration::from_micros(spin.get().into()),
@@ -103,7 +111,8 @@ pub fn run(args: RunArgs) -> Outcome {
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("cannot start the control thread: {e}"))?;
-    let control = Control { engine: Arc::clone(&engine), source: Arc::new(source) };
+    let control =
+        Control { engine: Arc::clone(&engine), source: Arc::new(source), sandbox: Arc::new(sandbox) };
     let ended = runtime.block_on(serve(control, &socket));
     runtime.shutdown_timeout(GRACE);
     drop(device);
@@ -160,6 +169,7 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
             _ = int.recv() => break,
             _ = hangup.recv() => reload(&control).await,
             _ = second.tick() => {
+                sandbox::tell_refused();
                 let engine = Arc::clone(&control.engine);
                 // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
                 let tick = move || {
@@ -178,6 +188,7 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
     let engine = Arc::clone(&control.engine);
     let _ = tokio::task::spawn_blocking(move || engine.shut_down()).await;
     let _ = tokio::time::timeout(GRACE, server).await;
+    sandbox::tell_refused();
     Ok(())
 }
 

@@ -117,6 +117,8 @@ fn every_field_is_described_and_no_other() {
         vale_ports: Some("1".parse().unwrap()),
         vale_mode: Some("0600".parse().unwrap()),
         vale_owner: Some("root".parse().unwrap()),
+        sandbox: Some("on".parse().unwrap()),
+        user: Some(s()),
     };
     compare(seen, "DaemonSpec", &daemon, &DaemonSpec::default());
     compare(seen, "Spec", &Spec { daemon, switches: vec![switch], ports: vec![port] }, &Spec::default());
@@ -129,6 +131,23 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Refused", &refused, &refused);
     let kind = KindView { name: s(), keys: vec![], features: vec![] };
     compare(seen, "KindView", &kind, &kind);
+    let filter = FilterView { threads: s(), calls: 1 };
+    compare(seen, "FilterView", &filter, &filter);
+    let refused = RefusedView { threads: s(), call: s(), count: 1 };
+    compare(seen, "RefusedView", &refused, &refused);
+    let sandbox = SandboxView {
+        mode: s(),
+        user: s(),
+        capabilities: vec![],
+        no_new_privs: true,
+        core_dumps: false,
+        landlock: 7,
+        io_uring: s(),
+        seccomp: vec![],
+        refused: vec![],
+        missing: vec![],
+    };
+    compare(seen, "SandboxView", &sandbox, &sandbox);
     let about = About {
         version: VERSION,
         program: s(),
@@ -138,6 +157,7 @@ fn every_field_is_described_and_no_other() {
         memory_limit: Some(1),
         memory_errors: 0,
         kinds: vec![],
+        sandbox: sandbox.clone(),
     };
     compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 

@@ -29,7 +29,11 @@ pub fn claim(path: &Path) -> Result<File, String> {
     make_directory(path)?;
     let file = own_file(path, 0o644).map_err(fail)?.file;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
+            let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+            Ok(file)
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
             "counters file {} belongs to another daemon that runs; choose other paths with --socket and --counters",
             path.display()

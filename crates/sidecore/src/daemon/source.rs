@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::values::Mode;
+use sidecore_engine::state::values::{Mode, Sandbox};
 use sidecore_engine::state::{check, text, BadSpec, DaemonSpec, PortSpec, Spec, SwitchSpec};
 
 use crate::change::read_file;
@@ -46,6 +46,8 @@ impl Source {
             vale_ports: args.vale_ports,
             vale_mode: args.vale_mode,
             vale_owner: args.vale_owner,
+            sandbox: args.sandbox,
+            user: args.user,
         };
         Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, daemon, socket })
     }
@@ -72,6 +74,8 @@ impl Source {
             vale_ports: flags.vale_ports.or(spec.daemon.vale_ports),
             vale_mode: flags.vale_mode.or(spec.daemon.vale_mode),
             vale_owner: flags.vale_owner.or(spec.daemon.vale_owner),
+            sandbox: flags.sandbox.or(spec.daemon.sandbox),
+            user: flags.user.or(spec.daemon.user),
         };
         spec.switches.extend(self.switches.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
@@ -85,6 +89,12 @@ impl Source {
     /// `daemon` with everything that was left open decided.
     pub fn complete(&self, daemon: DaemonSpec) -> Result<DaemonSpec, String> {
         let socket = daemon.socket.unwrap_or_else(|| self.socket.clone());
+        let sandbox = daemon.sandbox.unwrap_or(Sandbox::Off);
+        if let (Some(user), true) = (&daemon.user, sandbox != Sandbox::On) {
+            return Err(format!(
+                "user {user}: without `sandbox = on` the daemon stays who started it; leave `user` out"
+            ));
+        }
         Ok(DaemonSpec {
             cores: Some(match daemon.cores {
                 Some(cores) => cores,
@@ -98,6 +108,8 @@ impl Source {
             vale_ports: Some(daemon.vale_ports.map_or_else(|| VALE_PORTS.parse(), Ok)?),
             vale_mode: Some(daemon.vale_mode.unwrap_or(Mode(0o600))),
             vale_owner: daemon.vale_owner,
+            sandbox: Some(sandbox),
+            user: daemon.user,
         })
     }
 }

@@ -178,7 +178,12 @@ impl Daemon {
     /// Sends `signal` and waits for the end.
     pub fn end(mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
-        wait(&mut self.child)
+        let status = wait(&mut self.child);
+        // Its sandbox stands in the way of nothing that a test does.
+        let refused: Vec<String> =
+            self.log.iter().filter(|line| line.contains("refused by the sandbox")).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+        status
     }
 }
 

@@ -164,20 +164,25 @@ impl Tap {
         let inner = Arc::clone(&self.inner);
         let stop = Arc::clone(&self.stop);
         let name = self.name.clone();
-        thread::Builder::new().name(format!("tap {name}")).spawn(move || loop {
-            let fault = inner.port.fault.event();
-            let mut fds =
-                [PollFd::new(&fault, PollFlags::IN), PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-            // Interrupted by a signal, at worst.
-            if poll(&mut fds, None).is_err() {
-                continue;
-            }
-            if !fds[1].revents().is_empty() {
-                return;
-            }
-            if let Some(fault) = inner.port.fault.get() {
-                tracing::error!(port = %inner.port.name, interface = %name, "{fault}; the port stops");
-                return inner.take_back();
+        thread::Builder::new().name(format!("tap {name}")).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::WATCH);
+            loop {
+                let fault = inner.port.fault.event();
+                let mut fds = [
+                    PollFd::new(&fault, PollFlags::IN),
+                    PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+                ];
+                // Interrupted by a signal, at worst.
+                if poll(&mut fds, None).is_err() {
+                    continue;
+                }
+                if !fds[1].revents().is_empty() {
+                    return;
+                }
+                if let Some(fault) = inner.port.fault.get() {
+                    tracing::error!(port = %inner.port.name, interface = %name, "{fault}; the port stops");
+                    return inner.take_back();
+                }
             }
         })
     }

@@ -95,7 +95,7 @@ impl Target {
 }
 
 /// A ring that can do nothing, which is all that is asked of it.
-fn restricted() -> io::Result<IoUring> {
+pub(super) fn restricted() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(1)?;
     let mut allowed = [
         Restriction::sqe_op(opcode::Nop::CODE),

@@ -66,7 +66,10 @@ impl Device {
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
         let stop = Arc::new(stop);
         let server = Server { listener, stop: Arc::clone(&stop), verbs, connections: Vec::new(), next: 0 };
-        let thread = std::thread::Builder::new().name("netmap".to_owned()).spawn(move || server.run());
+        let thread = std::thread::Builder::new().name("netmap".to_owned()).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::NETMAP);
+            server.run();
+        });
         Ok(Device { stop, thread: Some(thread.map_err(system)?) })
     }
 }

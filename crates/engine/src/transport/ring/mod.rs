@@ -223,7 +223,10 @@ impl RingPort {
         let inner =
             Arc::new(Inner { port, scheduler, config, member, info, traits, state: Mutex::default() });
         let server = server::Server::new(Arc::clone(&inner), listener, Arc::clone(&stop));
-        let thread = std::thread::Builder::new().name(name).spawn(move || server.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::RING);
+            server.run();
+        })?;
         Ok(RingPort { inner, stop, thread: Some(thread) })
     }
 }

@@ -154,7 +154,10 @@ impl VfioUser {
             found,
             last_fault: None,
         };
-        let thread = std::thread::Builder::new().name(name).spawn(move || host.guarded())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::VFIO_USER);
+            host.guarded();
+        })?;
         Ok(VfioUser { shared, device, thread: Some(thread) })
     }
 }

@@ -160,7 +160,10 @@ impl VhostUser {
         };
         // The kernel shows 15 bytes of it.
         let name = format!("vu-{}", host.port.name);
-        let thread = std::thread::Builder::new().name(name).spawn(move || host.guarded())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::VHOST_USER);
+            host.guarded();
+        })?;
         Ok(VhostUser { shared, thread: Some(thread) })
     }
 }

@@ -1,0 +1,325 @@
+//! The one table of system calls: which kinds of threads may make which, with which arguments, and why.
+//!
+//! A call that stands in no row is refused to everybody (EPERM, counted); what stands in [`FATAL`] is made by nobody but
+//! an attacker, and ends the process.
+
+use libc::{c_long, c_ulong};
+
+use super::Kinds;
+
+/// What an argument has to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Only {
+    /// Argument number .0 is .1, in its lower 32 bits.
+    Is(u8, u32),
+    /// Argument number .0 has none of the bits .1.
+    Without(u8, u64),
+}
+
+/// One row.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub name: &'static str,
+    pub number: c_long,
+    pub who: Kinds,
+    /// Any of these, or all calls if there is none.
+    pub only: &'static [Only],
+    /// For whom reads the table.
+    #[allow(dead_code, reason = "the reason that each row has to give")]
+    pub why: &'static str,
+}
+
+use super::Kinds as K;
+use Only::{Is, Without};
+
+const IO: K = K::IO_CORE;
+const VU: K = K::VHOST_USER;
+const VF: K = K::VFIO_USER;
+const RI: K = K::RING;
+const NM: K = K::NETMAP;
+const WA: K = K::WATCH;
+const CT: K = K::CONTROL;
+/// What takes privileges: only where no broker does it.
+const OWN: K = K::DIRECT;
+const ALL: K = K::all();
+/// Whoever talks with a peer.
+const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
+/// All but the I/O cores.
+const SLOW: K = TALK.union(WA);
+/// Whoever makes ports.
+const MAKE: K = NM.union(CT);
+
+/// A request of ioctl(2) or fcntl(2), as an argument.
+#[allow(clippy::cast_possible_truncation, reason = "requests have 32 bits")]
+const fn request(number: c_ulong) -> Only {
+    Is(1, number as u32)
+}
+
+#[allow(clippy::cast_sign_loss, reason = "small positive numbers")]
+const fn command(number: i32) -> Only {
+    Is(1, number as u32)
+}
+
+#[allow(clippy::cast_sign_loss, reason = "small positive numbers")]
+const fn first(number: i32) -> Only {
+    Is(0, number as u32)
+}
+
+#[allow(clippy::cast_sign_loss, reason = "small positive numbers")]
+const fn third(number: i32) -> Only {
+    Is(2, number as u32)
+}
+
+/// Memory that can be run is mapped by the loader alone.
+#[allow(clippy::cast_sign_loss, reason = "a bit")]
+const NO_CODE: Only = Without(2, libc::PROT_EXEC as u64);
+/// A thread, or a program that is started; no namespace of its own.
+const NO_SPACES: Only = Without(0, 0x7e02_0000 | CLONE_PTRACE);
+const CLONE_PTRACE: u64 = 0x2000;
+/// AF_INET; its only use is to ask for interfaces by ioctl, in the lack of anything better.
+const INTERFACES: Only = first(libc::AF_INET);
+
+/// PR_GET_AUXV of `linux/prctl.h`: what the kernel told this process.
+const GET_AUXV: i32 = 0x4155_5856;
+
+macro_rules! rows {
+    ($($(#[$cfg:meta])* $call:ident $who:expr, [$($only:expr),* $(,)?], $why:literal;)*) => {
+        &[$($(#[$cfg])* Row {
+            name: rows!(@name $call),
+            number: libc::$call,
+            who: $who,
+            only: &[$($only),*],
+            why: $why,
+        }),*]
+    };
+    (@name $call:ident) => { stringify!($call) };
+}
+
+/// The table, from what everybody may to what few may.
+pub(super) const ALLOWED: &[Row] = rows! {
+    SYS_read ALL, [], "events, the ends of waits";
+    SYS_write ALL, [], "the log, events, interrupts where there is no io_uring";
+    SYS_close ALL, [], "the last owner of something shared may be any thread";
+    SYS_futex ALL, [], "locks and channels";
+    SYS_mmap ALL, [NO_CODE], "the allocator; the SIGBUS handler puts zeros where a file was cut short";
+    SYS_munmap ALL, [], "the last owner of a map may be any thread";
+    SYS_mremap ALL, [], "the allocator";
+    SYS_mprotect ALL, [NO_CODE], "the allocator, guards of stacks";
+    SYS_madvise ALL, [], "the allocator, stacks of threads that end";
+    SYS_brk ALL, [], "the allocator";
+    SYS_rt_sigreturn ALL, [], "the ends of signal handlers";
+    SYS_rt_sigprocmask ALL, [], "the beginning and the end of threads, abort";
+    SYS_rt_sigaction ALL, [first(libc::SIGBUS), first(libc::SIGABRT), first(libc::SIGSEGV)],
+        "the SIGBUS handler gives up what is not ours; abort";
+    SYS_sigaltstack ALL, [], "the beginning and the end of threads";
+    SYS_restart_syscall ALL, [], "what the kernel makes of an interrupted wait";
+    SYS_exit ALL, [], "the end of a thread";
+    SYS_exit_group ALL, [], "the end";
+    SYS_getpid ALL, [], "abort";
+    SYS_gettid ALL, [], "abort, names of threads in panics";
+    SYS_tgkill ALL, [third(libc::SIGABRT)], "abort";
+    SYS_tgkill SLOW, [third(39), third(40)], "SIGRTMIN + 5 of either C library: a bell thread is woken out of a write";
+    SYS_sched_yield ALL, [], "contended channels";
+    SYS_clock_gettime ALL, [], "where the vDSO has no clock";
+    SYS_clock_nanosleep ALL, [], "pauses";
+    SYS_getrandom ALL, [], "keys of hash tables";
+    SYS_getcpu ALL, [], "where the vDSO has none";
+
+    SYS_epoll_pwait2 IO.union(CT), [], "an I/O core's sleep";
+    SYS_epoll_pwait IO.union(CT), [], "the same before Linux 5.11; the control thread's";
+    #[cfg(target_arch = "x86_64")]
+    SYS_epoll_wait IO.union(CT), [], "the same";
+    SYS_epoll_ctl IO.union(CT), [], "the kicks of a queue that an I/O core was given";
+    SYS_io_uring_enter IO.union(SLOW), [], "interrupts; the rings are restricted to what they post";
+    SYS_readv IO, [], "frames from a TAP";
+    SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
+    SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
+    SYS_sendmmsg IO, [], "frames to a packet socket";
+    SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
+    SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
+        "a queue's kick is watched by a duplicate";
+    SYS_getsockopt IO.union(SLOW), [], "errors of sockets; who is there; statistics of packet sockets";
+
+    #[cfg(target_arch = "x86_64")]
+    SYS_poll SLOW, [], "waits";
+    SYS_ppoll SLOW, [], "waits";
+    SYS_recvmsg SLOW, [], "messages with descriptors; netlink";
+    SYS_sendmsg TALK, [], "messages with descriptors";
+    SYS_accept4 TALK, [], "peers";
+    SYS_shutdown TALK, [], "the end of a conversation";
+    SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
+        command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
+    SYS_fstat TALK, [], "what a descriptor is";
+    SYS_fstatfs TALK, [], "what file system a descriptor is of";
+    SYS_statx TALK, [], "the same; paths of sockets";
+    SYS_newfstatat TALK, [], "the same";
+    SYS_readlinkat TALK, [], "what kind of descriptor a VMM gives";
+    #[cfg(target_arch = "x86_64")]
+    SYS_readlink TALK, [], "the same";
+    SYS_eventfd2 SLOW, [], "wake-ups of our own";
+    SYS_memfd_create TALK, [], "memory that is shared with a peer";
+    SYS_ftruncate TALK, [], "its length";
+    SYS_fallocate TALK, [], "its room";
+    SYS_pread64 TALK, [], "images of devices";
+    SYS_pwrite64 TALK, [], "the same; registers of a device that a holder keeps";
+    SYS_lseek TALK, [], "files";
+    SYS_preadv2 SLOW, [], "alarms, without waiting";
+    SYS_pwritev2 SLOW, [], "the same";
+    SYS_sendfile TALK, [], "copies of files of our own";
+    SYS_splice TALK, [], "the same";
+    SYS_copy_file_range TALK, [], "the same";
+    SYS_fdatasync TALK, [], "the same";
+    SYS_io_uring_setup TALK, [], "a ring for each interrupt";
+    SYS_io_uring_register TALK, [], "its restrictions and its eventfd";
+    SYS_socket OWN.union(CT), [first(libc::AF_UNIX)], "a VMM that listens; a holder";
+    SYS_connect OWN.union(CT), [], "the same";
+    SYS_bind OWN.union(MAKE), [], "sockets of ports, of holders, of interfaces";
+    SYS_listen OWN, [], "the same";
+    SYS_getsockname TALK, [], "the same";
+    SYS_getpeername TALK, [], "the same";
+    SYS_setsockopt TALK.union(WA), [], "time limits; membership of interfaces";
+    SYS_getuid TALK, [], "whether the other end is of our own user";
+    SYS_geteuid TALK, [], "the same";
+    SYS_getgid TALK, [], "the same";
+    SYS_getegid TALK, [], "the same";
+    SYS_dup TALK, [], "descriptors that two own";
+    SYS_ioctl SLOW, [
+        request(libc::FIONREAD), request(libc::FIONBIO), request(libc::FIOCLEX),
+    ], "what waits in a socket; sockets that do not wait";
+    SYS_ioctl WA.union(MAKE), [
+        request(libc::SIOCGIFINDEX), request(libc::SIOCGIFNAME), request(libc::SIOCGIFMTU),
+        request(libc::SIOCGIFFLAGS), request(libc::SIOCETHTOOL), request(libc::TUNSETCARRIER as c_ulong),
+    ], "interfaces, and their carrier";
+    SYS_openat TALK, [], "files of our own; which ones landlock says";
+    SYS_openat2 TALK, [], "the same";
+    SYS_unlinkat TALK, [], "sockets and journals that are gone";
+    #[cfg(target_arch = "x86_64")]
+    SYS_unlink TALK, [], "the same";
+    SYS_wait4 OWN.union(WA).union(CT), [], "holders that end";
+    SYS_waitid OWN.union(WA).union(CT), [], "the same";
+
+    SYS_socket MAKE, [
+        INTERFACES, first(libc::AF_NETLINK),
+    ], "interfaces";
+    SYS_socket OWN, [first(libc::AF_PACKET), first(libc::AF_XDP)], "interfaces";
+    SYS_ioctl MAKE, [
+        request(libc::SIOCSIFMTU), request(libc::SIOCSIFFLAGS), request(libc::TUNSETIFF as c_ulong),
+        request(libc::TUNGETIFF as c_ulong), request(libc::TUNSETOFFLOAD as c_ulong),
+        request(libc::TUNSETVNETHDRSZ as c_ulong), request(libc::TUNSETVNETLE as c_ulong),
+        request(libc::TUNATTACHFILTER as c_ulong), request(libc::TUNDETACHFILTER as c_ulong),
+        request(libc::TUNSETSTEERINGEBPF as c_ulong), request(libc::TUNSETFILTEREBPF as c_ulong),
+        request(libc::TUNSETSNDBUF as c_ulong), request(libc::TUNSETLINK as c_ulong),
+        request(libc::TUNSETQUEUE as c_ulong), request(libc::TUNGETFEATURES as c_ulong),
+    ], "TAPs";
+    SYS_bpf OWN, [], "the program and the map of an AF_XDP port";
+    SYS_socketpair OWN, [], "pairs of our own";
+    SYS_pipe2 SLOW, [], "wake-ups of our own; how the start of a program reports";
+    SYS_epoll_create1 MAKE, [], "event loops";
+    SYS_timerfd_create MAKE, [], "event loops";
+    SYS_timerfd_settime MAKE, [], "event loops";
+    SYS_clone MAKE.union(OWN), [NO_SPACES], "threads; a holder";
+    SYS_set_robust_list ALL, [], "the beginning of a thread";
+    SYS_rseq ALL, [], "the beginning of a thread";
+    SYS_sched_getaffinity SLOW, [], "stacks of threads";
+    SYS_sched_setaffinity CT, [], "I/O cores are pinned";
+    SYS_prctl SLOW, [first(libc::PR_SET_NAME), first(libc::PR_SET_NO_NEW_PRIVS), first(libc::PR_SET_TIMERSLACK),
+        first(libc::PR_GET_NO_NEW_PRIVS), first(libc::PR_GET_DUMPABLE), first(libc::PR_CAPBSET_READ),
+        first(libc::PR_SET_VMA), first(GET_AUXV)],
+        "names of threads and arenas; a thread narrows itself";
+    SYS_prctl OWN, [first(libc::PR_SET_DUMPABLE)], "a holder narrows itself";
+    SYS_seccomp SLOW, [], "a thread narrows itself; nothing can be widened";
+
+    SYS_mkdirat OWN.union(MAKE), [], "a socket's cradle, out of others' reach";
+    SYS_fchmod OWN, [], "permissions of sockets and files that we have just made";
+    SYS_fchmodat OWN, [], "the same";
+    SYS_fchown OWN, [], "their owner";
+    SYS_fchownat OWN, [], "the same";
+    SYS_renameat2 MAKE.union(VF), [], "the way out of a socket's cradle";
+    SYS_renameat MAKE.union(VF), [], "the same";
+    #[cfg(target_arch = "x86_64")]
+    SYS_rename OWN, [], "the same";
+    #[cfg(target_arch = "x86_64")]
+    SYS_chmod OWN, [], "the same";
+    #[cfg(target_arch = "x86_64")]
+    SYS_chown OWN, [], "the same";
+    #[cfg(target_arch = "x86_64")]
+    SYS_mkdir OWN, [], "the folder of the control socket";
+    #[cfg(target_arch = "x86_64")]
+    SYS_rmdir OWN, [], "a socket's cradle";
+    #[cfg(target_arch = "x86_64")]
+    SYS_stat TALK, [], "what is there";
+    #[cfg(target_arch = "x86_64")]
+    SYS_lstat TALK, [], "what is there";
+    #[cfg(target_arch = "x86_64")]
+    SYS_access TALK, [], "what is there";
+    SYS_faccessat TALK, [], "what is there";
+    SYS_faccessat2 TALK, [], "what is there";
+    #[cfg(target_arch = "x86_64")]
+    SYS_open TALK, [], "files, as openat";
+    SYS_getdents64 CT, [], "folders";
+    SYS_flock OWN, [], "one daemon for each counters file";
+    SYS_fsync OWN, [], "files";
+    SYS_umask OWN, [], "set once";
+    SYS_getcwd MAKE, [], "paths that are not absolute";
+    SYS_uname MAKE, [], "which kernel";
+    SYS_sysinfo MAKE, [], "how much memory";
+    SYS_prlimit64 TALK, [], "the number of descriptors; stacks of threads";
+    SYS_capget MAKE, [], "what is in force";
+    SYS_pidfd_open CT, [], "processes that end";
+    SYS_rt_sigaction SLOW, [], "signals that end or reload; the start of a program";
+    SYS_membarrier CT, [], "shared words";
+    SYS_nanosleep SLOW, [], "pauses";
+    SYS_sched_getparam CT, [], "threads";
+    SYS_sched_getscheduler CT, [], "threads";
+    SYS_mlock TALK, [], "memory of rings";
+    SYS_msync TALK, [], "files";
+    SYS_kill CT, [Is(1, 0)], "whether a process lives";
+
+    SYS_execve OWN, [], "a holder is started by the conversation that it is for";
+    SYS_mmap OWN, [], "the loader of its program";
+    SYS_mprotect OWN, [], "the same";
+    #[cfg(target_arch = "x86_64")]
+    SYS_arch_prctl OWN, [], "the start of its program";
+    SYS_set_tid_address OWN, [], "the same";
+    SYS_setsid OWN, [], "it outlives the daemon's session";
+    SYS_capset OWN, [], "it gives up what it inherited";
+    SYS_close_range OWN, [], "it keeps nothing that it was not given";
+    SYS_chdir OWN, [], "it stands in no folder";
+    #[cfg(target_arch = "x86_64")]
+    SYS_dup2 OWN, [], "its standard input";
+    SYS_dup3 OWN, [], "its standard input";
+    #[cfg(target_arch = "x86_64")]
+    SYS_vfork OWN, [], "its start";
+    SYS_setpgid OWN, [], "its start";
+};
+
+macro_rules! fatal {
+    ($($(#[$cfg:meta])* $call:ident)*) => { &[$($(#[$cfg])* (stringify!($call), libc::$call)),*] };
+}
+
+/// What no thread of ours and no library that we use ever calls: to run other programs' memory, to leave the sandbox, to
+/// change the host.
+pub(super) const FATAL: &[(&str, c_long)] = fatal! {
+    SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_pidfd_getfd SYS_kcmp
+    SYS_userfaultfd SYS_perf_event_open SYS_open_by_handle_at SYS_name_to_handle_at
+    SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_unshare SYS_setns SYS_open_tree SYS_move_mount SYS_fsopen
+    SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr
+    SYS_init_module SYS_finit_module SYS_delete_module SYS_kexec_load SYS_kexec_file_load SYS_reboot
+    SYS_swapon SYS_swapoff SYS_acct SYS_quotactl SYS_syslog SYS_sethostname SYS_setdomainname
+    SYS_settimeofday SYS_clock_settime SYS_adjtimex SYS_clock_adjtime
+    SYS_add_key SYS_request_key SYS_keyctl
+    SYS_mknodat SYS_fanotify_init SYS_nfsservctl SYS_lookup_dcookie SYS_vhangup
+    SYS_memfd_secret SYS_migrate_pages SYS_move_pages
+    #[cfg(target_arch = "x86_64")] SYS_iopl
+    #[cfg(target_arch = "x86_64")] SYS_ioperm
+    #[cfg(target_arch = "x86_64")] SYS_modify_ldt
+    #[cfg(target_arch = "x86_64")] SYS_mknod
+    #[cfg(target_arch = "x86_64")] SYS_uselib
+};
+
+/// The name of a system call, if it stands in this file.
+pub(super) fn name(number: c_long) -> Option<&'static str> {
+    let rows = ALLOWED.iter().map(|row| (row.name, row.number));
+    let found = rows.chain(FATAL.iter().copied()).find(|(_, n)| *n == number);
+    found.map(|(name, _)| name.strip_prefix("SYS_").unwrap_or(name))
+}

@@ -1,0 +1,218 @@
+//! Which system calls a thread may make: filters of seccomp(2), one for each kind of thread.
+//!
+//! Theory of operation. The daemon calls [`start`] before it has a second thread: from then on no thread makes a call that
+//! none of ours needs. Each thread calls [`enter`] as its first act and loses what its own kind does not need; an I/O core
+//! keeps some thirty calls, with none of which a file is opened or a process reached. Filters add up: a thread that
+//! starts another hands its own down, and nothing can be taken back. So whoever starts a thread may do what that thread
+//! may do.
+//!
+//! What is refused. A call that is in nobody's row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
+//! thread and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
+//! neighbours do not. What only an attacker calls (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
+//! carried out, and the kernel logs those that would not have been.
+//!
+//! `clone3` keeps its flags in memory, where no filter sees them. It fails with ENOSYS, and the C library uses `clone`.
+
+mod calls;
+mod filter;
+
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::OnceLock;
+
+use seccompiler::BpfProgram;
+
+use crate::mem::sigsys;
+
+/// Kinds of threads, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u16);
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal;)*) => {
+        impl Kinds {
+            $($(#[$doc])* pub const $name: Kinds = Kinds(1 << $bit);)*
+            const NAMES: &'static [(Kinds, &'static str)] = &[$((Kinds::$name, $text)),*];
+        }
+    };
+}
+
+kinds! {
+    /// Everything that has no kind of its own: the daemon's first thread and its workers.
+    CONTROL = 0, "control";
+    /// An I/O core.
+    IO_CORE = 1, "io-core";
+    /// The conversation of a vhost-user port.
+    VHOST_USER = 2, "vhost-user";
+    /// The conversation of an e1000 or e1000e port.
+    VFIO_USER = 3, "vfio-user";
+    /// The conversation of a ring port.
+    RING = 4, "ring";
+    /// The socket at which netmap programs ask for ports.
+    NETMAP = 5, "netmap";
+    /// Threads that wait for an event and look after a port.
+    WATCH = 6, "watch";
+    /// No thread: what takes privileges, of a process that has no broker.
+    DIRECT = 7, "direct";
+}
+
+impl Kinds {
+    /// Every kind.
+    const fn all() -> Kinds {
+        Kinds(0xff)
+    }
+
+    const fn union(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    fn meets(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn number(self) -> u8 {
+        u8::try_from(self.0.trailing_zeros()).unwrap_or(0)
+    }
+
+    fn name(self) -> &'static str {
+        Kinds::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// What filters do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// There are none.
+    Off,
+    /// The kernel logs what would be refused, and carries it out.
+    Warn,
+    /// They refuse.
+    On,
+}
+
+/// Filters of the kinds of threads that narrow themselves, by their numbers.
+struct Filters {
+    mode: Mode,
+    /// What the process may.
+    whole: Kinds,
+    own: Vec<(Kinds, BpfProgram)>,
+}
+
+static FILTERS: OnceLock<Filters> = OnceLock::new();
+/// Threads of each kind that run under a filter of their own.
+static ENTERED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+/// Set once a thread could not narrow itself.
+static FAILED: AtomicU8 = AtomicU8::new(0);
+const KINDS: usize = 8;
+
+/// The kinds that narrow themselves. Control is left with what the whole process may.
+const NARROW: [Kinds; 6] =
+    [Kinds::IO_CORE, Kinds::VHOST_USER, Kinds::VFIO_USER, Kinds::RING, Kinds::NETMAP, Kinds::WATCH];
+
+/// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow threads further.
+/// To be called once, before there is another thread. `direct`: there is no broker, and threads that make ports open what
+/// they need, and start holders, by themselves.
+///
+/// # Errors
+/// Why there are no filters; nothing was changed then, or not enough.
+pub fn start(mode: Mode, direct: bool) -> Result<(), String> {
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let more = if direct { Kinds::DIRECT } else { Kinds(0) };
+    let mut own = Vec::new();
+    for kind in NARROW {
+        let opens = Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).meets(kind);
+        let may = if opens { kind.union(more) } else { kind };
+        own.push((may, filter::of(may, mode)?));
+    }
+    if mode == Mode::On {
+        sigsys::install().map_err(|e| format!("no handler for refused calls: {e}"))?;
+    }
+    filter::put_on(&filter::without_clone3()?)?;
+    filter::put_on(&filter::fatal(mode)?)?;
+    let whole = Kinds(Kinds::all().0 & !Kinds::DIRECT.0 | more.0);
+    filter::put_on(&filter::of(whole, mode)?)?;
+    FILTERS.set(Filters { mode, whole, own }).map_err(|_| "there are filters already".to_owned())
+}
+
+/// Says of which kind this thread is, and narrows it to what that needs. Its first act.
+pub fn enter(kind: Kinds) {
+    sigsys::set_kind(kind.number());
+    let Some(filters) = FILTERS.get() else { return };
+    let Some((_, program)) = filters.own.iter().find(|(of, _)| of.meets(kind)) else { return };
+    match filter::put_on(program) {
+        Ok(()) => {
+            ENTERED[usize::from(kind.number()) % KINDS].fetch_add(1, Ordering::Relaxed);
+        }
+        // The filter of the whole process stays, and that is known to hold: it was there at the start.
+        Err(e) => {
+            FAILED.store(1, Ordering::Relaxed);
+            tracing::error!(thread = kind.name(), "this thread is not narrowed: {e}");
+        }
+    }
+}
+
+/// Calls that were refused to one kind of thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which kind.
+    pub thread: &'static str,
+    /// The name of the call, or its number.
+    pub call: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// One kind of thread and its filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Which kind.
+    pub thread: &'static str,
+    /// System calls that it may make, some of them with certain arguments only.
+    pub calls: usize,
+}
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// What filters do.
+    pub mode: Mode,
+    /// All kinds of threads have theirs.
+    pub whole: bool,
+    /// The filters.
+    pub filters: Vec<Filter>,
+    /// What was refused so far.
+    pub refused: Vec<Refused>,
+}
+
+/// What is in force.
+pub fn status() -> Status {
+    let Some(filters) = FILTERS.get() else {
+        return Status { mode: Mode::Off, whole: false, filters: Vec::new(), refused: Vec::new() };
+    };
+    let control = Filter { thread: Kinds::CONTROL.name(), calls: filter::size(filters.whole) };
+    let own = filters
+        .own
+        .iter()
+        .map(|(kind, _)| Filter { thread: Kinds(1 << kind.number()).name(), calls: filter::size(*kind) });
+    Status {
+        mode: filters.mode,
+        whole: FAILED.load(Ordering::Relaxed) == 0,
+        filters: std::iter::once(control).chain(own).collect(),
+        refused: sigsys::refused().map(|(kind, call, count)| told(kind, call, count)).collect(),
+    }
+}
+
+fn told(kind: u8, call: u32, count: u64) -> Refused {
+    let thread = Kinds(1 << (kind % 16)).name();
+    let call = calls::name(call.into()).map_or_else(|| format!("call {call}"), str::to_owned);
+    Refused { thread, call, count }
+}
+
+/// What was refused for the first time since this was asked last: for the log.
+pub fn news() -> Vec<Refused> {
+    sigsys::news().map(|(kind, call, count)| told(kind, call, count)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! What the daemon takes from itself, so that whoever gets hold of it has little.
+//!
+//! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are handed down
+//! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
+//! descriptors, core dumps (which would show guests' memory), readers of our memory, new privileges by exec. Then, when
+//! the control socket and the counters file are open, [`InForce::lock_down`]:
+//! user and capabilities ([`privileges`]), files ([`files`]), system calls (`sidecore_engine::confine`). Ports are made afterwards, at the start
+//! as at any later time, so that what works at the start works later, too.
+//!
+//! What takes privileges is done by the broker, which was started before.
+//!
+//! A feature that the kernel lacks is left out, and told: in the log, and by `show daemon` for as long as the daemon runs.
+
+mod files;
+mod privileges;
+
+use std::os::fd::RawFd;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{capabilities, CapabilitySet};
+use sidecore_engine::confine;
+use sidecore_engine::mem::Signal;
+use sidecore_engine::state::values::Sandbox;
+use sidecore_engine::state::Spec;
+
+use crate::api::{FilterView, RefusedView, SandboxView};
+
+/// The first acts of a process of ours: nothing is left of whoever started it but `keep` and the standard descriptors,
+/// files that it makes are its own, no program that it starts gains privileges.
+pub fn settle(keep: &[RawFd]) -> Vec<String> {
+    let mut missing = Vec::new();
+    if let Err(e) = sidecore_engine::host::close_others(keep) {
+        missing.push(format!("descriptors of whoever started it stay open: {e}"));
+    }
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    if let Err(e) = rustix::thread::set_no_new_privs(true) {
+        missing.push(format!("no_new_privs: {e}"));
+    }
+    missing
+}
+
+/// No core dumps, and nobody but root may look into our memory.
+pub fn hide() -> Vec<String> {
+    let mut missing = Vec::new();
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    if let Err(e) = rustix::process::setrlimit(Resource::Core, none) {
+        missing.push(format!("core dumps are possible: {e}"));
+    }
+    if let Err(e) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        missing.push(format!("other processes of the same user may look into its memory: {e}"));
+    }
+    missing
+}
+
+/// No capability at all: a holder needs none.
+pub fn give_up_capabilities() -> Result<(), String> {
+    privileges::drop_capabilities()
+}
+
+/// What was done, for `show daemon`.
+pub struct InForce {
+    mode: Sandbox,
+    landlock: u32,
+    missing: Vec<String>,
+}
+
+/// What is done before anything is opened.
+pub fn tidy(mode: Sandbox, spec: &Spec) -> InForce {
+    let named = spec.ports.iter().flat_map(|port| port.fd.iter().flat_map(|fds| fds.0.iter().copied()));
+    let mut missing = settle(&named.chain(of_service_manager()).collect::<Vec<_>>());
+    if mode != Sandbox::Off {
+        missing.extend(hide());
+    }
+    InForce { mode, landlock: 0, missing }
+}
+
+/// Descriptors that systemd passes (sd_listen_fds(3)): for ports that are added with `fd=` later.
+fn of_service_manager() -> impl Iterator<Item = RawFd> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<RawFd>().ok());
+    let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid).ok() == Some(std::process::id()));
+    let count = number("LISTEN_FDS").filter(|_| ours).unwrap_or(0);
+    (0..count.clamp(0, 1024)).map(|n| 3 + n)
+}
+
+impl InForce {
+    /// Takes away what is not needed any more. There must be no other thread yet.
+    ///
+    /// # Errors
+    /// The sandbox is on, and the kernel has what it takes, but refuses.
+    pub fn lock_down(&mut self, user: Option<&str>) -> Result<(), String> {
+        // rustix reads what the kernel told this process once, when it is first asked, from a file that is soon out of reach.
+        let _ = rustix::param::page_size();
+        let refused = |e| format!("sandbox: {e}; see --sandbox=warn");
+        // There is no way to have the kernel only log what these two would refuse.
+        if self.mode == Sandbox::On {
+            self.missing.extend(privileges::change_user_without_capabilities(user).map_err(refused)?);
+            let files = files::confine().map_err(refused)?;
+            self.landlock = files.abi;
+            self.missing.extend(files.missing);
+        }
+        let mode = match self.mode {
+            Sandbox::Off => confine::Mode::Off,
+            Sandbox::Warn => confine::Mode::Warn,
+            Sandbox::On => confine::Mode::On,
+        };
+        match (confine::start(mode, self.mode != Sandbox::On), self.mode) {
+            (Ok(()), _) => {}
+            (Err(e), Sandbox::On) => return Err(refused(e)),
+            (Err(e), _) => self.missing.push(e),
+        }
+        if let Err(e) = Signal::probe() {
+            self.missing.push(format!("io_uring, with which no VMM can hold up its interrupts: {e}"));
+        }
+        for what in &self.missing {
+            tracing::warn!("sandbox: missing: {what}");
+        }
+        Ok(())
+    }
+
+    /// What is in force now.
+    pub fn view(&self) -> SandboxView {
+        let seccomp = confine::status();
+        let own = |set: CapabilitySet| set.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+        let hidden = rustix::process::dumpable_behavior().is_ok_and(|b| b == DumpableBehavior::NotDumpable);
+        SandboxView {
+            mode: self.mode.to_string(),
+            user: user(),
+            capabilities: capabilities(None).map_or_else(|_| Vec::new(), |sets| own(sets.effective)),
+            no_new_privs: rustix::thread::no_new_privs().unwrap_or(false),
+            core_dumps: !hidden,
+            landlock: self.landlock,
+            io_uring: Signal::probe().map_or("none", |()| "restricted").to_owned(),
+            seccomp: seccomp
+                .filters
+                .iter()
+                .map(|filter| FilterView { threads: filter.thread.to_owned(), calls: filter.calls })
+                .collect(),
+            refused: seccomp
+                .refused
+                .into_iter()
+                .map(|r| RefusedView { threads: r.thread.to_owned(), call: r.call, count: r.count })
+                .collect(),
+            missing: self.missing.clone(),
+        }
+    }
+}
+
+/// Our user, by name if it has one.
+fn user() -> String {
+    let id = rustix::process::geteuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(id.as_str())).then(|| name.to_owned())
+    });
+    named.unwrap_or(id)
+}
+
+/// Tells the log of calls that were refused for the first time.
+pub fn tell_refused() {
+    for refused in confine::news() {
+        tracing::warn!(
+            threads = refused.thread,
+            call = refused.call,
+            "a system call was refused by the sandbox"
+        );
+    }
+}
