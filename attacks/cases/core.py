@@ -28,6 +28,30 @@ def register_storm(stage):
 
 
 @attack("2.1")
+def threads_on_the_core(stage):
+    """Whether a thread that works for guests, VMMs or users may run on an I/O core's processor."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skip("there is one processor only")
+    stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil"])
+    nic = vfio.Nic(stage.at("evil.sock"))
+    stage.cleanup(nic.close)
+    stage.control("beside an e1000")
+    with stage.during():
+        found = {}
+        for process in [stage.daemon.pid, *stage.daemon.children()]:
+            for thread in os.listdir(f"/proc/{process}/task"):
+                try:
+                    name = open(f"/proc/{process}/task/{thread}/comm").read().strip()
+                    allowed = os.sched_getaffinity(int(thread))
+                except (OSError, ProcessLookupError):
+                    continue
+                if not name.startswith("io-core") and stage.core in allowed:
+                    found[name] = found.get(name, 0) + 1
+    stage.check(not found, f"threads that may run on the I/O core's processor: {found}")
+    nic.client.close()
+
+
+@attack("2.1")
 def mailbox_storm(stage):
     """Three e1000 ports turn their transmitter on and off: each time an I/O core gives a queue back and gets it again."""
     storms(stage, 0x400, 2, 0)  # TCTL

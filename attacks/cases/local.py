@@ -180,7 +180,7 @@ def ring_message(ask, extra=0):
 @attack("3.2")
 def extra_buffers(stage):
     """Ring clients ask for 163,840 extra buffers at ports that have none to give."""
-    stage.start(ports=[f"r{i}=ring:DIR/r{i}.sock,switch=evil,buf-size=65536" for i in range(2)])
+    stage.start(ports=[f"r{i}=ring:DIR/r{i}.sock,switch=evil" for i in range(2)])
     shm = lambda: sum(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("Shmem:"))
     before, answers = shm(), []
     with stage.during():
@@ -199,7 +199,7 @@ def extra_buffers(stage):
                 os.close(fd)
             socks.append(sock)
         stage.notes["bytes"] = answers
-        stage.check(all(size < 512 << 20 for size in answers), f"memories of {answers} bytes were made")
+        stage.check(all(size < 64 << 20 for size in answers), f"memories of {answers} bytes were made")
         stage.notes["grown_kib"] = shm() - before
         for sock in socks:
             sock.close()
@@ -299,7 +299,7 @@ def connect_and_close_storm(stage):
                 most = max(most, hold_processes(stage.daemon.folder))
     stage.notes.update(connections=count, holders=most)
     stage.check(most <= 8, f"{most} holders at a time")
-    stage.check(count <= 20 * seconds + 20, f"{count} clean connections in {seconds} s: nothing holds them back")
+    stage.check(not stage.full or count <= 20 * seconds + 20, f"{count} clean connections in {seconds} s: nothing holds them back")
 
 
 HOLD = 0x7363686C << 32

@@ -36,6 +36,18 @@ def mac_spoofing_receiver(stage):
 
 
 @attack("2.3")
+def mac_spoofing_silent(stage):
+    """50 frames with a neighbour's address, 20 a second; no `mac=` anywhere, and the neighbour only receives."""
+    stage.start("vhost-user:DIR/evil.sock", beside=True)
+    with stage.during():
+        guest = Guest(stage.at("evil.sock"), receive=64)
+        stage.cleanup(guest.close)
+        spoof(stage, guest, B)
+    stage.check(stage.neighbours.last()["flows"][0]["stalls"] == 0, f"{stage.neighbours.last()['flows'][0]['lost']} frames for the neighbour went astray")
+    guest.front.close()
+
+
+@attack("2.3")
 def mac_spoofing_sender(stage):
     """50 frames with a neighbour's address, 20 a second; no `mac=` anywhere, and the neighbour sends, too."""
     stage.start("vhost-user:DIR/evil.sock", beside=True, both=True)
