@@ -217,7 +217,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_epoll_create1 MAKE, [], "event loops";
     SYS_timerfd_create MAKE, [], "event loops";
     SYS_timerfd_settime MAKE, [], "event loops";
-    SYS_clone MAKE.union(OWN), [NO_SPACES], "threads; a holder";
+    SYS_clone MAKE.union(VU).union(VF).union(OWN), [NO_SPACES], "threads, also that fill memory beforehand; a holder";
     SYS_set_robust_list ALL, [], "the beginning of a thread";
     SYS_rseq ALL, [], "the beginning of a thread";
     SYS_sched_getaffinity SLOW, [], "stacks of threads";
