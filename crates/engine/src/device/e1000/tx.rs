@@ -441,6 +441,10 @@ impl TxRing {
         self.shared.stats.frames(Counter::Tx, &frames);
         self.taken = at;
         self.idle = at == avail;
+        // Descriptors that read as zeros never end a packet. What was taken is asked about when it is given back.
+        if at == 0 && self.ring.map().is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
         at > 0
     }
 

@@ -36,6 +36,21 @@ fn contexts_in_the_middle_of_a_packet_are_counted_as_its_descriptors() {
     assert_eq!(rig.port.fault.get(), None);
 }
 
+/// What is read there are zeros, which are the beginning of a packet.
+#[test]
+fn memory_that_is_cut_short_under_a_transmit_ring_stops_it() {
+    both(|model| {
+        let rig = rig(model);
+        rig.transmit(0, &packet(false, false, 100, false), &[LEGACY]);
+        assert_eq!((rig.poll().0.len(), rig.port.fault.get()), (1, None));
+        ftruncate(&rig.file, 0).unwrap();
+        rig.poke(regs::TX_RING + ring::TAIL, 2);
+        assert_eq!(rig.poll().1.frames, 0);
+        assert_eq!(rig.port.fault.get(), Some(Fault::MemoryTruncated));
+        assert!(!queue(&rig, |queue| queue.want_kicks(true)), "a ring that has stopped has no work");
+    });
+}
+
 impl Rig {
     fn read_head(&self) -> u32 {
         self.device.shared.regs.get(regs::TX_RING + ring::HEAD)
