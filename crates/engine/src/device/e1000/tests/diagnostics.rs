@@ -94,7 +94,7 @@ fn a_receive_buffer_may_span_regions_that_are_adjacent() {
         let region = |gpa, size, offset| RegionSpec {
             gpa,
             size,
-            user_addr: 0,
+            user_addr: gpa,
             offset,
             file: rig.file.try_clone().unwrap(),
         };
