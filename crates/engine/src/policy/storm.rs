@@ -69,12 +69,12 @@ impl Storm {
         // Numbers: a panic leaves nothing half done.
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = left.since.map_or(0, |since| now.saturating_duration_since(since).as_micros());
-        let micros = i64::try_from(passed).unwrap_or(i64::MAX).min(PARTS);
+        let micros = i64::try_from(passed).unwrap_or(i64::MAX);
         if micros > 0 || left.since.is_none() {
             left.since = Some(now);
         }
         for (parts, rate) in left.parts.iter_mut().zip(self.rates) {
-            *parts = (*parts + micros * rate).min(most(rate));
+            *parts = parts.saturating_add(micros.saturating_mul(rate)).min(most(rate));
         }
         Gate { rates: &self.rates, left }
     }

@@ -1,4 +1,6 @@
 //! Files that are cut short, pools that run dry, a table that many want, and one that changes while it is read.
+//!
+//! Invariant of the `unsafe` here: the handler is called with a whole `siginfo`, which it only reads.
 
 use std::fs::File;
 

@@ -1,0 +1,99 @@
+//! Two ports that are joined outside of the switch: frames circle, and the daemon says by which ports. In a network
+//! namespace of its own. Needs root and iproute2.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rig::{Daemon, Place, LIMIT};
+use sidecore_driver::{Config, Frontend, NetDriver};
+
+/// A network namespace; it goes with the process that holds it.
+struct Space(Child);
+
+impl Space {
+    fn new() -> Space {
+        // Ends when its standard input does, which is with us at the latest.
+        let mut command = Command::new("unshare");
+        let child =
+            command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let theirs = format!("/proc/{}/ns/net", child.id());
+        let start = Instant::now();
+        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
+            assert!(start.elapsed() < LIMIT);
+            std::thread::yield_now();
+        }
+        Space(child)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    fn ip(&self, line: &str) {
+        let output = self.command("ip").args(line.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn frames_that_circle_are_reported_with_both_ports() {
+    let (place, space) = (Place::new(), Space::new());
+    space.ip("link add scl0 type veth peer name scl1");
+    space.ip("link set scl0 up");
+    space.ip("link set scl1 up");
+    let guest = format!("guest=vhost-user:{}", place.at("guest.sock"));
+    let mut command = space.command(env!("CARGO_BIN_EXE_sidecore"));
+    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.current_dir(place.path(".")).args([
+        "run",
+        "--port",
+        "one=packet:scl0",
+        "--port",
+        "two=packet:scl1",
+    ]);
+    let daemon = Daemon::start(command.args(["--port", &guest]));
+    let frontend = Frontend::connect(place.path("guest.sock"), LIMIT).unwrap();
+    let mut driver = NetDriver::start(frontend, Config::default()).unwrap();
+    // One broadcast is enough, once the guest's link is up: from then on it goes round and round.
+    let mut broadcast = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 7], &[0x88, 0xb5]].concat();
+    broadcast.resize(60, 0);
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        driver.complete(0).unwrap();
+        driver.send(0, &[&broadcast]).unwrap();
+        let hint = place.port("two")["state"]["hint"].clone();
+        if hint.as_str().is_some_and(|hint| hint.contains("(a loop)")) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{hint}");
+        driver.wait(Duration::from_millis(20)).unwrap();
+        driver.receive(0, |_, _| ()).unwrap();
+    }
+    let line = daemon.await_log("(a loop)");
+    assert!(
+        line.contains("02:00:00:00:00:07 came in by ports one and two") || line.contains("ports two and one"),
+        "{line}"
+    );
+    let shown = place.port("one")["state"]["hint"].clone();
+    assert!(shown.as_str().is_some_and(|hint| hint.contains("one") && hint.contains("two")), "{shown}");
+    // Its frames come to the guest's port still: the address stays where it is.
+    let table = place.show("mac");
+    let rows = table["addresses"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["mac"] == "02:00:00:00:00:07").unwrap();
+    assert_eq!(row["port"], "guest", "{row}");
+}

@@ -1,0 +1,216 @@
+//! Neighbours on one switch of the real daemon: one forges the other's address, floods, or has its interface in two
+//! ports. The other one's frames are numbered, and each is looked for.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::time::{Duration, Instant};
+
+use rig::{Place, LIMIT};
+use serde_json::Value;
+use sidecore_driver::{Config, Frontend, NetDriver};
+
+const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const VICTIM: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const ATTACKER: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const BROADCAST: [u8; 6] = [0xff; 6];
+/// Where a frame has its number.
+const NUMBER: usize = 14;
+
+fn frame(to: [u8; 6], from: [u8; 6], number: u32) -> Vec<u8> {
+    let mut bytes = [&to[..], &from, &[0x88, 0xb5], &number.to_le_bytes()].concat();
+    bytes.resize(60, 0);
+    bytes
+}
+
+fn meet(place: &Place, name: &str) -> NetDriver {
+    let socket = place.path(&format!("{name}.sock"));
+    NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), Config::default()).unwrap()
+}
+
+fn sock(place: &Place, name: &str, options: &str) -> String {
+    format!("{name}=vhost-user:{}{options}", place.at(&format!("{name}.sock")))
+}
+
+fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let answer = place.show(topic);
+        if what(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{answer}");
+    }
+}
+
+/// Three guests that run: sender, victim, attacker.
+fn three(place: &Place) -> [NetDriver; 3] {
+    let drivers = ["s", "v", "a"].map(|name| meet(place, name));
+    await_show(place, "ports", |ports| {
+        ports["ports"].as_array().unwrap().iter().all(|port| port["state"]["peer"] == "running")
+    });
+    drivers
+}
+
+fn send(driver: &mut NetDriver, bytes: &[u8]) {
+    driver.complete(0).unwrap();
+    driver.send(0, &[bytes]).unwrap();
+}
+
+/// Waits for the frame of that number; others are not looked at.
+fn await_number(driver: &mut NetDriver, number: u32) {
+    let deadline = Instant::now() + LIMIT;
+    let mut found = false;
+    while !found {
+        let mut numbers = Vec::new();
+        driver.receive(0, |_, bytes| numbers.push(bytes[NUMBER..NUMBER + 4].to_vec())).unwrap();
+        found = numbers.iter().any(|bytes| bytes[..] == number.to_le_bytes());
+        assert!(found || Instant::now() < deadline, "frame {number} does not arrive");
+        if !found {
+            driver.wait(Duration::from_millis(20)).unwrap();
+        }
+    }
+}
+
+fn state(place: &Place, name: &str, key: &str) -> Value {
+    place.port(name)["state"][key].clone()
+}
+
+fn reason(drops: &Value, port: &str, reason: &str) -> bool {
+    drops["drops"].as_array().unwrap().iter().any(|drop| drop["port"] == port && drop["reason"] == reason)
+}
+
+/// The attack that once worked: some frames with a neighbour's source address, and its frames are gone for good.
+#[test]
+fn who_only_receives_goes_on_receiving() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[
+        "--port",
+        &sock(&place, "s", ""),
+        "--port",
+        &sock(&place, "v", ""),
+        "--port",
+        &sock(&place, "a", ""),
+    ]);
+    let [mut sender, mut victim, mut attacker] = three(&place);
+    // The victim is heard once, and never again.
+    send(&mut victim, &frame(SENDER, VICTIM, 0));
+    await_number(&mut sender, 0);
+    for number in 1..51 {
+        send(&mut attacker, &frame(SENDER, VICTIM, 1000 + number));
+        await_number(&mut sender, 1000 + number);
+        send(&mut sender, &frame(VICTIM, SENDER, number));
+        await_number(&mut victim, number);
+        // Whoever has really moved there gets its frames, too, from its first one on.
+        await_number(&mut attacker, number);
+    }
+    assert_eq!(state(&place, "a", "mac_moved"), 1);
+    let table = place.show("mac");
+    let row =
+        table["addresses"].as_array().unwrap().iter().find(|row| row["mac"] == "02:00:00:00:00:02").unwrap();
+    assert_eq!(
+        (&row["port"], &row["claimed_by"], &row["state"]),
+        (&"v".into(), &"a".into(), &"learned".into())
+    );
+    // The victim speaks: the claim was wrong, and the attacker gets no more than what is for everybody.
+    send(&mut victim, &frame(SENDER, VICTIM, 60));
+    await_number(&mut sender, 60);
+    send(&mut sender, &frame(VICTIM, SENDER, 61));
+    await_number(&mut victim, 61);
+    send(&mut sender, &frame(BROADCAST, SENDER, 62));
+    let mut seen = Vec::new();
+    let deadline = Instant::now() + LIMIT;
+    while !seen.contains(&62) {
+        attacker.receive(0, |_, bytes| seen.push(bytes[NUMBER])).unwrap();
+        assert!(Instant::now() < deadline);
+    }
+    assert!(!seen.contains(&61), "{seen:?}");
+}
+
+#[test]
+fn an_address_that_is_pinned_cannot_be_claimed() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[
+        "--port",
+        &sock(&place, "s", ",fdb=02:00:00:00:00:0f"),
+        "--port",
+        &sock(&place, "v", ",mac=02:00:00:00:00:02"),
+        "--port",
+        &sock(&place, "a", ""),
+    ]);
+    let [mut sender, mut victim, mut attacker] = three(&place);
+    // Before the victim was ever heard.
+    await_show(&place, "mac", |table| {
+        let states: Vec<_> =
+            table["addresses"].as_array().unwrap().iter().map(|row| row["state"].clone()).collect();
+        states == ["pinned", "static"]
+    });
+    for number in 1..20 {
+        send(&mut attacker, &frame(SENDER, VICTIM, 1000 + number));
+        await_number(&mut sender, 1000 + number);
+        send(&mut sender, &frame(VICTIM, SENDER, number));
+        await_number(&mut victim, number);
+    }
+    assert_eq!((state(&place, "a", "mac_claimed"), state(&place, "a", "macs")), (19.into(), 0.into()));
+    assert_eq!(state(&place, "v", "mac_guard"), "claim");
+    // What the attacker may use is said: everything else is dropped.
+    place.ok(&["set", "a", "mac-guard=strict", "allow-mac=02:00:00:00:00:03+vrrp"]);
+    send(&mut attacker, &frame(SENDER, VICTIM, 2000));
+    await_show(&place, "drops", |drops| reason(drops, "a", "mac_guard"));
+    send(&mut attacker, &frame(SENDER, ATTACKER, 2001));
+    await_number(&mut sender, 2001);
+    send(&mut attacker, &frame(SENDER, [0, 0, 0x5e, 0, 1, 9], 2002));
+    await_number(&mut sender, 2002);
+    let refused = place.fails(&["set", "a", "fdb=02:00:00:00:00:02"]);
+    assert!(refused.contains("port a") && refused.contains("key `"), "{refused}");
+}
+
+/// A station that sends while somebody forges its address all the time: after ten times in a second nobody is heeded.
+#[test]
+fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
+    let place = Place::new();
+    let daemon = place.daemon(&[
+        "--port",
+        &sock(&place, "s", ""),
+        "--port",
+        &sock(&place, "v", ""),
+        "--port",
+        &sock(&place, "a", ""),
+    ]);
+    let [mut sender, mut victim, mut attacker] = three(&place);
+    let deadline = Instant::now() + LIMIT;
+    let mut number = 0;
+    while state(&place, "a", "mac_flap") == 0 {
+        // Many in one second, however slow the machine is at asking.
+        for _ in 0..100 {
+            number += 1;
+            send(&mut victim, &frame(SENDER, VICTIM, number));
+            await_number(&mut sender, number);
+            send(&mut attacker, &frame(SENDER, VICTIM, number));
+            await_number(&mut sender, number);
+        }
+        assert!(Instant::now() < deadline);
+    }
+    let line = daemon.await_log("02:00:00:00:00:02 came in by ports");
+    assert!(line.contains("ports v and a") || line.contains("ports a and v"), "{line}");
+    for port in ["a", "v"] {
+        let hint = state(&place, port, "hint");
+        assert!(hint.as_str().is_some_and(|hint| hint.contains("(a loop)")), "{port}: {hint}");
+    }
+    assert_eq!(state(&place, "s", "hint"), Value::Null);
+}
+
+#[test]
+fn one_interface_stands_behind_one_port() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let file = place.write(
+        "two.toml",
+        "[[port]]\nname = 't'\nkind = 'tap'\nwhere = 'sctwice'\n\
+         [[port]]\nname = 'p'\nkind = 'packet'\nwhere = 'sctwice'\n",
+    );
+    let refused = place.fails(&["apply", file.to_str().unwrap()]);
+    assert!(refused.contains("port p: key `where`: port t has this place; choose another"), "{refused}");
+}
