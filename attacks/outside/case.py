@@ -163,9 +163,9 @@ class Stage:
         start = time.monotonic()
         try:
             self.daemon.ports(timeout=seconds)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as e:
             self.alive()
-            raise Failure(f"the control socket does not answer within {seconds} s {when}") from None
+            raise Failure(f"the control socket does not answer within {seconds} s {when}: {e!r}") from None
         self.notes["control_ms"] = round(max(self.notes.get("control_ms", 0), 1e3 * (time.monotonic() - start)), 1)
 
     def fault(self, name, wanted=None):

@@ -8,8 +8,11 @@ mod rig;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 
 use rig::{Place, LIMIT};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{getrlimit, prlimit, Resource, Rlimit, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use sidecore_abi::ring::{Answer, Ask, Request, MESSAGE};
 
@@ -116,4 +119,158 @@ fn a_client_has_no_more_extra_buffers_than_the_option_says() {
     // Without the option: as many as it asks for, up to a bound.
     assert_eq!(extra_buffers(&place.at("ring/b"), 163_840), 4096);
     assert_eq!(extra_buffers(&place.at("ring/b"), 20), 20);
+}
+
+/// A connection to the control socket that has said so much.
+fn say(place: &Place, text: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect(place.path("control.sock")).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    // It may have been refused already.
+    let _ = stream.write_all(text);
+    stream
+}
+
+/// A capture at port `a`, and the status of its answer.
+fn capture(place: &Place) -> (UnixStream, String) {
+    let mut stream = say(place, b"GET /v1/capture/a HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    (stream, String::from_utf8_lossy(&head[9..]).into_owned())
+}
+
+/// How often the control socket refused something for `reason`.
+fn refused(place: &Place, reason: &str) -> u64 {
+    let (status, text) = place.http("GET", "/metrics", "");
+    assert_eq!(status, 200);
+    let name = format!("sidecore_control_refused_total{{reason=\"{reason}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+/// Waits, without reading, until the daemon has hung up.
+fn await_hangup(stream: &UnixStream, seconds: i64) {
+    let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let events = PollFlags::empty();
+    assert_eq!(poll(&mut [PollFd::new(stream, events)], Some(&limit)).unwrap(), 1, "it does not hang up");
+}
+
+#[test]
+fn slow_clients_of_the_control_socket_neither_stay_nor_keep_others_out() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", "a=ring:a"]);
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    let before = files();
+    let slow: Vec<_> = (0..400).map(|_| say(&place, b"GET /v1/po")).collect();
+    assert_eq!(place.ports(), ["a"]);
+    assert!(files() <= before + 64 + 8, "{} descriptors, {before} before", files());
+    daemon.await_log("it owed a request longest");
+    assert!(refused(&place, "displaced") >= 300);
+    // Those that were not displaced have no more than their time.
+    slow.iter().for_each(|stream| await_hangup(stream, 20));
+    assert!(refused(&place, "late") > 0);
+    // Nor does the body of a request hold a place.
+    let body = say(&place, b"PUT /v1/config HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{");
+    await_hangup(&body, 20);
+    assert_eq!(place.ports(), ["a"]);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn captures_have_a_bound_and_nothing_else_suffers_from_it() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", "a=ring:a"]);
+    let mut captures: Vec<_> = (0..32).map(|_| capture(&place)).collect();
+    assert!(captures.iter().all(|(_, status)| status == "200"));
+    let (status, text) = place.http("GET", "/v1/capture/a", "");
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, answer["version"].as_u64()), (503, Some(1)));
+    assert!(answer["error"].as_str().unwrap().contains("there are 32 captures"), "{text}");
+    assert!(place.fails(&["capture", "a", "-w", "-"]).contains("there are 32 captures"));
+    assert_eq!(refused(&place, "captures"), 2);
+    // Half requests take no place from a capture.
+    let slow: Vec<_> = (0..100).map(|_| say(&place, b"GET /v1/po")).collect();
+    assert_eq!(place.port("a")["state"]["captures"].as_array().unwrap().len(), 32);
+    drop(slow);
+    // The place of one that ends is free when its thread has ended.
+    drop(captures.pop());
+    let begun = Instant::now();
+    while capture(&place).1 != "200" {
+        assert!(begun.elapsed() < LIMIT, "the place does not become free");
+    }
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_in_json() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let (status, text) = place.http("PUT", "/v1/config", &" ".repeat((1 << 20) + 1));
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, answer["version"].as_u64()), (413, Some(1)));
+    assert!(answer["error"].as_str().unwrap().contains("1048576 bytes"), "{text}");
+    assert_eq!(refused(&place, "body"), 1);
+    // One byte less is read: it makes no sense.
+    assert_eq!(place.http("PUT", "/v1/config", &" ".repeat(1 << 20)).0, 400);
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_hung_up_on() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let mut stream = say(&place, b"");
+    stream.set_nonblocking(true).unwrap();
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+    // Until the daemon takes no more, because its answers are not read.
+    let mut asked = 0;
+    let limit = Timespec { tv_sec: 2, tv_nsec: 0 };
+    while poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&limit)).unwrap() == 1 && asked < 1 << 20 {
+        asked += stream.write(request).unwrap();
+    }
+    await_hangup(&stream, 60);
+    assert_eq!(refused(&place, "unread"), 1);
+}
+
+#[test]
+fn another_user_has_a_few_places_and_root_gets_in() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let place = Place::new();
+    let config = place.write("config.toml", "[daemon]\nsocket-mode = \"0666\"\n");
+    let daemon = place.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // Of this thread only.
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let captures: Vec<_> = (0..8).map(|_| capture(&place)).collect();
+            assert!(captures.iter().all(|(_, status)| status == "200"));
+            let mut ninth = say(&place, b"");
+            let mut answer = String::new();
+            ninth.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("its user has 8"), "{answer}");
+            captures
+        });
+        let captures = other.join().unwrap();
+        assert_eq!(place.ports(), ["a"]);
+        assert_eq!(refused(&place, "user"), 1);
+        daemon.await_log("user 65534");
+        drop(captures);
+    });
+}
+
+#[test]
+fn a_daemon_without_descriptors_waits_for_one() {
+    let place = Place::new();
+    let daemon = place.daemon(&[]);
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum: before.maximum }).unwrap();
+    let begun = Instant::now();
+    let waits = say(&place, b"");
+    daemon.await_log("it could not be accepted");
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    assert_eq!(place.ports(), [""; 0]);
+    let tries = refused(&place, "accept");
+    assert!(u128::from(tries) <= begun.elapsed().as_millis() / 100 + 2, "{tries} in {:?}", begun.elapsed());
+    drop(waits);
 }

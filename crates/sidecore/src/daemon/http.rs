@@ -2,7 +2,7 @@
 //!
 //! Every handler that calls the engine does so on a blocking thread. A refusal is a JSON object with one
 //! text for people and a status for programs: 400 the request makes no sense, 404 there is no such thing,
-//! 409 it is in the way of something else, 500 the host refused.
+//! 409 it is in the way of something else, 413 it is too large, 500 the host refused, 503 there are too many.
 
 use std::sync::Arc;
 
@@ -19,12 +19,18 @@ use sidecore_engine::observe::capture::{start, CaptureOptions};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::{Addresses, Cores, Drops, PortView, Ports, Queues, VERSION};
 use sidecore_engine::state::{BadSpec, Change, Engine, Error, PortSpec, Spec, SwitchSpec};
+use tokio::sync::Semaphore;
 
+use super::listen::Tally;
 use super::metrics;
+use super::places::Why;
 use super::source::Source;
 use crate::api::{About, Changes, KindView, Refused};
 use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
+
+/// Captures that may run at once.
+pub const CAPTURES: usize = 32;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -35,6 +41,10 @@ pub struct Control {
     pub source: Arc<Source>,
     /// What it took from itself.
     pub sandbox: Arc<InForce>,
+    /// Places of captures.
+    pub captures: Arc<Semaphore>,
+    /// Refusals.
+    pub tally: Arc<Tally>,
 }
 
 macro_rules! routes {
@@ -75,13 +85,14 @@ routes! {
 }
 
 /// A request that was refused.
-struct Refusal {
+pub struct Refusal {
     status: StatusCode,
     text: String,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
+    /// With a status for programs and a text for people.
+    pub fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
         Refusal { status, text: text.into() }
     }
 }
@@ -283,8 +294,10 @@ async fn drops(State(control): State<Control>) -> Answer<Drops> {
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
     let sandbox = control.sandbox.view();
+    let socket = metrics::Socket { open: control.tally.open(), refused: control.tally.refused() };
     let text = ask(control, |engine| {
-        Ok(metrics::text(engine.ports(), engine.queues(), engine.cores(), &engine.addresses(), sandbox))
+        let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());
+        Ok(metrics::text(ports, queues, cores, &engine.addresses(), sandbox, socket))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
@@ -313,10 +326,15 @@ async fn capture(
         let text = format!("allowed: snaplen from 14 to {}, count from 1", default.snaplen);
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
+    let place = Arc::clone(&control.captures).try_acquire_owned().map_err(|_| {
+        control.tally.count(Why::Captures, "");
+        let text = format!("the request is refused: {}", Why::Captures);
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    })?;
     let port = ask(control, move |engine| engine.port(&name)).await?;
     let fail = |e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot capture: {e}"));
     let reader = start(vec![port], CaptureOptions { snaplen, ..default }).map_err(fail)?;
-    let body = super::capture::body(reader, query.count).map_err(fail)?;
+    let body = super::capture::body(reader, query.count, place).map_err(fail)?;
     Ok(([(header::CONTENT_TYPE, "application/x-pcapng")], body).into_response())
 }
 

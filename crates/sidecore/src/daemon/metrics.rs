@@ -21,6 +21,15 @@ use crate::api::{RefusedView, SandboxView};
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// The control socket.
+#[derive(Debug)]
+pub struct Socket {
+    /// Connections that are open.
+    pub open: u64,
+    /// Refusals, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+}
+
 /// The text of one scrape.
 pub fn text(
     ports: Ports,
@@ -28,9 +37,10 @@ pub fn text(
     cores: Cores,
     addresses: &Addresses,
     sandbox: SandboxView,
+    socket: Socket,
 ) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox };
+    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox, socket };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -44,6 +54,7 @@ struct Snapshot {
     cores: Cores,
     addresses: usize,
     sandbox: SandboxView,
+    socket: Socket,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -202,6 +213,19 @@ impl Collector for Snapshot {
             "refused_calls",
             "System calls that the sandbox refused, by kind of thread",
             self.refused(),
+        )?;
+        gauge(
+            out,
+            "control_connections",
+            "Connections to the control socket",
+            vec![(Vec::new(), self.socket.open)],
+        )?;
+        let reason = |(reason, n): &(&'static str, u64)| (vec![("reason", (*reason).to_owned())], *n);
+        counter(
+            out,
+            "control_refused",
+            "Connections and requests that the control socket refused, and connections that it ended",
+            self.socket.refused.iter().map(reason).collect(),
         )?;
         seconds(out, "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time())?;
         let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {

@@ -15,11 +15,12 @@ mod capture;
 mod end;
 mod http;
 mod limit;
+mod listen;
 mod metrics;
+mod places;
 mod socket;
 mod source;
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +33,11 @@ use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
 use sidecore_engine::transport::ring::{device_path, Device};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::{watch, Semaphore};
 use tracing::{error, info, warn};
 
-use self::http::Control;
+use self::http::{Control, CAPTURES};
+use self::listen::Tally;
 use self::socket::{claim, ControlSocket};
 use self::source::Source;
 use crate::cli::RunArgs;
@@ -43,6 +46,13 @@ use crate::{print, Outcome};
 
 /// How long answers under way may take once the end was asked for.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Calls into the engine that may be under way at once; others wait for one to end.
+const CALLS: usize = 16;
+
+/// How long a thread for such calls is kept. There is a call each second, which any of them may take: with more than a few
+/// seconds a burst of requests would leave its threads behind for ever.
+const KEEP: Duration = Duration::from_secs(2);
 
 /// How long all of the end may take, whatever a VMM, a holder or a client does. Less than the service's `TimeoutStopSec`.
 const END: Duration = Duration::from_secs(6);
@@ -109,10 +119,19 @@ pub fn run(args: RunArgs) -> Outcome {
     engine.sweep();
     let device = serve_programs(&engine, &spec.daemon)?;
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(CALLS)
+        .thread_keep_alive(KEEP)
+        .build();
     let runtime = runtime.map_err(|e| format!("cannot start the control thread: {e}"))?;
-    let control =
-        Control { engine: Arc::clone(&engine), source: Arc::new(source), sandbox: Arc::new(sandbox) };
+    let control = Control {
+        engine: Arc::clone(&engine),
+        source: Arc::new(source),
+        sandbox: Arc::new(sandbox),
+        captures: Arc::new(Semaphore::new(CAPTURES)),
+        tally: Arc::new(Tally::default()),
+    };
     let ended = runtime.block_on(serve(control, &socket));
     runtime.shutdown_timeout(GRACE);
     drop(device);
@@ -151,12 +170,8 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
     let listener = socket.listener().and_then(UnixListener::from_std);
     let listener = listener.map_err(|e| format!("cannot listen on the control socket: {e}"))?;
     let app = http::router(control.clone());
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async {
-        // Ends also when the sender is gone.
-        let _ = stopped.await;
-    });
-    let server = tokio::spawn(server.into_future());
+    let (stop, stopped) = watch::channel(());
+    let server = tokio::spawn(listen::serve(listener, app, Arc::clone(&control.tally), stopped));
     let mut second = tokio::time::interval(Duration::from_secs(1));
 
     print("ready\n")?;

@@ -11,8 +11,8 @@ use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, Wanted};
 use sidecore_engine::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
 
-/// Connections that may wait.
-const BACKLOG: i32 = 128;
+/// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood must not fill it.
+const BACKLOG: i32 = 1024;
 
 /// Takes the counters file at `path` for this process; it is given up when the result is dropped.
 /// Making it anew would cut it short under a daemon that still writes to it.
