@@ -12,7 +12,7 @@ use super::gate::Gate;
 use super::pause::buffers;
 use super::topology::{Member, Topology, View};
 use super::watch::Beat;
-use crate::frame::{Batch, Frame, MAX_BATCH};
+use crate::frame::{is_group, Batch, Frame, MAX_BATCH};
 use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
 use crate::switch::{Members, Verdicts};
 use crate::wire::{flow_hash, Offloads};
@@ -40,7 +40,7 @@ pub(super) struct Delivery {
     picks: Vec<u16>,
     by_queue: Vec<u16>,
     others: Vec<PortId>,
-    /// Frames for everybody.
+    /// Frames for everybody; once copies are counted, those for groups.
     floods: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     deliveries: usize,
@@ -121,6 +121,8 @@ impl Delivery {
         }
         source.capture.ingress(batch, verdicts.drops());
         if verdicts.any_flood() {
+            // A frame for a station that has not spoken yet is no storm: it is given what there is, as any other.
+            self.floods.retain(|pick| is_group(batch.frames()[usize::from(*pick)].dst()));
             for &id in &others {
                 verdicts.picks(id, &mut self.picks);
                 if self.floods.len() > 1 {
@@ -152,7 +154,7 @@ impl Delivery {
         self.deliveries
     }
 
-    /// Takes so many frames for everybody out of `self.picks` that half of the buffers which port `id` has free now are
+    /// Takes so many frames for groups out of `self.picks` that half of the buffers which port `id` has free now are
     /// left to others: a flood without end would have each as soon as it comes, and nobody else's frame a chance. A lone
     /// frame finds whatever there is.
     fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
