@@ -47,13 +47,15 @@ attacks: build   ## attacks from outside on the built program, with neighbours' 
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
 
-install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service; a configuration if there is none
+install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service, its user; a configuration if there is none
 	@install -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
 	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
 	@target/$(PROFILE)/sidecore completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sidecore
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
+	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf
+	@[ -n "$(DESTDIR)" ] || ! command -v systemd-sysusers >/dev/null || systemd-sysusers sidecore.conf
 	@[ -e $(DESTDIR)/etc/sidecore/sidecore.toml ] || install -Dm644 packaging/sidecore.toml $(DESTDIR)/etc/sidecore/sidecore.toml
 
 clean:           ## remove build products and the lab

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use hyper::Method;
 use serde_json::{Map, Value};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{text, Spec, Verb};
+use sidecore_engine::state::{text, PortSpec, Spec, Verb};
 
 use crate::api::{About, Changes};
 use crate::cli::{AddArgs, ApplyArgs, Control, DelArgs, SaveArgs, SetArgs};
 use crate::client::{segment, Client};
+use crate::daemon::broker;
 use crate::{print, Outcome};
 
 fn client(control: &Control) -> Result<Client, String> {
@@ -36,6 +37,10 @@ pub fn add(args: &AddArgs) -> Outcome {
     };
     let parts = args.specs.iter().map(read).collect::<Result<Vec<Value>, String>>()?;
     let client = client(&args.control)?;
+    if !args.switch {
+        let ports: Vec<PortSpec> = args.specs.iter().flat_map(|spec| text::port(spec, KINDS)).collect();
+        broker::tell(&args.control.path(), &ports);
+    }
     for part in &parts {
         report(&client.send(Method::POST, collection(args.switch), part)?)?;
     }
@@ -69,6 +74,9 @@ pub fn set(args: &SetArgs) -> Outcome {
 pub fn apply(args: &ApplyArgs) -> Outcome {
     let spec = read_file(&args.file)?;
     let path = if args.dry_run { "/v1/config?dry-run=true" } else { "/v1/config" };
+    if !args.dry_run {
+        broker::tell(&args.control.path(), &spec.ports);
+    }
     let answer = client(&args.control)?.send(Method::PUT, path, &spec);
     report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)
 }

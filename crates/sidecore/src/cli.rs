@@ -116,6 +116,15 @@ pub struct BrokerArgs {
     /// Then, a folder below which sockets may be; as often as wanted.
     #[arg(long)]
     pub below: Vec<PathBuf>,
+    /// Then, a journal outside the daemon's folder; as often as wanted.
+    #[arg(long)]
+    pub journal: Vec<PathBuf>,
+    /// Permission bits of the control socket.
+    #[arg(long)]
+    pub socket_mode: Option<Mode>,
+    /// Owner of the control socket.
+    #[arg(long)]
+    pub socket_owner: Option<Owner>,
 }
 
 /// How a daemon is reached.
@@ -166,10 +175,11 @@ pub struct RunArgs {
     /// Owner of that socket.
     #[arg(long, value_name = "USER[:GROUP]")]
     pub vale_owner: Option<Owner>,
-    /// What the daemon takes from itself: off, warn (the kernel logs what it would refuse) or on [default: off].
+    /// What the daemon takes from itself: off, warn (the kernel logs what it would refuse) or on
+    /// [default: on, as far as this system has it].
     #[arg(long, value_name = "off|warn|on")]
     pub sandbox: Option<Sandbox>,
-    /// User that the daemon becomes if root starts it with the sandbox on [default: sidecore, else nobody].
+    /// User that the daemon becomes if root starts it, unless the sandbox is off [default: sidecore, else nobody].
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// What to log on standard error: error, warn, info, debug, trace, or module=level lists.

@@ -261,7 +261,10 @@ fn another_user_has_a_few_places_and_root_gets_in() {
 #[test]
 fn a_daemon_without_descriptors_waits_for_one() {
     let place = Place::new();
-    let daemon = place.daemon(&[]);
+    // The limits of a process may be changed by its user, and by root where it has CAP_SYS_RESOURCE.
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let root: &[&str] = if own == "0" { &["--user", &own] } else { &[] };
+    let daemon = place.daemon(root);
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum: before.maximum }).unwrap();

@@ -5,7 +5,9 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rig::{await_end, Daemon, Place};
@@ -28,8 +30,8 @@ fn a_broker_ends_with_its_daemon_however_that_ends() {
 fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
     let place = Place::new();
     let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
-    // One that has locked itself down may not start another broker.
-    let daemon = place.daemon(&["--port", &ports[0]]);
+    // One that has locked itself down, as it does by default, may not start another broker.
+    let daemon = place.daemon(&["--sandbox", "off", "--port", &ports[0]]);
     for round in 0..5 {
         let broker = daemon.broker();
         kill_process(broker, Signal::KILL).unwrap();
@@ -55,9 +57,14 @@ fn interfaces_are_opened_by_the_broker_and_outlive_it() {
     }
     for (port, more) in [("p=packet:lo,queues=2", ",mtu=9000"), ("p=xdp:lo,mode=copy", ",mtu=3000")] {
         let place = Place::new();
-        let run = ["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--port", "t=tap:sctap0,queues=2"];
+        // Its broker is killed, and has to be replaced: see the test above.
+        let run = ["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--sandbox", "off", "--port"];
         let mut command = Command::new("unshare");
-        command.args(run).env("SIDECORE_SOCKET", place.path("control.sock")).stdin(Stdio::null());
+        command
+            .args(run)
+            .arg("t=tap:sctap0,queues=2")
+            .env("SIDECORE_SOCKET", place.path("control.sock"))
+            .stdin(Stdio::null());
         let daemon = Daemon::start(&mut command);
         // The interface is down, and has another MTU: the broker changes that.
         place.ok(&["add", &format!("{port}{more}")]);
@@ -81,7 +88,7 @@ fn interfaces_are_opened_by_the_broker_and_outlive_it() {
 fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what_it_cannot() {
     let place = Place::new();
     let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
-    let daemon = place.daemon(&["--sandbox", "on", "--port", &ports[0]]);
+    let daemon = place.daemon(&["--port", &ports[0]]);
     let broker = daemon.broker();
     kill_process(broker, Signal::KILL).unwrap();
     await_end(broker);
@@ -89,6 +96,47 @@ fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what
     UnixStream::connect(place.path("a")).unwrap();
     assert!(place.fails(&["add", &ports[1]]).contains("broker"));
     assert_eq!(place.ports(), ["a"]);
+}
+
+/// A daemon without privileges may not say where sockets and journals are made; whoever may open its control socket may.
+#[test]
+fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_not() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("run")).unwrap();
+    let socket = place.at("run/control.sock");
+    let daemon = place.daemon(&["--socket", &socket]);
+    let port = |name: &str| {
+        let (socket, journal) = (place.at(&format!("{name}.sock")), place.at(&format!("{name}.journal")));
+        format!("{name}=vhost-user:{socket},journal={journal}")
+    };
+    // By the control socket alone it is the daemon that asks.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    let body =
+        format!("{{\"name\": \"x\", \"kind\": \"vhost-user\", \"where\": \"{}\"}}", place.at("x.sock"));
+    let head =
+        "POST /v1/ports HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("only below") && answer.contains("sidecore add"), "{answer}");
+    place.ok(&["add", "--socket", &socket, &port("a")]);
+    UnixStream::connect(place.path("a.sock")).unwrap();
+    assert!(place.path("a.journal").exists());
+    // Those of a configuration file, and of the command line, need nothing more.
+    let file =
+        place.write("b.toml", "[[port]]\nname = \"b\"\nkind = \"vhost-user\"\nwhere = \"DIR/b.sock\"\n");
+    place.ok(&["apply", "--socket", &socket, file.to_str().unwrap()]);
+    UnixStream::connect(place.path("b.sock")).unwrap();
+    let operators = place.path("run/control.operators");
+    assert_eq!(rig::mode(&operators), rig::mode(Path::new(&socket)));
+    let broker = daemon.broker();
+    assert!(daemon.end(Signal::TERM).success());
+    await_end(broker);
+    assert!(!operators.exists());
+    std::fs::create_dir(place.path("other")).unwrap();
+    let c = format!("c=vhost-user:{},journal={}", place.at("other/c.sock"), place.at("c.journal"));
+    let daemon = place.daemon(&["--socket", &socket, "--port", &c]);
+    assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]

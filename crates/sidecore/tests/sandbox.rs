@@ -33,7 +33,7 @@ fn nothing_of_whoever_started_it_is_left() {
     // Descriptors that whoever starts the daemon forgot to close.
     let line = "umask 000; exec 8</dev/null 9</dev/null; exec \"$@\"";
     command.current_dir(place.path("")).env("SIDECORE_SOCKET", place.path("control.sock"));
-    command.args(["-c", line, "sh", env!("CARGO_BIN_EXE_sidecore"), "run", "--sandbox", "on"]);
+    command.args(["-c", line, "sh", env!("CARGO_BIN_EXE_sidecore"), "run"]);
     command.args(["--port", "a=ring:a", "--switch", "s"]);
     let daemon = rig::Daemon::start(&mut command);
     let about = place.show("daemon");
@@ -72,10 +72,8 @@ fn every_thread_has_its_filter() {
     let daemon = place.daemon(&args);
     let about = place.show("daemon");
     let sandbox = &about["sandbox"];
-    assert_eq!(
-        (sandbox["mode"].as_str(), sandbox["missing"].as_array().map(Vec::len)),
-        (Some("on"), Some(0))
-    );
+    assert_eq!((sandbox["mode"].as_str(), missing(&place).len()), (Some("on"), 0), "{sandbox}");
+    keeps_nothing(sandbox);
     assert_eq!(sandbox["refused"].as_array().map(Vec::len), Some(0), "{sandbox}");
     let kinds: Vec<&str> =
         sandbox["seccomp"].as_array().unwrap().iter().map(|f| f["threads"].as_str().unwrap()).collect();
@@ -120,4 +118,114 @@ fn off_takes_nothing_and_other_words_are_errors() {
     assert!(place
         .fails(&["apply", "change.toml"])
         .contains("[daemon] sandbox cannot change while the daemon runs"));
+}
+
+/// `filter` is put on the daemon before it starts: a kernel, or a container, that lacks `calls`.
+fn lacking(place: &Place, calls: &[i64], errno: i32) -> std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let errno = seccompiler::SeccompAction::Errno(errno.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter =
+        seccompiler::SeccompFilter::new(rules, seccompiler::SeccompAction::Allow, errno, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    let mut command = place.command();
+    command.arg("run");
+    let put_on = move || seccompiler::apply_filter(&program).map_err(|_| std::io::ErrorKind::Other.into());
+    // SAFETY: it makes two system calls and allocates nothing unless it fails.
+    unsafe { command.pre_exec(put_on) };
+    command
+}
+
+/// What a daemon lacks, but for what the place of a test may lack without CAP_SYS_RESOURCE.
+fn missing(place: &Place) -> Vec<String> {
+    let about = place.show("daemon");
+    let missing = about["sandbox"]["missing"].as_array().unwrap().iter();
+    let missing = missing.map(|what| what.as_str().unwrap().to_owned());
+    missing.filter(|what| !what.starts_with("no limit for locked memory")).collect()
+}
+
+/// No capability, but for the one that stands for a limit which could not be raised.
+fn keeps_nothing(sandbox: &serde_json::Value) {
+    let unlimited = !sandbox["missing"].to_string().contains("no limit for locked memory");
+    let kept = if unlimited { serde_json::json!([]) } else { serde_json::json!(["ipc_lock"]) };
+    assert_eq!(sandbox["capabilities"], kept, "{sandbox}");
+}
+
+/// What cannot be had is left out and told, unless the operator has asked for it.
+#[test]
+fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
+    let landlock = [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_restrict_self];
+    let uring = [libc::SYS_io_uring_setup];
+    for (calls, errno, what) in [
+        (&landlock[..], libc::ENOSYS, "landlock"),
+        (&landlock[..], libc::EPERM, "landlock"),
+        (&uring[..], libc::EPERM, "io_uring"),
+    ] {
+        let place = Place::new();
+        let daemon = rig::Daemon::start(&mut lacking(&place, calls, errno));
+        daemon.await_log(what);
+        assert!(
+            missing(&place).iter().any(|missing| missing.starts_with(what)),
+            "{what}: {:?}",
+            missing(&place)
+        );
+        // The rest is in force.
+        let about = place.show("daemon");
+        assert_eq!(about["sandbox"]["mode"], "on");
+        keeps_nothing(&about["sandbox"]);
+        assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 7);
+        assert!(daemon.end(Signal::TERM).success());
+    }
+    let place = Place::new();
+    let output = lacking(&place, &landlock, libc::ENOSYS).args(["--sandbox", "on"]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("sandbox = on: landlock") && errors.contains("leave `sandbox` out"), "{errors}");
+}
+
+/// In a container root may be kept from becoming anybody else.
+#[test]
+fn root_that_may_not_become_another_user_stays_what_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it is about root");
+        return;
+    }
+    let place = Place::new();
+    let calls = [libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setgroups];
+    let daemon = rig::Daemon::start(&mut lacking(&place, &calls, libc::EPERM));
+    daemon.await_log("another user");
+    let about = place.show("daemon");
+    assert_eq!(about["sandbox"]["user"], "root");
+    keeps_nothing(&about["sandbox"]);
+    assert!(daemon.end(Signal::TERM).success());
+    let output = lacking(&place, &calls, libc::EPERM).args(["--user", "nobody"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot become user"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Without root there is no other user to become, and nothing to lose but what every process has.
+#[test]
+fn an_ordinary_user_has_all_the_rest() {
+    let place = Place::new();
+    std::fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    // Where it may be run from by anybody.
+    let program = place.path("sidecore");
+    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.current_dir(place.path("")).env("SIDECORE_SOCKET", place.path("control.sock"));
+    if rustix::process::geteuid().is_root() {
+        use std::os::unix::process::CommandExt;
+        command.uid(65534).gid(65534);
+    }
+    let a = format!("a=vhost-user:{}", place.at("a"));
+    let b = format!("b=e1000:{}", place.at("b"));
+    let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b, "--port", "c=ring:c"]));
+    assert_eq!(missing(&place), [""; 0]);
+    let about = place.show("daemon");
+    assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 7);
+    assert_ne!(about["sandbox"]["landlock"], 0);
+    place.ok(&["add", &format!("d=vhost-user:{}", place.at("d"))]);
+    place.ok(&["del", "a"]);
+    assert!(daemon.end(Signal::TERM).success());
 }

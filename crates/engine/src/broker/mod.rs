@@ -5,9 +5,9 @@
 //! the one that a daemon without a broker runs itself. When the other end is gone, so is the broker.
 //!
 //! What a worker can do that has turned hostile, at worst:
-//! * sockets: made where nothing is, or where a dead one is, in a folder below [`Rules::below`]; removed
+//! * sockets: made where nothing is, or where a dead one is, below a folder that is [`Named`]; removed
 //!   only if this broker made them. Files that are there are neither opened nor replaced;
-//! * journals: in the daemon's own folder, by a port's name;
+//! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, a file that is a lookup program as a whole, `/etc/passwd` and `/etc/group`;
 //! * holders: this program, with the one argument that makes it one, at a path that ends in `.hold`;
 //! * interfaces: by name, as a packet, AF_XDP or TAP socket of this network namespace; MTU and *up*. That is much: whoever
@@ -15,6 +15,9 @@
 //!
 //! Without [`Rules::strict`] nobody is kept from anything that the daemon may do itself: sockets are made everywhere, journals
 //! opened where they are ours alone (`open::own_file`), and programs read before anybody knows whether they are any.
+//!
+//! Where sockets and journals may be is said by the configuration, and by operators: whoever may open the control socket may
+//! send a [`Named`] to the broker's own one ([`Rules::operators`]), which the daemon, without privileges, cannot.
 //!
 //! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, records and answers of one size.
 
@@ -26,15 +29,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::{recv, RecvFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-use crate::open::broker::{answer, receive, Refusal, Request, RECORD};
-use crate::open::socket::SocketFile;
+use crate::open::broker::{answer, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
+use crate::open::socket::{listen_here, SocketError, SocketFile, Wanted};
 
 /// Most sockets that it remembers, and most holders that it waits for.
 pub const MAX_SOCKETS: usize = 4096;
+
+/// How soon it tries again to get the socket at which operators speak.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// What a broker is told by whoever starts it.
 #[derive(Debug, Default)]
@@ -43,37 +50,70 @@ pub struct Rules {
     pub config: Option<PathBuf>,
     /// Whether the daemon has given its privileges up, and could be somebody else's by now.
     pub strict: bool,
-    /// If so, the folders below which sockets are made and called.
-    pub below: Vec<PathBuf>,
-    /// The folders that the ports of a configuration have their sockets in: each time that the file is read, these are
-    /// added.
-    pub folders: Option<fn(&str) -> Vec<PathBuf>>,
+    /// If so, what sockets and journals may be at.
+    pub named: Vec<Named>,
+    /// What a configuration names: each time that the file is read, this is added.
+    pub names: Option<fn(&str) -> Vec<Named>>,
+    /// Where operators say what else.
+    pub operators: Option<Wanted>,
 }
 
 impl Rules {
     /// The configuration file has been read again.
     fn learn(&mut self, text: &str) {
-        for folder in self.folders.map(|folders| folders(text)).unwrap_or_default() {
-            if !self.below.contains(&folder) && self.below.len() < MAX_SOCKETS {
-                self.below.push(folder);
-            }
+        for named in self.names.map(|names| names(text)).unwrap_or_default() {
+            self.add(named);
+        }
+    }
+
+    fn add(&mut self, named: Named) {
+        if !self.named.contains(&named) && self.named.len() < MAX_SOCKETS {
+            self.named.push(named);
         }
     }
 
     /// Whether a socket may be at `path`.
     fn allow(&self, path: &Path) -> io::Result<()> {
-        if !self.strict || self.below.iter().any(|folder| path.starts_with(folder)) {
+        let folders = || {
+            self.named.iter().filter_map(|named| match named {
+                Named::Folder(folder) => Some(folder),
+                Named::Journal(_) => None,
+            })
+        };
+        if !self.strict || folders().any(|folder| path.starts_with(folder)) {
             return Ok(());
         }
-        let folders: Vec<_> = self.below.iter().map(|folder| folder.display().to_string()).collect();
-        let why = format!("the broker makes and calls sockets only below {}; name a port there in the configuration file and reload it", folders.join(", "));
+        let folders: Vec<_> = folders().map(|folder| folder.display().to_string()).collect();
+        let why = format!("the broker makes and calls sockets only below {}; add the port with `sidecore add`, or name it in the configuration file and reload that", folders.join(", "));
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    /// Whether a journal may be at `path`.
+    fn allow_journal(&self, path: &Path) -> io::Result<()> {
+        if !self.strict || self.named.iter().any(|named| matches!(named, Named::Journal(at) if at == path)) {
+            return Ok(());
+        }
+        let why = "the broker opens journals only in the daemon's folder, and where the configuration file or `sidecore add` wants one";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+}
+
+/// The socket at which operators speak.
+struct Operators {
+    socket: OwnedFd,
+    file: SocketFile,
+}
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        self.file.remove();
     }
 }
 
 /// What it has done so far.
 struct Broker {
     rules: Rules,
+    operators: Option<Operators>,
     sockets: BTreeMap<u64, SocketFile>,
     next: u64,
     holders: Vec<(Child, OwnedFd)>,
@@ -84,7 +124,8 @@ struct Broker {
 /// # Errors
 /// What the system says of the socket.
 pub fn serve(socket: &OwnedFd, rules: Rules) -> io::Result<()> {
-    let mut broker = Broker { rules, sockets: BTreeMap::new(), next: 1, holders: Vec::new() };
+    let sockets = BTreeMap::new();
+    let mut broker = Broker { rules, operators: None, sockets, next: 1, holders: Vec::new() };
     let mut bytes = Box::new([0; RECORD]);
     loop {
         broker.wait(socket)?;
@@ -111,25 +152,54 @@ fn bad(why: &str) -> Refusal {
 }
 
 impl Broker {
-    /// Waits for a request; notes the ends of holders meanwhile.
+    /// Waits for a request; hears operators and notes the ends of holders meanwhile.
     fn wait(&mut self, socket: &OwnedFd) -> io::Result<()> {
         loop {
+            let again = self.listen_to_operators().then_some(AGAIN);
             let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
-            fds.extend(
-                self.holders.iter().map(|(_, end)| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN)),
-            );
-            match poll(&mut fds, None) {
+            let others = self.operators.iter().map(|operators| operators.socket.as_fd());
+            let others = others.chain(self.holders.iter().map(|(_, end)| end.as_fd()));
+            fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            match poll(&mut fds, again.as_ref()) {
                 Err(Errno::INTR) => continue,
                 ready => ready?,
             };
-            let (asked, ended) =
+            let (asked, others) =
                 (!fds[0].revents().is_empty(), fds[1..].iter().any(|fd| !fd.revents().is_empty()));
-            if ended {
+            // What an operator said before the daemon was asked counts.
+            self.hear();
+            if others {
                 // One that cannot be waited for has been.
                 self.holders.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
             }
             if asked {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Makes the socket at which operators speak, if there is to be one and is none. Says whether to try again soon: the
+    /// broker of a daemon that was killed may still have it for a moment.
+    fn listen_to_operators(&mut self) -> bool {
+        let Some(wanted) = &self.rules.operators else { return false };
+        match listen_here(wanted) {
+            Ok((socket, file)) => self.operators = Some(Operators { socket, file }),
+            Err(SocketError::InUse(_)) => return true,
+            // Then what the configuration names is all.
+            Err(_) => {}
+        }
+        self.rules.operators = None;
+        false
+    }
+
+    /// Takes note of what operators have said.
+    fn hear(&mut self) {
+        let Some(operators) = &self.operators else { return };
+        let mut bytes = [0; MAX_TEXT + 1];
+        while let Ok((len, _)) = recv(&operators.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            // What is nothing is no operator's.
+            if let Ok(named) = Named::decode(&bytes[..len]) {
+                self.rules.add(named);
             }
         }
     }
@@ -162,6 +232,7 @@ mod tests {
     use crate::open::broker::{Answer, Broker as Client};
     use crate::open::tests::Dir;
     use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+    use std::os::unix::fs::PermissionsExt;
 
     fn started(rules: Rules) -> (Client, std::thread::JoinHandle<()>) {
         let (ours, theirs) =
@@ -178,7 +249,8 @@ mod tests {
     fn sockets_are_made_where_they_may_be_and_only_ours_are_removed() {
         let dir = Dir::new("broker");
         std::fs::create_dir(dir.at("in")).unwrap();
-        let (client, thread) = started(Rules { strict: true, below: vec![dir.at("in")], ..Rules::default() });
+        let (client, thread) =
+            started(Rules { strict: true, named: vec![Named::Folder(dir.at("in"))], ..Rules::default() });
         let made = client.ask(&listen(dir.at("in/a")), &[]).unwrap();
         assert!(made.fd.is_some() && dir.at("in/a").exists());
         let error = |request| client.ask(&request, &[]).map(|_: Answer| ()).unwrap_err().error;
@@ -198,6 +270,35 @@ mod tests {
         assert_eq!(std::fs::read(dir.at("in/file")).unwrap(), b"x");
         drop(client);
         thread.join().unwrap();
+    }
+
+    /// What an operator has said before the daemon was asked counts, and nobody else's word does.
+    #[test]
+    fn operators_name_folders_and_journals() {
+        let dir = Dir::new("operators");
+        std::fs::create_dir(dir.at("out")).unwrap();
+        let operators = Wanted {
+            path: Named::place(&dir.at("control.sock")),
+            kind: SocketType::DGRAM,
+            mode: Some(0o600),
+            owner: (None, None),
+            backlog: 0,
+        };
+        let rules = Rules { strict: true, operators: Some(operators.clone()), ..Rules::default() };
+        let (client, thread) = started(rules);
+        let refused = |request: &Request| client.ask(request, &[]).map(|_| ()).unwrap_err().error.kind();
+        assert_eq!(refused(&listen(dir.at("out/a"))), io::ErrorKind::PermissionDenied);
+        assert_eq!(operators.path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let journal = Request::JournalAt { path: dir.at("out/j") };
+        assert_eq!(refused(&journal), io::ErrorKind::PermissionDenied);
+        Named::Journal(dir.at("out/j")).tell(&dir.at("control.sock")).unwrap();
+        client.ask(&journal, &[]).unwrap();
+        assert_eq!(refused(&listen(dir.at("out/a"))), io::ErrorKind::PermissionDenied);
+        Named::Folder(dir.at("out")).tell(&dir.at("control.sock")).unwrap();
+        client.ask(&listen(dir.at("out/a")), &[]).unwrap();
+        drop(client);
+        thread.join().unwrap();
+        assert!(!operators.path.exists());
     }
 
     #[test]

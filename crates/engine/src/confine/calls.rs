@@ -76,8 +76,6 @@ const NO_CODE: Only = Without(2, libc::PROT_EXEC as u64);
 /// A thread, or a program that is started; no namespace of its own.
 const NO_SPACES: Only = Without(0, 0x7e02_0000 | CLONE_PTRACE);
 const CLONE_PTRACE: u64 = 0x2000;
-/// AF_INET; its only use is to ask for interfaces by ioctl, in the lack of anything better.
-const INTERFACES: Only = first(libc::AF_INET);
 
 /// PR_GET_AUXV of `linux/prctl.h`: what the kernel told this process.
 const GET_AUXV: i32 = 0x4155_5856;
@@ -171,7 +169,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_fdatasync TALK, [], "the same";
     SYS_io_uring_setup TALK, [], "a ring for each interrupt";
     SYS_io_uring_register TALK, [], "its restrictions and its eventfd";
-    SYS_socket OWN.union(CT), [first(libc::AF_UNIX)], "a VMM that listens; a holder";
+    SYS_socket OWN, [first(libc::AF_UNIX)], "a VMM that listens; a holder";
     SYS_connect OWN.union(CT), [], "the same";
     SYS_bind OWN.union(MAKE), [], "sockets of ports, of holders, of interfaces";
     SYS_listen OWN, [], "the same";
@@ -198,9 +196,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_wait4 OWN.union(WA).union(CT), [], "holders that end";
     SYS_waitid OWN.union(WA).union(CT), [], "the same";
 
-    SYS_socket MAKE, [
-        INTERFACES, first(libc::AF_NETLINK),
-    ], "interfaces";
+    SYS_socket MAKE, [first(libc::AF_UNIX), first(libc::AF_NETLINK)], "interfaces: ioctl and what the kernel tells of them";
     SYS_socket OWN, [first(libc::AF_PACKET), first(libc::AF_XDP)], "interfaces";
     SYS_ioctl MAKE, [
         request(libc::SIOCSIFMTU), request(libc::SIOCSIFFLAGS), request(libc::TUNSETIFF as c_ulong),

@@ -128,7 +128,8 @@ impl Holder {
     /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on those whom it has not listened to yet.
     fn ends(&self) -> bool {
         let time = Timespec { tv_sec: i64::try_from(ANSWER.as_secs()).unwrap_or(0), tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&time)).is_ok_and(|ready| ready > 0)
+        let ends = || poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&time));
+        rustix::io::retry_on_intr(ends).is_ok_and(|ready| ready > 0)
     }
 
     fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> Result<(), HoldError> {

@@ -90,7 +90,10 @@ fn say(socket: impl AsFd, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Re
         // There is room: it was made for one.
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    // A wait with a limit is not begun again by the system (signal(7)), also where it was no signal that interrupted it.
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
     Ok(())
 }
 
@@ -99,7 +102,9 @@ fn hear(socket: impl AsFd) -> io::Result<Record> {
     let mut bytes = [0; RECORD];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let got = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let mut fd = None;
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = part {

@@ -143,7 +143,8 @@ pub(super) struct Interface {
 impl Interface {
     /// The interface `name` of the calling thread's namespace; whether there is one shows when it is asked.
     pub(super) fn new(name: &str) -> io::Result<Interface> {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // Any socket will do (netdevice(7)), and from one of this family nothing can be sent to the network.
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Interface { socket, name: name.to_owned() })
     }
 

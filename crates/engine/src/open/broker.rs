@@ -276,6 +276,55 @@ fn parts(bytes: &[u8]) -> Option<(u64, u64, [u64; 5], &[u8])> {
     Some((what, number, arguments, text))
 }
 
+/// What an operator allows a broker whose daemon has given its privileges up: to be told to the broker itself, by whoever
+/// may open its socket, beside the control socket and with its permissions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Sockets below this folder.
+    Folder(PathBuf),
+    /// A journal at this path.
+    Journal(PathBuf),
+}
+
+impl Named {
+    /// Where the broker of the daemon with this control socket hears of it.
+    pub fn place(control_socket: &Path) -> PathBuf {
+        control_socket.with_extension("operators")
+    }
+
+    /// What it is, as text.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, path) = match self {
+            Named::Folder(path) => (b'f', path),
+            Named::Journal(path) => (b'j', path),
+        };
+        [&[kind], path.as_os_str().as_bytes()].concat()
+    }
+
+    /// What `bytes` say.
+    ///
+    /// # Errors
+    /// Nothing that is known.
+    pub fn decode(bytes: &[u8]) -> Result<Named, NoRequest> {
+        match bytes.split_first() {
+            Some((b'f', text)) if text.len() <= MAX_TEXT => Ok(Named::Folder(path(text)?)),
+            Some((b'j', text)) if text.len() <= MAX_TEXT => Ok(Named::Journal(path(text)?)),
+            _ => Err(NoRequest),
+        }
+    }
+
+    /// Tells the broker of the daemon with this control socket.
+    ///
+    /// # Errors
+    /// Nobody is there, or this user is no operator.
+    pub fn tell(&self, control_socket: &Path) -> io::Result<()> {
+        let socket = std::os::unix::net::UnixDatagram::unbound()?;
+        // A broker that is busy is waited for, not for ever.
+        socket.set_write_timeout(Some(ANSWER))?;
+        socket.send_to(&self.encode(), Named::place(control_socket)).map(drop)
+    }
+}
+
 /// An answer of a broker.
 #[derive(Debug, Default)]
 pub struct Answer {
@@ -346,7 +395,10 @@ fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
         // There is room for as many as there ever are.
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    // A wait with a limit is not begun again by the system (signal(7)).
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
     Ok(())
 }
 
@@ -388,6 +440,13 @@ struct Line {
 }
 
 static BROKER: OnceLock<Broker> = OnceLock::new();
+/// The broker's user.
+static MAKER: OnceLock<u32> = OnceLock::new();
+
+/// The user to whom belongs what is made by name: whoever started the daemon, which may be somebody else by now.
+pub fn maker() -> u32 {
+    MAKER.get().copied().unwrap_or_else(|| rustix::process::geteuid().as_raw())
+}
 
 /// Says once that from now on a broker does what takes privileges: `start` makes one. Nothing is opened directly any more.
 ///
@@ -395,6 +454,7 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 /// It cannot be started.
 pub fn set_broker(start: Start) -> io::Result<()> {
     let line = Line { socket: Some(prepare(start()?)?), last: 0, start: Some(start) };
+    let _ = MAKER.set(rustix::process::geteuid().as_raw());
     let _ = BROKER.set(Broker { line: Mutex::new(line) });
     Ok(())
 }

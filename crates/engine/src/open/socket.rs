@@ -66,7 +66,7 @@ pub fn check_path(path: &Path) -> Result<(), SocketError> {
 pub struct Wanted {
     /// Where.
     pub path: PathBuf,
-    /// `STREAM` or `SEQPACKET`.
+    /// `STREAM`, `SEQPACKET`, or `DGRAM`, at which nobody connects.
     pub kind: SocketType,
     /// Permissions of its file; by default those that the umask leaves.
     pub mode: Option<u32>,
@@ -210,10 +210,12 @@ pub(crate) fn listen_here(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), Sock
         }
     };
     let file = SocketFile(By::Us(spot, is));
-    listen(&socket, wanted.backlog).map_err(|e| {
-        file.remove();
-        system("listen", e.into())
-    })?;
+    if wanted.kind != SocketType::DGRAM {
+        listen(&socket, wanted.backlog).map_err(|e| {
+            file.remove();
+            system("listen", e.into())
+        })?;
+    }
     Ok((socket, file))
 }
 

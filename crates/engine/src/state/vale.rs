@@ -231,7 +231,7 @@ impl Vale {
         // The socket is the asker's alone, whoever the daemon runs as.
         port.mode = "0600".parse().ok();
         let (user, group) = who.ids;
-        if user != rustix::process::geteuid().as_raw() {
+        if user != crate::open::broker::maker() {
             port.owner = format!("{user}:{group}").parse().ok();
         }
         self.engine.add_on_demand(&port, true).map_err(|e| refuse(&e))?;

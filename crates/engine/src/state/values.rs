@@ -261,6 +261,12 @@ impl FromStr for Owner {
     }
 }
 
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Owner {
     /// The numbers of user and group.
     ///

@@ -17,8 +17,11 @@ use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use sidecore_engine::broker::Rules;
 use sidecore_engine::open;
+use sidecore_engine::open::broker::Named;
+use sidecore_engine::open::socket::Wanted;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{text, Spec};
+use sidecore_engine::state::values::{Mode, Owner};
+use sidecore_engine::state::{text, PortSpec, Spec};
 use tracing::warn;
 
 use crate::cli::BrokerArgs;
@@ -30,8 +33,11 @@ struct Daemon {
     config: Option<PathBuf>,
     /// The daemon will give its privileges up.
     strict: bool,
-    /// Where its ports have sockets.
-    folders: BTreeSet<PathBuf>,
+    /// Where its ports have sockets and journals.
+    named: Vec<Named>,
+    /// Who may open its control socket.
+    mode: Option<Mode>,
+    owner: Option<Owner>,
 }
 
 /// Starts the broker of the daemon with this control socket, configuration file and configuration. `strict`: the daemon will
@@ -40,23 +46,35 @@ pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) ->
     let absolute = |path: &Path| std::path::absolute(path);
     let started = || {
         let config = config.map(absolute).transpose()?;
-        let daemon = Daemon { socket: absolute(socket)?, config, strict, folders: folders(spec) };
+        let (mode, owner) = (spec.daemon.socket_mode, spec.daemon.socket_owner.clone());
+        let daemon =
+            Daemon { socket: absolute(socket)?, config, strict, named: named(&spec.ports), mode, owner };
         open::broker::set_broker(Box::new(move || spawn(&daemon)))
     };
     started().map_err(|e| format!("cannot start the broker: {e}"))
 }
 
-/// The folders in which the ports of a configuration have their sockets.
-fn folders(spec: &Spec) -> BTreeSet<PathBuf> {
-    let sockets = spec.ports.iter().filter(|port| port.place.contains('/') || port.kind == "vhost-user");
+/// The folders in which ports have their sockets, and the journals that they have elsewhere.
+fn named(ports: &[PortSpec]) -> Vec<Named> {
+    let sockets = ports.iter().filter(|port| port.place.contains('/') || port.kind == "vhost-user");
     let paths = sockets.filter_map(|port| std::path::absolute(&port.place).ok());
-    paths.filter_map(|path| path.parent().map(Path::to_owned)).collect()
+    let folders: BTreeSet<PathBuf> = paths.filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    let journals = ports.iter().filter_map(|port| port.journal.as_deref());
+    let journals = journals.filter(|journal| *journal != Path::new("none"));
+    let journals = journals.filter_map(|journal| std::path::absolute(journal).ok());
+    folders.into_iter().map(Named::Folder).chain(journals.map(Named::Journal)).collect()
 }
 
 /// The same of a configuration's text, which is root's own.
-fn folders_of(text: &str) -> Vec<PathBuf> {
+fn named_by(text: &str) -> Vec<Named> {
     // One that makes no sense is refused by the daemon, which says why.
-    text::from_toml("", text, KINDS).map(|spec| folders(&spec).into_iter().collect()).unwrap_or_default()
+    text::from_toml("", text, KINDS).map(|spec| named(&spec.ports)).unwrap_or_default()
+}
+
+/// Tells the broker of the daemon with this control socket where an operator wants ports.
+pub fn tell(socket: &Path, ports: &[PortSpec]) {
+    // Nobody hears it where the sandbox is off; else the daemon's answer says what its broker does not do.
+    named(ports).into_iter().for_each(|named| drop(named.tell(socket)));
 }
 
 fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
@@ -74,8 +92,17 @@ fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
     if daemon.strict {
         command.arg("--strict");
     }
-    for folder in &daemon.folders {
-        command.arg("--below").arg(folder);
+    for named in &daemon.named {
+        match named {
+            Named::Folder(folder) => command.arg("--below").arg(folder),
+            Named::Journal(journal) => command.arg("--journal").arg(journal),
+        };
+    }
+    if let Some(mode) = daemon.mode {
+        command.arg("--socket-mode").arg(format!("{:04o}", mode.0));
+    }
+    if let Some(owner) = &daemon.owner {
+        command.arg("--socket-owner").arg(owner.to_string());
     }
     command.env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     // What is typed at a terminal is for the daemon: it ends, and its broker with it.
@@ -124,10 +151,18 @@ pub fn serve(args: BrokerArgs) -> Outcome {
     }
     sidecore_engine::hold::set_program("/proc/self/exe".into());
     open::set_journals(&args.socket);
-    let mut below = args.below;
     // What is beside the control socket is the daemon's own.
-    below.extend(args.socket.parent().map(Path::to_owned));
-    let rules = Rules { config: args.config, strict: args.strict, below, folders: Some(folders_of) };
+    let below = args.below.into_iter().chain(args.socket.parent().map(Path::to_owned));
+    let named = below.map(Named::Folder).chain(args.journal.into_iter().map(Named::Journal)).collect();
+    let operators = Wanted {
+        path: Named::place(&args.socket),
+        kind: SocketType::DGRAM,
+        mode: Some(args.socket_mode.map_or(0o600, |mode| mode.0)),
+        owner: args.socket_owner.as_ref().map_or(Ok((None, None)), Owner::ids)?,
+        backlog: 0,
+    };
+    let operators = args.strict.then_some(operators);
+    let rules = Rules { config: args.config, strict: args.strict, named, names: Some(named_by), operators };
     sidecore_engine::broker::serve(&socket, rules).map_err(fail)
 }
 

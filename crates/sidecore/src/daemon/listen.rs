@@ -158,7 +158,7 @@ async fn accept(
     places: &Mutex<Taken>,
     tally: &Tally,
 ) -> (UnixStream, u64, oneshot::Receiver<()>) {
-    let own = rustix::process::geteuid().as_raw();
+    let own = sidecore_engine::open::broker::maker();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

@@ -16,6 +16,7 @@ mod end;
 mod http;
 mod limit;
 mod listen;
+mod manager;
 mod metrics;
 mod places;
 mod socket;
@@ -38,6 +39,7 @@ use tracing::{error, info, warn};
 
 use self::http::{Control, CAPTURES};
 use self::listen::Tally;
+use self::manager::Manager;
 use self::socket::{claim, ControlSocket};
 use self::source::Source;
 use crate::cli::RunArgs;
@@ -62,6 +64,7 @@ pub fn run(args: RunArgs) -> Outcome {
     log_to_stderr(&args.log)?;
     let source = Source::new(args)?;
     let mut spec = source.read()?;
+    let demanded = spec.daemon.sandbox.is_some();
     spec.daemon = source.complete(spec.daemon)?;
     let DaemonSpec {
         cores: Some(cpus),
@@ -74,7 +77,10 @@ pub fn run(args: RunArgs) -> Outcome {
         return Err("the daemon's options are incomplete".to_owned());
     };
 
-    let mut sandbox = sandbox::tidy(spec.daemon.sandbox.unwrap_or(Sandbox::Off), &spec);
+    let mode = spec.daemon.sandbox.unwrap_or(Sandbox::On);
+    let mut sandbox = sandbox::tidy(sandbox::Wish { mode, demanded }, &spec);
+    // While the service manager's socket can be reached.
+    let manager = Manager::of_environment();
     limit::warn_of_memory_limit(limit::memory_limit());
     let claimed = claim(counters)?;
     sidecore_engine::transport::ring::set_directory(socket);
@@ -90,7 +96,7 @@ pub fn run(args: RunArgs) -> Outcome {
         Err(e) => warn!("I/O cores share their processors with everything else: {e}"),
     }
     // With its privileges the daemon gives up what its broker need not do.
-    broker::start(socket, source.file(), &spec, spec.daemon.sandbox == Some(Sandbox::On))?;
+    broker::start(socket, source.file(), &spec, mode == Sandbox::On)?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     // A duplicate: the claim, a lock, goes with the last of them.
     let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
@@ -132,7 +138,7 @@ pub fn run(args: RunArgs) -> Outcome {
         captures: Arc::new(Semaphore::new(CAPTURES)),
         tally: Arc::new(Tally::default()),
     };
-    let ended = runtime.block_on(serve(control, &socket));
+    let ended = runtime.block_on(serve(control, &socket, &manager));
     runtime.shutdown_timeout(GRACE);
     drop(device);
     engine.shut_down();
@@ -163,7 +169,7 @@ fn log_to_stderr(filter: &str) -> Outcome {
 }
 
 /// Serves until a signal ends it.
-async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
+async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> Outcome {
     let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
     let (mut term, mut int) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let mut hangup = on(SignalKind::hangup())?;
@@ -175,14 +181,14 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
     let mut second = tokio::time::interval(Duration::from_secs(1));
 
     print("ready\n")?;
-    notify(&[NotifyState::Ready]);
+    manager.tell(&[NotifyState::Ready]);
     let ports = control.engine.ports().ports.len();
     info!(ports, "ready");
     loop {
         tokio::select! {
             _ = term.recv() => break,
             _ = int.recv() => break,
-            _ = hangup.recv() => reload(&control).await,
+            _ = hangup.recv() => reload(&control, manager).await,
             _ = second.tick() => {
                 sandbox::tell_refused();
                 let engine = Arc::clone(&control.engine);
@@ -196,7 +202,7 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
         }
     }
     info!("stopping");
-    notify(&[NotifyState::Stopping]);
+    manager.tell(&[NotifyState::Stopping]);
     end::bound(END);
     // No new request; ports stop, which ends captures as it should; then what is under way may finish.
     drop(stop);
@@ -208,10 +214,10 @@ async fn serve(control: Control, socket: &ControlSocket) -> Outcome {
 }
 
 /// SIGHUP: the file again. An error changes nothing and is logged.
-async fn reload(control: &Control) {
+async fn reload(control: &Control, manager: &Manager) {
     let mut states = vec![NotifyState::Reloading];
     states.extend(NotifyState::monotonic_usec_now().ok());
-    notify(&states);
+    manager.tell(&states);
     let control = control.clone();
     let applied = tokio::task::spawn_blocking(move || {
         let spec = control.source.read()?;
@@ -222,12 +228,5 @@ async fn reload(control: &Control) {
         Ok(Err(why)) => error!("the configuration was not applied: {why}"),
         Err(e) => error!("the configuration was not applied: {e}"),
     }
-    notify(&[NotifyState::Ready]);
-}
-
-/// Tells the service manager, if there is one.
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(e) = sd_notify::notify(false, states) {
-        error!("cannot notify the service manager: {e}");
-    }
+    manager.tell(&[NotifyState::Ready]);
 }

@@ -89,10 +89,10 @@ impl Source {
     /// `daemon` with everything that was left open decided.
     pub fn complete(&self, daemon: DaemonSpec) -> Result<DaemonSpec, String> {
         let socket = daemon.socket.unwrap_or_else(|| self.socket.clone());
-        let sandbox = daemon.sandbox.unwrap_or(Sandbox::Off);
+        let sandbox = daemon.sandbox.unwrap_or(Sandbox::On);
         if let (Some(user), true) = (&daemon.user, sandbox != Sandbox::On) {
             return Err(format!(
-                "user {user}: without `sandbox = on` the daemon stays who started it; leave `user` out"
+                "user {user}: with `sandbox = {sandbox}` the daemon stays who started it; leave `user` out"
             ));
         }
         Ok(DaemonSpec {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use landlock::{
-    Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    Access, AccessFs, AccessNet, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
@@ -47,11 +47,7 @@ pub struct Confined {
 /// Landlock is there, but refuses.
 pub fn confine() -> Result<Confined, String> {
     let fail = |e: &dyn std::fmt::Display| format!("landlock: {e}");
-    let mut scopes = BitFlags::from(Scope::Signal);
-    // A service manager may listen at an abstract address, and is to hear of us.
-    if !std::env::var("NOTIFY_SOCKET").is_ok_and(|path| path.starts_with('@')) {
-        scopes |= Scope::AbstractUnixSocket;
-    }
+    let scopes = Scope::Signal | Scope::AbstractUnixSocket;
     let rules = Ruleset::default()
         .handle_access(AccessFs::from_all(HANDLED))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(HANDLED)))

@@ -9,7 +9,8 @@
 //!
 //! What takes privileges is done by the broker, which was started before.
 //!
-//! A feature that the kernel lacks is left out, and told: in the log, and by `show daemon` for as long as the daemon runs.
+//! A feature that the kernel lacks is left out, and told: in the log, and by `show daemon` for as long as the daemon runs. Where the
+//! operator has asked for the sandbox ([`Wish::demanded`]) it is an error.
 
 mod files;
 mod privileges;
@@ -57,21 +58,31 @@ pub fn give_up_capabilities() -> Result<(), String> {
     privileges::drop_capabilities()
 }
 
+/// What the daemon is to take from itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// How much.
+    pub mode: Sandbox,
+    /// The operator has said so: what cannot be had is an error.
+    pub demanded: bool,
+}
+
 /// What was done, for `show daemon`.
 pub struct InForce {
     mode: Sandbox,
+    demanded: bool,
     landlock: u32,
     missing: Vec<String>,
 }
 
 /// What is done before anything is opened.
-pub fn tidy(mode: Sandbox, spec: &Spec) -> InForce {
+pub fn tidy(Wish { mode, demanded }: Wish, spec: &Spec) -> InForce {
     let named = spec.ports.iter().flat_map(|port| port.fd.iter().flat_map(|fds| fds.0.iter().copied()));
     let mut missing = settle(&named.chain(of_service_manager()).collect::<Vec<_>>());
     if mode != Sandbox::Off {
         missing.extend(hide());
     }
-    InForce { mode, landlock: 0, missing }
+    InForce { mode, demanded, landlock: 0, missing }
 }
 
 /// Descriptors that systemd passes (sd_listen_fds(3)): for ports that are added with `fd=` later.
@@ -86,28 +97,29 @@ impl InForce {
     /// Takes away what is not needed any more. There must be no other thread yet.
     ///
     /// # Errors
-    /// The sandbox is on, and the kernel has what it takes, but refuses.
+    /// There is no such user, or the sandbox was demanded and this kernel, or this place, lacks a part of it.
     pub fn lock_down(&mut self, user: Option<&str>) -> Result<(), String> {
         // rustix reads what the kernel told this process once, when it is first asked, from a file that is soon out of reach.
         let _ = rustix::param::page_size();
-        let refused = |e| format!("sandbox: {e}; see --sandbox=warn");
         // There is no way to have the kernel only log what these two would refuse.
         if self.mode == Sandbox::On {
-            self.missing.extend(privileges::change_user_without_capabilities(user).map_err(refused)?);
-            let files = files::confine().map_err(refused)?;
-            self.landlock = files.abi;
-            self.missing.extend(files.missing);
+            let told = privileges::change_user_without_capabilities(user, self.demanded);
+            self.missing.extend(told.map_err(|e| format!("sandbox: {e}"))?);
+            let gap = match files::confine() {
+                Ok(files) => {
+                    self.landlock = files.abi;
+                    files.missing
+                }
+                Err(e) => Some(e),
+            };
+            self.lacks(gap)?;
         }
         let mode = match self.mode {
             Sandbox::Off => confine::Mode::Off,
             Sandbox::Warn => confine::Mode::Warn,
             Sandbox::On => confine::Mode::On,
         };
-        match (confine::start(mode, self.mode != Sandbox::On), self.mode) {
-            (Ok(()), _) => {}
-            (Err(e), Sandbox::On) => return Err(refused(e)),
-            (Err(e), _) => self.missing.push(e),
-        }
+        self.lacks(confine::start(mode, self.mode != Sandbox::On).err())?;
         if let Err(e) = Signal::probe() {
             self.missing.push(format!("io_uring, with which no VMM can hold up its interrupts: {e}"));
         }
@@ -115,6 +127,19 @@ impl InForce {
             tracing::warn!("sandbox: missing: {what}");
         }
         Ok(())
+    }
+
+    /// This kernel, or this place, does not have a part of the sandbox.
+    fn lacks(&mut self, part: Option<String>) -> Result<(), String> {
+        match part {
+            Some(part) if self.demanded && self.mode == Sandbox::On => Err(format!(
+                "sandbox = on: {part}; leave `sandbox` out to have what there is, and to see the rest as missing in `show daemon`"
+            )),
+            part => {
+                self.missing.extend(part);
+                Ok(())
+            }
+        }
     }
 
     /// What is in force now.

@@ -15,11 +15,12 @@ fn failed(e: rustix::io::Errno) -> String {
     format!("capabilities: {e}")
 }
 
-/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of.
+/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of. Unless it was `demanded`, root that may
+/// not become somebody else (in a container, say) stays what it is.
 ///
 /// # Errors
-/// There is no such user, or this is not root.
-fn change_user(wanted: Option<&str>) -> Result<Option<String>, String> {
+/// There is no such user, or this is not root, or it may not although it was demanded.
+fn change_user(wanted: Option<&str>, demanded: bool) -> Result<Option<String>, String> {
     if !rustix::process::geteuid().is_root() {
         return match wanted {
             Some(name) => Err(format!("user {name}: only root may become another user; leave `user` out")),
@@ -41,7 +42,9 @@ fn change_user(wanted: Option<&str>) -> Result<Option<String>, String> {
             // Shared with others, who may send it signals; but root's files are worth more than that.
             None => (
                 find(NOBODY).unwrap_or((65534, 65534)),
-                Some(format!("a user of its own: there is no user {OWN_USER}, so it is {NOBODY}; make one, or name one (user)")),
+                Some(format!(
+                    "a user of its own: there is no user {OWN_USER}, so it is {NOBODY}; make one, or name one (user)"
+                )),
             ),
         },
     };
@@ -49,20 +52,37 @@ fn change_user(wanted: Option<&str>) -> Result<Option<String>, String> {
     let change = set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(gid, gid, gid))
         .and_then(|()| set_thread_res_uid(uid, uid, uid));
-    change.map_err(|e| format!("cannot become user {}: {e}", ids.0))?;
-    Ok(note)
+    match change {
+        Ok(()) => Ok(note),
+        Err(e) => {
+            let why = format!(
+                "another user: cannot become user {}: {e}; it takes CAP_SETUID and CAP_SETGID, or a start as an ordinary user",
+                ids.0
+            );
+            if demanded || wanted.is_some() {
+                return Err(why);
+            }
+            Ok(Some(why))
+        }
+    }
 }
 
 /// Becomes another user, with no capability, for good. Says what to warn of.
 ///
 /// # Errors
 /// As of [`change_user`] and [`drop_capabilities`].
-pub fn change_user_without_capabilities(wanted: Option<&str>) -> Result<Option<String>, String> {
+pub fn change_user_without_capabilities(wanted: Option<&str>, demanded: bool) -> Result<Vec<String>, String> {
     // The bounding set and the limit for locked memory take root.
-    limit()?;
-    let note = change_user(wanted)?;
-    drop_capabilities()?;
-    Ok(note)
+    let locked = limit()?;
+    if locked.is_some() {
+        // Until the next change of capabilities, which leaves the one.
+        rustix::thread::set_keep_capabilities(true).map_err(failed)?;
+    }
+    let note = change_user(wanted, demanded)?;
+    let kept = if locked.is_some() { CapabilitySet::IPC_LOCK } else { CapabilitySet::empty() };
+    keep(kept)?;
+    let _ = rustix::thread::set_keep_capabilities(false);
+    Ok(note.into_iter().chain(locked).collect())
 }
 
 /// Gives up every capability for good.
@@ -71,18 +91,29 @@ pub fn change_user_without_capabilities(wanted: Option<&str>) -> Result<Option<S
 /// The system refuses.
 pub fn drop_capabilities() -> Result<(), String> {
     limit()?;
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-        .map_err(failed)
+    keep(CapabilitySet::empty())
 }
 
-/// What it takes capabilities to give up.
-fn limit() -> Result<(), String> {
+fn keep(kept: CapabilitySet) -> Result<(), String> {
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(failed)
+}
+
+/// What it takes capabilities to give up. Says why memory could not be locked without CAP_IPC_LOCK, if so.
+fn limit() -> Result<Option<String>, String> {
     let now = capabilities(None).map_err(failed)?;
+    let mut locked = None;
     // Memory of AF_XDP is locked. Who may lock as much as they want may go on to.
     if now.effective.intersects(CapabilitySet::IPC_LOCK | CapabilitySet::SYS_RESOURCE) {
-        // Without SYS_RESOURCE the limit stays; then large AF_XDP ports say so.
-        let _ = rustix::process::setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        let limit = Rlimit { current: None, maximum: None };
+        if let Err(e) = rustix::process::setrlimit(Resource::Memlock, limit) {
+            if now.effective.contains(CapabilitySet::IPC_LOCK) {
+                locked = Some(format!(
+                    "no limit for locked memory ({e}; it takes CAP_SYS_RESOURCE, LimitMEMLOCK=infinity or ulimit -l unlimited), so \
+                     that CAP_IPC_LOCK is kept: AF_XDP ports need either"
+                ));
+            }
+        }
     }
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..u64::BITS {
@@ -94,5 +125,5 @@ fn limit() -> Result<(), String> {
     }
     // Not there before Linux 4.3, and then there is nothing in it.
     let _ = clear_ambient_capability_set();
-    Ok(())
+    Ok(locked)
 }
