@@ -29,6 +29,20 @@ pub struct About {
     pub kinds: Vec<KindView>,
     /// What it took from itself.
     pub sandbox: SandboxView,
+    /// The process that does for it what takes privileges.
+    pub broker: BrokerView,
+}
+
+/// The daemon's broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerView {
+    /// Its process id; absent: it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// What it, or one before it, was asked for so far.
+    pub requests: u64,
+    /// How many of that were not done.
+    pub refused: u64,
 }
 
 /// What the daemon took from itself, as it is in force now.

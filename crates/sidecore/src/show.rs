@@ -258,6 +258,15 @@ fn daemon_table(about: &About) -> String {
     for what in &sandbox.missing {
         row("missing", what.clone());
     }
+    let broker = &about.broker;
+    let is = match broker.pid {
+        Some(pid) => format!("process {pid}"),
+        None if sandbox.mode == "on" => {
+            "gone: ports go on, but none can be added, and no MTU or configuration changed, until the daemon is restarted".to_owned()
+        }
+        None => "gone: another one is started when it is needed".to_owned(),
+    };
+    row("broker", format!("{is}; {} requests, {} refused", broker.requests, broker.refused));
     table.text()
 }
 

@@ -90,11 +90,25 @@ fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what
     let ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(name)));
     let daemon = place.daemon(&["--port", &ports[0]]);
     let broker = daemon.broker();
+    let view = place.show("daemon")["broker"].clone();
+    assert_eq!(
+        (&view["pid"], &view["refused"]),
+        (&broker.as_raw_nonzero().get().into(), &0.into()),
+        "{view}"
+    );
+    assert!(view["requests"].as_u64() > Some(1), "{view}");
     kill_process(broker, Signal::KILL).unwrap();
     await_end(broker);
     daemon.await_log("the broker has ended");
     UnixStream::connect(place.path("a")).unwrap();
     assert!(place.fails(&["add", &ports[1]]).contains("broker"));
+    let view = place.show("daemon")["broker"].clone();
+    assert_eq!(
+        (&view["pid"], view["refused"].as_u64() > Some(0)),
+        (&serde_json::Value::Null, true),
+        "{view}"
+    );
+    assert!(place.ok(&["show", "daemon"]).contains("gone: ports go on"));
     assert_eq!(place.ports(), ["a"]);
 }
 

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -429,6 +430,8 @@ pub type Start = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 /// The worker's end.
 pub struct Broker {
     line: Mutex<Line>,
+    asked: AtomicU64,
+    refused: AtomicU64,
 }
 
 struct Line {
@@ -453,9 +456,9 @@ pub fn maker() -> u32 {
 /// # Errors
 /// It cannot be started.
 pub fn set_broker(start: Start) -> io::Result<()> {
-    let line = Line { socket: Some(prepare(start()?)?), last: 0, start: Some(start) };
+    let line = Line { socket: Some(prepare(start()?)?), start: Some(start), last: 0 };
     let _ = MAKER.set(rustix::process::geteuid().as_raw());
-    let _ = BROKER.set(Broker { line: Mutex::new(line) });
+    let _ = BROKER.set(Broker::of(line));
     Ok(())
 }
 
@@ -474,7 +477,16 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
 impl Broker {
     /// The broker at the other end of `socket`; there will be no other.
     pub fn at(socket: OwnedFd) -> Broker {
-        Broker { line: Mutex::new(Line { socket: Some(socket), last: 0, start: None }) }
+        Broker::of(Line { socket: Some(socket), last: 0, start: None })
+    }
+
+    fn of(line: Line) -> Broker {
+        Broker { line: Mutex::new(line), asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
+    }
+
+    /// How many requests there were, and how many of them were not carried out.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.asked.load(Relaxed), self.refused.load(Relaxed))
     }
 
     /// Whether it is there.
@@ -497,6 +509,13 @@ impl Broker {
     /// # Errors
     /// What it says, or that it is gone.
     pub fn ask(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
+        self.asked.fetch_add(1, Relaxed);
+        let done = self.exchange(request, fds);
+        self.refused.fetch_add(u64::from(done.is_err()), Relaxed);
+        done
+    }
+
+    fn exchange(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = line.exchange(request, fds) {
             return result;

@@ -24,6 +24,7 @@ use sidecore_engine::state::values::{Mode, Owner};
 use sidecore_engine::state::{text, PortSpec, Spec};
 use tracing::warn;
 
+use crate::api::BrokerView;
 use crate::cli::BrokerArgs;
 use crate::{sandbox, Outcome};
 
@@ -124,6 +125,14 @@ static CHILD: Mutex<Option<Child>> = Mutex::new(None);
 /// Looks whether the broker has ended, and says so once.
 pub fn look() {
     tell_end(&mut CHILD.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// What there is to know of it.
+pub fn view() -> BrokerView {
+    let mut child = CHILD.lock().unwrap_or_else(PoisonError::into_inner);
+    tell_end(&mut child);
+    let (requests, refused) = open::broker::broker().map_or((0, 0), open::broker::Broker::counts);
+    BrokerView { pid: child.as_ref().map(Child::id), requests, refused }
 }
 
 fn tell_end(child: &mut Option<Child>) {

@@ -173,6 +173,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
         memory_errors: sidecore_engine::mem::memory_errors(),
         kinds: KINDS.iter().map(kind).collect(),
         sandbox: control.sandbox.view(),
+        broker: super::broker::view(),
     })
 }
 

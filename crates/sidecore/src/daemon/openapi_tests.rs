@@ -158,7 +158,10 @@ fn every_field_is_described_and_no_other() {
         memory_errors: 0,
         kinds: vec![],
         sandbox: sandbox.clone(),
+        broker: BrokerView { pid: Some(1), requests: 1, refused: 1 },
     };
+    let broker = BrokerView { pid: None, ..about.broker.clone() };
+    compare(seen, "BrokerView", &about.broker, &broker);
     compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
