@@ -147,7 +147,9 @@ fn idle(kind: &'static str) {
     exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 1000);
     for (round, signal) in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM].into_iter().enumerate() {
         rig.restart(signal);
-        assert_eq!(a.client().read32(0, LEDCTL).unwrap(), round as u32 + 1, "a register was forgotten");
+        let value = a.client().read32(0, LEDCTL);
+        let log = rig.daemon.as_ref().unwrap().rest_of_log();
+        assert_eq!(value.ok(), Some(round as u32 + 1), "a register was forgotten, or the VMM\n{log}");
         write_and_read(&mut a, round as u32 + 2);
         let enough = seen.frames + 200;
         exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= enough);
@@ -273,7 +275,8 @@ fn storm(kind: &'static str, queue: usize, seed: u64, signal: Signal) -> Seen {
                 (0..random >> 40 & 0xffff).for_each(|_| std::hint::spin_loop());
                 // No daemon has begun before all its ports were there.
                 let drops = rig.place.show("drops");
-                assert_eq!(drops["drops"].as_array().map(Vec::len), Some(0), "{drops:#}");
+                let log = rig.daemon.as_ref().unwrap().rest_of_log();
+                assert_eq!(drops["drops"].as_array().map(Vec::len), Some(0), "{drops:#}\n{log}");
                 rig.restart(signal);
                 kills.store(kill + 1, Relaxed);
             }

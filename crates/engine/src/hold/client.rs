@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -18,8 +18,10 @@ use crate::open::socket::{self, SocketError, Wanted};
 
 use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, PROGRAM, PUT, SECRET};
 
-/// How long a holder may take over an answer. It has nothing else to do.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long a holder may take over an answer. It has nothing else to do, but the machine may.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The pause before a holder is called again; a queue that is full tells nobody when it is not.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Why nothing is held.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +167,27 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
 
 /// A connection to the holder at `path`, which is our own user's and listens to us.
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd, HoldError> {
+    let begun = Instant::now();
+    loop {
+        match introduce(path) {
+            // Strangers of our own user fill its queue, or took our place in it.
+            Err(HoldError::System { source, .. }) if is_crowded(&source) && begun.elapsed() < ANSWER => {
+                std::thread::sleep(AGAIN);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Whether a holder that lives may say so to a daemon that it would listen to.
+fn is_crowded(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
+        || matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Calls the holder at `path`, and says its secret.
+fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
     let socket = call(path)?;
     // A holder without one is of a version that asks for none.
     if let Some(secret) = secret::read(path).map_err(system("read the holder's secret"))? {

@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_timeout, socket_acceptconn, Timeout};
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{accept_with, SocketFlags};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::open::socket::SocketFile;
 
 use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED, SECRET};
+
+/// Most callers that have said nothing yet; one more takes the place of the oldest.
+const MAX_CALLERS: usize = 8;
 
 /// What is kept.
 #[derive(Default)]
@@ -38,12 +41,10 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     let file = SocketFile::at(path).ok();
     let secret = secret::read(path)?.ok_or(io::ErrorKind::NotFound)?;
     let mut store = Store::default();
+    let mut callers = Vec::new();
     let end = loop {
-        match next_daemon(listener, &store) {
+        match next_daemon(listener, &mut callers, secret, &store) {
             Ok(Some(daemon)) => {
-                if !is_told(&daemon, secret) {
-                    continue;
-                }
                 store.attend(&daemon);
                 if store.0.is_empty() {
                     break Ok(());
@@ -60,21 +61,25 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     end
 }
 
-/// Whether `daemon` begins with our `secret`.
-fn is_told(daemon: &OwnedFd, secret: u64) -> bool {
-    // Whoever says nothing must not keep the next daemon waiting, which says it at once.
-    let limit = Some(Duration::from_millis(200));
-    let told = set_socket_timeout(daemon, Timeout::Recv, limit).is_ok()
-        && hear(daemon).is_ok_and(|record| record.what == SECRET && record.key == secret)
-        && say(daemon, DONE, 0, None).is_ok();
-    told && set_socket_timeout(daemon, Timeout::Recv, None).is_ok()
+/// Whether `caller`, who has said something, says our `secret`.
+fn is_told(caller: &OwnedFd, secret: u64) -> bool {
+    hear(caller).is_ok_and(|record| record.what == SECRET && record.key == secret)
+        && say(caller, DONE, 0, None).is_ok()
 }
 
-/// Waits for a daemon. `None`: there is no sense in waiting any longer.
-fn next_daemon(listener: &OwnedFd, store: &Store) -> io::Result<Option<OwnedFd>> {
+/// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent for as long as it
+/// likes, since a daemon on a busy machine is slow to speak; nobody waits for it. `None`: there is no sense in waiting
+/// any longer.
+fn next_daemon(
+    listener: &OwnedFd,
+    callers: &mut Vec<OwnedFd>,
+    secret: u64,
+    store: &Store,
+) -> io::Result<Option<OwnedFd>> {
     let begun = Instant::now();
     loop {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        fds.extend(callers.iter().map(|caller| PollFd::new(caller, PollFlags::IN)));
         // No events are asked for: what is always told is that the other end is gone.
         let sockets = store.0.values().filter(|fd| is_socket(fd));
         fds.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::empty())));
@@ -85,17 +90,33 @@ fn next_daemon(listener: &OwnedFd, store: &Store) -> io::Result<Option<OwnedFd>>
         };
         match poll(&mut fds, Some(&time)) {
             Ok(0) => return Ok(None),
-            Ok(_) if fds[0].revents().is_empty() => return Ok(None),
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
             Err(e) => return Err(e.into()),
         }
-        if fds[0].revents().is_empty() {
-            continue;
-        }
-        match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(daemon) if is_ours(&daemon) => return Ok(Some(daemon)),
-            Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
-            Err(e) => return Err(e.into()),
+        let called = !fds[0].revents().is_empty();
+        let speaks = fds[1..=callers.len()].iter().position(|fd| !fd.revents().is_empty());
+        let hung_up = fds[callers.len() + 1..].iter().any(|fd| !fd.revents().is_empty());
+        drop(fds);
+        // Who speaks is heard before anybody has to make room.
+        if let Some(at) = speaks {
+            let caller = callers.remove(at);
+            if is_told(&caller, secret) {
+                return Ok(Some(caller));
+            }
+        } else if called {
+            match accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(caller) if is_ours(&caller) => {
+                    if callers.len() == MAX_CALLERS {
+                        callers.remove(0);
+                    }
+                    callers.push(caller);
+                }
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
+                Err(e) => return Err(e.into()),
+            }
+        } else if hung_up {
+            return Ok(None);
         }
     }
 }

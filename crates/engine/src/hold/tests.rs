@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
@@ -124,4 +125,38 @@ fn who_does_not_know_the_secret_is_told_nothing() {
     drop(daemon);
     end.join().unwrap();
     assert!(!secret::beside(&path).exists());
+}
+
+/// A machine may be so busy that a daemon calls and speaks much later; and a stranger never speaks.
+#[test]
+fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
+    let (path, end) = started("slow");
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let daemon = Holder::connect(&path).unwrap();
+    daemon.put(1, event.as_fd()).unwrap();
+    drop(daemon);
+    let call = || {
+        let socket = crate::open::socket::call_here(&path, rustix::net::SocketType::SEQPACKET).unwrap();
+        rustix::io::ioctl_fionbio(&socket, false).unwrap();
+        socket
+    };
+    let slow = call();
+    // Each of these is served while the slow one says nothing.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(500) {
+        let (daemon, found) = Holder::find(&path).unwrap().unwrap();
+        assert_eq!(found.len(), 1);
+        drop((daemon, found));
+    }
+    say(&slow, SECRET, secret::read(&path).unwrap().unwrap(), None).unwrap();
+    assert_eq!(hear(&slow).unwrap().what, super::DONE, "the slow one was forgotten");
+    // More strangers than the holder has places for, and than its queue has.
+    drop(slow);
+    let strangers: Vec<_> = (0..40).map(|_| (Holder::find(&path).unwrap().is_some(), call())).collect();
+    assert!(strangers.iter().all(|(found, _)| *found), "the holder was taken for gone");
+    drop(strangers);
+    let (daemon, _) = Holder::find(&path).unwrap().unwrap();
+    daemon.forget(1).unwrap();
+    drop(daemon);
+    end.join().unwrap();
 }

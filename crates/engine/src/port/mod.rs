@@ -258,6 +258,9 @@ pub struct Port {
     pub bell: Bell,
     /// Who captures what passes.
     pub capture: CaptureSlot,
+    /// What the operator allows.
+    most: AtomicU32,
+    /// What holds: the peer may have lowered it.
     mtu: AtomicU32,
     link: AtomicBool,
     held: AtomicBool,
@@ -282,6 +285,7 @@ impl Port {
             terms: Terms::default(),
             bell: Bell::new(name),
             capture: CaptureSlot::default(),
+            most: AtomicU32::new(mtu),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -297,11 +301,6 @@ impl Port {
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
-    }
-
-    /// Changes the MTU.
-    pub fn set_mtu(&self, mtu: u32) {
-        self.mtu.store(mtu, Ordering::Relaxed);
     }
 
     /// Whether frames can be delivered.

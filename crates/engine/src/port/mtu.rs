@@ -1,6 +1,8 @@
 //! The MTU, checked at the port by which a frame comes in: there the drop has a name, where a later one
 //! would be a riddle.
 
+use std::sync::atomic::Ordering;
+
 use super::Port;
 use crate::frame::Frame;
 use crate::wire::Gso;
@@ -9,6 +11,33 @@ use crate::wire::Gso;
 const HEADER: u32 = 14;
 
 impl Port {
+    /// Changes the MTU: the operator does, or the interface behind the port has another one.
+    pub fn set_mtu(&self, mtu: u32) {
+        self.most.store(mtu, Ordering::Relaxed);
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// The peer wants an MTU of its own, for as long as it is there.
+    ///
+    /// # Errors
+    /// It is more than the operator allows.
+    pub fn ask_mtu(&self, mtu: u32) -> Result<(), String> {
+        let most = self.most.load(Ordering::Relaxed);
+        if mtu > most {
+            return Err(format!(
+                "an MTU of {mtu} is more than the port's, {most}: `sidecore set {} mtu={mtu}` allows it",
+                self.name
+            ));
+        }
+        self.mtu.store(mtu, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The peer is gone, and so is what it wanted.
+    pub fn forget_mtu(&self) {
+        self.mtu.store(self.most.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Whether `frame` is longer than this port may send. Of a frame that is to be segmented the segments
     /// count, not the whole.
     #[inline]

@@ -9,6 +9,7 @@
 //! host rings: who asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name across.
 
 mod also;
+mod makers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub struct Vale {
     /// Names under which pipes lie in the memory of another port: its place, and the connections that keep them so.
     inside: BTreeMap<String, (String, BTreeSet<u64>)>,
     polled: BTreeSet<String>,
+    makers: makers::Makers,
 }
 
 type Refusal = (Errno, String);
@@ -164,7 +166,7 @@ impl Vale {
     pub fn new(engine: Arc<Engine>, limit: usize) -> Vale {
         let (leases, made, polled) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         let (also, inside) = (BTreeMap::new(), BTreeMap::new());
-        Vale { engine, limit, leases, made, also, inside, polled }
+        Vale { engine, limit, leases, made, also, inside, polled, makers: makers::Makers::default() }
     }
 
     fn carry(&mut self, who: Asker, ask: &Ask) -> Result<Reply, Refusal> {
@@ -184,12 +186,12 @@ impl Vale {
                 }
                 match verb {
                     Verb::Open => self.open(who, name, ask),
-                    Verb::NewIf => self.new_if(&name, ask),
-                    Verb::DelIf => self.del_if(&name),
-                    Verb::Attach => self.attach(name.of_switch()?, ask.mode),
-                    Verb::Detach => self.detach(name.of_switch()?),
-                    Verb::PollingOn => self.poll_on(name.of_switch()?, ask),
-                    Verb::PollingOff | Verb::List => self.poll_off(name.of_switch()?),
+                    Verb::NewIf => self.new_if(who, &name, ask),
+                    Verb::DelIf => self.del_if(who, &name),
+                    Verb::Attach => self.attach(who, name.of_switch()?, ask.mode),
+                    Verb::Detach => self.detach(who, name.of_switch()?),
+                    Verb::PollingOn => self.poll_on(who, name.of_switch()?, ask),
+                    Verb::PollingOff | Verb::List => self.poll_off(who, name.of_switch()?),
                 }
             }
             None => Err((Errno::OPNOTSUPP, format!("there is no request {}", ask.verb))),
@@ -200,7 +202,7 @@ impl Vale {
         if name.host {
             return self.open_host(who, &name, ask);
         }
-        self.move_to(&name)?;
+        self.move_to(who, &name)?;
         let spec = self.engine.everything();
         if let Some(port) = name.find(&spec) {
             if port.kind != "ring" {
@@ -234,8 +236,10 @@ impl Vale {
         if user != crate::open::broker::maker() {
             port.owner = format!("{user}:{group}").parse().ok();
         }
+        self.memory_for(who, &port)?;
         self.engine.add_on_demand(&port, true).map_err(|e| refuse(&e))?;
-        tracing::info!("port {}: made for a program", port.name);
+        self.makers.note(who, &port.name);
+        tracing::info!(port = %port.name, user, "made for a program");
         self.leases.entry(who.connection).or_default().insert(port.name);
         Ok(Reply::done(name.base, 0, 0))
     }
@@ -251,6 +255,7 @@ impl Vale {
             Some(there) if !self.engine.visitors(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
             Some(_) => {}
             None => {
+                self.may_host(who, name.short())?;
                 self.room()?;
                 let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &place, ask)? };
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
@@ -259,7 +264,7 @@ impl Vale {
                     self.engine.end_visit(&host).map_err(|e| refuse(&e))?;
                     return Err(refuse(&error));
                 }
-                tracing::info!("port {}: its host rings lead to interface {}", port.name, name.short());
+                tracing::info!(port = %port.name, "its host rings lead to interface {}", name.short());
             }
         }
         self.leases.entry(who.connection).or_default().extend([host, tap]);
@@ -278,7 +283,7 @@ impl Vale {
         Err((Errno::NOSPC, why))
     }
 
-    fn new_if(&mut self, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
+    fn new_if(&mut self, who: Asker, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
         if name.vale.is_some() || name.pipe {
             return Err((Errno::INVAL, format!("{:?}: a port that stays has a plain name", name.base)));
         }
@@ -288,16 +293,20 @@ impl Vale {
             mtu: any_frame(),
             ..ring(name.base, name.base, ask)?
         };
+        self.memory_for(who, &port)?;
         self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
+        self.makers.note(who, &port.name);
+        tracing::info!(port = %port.name, user = who.ids.0, "made by a netmap program, to stay");
         self.made.insert(port.name);
         Ok(Reply::done(name.base, 0, 0))
     }
 
-    fn del_if(&mut self, name: &Name<'_>) -> Result<Reply, Refusal> {
+    fn del_if(&mut self, who: Asker, name: &Name<'_>) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
         let found = spec.ports.iter().find(|port| port.name == name.base && port.kind == "ring");
         let port = found.ok_or_else(|| (Errno::NXIO, format!("there is no ring port {:?}", name.base)))?;
         let busy = |why: &str| Err((Errno::BUSY, format!("port {}: {why}", port.name)));
+        self.may(who, &port.name)?;
         if port.wire.as_deref() != Some(&*port.name) {
             return busy(&format!("it is joined to {}; part it first: vale-ctl -d", port.joined()));
         }
@@ -309,10 +318,11 @@ impl Vale {
         }
         self.engine.end_visit(&port.name).map_err(|e| refuse(&e))?;
         self.made.remove(&port.name);
+        tracing::info!(port = %port.name, user = who.ids.0, "removed by a netmap program");
         Ok(Reply::done(name.base, 0, 0))
     }
 
-    fn attach(&mut self, (switch, short): (&str, &str), mode: u32) -> Result<Reply, Refusal> {
+    fn attach(&mut self, who: Asker, (switch, short): (&str, &str), mode: u32) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
         let found =
             spec.ports.iter().find(|port| port.name == short || (port.kind == "ring" && port.place == short));
@@ -320,6 +330,13 @@ impl Vale {
             let why =
                 format!("the host's own stack can be attached beside a ring port only, and {short} is none");
             return Err((Errno::OPNOTSUPP, why));
+        }
+        match found {
+            Some(port) => self.may(who, &port.name)?,
+            None => self.may_host(who, short)?,
+        }
+        if mode == NIC_SW {
+            self.may_host(who, short)?;
         }
         match found {
             Some(port) if port.wire.as_deref() == Some(&*port.name) => {
@@ -335,6 +352,7 @@ impl Vale {
             }
             None => self.attach_interface(switch, short)?,
         }
+        tracing::info!(port = short, switch, user = who.ids.0, "attached by a netmap program");
         self.place(switch, short)
     }
 
@@ -374,13 +392,15 @@ impl Vale {
         Ok(())
     }
 
-    fn detach(&mut self, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
+    fn detach(&mut self, who: Asker, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
         if let Some(port) = self.attached_also(switch, short).map(str::to_owned) {
+            self.may(who, &port)?;
             let place = self.place(switch, short)?;
             self.also.entry(port).or_default().retain(|other| other != switch);
             return Ok(place);
         }
         let (name, place) = self.joined(switch, short)?;
+        self.may(who, &name)?;
         if self.engine.visitors(&name).1 {
             let why = format!("port {name} was made on demand and goes with its last user");
             return Err((Errno::BUSY, why));
@@ -400,6 +420,7 @@ impl Vale {
             self.made.remove(&name);
         }
         self.polled.remove(&name);
+        tracing::info!(port = %name, switch, user = who.ids.0, "parted by a netmap program");
         Ok(place)
     }
 
@@ -451,8 +472,9 @@ impl Vale {
     }
 
     /// I/O cores poll every port that is joined to anything, so this only holds what was asked against what is.
-    fn poll_on(&mut self, (switch, short): (&str, &str), ask: &Ask) -> Result<Reply, Refusal> {
+    fn poll_on(&mut self, who: Asker, (switch, short): (&str, &str), ask: &Ask) -> Result<Reply, Refusal> {
         let (name, place) = self.joined(switch, short)?;
+        self.may(who, &name)?;
         let cpus = self.engine.spec().daemon.cores.unwrap_or_default();
         let wanted = ask.first..ask.first.saturating_add(ask.second.clamp(1, 1024));
         let is_core = |cpu: u32| cpus.iter().any(|&core| u32::try_from(core) == Ok(cpu));
@@ -469,8 +491,9 @@ impl Vale {
         Ok(place)
     }
 
-    fn poll_off(&mut self, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
+    fn poll_off(&mut self, who: Asker, (switch, short): (&str, &str)) -> Result<Reply, Refusal> {
         let (name, place) = self.joined(switch, short)?;
+        self.may(who, &name)?;
         if !self.polled.remove(&name) {
             return Err((Errno::INVAL, format!("polling of port {name} was not asked for")));
         }
@@ -505,8 +528,8 @@ impl Verbs for Vale {
                 continue;
             }
             match self.engine.end_visit(&name) {
-                Ok(_) => tracing::info!("port {name}: its last user is gone, and so is it"),
-                Err(error) => tracing::error!("port {name} cannot go with its last user: {error}"),
+                Ok(_) => tracing::info!(port = %name, "its last user is gone, and so is it"),
+                Err(error) => tracing::error!(port = %name, "it cannot go with its last user: {error}"),
             }
         }
     }

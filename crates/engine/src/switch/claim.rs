@@ -112,6 +112,16 @@ impl Claim {
         Claim(self.0 & (COUNT << COUNT_AT | CLOCK << SINCE_AT))
     }
 
+    /// Whether it is the first claim in its second.
+    pub fn is_first(self) -> bool {
+        self.0 >> COUNT_AT & COUNT == 1
+    }
+
+    /// Whether claims are not heeded, or were not until lately.
+    pub fn was_held(self) -> bool {
+        self.0 & HELD != 0
+    }
+
     /// Whether claims are not heeded now.
     pub fn is_held(self, now: u32) -> bool {
         self.0 & HELD != 0 && Claim::seconds(now, self.since()) < HOLD

@@ -29,7 +29,7 @@ use std::sync::atomic::{self, AtomicU32, Ordering};
 
 pub use claim::HOLD;
 pub use lookup::{Lookup, Members};
-pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Teller};
+pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
 use crate::frame::{is_group, Batch};
@@ -59,12 +59,17 @@ impl Default for SwitchOptions {
     }
 }
 
+/// Most ports that get copies of a frame for a held address; if more use it, everybody does.
+const MAX_RIVALS: u32 = 8;
+
 /// Where an address is.
 #[derive(Clone, Copy)]
 enum Way {
     To(PortId),
     /// At the one or the other: two ports have it.
     Both(PortId, PortId),
+    /// Held at the one, and used by the others.
+    Held(PortId, Rivals),
     Flood,
     /// At the port that asks.
     Back,
@@ -173,6 +178,7 @@ impl Switch {
                     verdicts.send(i, port);
                     verdicts.also(i, other);
                 }
+                Way::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
                 Way::Flood => verdicts.flood(i),
                 Way::Back => verdicts.drop(i, DropReason::Hairpin),
             }
@@ -186,9 +192,13 @@ impl Switch {
         }
         match self.table.lookup(dst) {
             None => Way::Flood,
-            Some(Found { port, claimant: None }) if port == from => Way::Back,
-            Some(Found { port, claimant: None }) => Way::To(port),
-            Some(Found { port, claimant: Some(other) }) => match (port == from, other == from) {
+            Some(Found { port, rivals, .. }) if rivals != Rivals::NONE => match rivals.count() {
+                ..=MAX_RIVALS => Way::Held(port, rivals),
+                _ => Way::Flood,
+            },
+            Some(Found { port, claimant: None, .. }) if port == from => Way::Back,
+            Some(Found { port, claimant: None, .. }) => Way::To(port),
+            Some(Found { port, claimant: Some(other), .. }) => match (port == from, other == from) {
                 (true, true) => Way::Back,
                 (true, _) => Way::To(other),
                 (_, true) => Way::To(port),
@@ -197,6 +207,29 @@ impl Switch {
                 _ => Way::Both(port, other),
             },
         }
+    }
+
+    /// Frame `i` is for an address that is held: its home and all its rivals get it.
+    #[cold]
+    fn held(
+        &self,
+        i: usize,
+        (home, rivals): (PortId, Rivals),
+        from: PortId,
+        members: &Members<'_, impl Fn(PortId) -> bool>,
+        verdicts: &mut Verdicts,
+    ) {
+        let has = |port: PortId| port == home || rivals.has(port);
+        let mut there = members
+            .ports
+            .iter()
+            .copied()
+            .filter(|port| *port != from && has(*port) && (members.is_up)(*port));
+        match there.next() {
+            Some(first) => verdicts.send(i, first),
+            None => verdicts.drop(i, DropReason::Hairpin),
+        }
+        there.for_each(|port| verdicts.also(i, port));
     }
 
     /// Whether frames from `src` may come in by `from`; if they may, where it lives is learned.

@@ -10,15 +10,17 @@
 //! buckets overflow all the same while most of the table is empty, somebody has found out, and the table
 //! gets another key and starts empty ([`MacTable::pressed`], [`MacTable::rekey`]).
 //!
-//! **A newcomer is always learned.** It takes a free place, else the one that has aged longest, else that of the
-//! oldest entry of the port with most entries in the bucket: who fills a bucket pays for it.
+//! **Who fills a bucket pays for it.** A newcomer takes a free place, else the one that has aged longest, else that of the
+//! oldest entry of the port with most entries in the bucket, and if those have one each, with most in the whole table. If its
+//! own port has more than that one, it is not learned: its frames pass, and those for it are flooded.
 //!
 //! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim*
 //! (`claim`): from then on both ports get what is for the address, until the home speaks again (the claim was
 //! wrong), loses its link or ages (the claim was right). So a station that moves is reached at once, and one whose
 //! address is forged goes on receiving, even if it never sends. More than `claim::MOVES` claims within a second that
-//! the home refutes are no station that moves: the address stays where it is for `claim::HOLD` seconds. A *pinned*
-//! entry cannot be claimed while its port has a carrier, a *static* one never; neither ages or makes room.
+//! the home refutes are no station that moves: the address is *held* at its home for `claim::HOLD` seconds. Who is right is
+//! not known, the home may be the thief, so all that use the address meanwhile are its *rivals* and get what is for it. A
+//! *pinned* entry cannot be claimed while its port has a carrier, a *static* one never; neither ages or makes room.
 //!
 //! **Counts.** Each entry and each claim counts for its port. A count goes up before the word that it stands for is
 //! exchanged, and down after the exchange that removed one, by whoever won that exchange. So it is never less
@@ -62,6 +64,8 @@ pub struct MacTable {
     buckets: Box<[Bucket]>,
     seen: Box<[[AtomicU32; WAYS]]>,
     claims: Box<[[AtomicU64; WAYS]]>,
+    /// Ports that claimed the address in the second of the last claim, or while it was held.
+    rivals: Box<[[AtomicU64; WAYS]]>,
     /// Entries and claims of each port.
     counts: Box<[AtomicU32]>,
     key: [AtomicU64; 2],
@@ -102,7 +106,7 @@ pub enum Learned {
     Held(PortId),
     /// The port has as many addresses as it may have.
     Limit,
-    /// There is no room for it: its bucket is full of pinned entries.
+    /// There is no room for it: its bucket is full of pinned entries, or of those of ports that have fewer.
     Full,
 }
 
@@ -113,6 +117,31 @@ pub struct Found {
     pub port: PortId,
     /// The port that claims it, too.
     pub claimant: Option<PortId>,
+    /// Ports that use it while it is held.
+    pub rivals: Rivals,
+}
+
+/// A set of ports: exact while their numbers are below 64, and one that has a few others, too, beyond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rivals(u64);
+
+impl Rivals {
+    /// Nobody.
+    pub const NONE: Rivals = Rivals(0);
+
+    fn of(port: PortId) -> Rivals {
+        Rivals(1 << (port.0 % 64))
+    }
+
+    /// How many they are, at least.
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Whether `port` is one.
+    pub fn has(self, port: PortId) -> bool {
+        self.0 & Rivals::of(port).0 != 0
+    }
 }
 
 /// What holds an entry in its place.
@@ -172,6 +201,7 @@ impl MacTable {
             buckets: (0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
             seen: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect(),
             claims: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+            rivals: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             counts: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
             key: std::array::from_fn(|_| AtomicU64::new(0)),
             shift: 64 - buckets.trailing_zeros(),
@@ -220,8 +250,11 @@ impl MacTable {
         for (way, entry) in self.buckets[index].0.iter().enumerate() {
             let word = entry.load(Ordering::Relaxed);
             if word & MAC == mac && word != 0 {
-                let claimant = if word & DISPUTED == 0 { None } else { self.claimant(index, way) };
-                return Some(Found { port: port_of(word), claimant });
+                let (claimant, rivals) = match word & DISPUTED {
+                    0 => (None, Rivals::NONE),
+                    _ => self.contenders(index, way),
+                };
+                return Some(Found { port: port_of(word), claimant, rivals });
             }
         }
         None
@@ -230,6 +263,14 @@ impl MacTable {
     #[cold]
     fn claimant(&self, bucket: usize, way: usize) -> Option<PortId> {
         Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed)).claimant()
+    }
+
+    /// Who has the address besides its home.
+    #[cold]
+    fn contenders(&self, bucket: usize, way: usize) -> (Option<PortId>, Rivals) {
+        let claim = Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed));
+        let rivals = if claim.was_held() { self.rivals[bucket][way].load(Ordering::Relaxed) } else { 0 };
+        (claim.claimant(), Rivals(rivals))
     }
 
     /// Notes that `mac` was seen at a port. `alive` tells whether a port has a carrier.
@@ -269,7 +310,9 @@ impl MacTable {
         if home == by.port {
             self.touch(at, by.now);
             let pin = if by.owns { PINNED } else { 0 };
-            self.refute(at);
+            if self.refute(at, by.now) && !by.owns {
+                return Learned::Known;
+            }
             self.exchange(at, entry, (entry & !DISPUTED) | pin);
             return Learned::Known;
         }
@@ -308,6 +351,7 @@ impl MacTable {
         for _ in 0..TRIES {
             let old = Claim::from_word(word.load(Ordering::Relaxed));
             if old.is_held(by.now) {
+                self.add_rival(at, by.port);
                 return Learned::Held(home);
             }
             if old.claimant() == Some(by.port) {
@@ -328,8 +372,12 @@ impl MacTable {
                 new.claimant().iter().for_each(|port| self.sub(*port));
                 continue;
             }
+            if new.is_first() {
+                self.rivals[at.bucket][at.way].store(0, Ordering::Relaxed);
+            }
+            self.add_rival(at, by.port);
             if new.claimant().is_none() {
-                self.exchange(at, entry, entry & !DISPUTED);
+                self.exchange(at, entry, entry | DISPUTED);
                 return Learned::Held(home);
             }
             if !self.exchange(at, entry, entry | DISPUTED) && !self.is_of(at, entry) {
@@ -341,17 +389,26 @@ impl MacTable {
         Learned::Known
     }
 
+    fn add_rival(&self, at: At, port: PortId) {
+        let (rivals, one) = (&self.rivals[at.bucket][at.way], Rivals::of(port).0);
+        if rivals.load(Ordering::Relaxed) & one == 0 {
+            rivals.fetch_or(one, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the place has still an entry of the same address and port.
     fn is_of(&self, at: At, entry: u64) -> bool {
         self.word(at).load(Ordering::Relaxed) & (MAC | PORT) == entry & (MAC | PORT)
     }
 
-    /// The home has spoken: whoever claimed its address was wrong. That it was tried is remembered.
-    fn refute(&self, at: At) {
+    /// The home has spoken: whoever claimed its address was wrong. That it was tried is remembered. True if the address
+    /// is held: then its home's word does not count for more than that of others.
+    fn refute(&self, at: At, now: u32) -> bool {
         let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         if old.claimant().is_some() {
             self.exchange_claim(at, old, old.refuted());
         }
+        old.is_held(now)
     }
 
     /// A place for an address that has none.
@@ -395,8 +452,11 @@ impl MacTable {
         let loose = || (0..WAYS).filter(|way| words[*way] & FIXED == 0);
         let of_same = |way: usize| words.iter().filter(|word| *word & PORT == words[way] & PORT).count();
         let aged = loose().filter(|way| age(*way) >= by.ageing).max_by_key(|way| age(*way));
-        let way = aged.or_else(|| loose().max_by_key(|way| (of_same(*way), age(*way))))?;
-        Some((way, words[way]))
+        let all_of = |way: usize| self.count(port_of(words[way]));
+        let way = aged.or_else(|| loose().max_by_key(|way| (of_same(*way), all_of(*way), age(*way))))?;
+        // Several ports that fill the table together have few entries in each bucket. The newcomer is counted already.
+        let robs = age(way) < by.ageing && of_same(way) == 1 && self.count(by.port) > all_of(way) + 1;
+        (!robs).then_some((way, words[way]))
     }
 
     /// The same address may have been placed by another core at the same time: the entry further behind goes.
@@ -511,7 +571,9 @@ impl MacTable {
                 self.remove(at, entry);
             } else if entry != 0 && entry & FIXED == 0 && age >= ageing {
                 self.give_up(at, entry, now, ageing);
-            } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing) {
+            } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
+                || claim.was_held() && !claim.is_held(now)
+            {
                 self.exchange_claim(at, claim, Claim::NONE);
                 if entry & DISPUTED != 0 {
                     self.exchange(at, entry, entry & !DISPUTED);

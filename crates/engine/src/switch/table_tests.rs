@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::claim::{HOLD, MOVES};
-use super::table::{Found, Kind, Learned, MacTable, Teller};
+use super::table::{Found, Kind, Learned, MacTable, Rivals, Teller};
 use crate::port::PortId;
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3211];
@@ -210,7 +210,7 @@ fn a_clock_that_a_core_saw_tick_first_ages_nothing() {
 #[test]
 fn both_get_the_frames_until_it_is_clear_who_has_the_address() {
     let table = MacTable::new(64, KEY);
-    let found = || table.lookup(MAC).map(|Found { port, claimant }| (port, claimant));
+    let found = || table.lookup(MAC).map(|Found { port, claimant, .. }| (port, claimant));
     table.learn(MAC, &by(P, 1), up);
     // A virtual router fails over: its successor is reached at once, and so is who was robbed.
     assert_eq!(table.learn(MAC, &by(Q, 2), up), Learned::Claimed(P));
@@ -239,7 +239,7 @@ fn an_address_of_a_port_that_is_down_moves_at_once() {
     let table = MacTable::new(64, KEY);
     table.learn(MAC, &by(P, 1), up);
     assert_eq!(table.learn(MAC, &by(Q, 1), |port| port != P), Learned::Moved(P));
-    assert_eq!(table.lookup(MAC), Some(Found { port: Q, claimant: None }));
+    assert_eq!(table.lookup(MAC), Some(Found { port: Q, claimant: None, rivals: Rivals::NONE }));
     counts_are_true(&table);
 }
 
@@ -254,12 +254,19 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
     assert!(table.flaps().is_empty());
     assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Held(P));
     assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD - 1), up), Learned::Held(P));
-    assert_eq!(table.lookup(MAC), Some(Found { port: P, claimant: None }));
+    // Who is right is not known: both go on getting the frames, and so does a third that uses it.
+    let rivals = || table.lookup(MAC).map(|found| found.rivals).unwrap();
+    assert_eq!((table.lookup(MAC).unwrap().port, rivals().has(Q), rivals().has(R)), (P, true, false));
+    assert_eq!(table.learn(MAC, &by(P, 6), up), Learned::Known);
+    assert_eq!(table.learn(MAC, &by(R, 6), up), Learned::Held(P));
+    assert!(rivals().has(Q) && rivals().has(R), "the home's word counts no more than that of others");
     let flaps = table.flaps();
     assert_eq!((flaps.len(), flaps[0].home, flaps[0].other, flaps[0].mac), (1, P, Q, MAC));
     assert!(table.flaps().is_empty(), "told once");
     assert_eq!((table.count(P), table.count(Q)), (1, 0));
     assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD), up), Learned::Claimed(P), "the hold ends");
+    table.learn(MAC, &by(P, 5 + HOLD), up);
+    assert_eq!(rivals(), Rivals::NONE);
     // Ten a second is no flapping.
     table.learn(MAC, &by(P, 99), up);
     for now in 100..120 {

@@ -12,6 +12,9 @@ use sidecore_abi::counters::MAX_PORTS;
 /// The list of frames for everybody.
 pub const FLOOD: usize = MAX_PORTS;
 
+/// Most ports that a frame goes to beside the one on whose list it is.
+pub const MAX_ALSO: usize = 2 * 64;
+
 const END: u16 = u16::MAX;
 
 #[derive(Clone, Copy)]
@@ -30,7 +33,7 @@ pub struct Verdicts {
     used: Vec<u16>,
     /// Frames dropped, with reasons.
     drops: Vec<(u16, DropReason)>,
-    /// Frames that go to one more port than the one on whose list they are, in the order of the batch.
+    /// Frames that go to more ports than the one on whose list they are, in the order of the batch.
     also: Vec<(u16, PortId)>,
 }
 
@@ -48,7 +51,7 @@ impl Verdicts {
             next: vec![END; MAX_BATCH].into(),
             used: Vec::with_capacity(MAX_BATCH),
             drops: Vec::with_capacity(MAX_BATCH),
-            also: Vec::with_capacity(MAX_BATCH),
+            also: Vec::with_capacity(MAX_ALSO * MAX_BATCH),
         }
     }
 
@@ -87,7 +90,7 @@ impl Verdicts {
         }
     }
 
-    /// Frame `frame`, which goes to one port alone, goes to `port`, too.
+    /// Frame `frame`, which is on the list of one port, goes to `port`, too. Called [`MAX_ALSO`] times a frame at most.
     #[cold]
     pub fn also(&mut self, frame: usize, port: PortId) {
         #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]

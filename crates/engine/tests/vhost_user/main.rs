@@ -308,8 +308,17 @@ fn a_station_that_moved_here_is_announced_and_mtu_is_taken() {
     assert_eq!((ethernet.destination(), ethernet.source()), ([0xff; 6], mac));
     assert_eq!(ethernet.ether_type().0, 0x8035);
     assert_eq!(seen[0].len(), 60);
-    a.session().frontend.set_mtu(9000).unwrap();
-    assert_eq!(rig.ports[0].mtu(), 9000);
+    // A VMM may have less than the operator allows, not more, and its successor begins anew.
+    assert!(a.session().frontend.set_mtu(9000).is_err());
+    await_status(&vu, |status| status.detail.contains("an MTU of 9000 is more than the port's, 1500"));
+    drop(a);
+    let a = NetDriver::start(rig.meet(0, Role::Server), config(0)).unwrap();
+    a.session().frontend.set_mtu(1400).unwrap();
+    assert_eq!(rig.ports[0].mtu(), 1400);
+    drop(a);
+    // A VMM's wish goes with it.
+    await_status(&vu, |_| rig.ports[0].mtu() == 1500);
+    let a = NetDriver::start(rig.meet(0, Role::Server), config(0)).unwrap();
     assert!(a.session().frontend.set_mtu(67).is_err());
     await_status(&vu, |status| status.detail.contains("an MTU of 67 is not possible"));
 }

@@ -16,6 +16,7 @@ mod end;
 mod http;
 mod limit;
 mod listen;
+mod log;
 mod manager;
 mod metrics;
 mod places;
@@ -61,7 +62,7 @@ const END: Duration = Duration::from_secs(6);
 
 /// `run`.
 pub fn run(args: RunArgs) -> Outcome {
-    log_to_stderr(&args.log)?;
+    log::to_stderr(&args.log)?;
     let source = Source::new(args)?;
     let mut spec = source.read()?;
     let demanded = spec.daemon.sandbox.is_some();
@@ -155,19 +156,6 @@ fn serve_programs(engine: &Arc<Engine>, spec: &DaemonSpec) -> Result<Device, Str
     Device::start(&path, mode, owner, verbs).map_err(|e| format!("netmap programs: {e}"))
 }
 
-fn log_to_stderr(filter: &str) -> Outcome {
-    use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::builder().parse(filter).map_err(|e| {
-        format!("--log {filter:?}: {e}; allowed: error, warn, info, debug, trace, or module=level lists")
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    Ok(())
-}
-
 /// Serves until a signal ends it.
 async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> Outcome {
     let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
@@ -191,6 +179,7 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
             _ = hangup.recv() => reload(&control, manager).await,
             _ = second.tick() => {
                 sandbox::tell_refused();
+                log::tell_left_out();
                 let engine = Arc::clone(&control.engine);
                 // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
                 let tick = move || {

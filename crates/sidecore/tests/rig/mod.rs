@@ -155,6 +155,11 @@ impl Daemon {
         }
     }
 
+    /// What the log says that nobody has waited for, for whoever has to find out why a test failed.
+    pub fn rest_of_log(&self) -> String {
+        self.log.try_iter().map(|line| line + "\n").collect()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

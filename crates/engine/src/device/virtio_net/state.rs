@@ -181,10 +181,7 @@ impl VirtioDevice for VirtioNet {
 impl NetworkControl for VirtioNet {
     fn set_mtu(&mut self, mtu: u64) -> Result<(), String> {
         match u32::try_from(mtu) {
-            Ok(bytes) if MTUS.contains(&mtu) => {
-                self.port.set_mtu(bytes);
-                Ok(())
-            }
+            Ok(bytes) if MTUS.contains(&mtu) => self.port.ask_mtu(bytes),
             _ => Err(format!(
                 "an MTU of {mtu} is not possible; allowed are {} to {}",
                 MTUS.start(),

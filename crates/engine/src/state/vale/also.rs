@@ -52,12 +52,13 @@ impl Vale {
     }
 
     /// A program opens a port by the name of another of its switches: it goes there, unless somebody has it open.
-    pub(super) fn move_to(&mut self, name: &Name<'_>) -> Result<(), Refusal> {
+    pub(super) fn move_to(&mut self, who: Asker, name: &Name<'_>) -> Result<(), Refusal> {
         let Some((switch, short)) = name.vale else { return Ok(()) };
         let Some(port) = self.attached_also(switch, short).map(str::to_owned) else { return Ok(()) };
         let spec = self.engine.everything();
         let own = spec.ports.iter().find(|other| other.name == port).and_then(|other| other.switch.clone());
         let Some(own) = own else { return Ok(()) };
+        self.may(who, &port)?;
         if !matches!(self.engine.peer(&port), None | Some(Peer::Waiting)) {
             return Err((Errno::BUSY, format!("a program has port {port} open on switch {own}")));
         }

@@ -30,6 +30,7 @@ use sidecore_abi::ring::{End, Info};
 
 pub use device::{device_path, Asker, Device, Verbs};
 pub use host::{HostPort, HOST};
+pub use server::MONITORS;
 
 use group::Member;
 

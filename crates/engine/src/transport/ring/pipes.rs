@@ -19,6 +19,9 @@ use super::Inner;
 use crate::host::ring::Monitor;
 use crate::ring::{pipe_end, Region, SharedMemory};
 
+/// Most that share an end of a pipe: each costs the daemon a connection.
+const MAX_USERS: u32 = 16;
+
 /// The memory, for as long as a client or an end of a pipe uses it.
 pub(super) struct Memory {
     pub(super) region: Arc<Region>,
@@ -118,6 +121,9 @@ impl Memory {
         let users = &mut pipe.open[end as usize - 1];
         if users.count > 0 && (exclusive || users.exclusive) {
             return Err(Errno::BUSY.into());
+        }
+        if users.count == MAX_USERS {
+            return Err(Errno::USERS.into());
         }
         *users = Users { count: users.count + 1, exclusive };
         Ok(Some((OpenEnd { pipe: number, end }, users.count - 1)))

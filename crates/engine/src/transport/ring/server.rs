@@ -23,7 +23,7 @@ use crate::ring::{pipe_end, Gate, Geometry, Region};
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
 /// Monitors at a time: each costs a copy of every frame.
-const MONITORS: usize = 8;
+pub const MONITORS: usize = 8;
 /// The first number of a monitor's memory: far from those of ports.
 const MONITOR_MEMORY: u32 = 1 << 15;
 /// Most descriptors of an answer: the memory, and for each pair of rings a kick and two pipes.
@@ -138,7 +138,7 @@ impl Server {
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!("port {}: poll: {error}", self.inner.port.name);
+                    tracing::error!(port = %self.inner.port.name, "poll: {error}");
                     return;
                 }
             }
@@ -174,7 +174,7 @@ impl Server {
                 Ok(None) => return,
                 Err(error) => {
                     // Out of descriptors, or of memory: the client waits in the backlog until some are free.
-                    tracing::warn!("port {}: cannot take a client in: {error}", self.inner.port.name);
+                    tracing::warn!(port = %self.inner.port.name, "cannot take a client in: {error}");
                     let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                     let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
                     return;
@@ -209,7 +209,7 @@ impl Server {
             Role::Client(client) => {
                 drop(client);
                 self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
-                tracing::info!("port {}: its client is gone", self.inner.port.name);
+                tracing::info!(port = %self.inner.port.name, "its client is gone");
             }
             Role::End(end) => {
                 if let Some(memory) = &mut self.memory {
@@ -237,7 +237,7 @@ impl Server {
         conversation.arrived = 0;
         let request = Request::from_bytes(&conversation.request);
         let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
-            tracing::warn!("port {}: a client speaks another language or version", self.inner.port.name);
+            tracing::warn!(port = %self.inner.port.name, "a client speaks another language or version");
             // It may be gone.
             let _ = self.answer(place, Err(Errno::PROTO), &[]);
             return Next::HangUp;
@@ -266,7 +266,7 @@ impl Server {
         let (region, mut pairs) = match self.make(extra_bufs) {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!("port {}: cannot make rings: {error}", self.inner.port.name);
+                tracing::warn!(port = %self.inner.port.name, "cannot make rings: {error}");
                 return self.answer(place, Err(Errno::NOMEM), &[]);
             }
         };
@@ -405,7 +405,7 @@ impl Server {
             Ok(Some(looking)) => looking,
             Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
-                tracing::warn!("port {}: cannot make a monitor: {error}", self.inner.port.name);
+                tracing::warn!(port = %self.inner.port.name, "cannot make a monitor: {error}");
                 return self.answer(place, Err(Errno::NOMEM), &[]);
             }
         };

@@ -238,6 +238,7 @@ impl<D: VirtioDevice> Backend<D> {
             self.rings[index] = Ring::new(&self.device.port().bell);
         }
         self.device.set_features(0);
+        self.device.port().forget_mtu();
         (self.map, self.log, self.inflight) = (None, None, None);
         (self.acked, self.protocol, self.status) = (None, 0, 0);
     }

@@ -1,0 +1,331 @@
+"""What a second attack found, by programs that were written against the engine as it was after the first."""
+
+import os
+import socket
+import struct
+import time
+
+from outside import vfio, vhost
+from outside.case import attack
+from outside.flow import pause
+
+VICTIM, THIEF, SENDER = "02:00:00:00:aa:11", "02:00:00:00:ee:01", "02:00:00:00:bb:05"
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+KIND = 0x9999
+
+
+def ring_ask(code, value=0, pipe=b"x", extra=0):
+    return (b"ring" + struct.pack("<III", 3, code, value) + pipe.ljust(64, b"\0") + struct.pack("<II", extra, 0)).ljust(128, b"\0")
+
+
+def connect(path, timeout=5):
+    k = socket.socket(socket.AF_UNIX)
+    k.settimeout(timeout)
+    k.connect(path)
+    return k
+
+
+def ring_answer(k):
+    """The error number of an answer, whose descriptors are closed."""
+    data, rights, _, _ = k.recvmsg(128, socket.CMSG_SPACE(4 * 64))
+    for _, _, raw in rights:
+        for (fd,) in struct.iter_unpack("i", raw[: len(raw) // 4 * 4]):
+            os.close(fd)
+    return struct.unpack_from("<I", data, 8)[0] if len(data) == 128 else None
+
+
+def vale(k, verb, name, slots=0, rings=0):
+    """A request at the netmap socket; its error number."""
+    k.sendall(struct.pack("<4sIII", b"vale", 1, verb, 0) + name.encode().ljust(64, b"\0")
+              + struct.pack("<7I", slots, slots, rings, rings, 0, 0, 0) + b"\0" * 20)
+    data = b""
+    while len(data) < 512:
+        more = k.recv(512 - len(data))
+        if not more:
+            return None
+        data += more
+    return struct.unpack_from("<I", data, 8)[0]
+
+
+class Receiver:
+    """A guest that counts the frames which are for an address."""
+
+    def __init__(self, guest, mac):
+        self.guest, self.mac, self.got, self.seen = guest, vhost.mac(mac), 0, guest.rx.used_index()
+
+    def drain(self):
+        rx, memory = self.guest.rx, self.guest.memory
+        until_now = rx.used_index()
+        while self.seen != until_now:
+            head = struct.unpack_from("<I", memory, rx.used + 4 + 8 * (self.seen % rx.size))[0] % rx.size
+            at, = struct.unpack_from("<Q", memory, rx.desc + 16 * head)
+            frame = bytes(memory[at + 12:at + 26])
+            self.got += frame[:6] == self.mac and frame[12:14] == KIND.to_bytes(2, "big")
+            rx.offer(head)
+            self.seen = self.seen + 1 & 0xFFFF
+
+
+def three(stage):
+    stage.start(ports=[f"{n}=vhost-user:DIR/{n}.sock,switch=evil" for n in ("v", "e", "s")])
+    guests = [vhost.Guest(stage.at(f"{n}.sock"), receive=200) for n in ("v", "e", "s")]
+    for guest in guests:
+        stage.cleanup(guest.close)
+    return guests
+
+
+def contest(v, e, s, seconds, victim=True):
+    """Victim and thief send from one address by turns, a third one to it: frames sent, and what each of the two got of them."""
+    receivers = [Receiver(g, VICTIM) for g in (v, e)]
+    sent, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        if victim:
+            v.send(vhost.frame(SENDER, VICTIM, kind=0x8888))
+        time.sleep(0.004)
+        e.send(vhost.frame(THIEF, VICTIM, kind=0x7777))
+        time.sleep(0.004)
+        s.send(vhost.frame(VICTIM, SENDER, kind=KIND))
+        sent += 1
+        for receiver in receivers:
+            receiver.drain()
+    pause(0.1)
+    for receiver in receivers:
+        receiver.drain()
+    return sent, receivers[0].got, receivers[1].got
+
+
+@attack("second")
+def held_address(stage):
+    """A thief that was heard first claims a neighbour's address a hundred times a second, so that it is held there."""
+    v, e, s = three(stage)
+    with stage.during():
+        e.send(vhost.frame(BROADCAST, VICTIM))
+        pause(0.05)
+        contest(v, e, s, 1)
+        stage.notes["sent, victim got, thief got"] = sent, got, _ = contest(v, e, s, 2)
+        stage.check(got >= sent * 0.9, f"the owner, which sends all the time, got {got} of {sent} frames for it")
+    for guest in (v, e, s):
+        guest.front.close()
+
+
+@attack("second")
+def held_address_after_restart(stage):
+    """The same, where the victim was first and its guest restarts once."""
+    v, e, s = three(stage)
+    with stage.during():
+        v.send(vhost.frame(BROADCAST, VICTIM))
+        pause(0.1)
+        contest(v, e, s, 1)
+        for enable in (0, 1):
+            for ring in (0, 1):
+                v.front.state(vhost.SET_VRING_ENABLE, ring, enable)
+            v.front.sync()
+            contest(v, e, s, 1, victim=bool(enable))
+        stage.notes["sent, victim got, thief got"] = sent, got, _ = contest(v, e, s, 2)
+        stage.check(got >= sent * 0.9, f"after a restart the owner got {got} of {sent} frames for it")
+    for guest in (v, e, s):
+        guest.front.close()
+
+
+@attack("second")
+def colluding_ports(stage):
+    """Seven ports forge sources, so that no bucket of the MAC table has two entries of one of them; a neighbour is silent."""
+    count, first = 7, vhost.mac("02:00:00:00:bb:02")
+    names = [f"e{i}" for i in range(count)]
+    stage.start(ports=[f"{n}=vhost-user:DIR/{n}.sock,switch=evil" for n in (*names, "p", "q", "third")], neighbours=False)
+    q, third, p = (vhost.Guest(stage.at(f"{n}.sock"), receive=200) for n in ("q", "third", "p"))
+    evil = [vhost.Guest(stage.at(f"{n}.sock"), ring=256) for n in names]
+    for guest in (q, third, p, *evil):
+        stage.cleanup(guest.close)
+    for guest in evil:
+        guest.source = 0
+        for k in range(256):
+            guest.tx.put(k, guest.out + 128 * k, 72)
+            guest.memory[guest.out + 128 * k:guest.out + 128 * k + 72] = b"\0" * 12 + vhost.frame(THIEF, THIEF)
+
+    def burst(guest, number):
+        if (guest.tx.next - guest.tx.used_index()) & 0xFFFF > 100:
+            return
+        for _ in range(100):
+            k = guest.tx.next % 256
+            guest.source += 1
+            at = guest.out + 128 * k + 18
+            guest.memory[at:at + 6] = b"\x02" + bytes([0x60 + number]) + struct.pack(">I", guest.source)
+            struct.pack_into("<H", guest.memory, guest.tx.avail + 4 + 2 * k, k)
+            guest.tx.next = guest.tx.next + 1 & 0xFFFF
+        guest.tx.index(guest.tx.next)
+        guest.tx.ring()
+
+    # Heard once; from now on it only receives.
+    q.send(vhost.frame(BROADCAST, "02:00:00:00:bb:02"))
+    pause(0.1)
+    leak, got = Receiver(third, "02:00:00:00:bb:02"), Receiver(q, "02:00:00:00:bb:02")
+    with stage.during():
+        end = time.monotonic() + 3 * stage.seconds
+        while time.monotonic() < end:
+            for number, guest in enumerate(evil):
+                burst(guest, number)
+            if (p.tx.next - p.tx.used_index()) & 0xFFFF < 100:
+                p.send(vhost.frame("02:00:00:00:bb:02", "02:00:00:00:bb:01", kind=KIND))
+            leak.drain()
+            got.drain()
+        stage.notes.update(forged=sum(g.source for g in evil), neighbour=got.got, third=leak.got)
+        stage.check(got.got > 0, "the neighbour got nothing")
+        stage.check(leak.got <= 10, f"{leak.got} frames for a neighbour that is up were flooded")
+    for guest in (q, third, p, *evil):
+        guest.front.close()
+
+
+@attack("second")
+def mtu_of_a_vmm(stage):
+    """A VMM asks for a larger MTU than its port was given."""
+    stage.start(ports=["e=vhost-user:DIR/e.sock,switch=evil,mtu=1500"])
+    protocol = vhost.P_REPLY_ACK | vhost.P_MTU | 1
+    with stage.during():
+        for mtu in (9000, 1501, 65535):
+            e = vhost.Guest(stage.at("e.sock"), protocol=protocol)
+            try:
+                stage.notes[f"answer to {mtu}"] = e.front.acked(20, struct.pack("<Q", mtu))
+            except OSError as error:
+                stage.notes[f"answer to {mtu}"] = str(error)
+            shown = stage.daemon.port("e")["state"]["mtu"]
+            stage.check(shown == 1500, f"after NET_SET_MTU {mtu} the port's MTU is {shown}")
+            e.close()
+
+
+@attack("second")
+def pipe_ends(stage):
+    """A client opens one end of one pipe again and again, each time by another connection."""
+    stage.start(ports=["r=ring:DIR/r.sock,switch=evil", "late=vhost-user:DIR/late.sock,switch=evil"])
+    most = 1500 if stage.full else 300
+    connections = []
+    stage.cleanup(lambda: [k.close() for k in connections])
+    with stage.during():
+        opened = 0
+        for _ in range(most):
+            k = connect(stage.at("r.sock"))
+            k.sendall(ring_ask(4, 1))
+            opened += ring_answer(k) == 0
+            connections.append(k)
+        stage.notes["open ends"] = opened
+        stage.check(0 < opened <= 64, f"{opened} ends of one pipe were opened")
+        stage.control("with all of them")
+        guest = vhost.Guest(stage.at("late.sock"))
+        guest.front.sync()
+        guest.close()
+        for k in connections:
+            k.close()
+
+
+def as_user(user, function):
+    """Runs `function` as another user, in a process of its own; what it returned, as text."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            text = str(function())
+        except BaseException as error:  # noqa: BLE001 (a child tells its parent whatever it was)
+            text = repr(error)
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as end:
+        text = end.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@attack("second", needs=("root",))
+def netmap_user_parts_neighbours(stage):
+    """Another user, who may have ports made, parts the neighbours' ports from their switch."""
+    stage.start(args=["--vale-mode", "0666"])
+    for folder in (stage.at(""), stage.at("ring")):
+        os.chmod(folder, 0o755)
+
+    def requests():
+        k = connect(stage.at("ring/.netmap"))
+        return [vale(k, verb, name) for verb, name in ((6, "valen:a"), (5, "valeevil:b"), (4, "a"), (5, "valen:lo"))]
+
+    with stage.during():
+        stage.notes["errors"] = answers = as_user(65534, requests)
+        stage.check(answers.startswith("[") and "0" not in answers.strip("[]").split(", "), f"not all was refused: {answers}")
+        stage.progress("after the requests")
+
+
+@attack("second", needs=("root",))
+def netmap_user_memory(stage):
+    """Another user asks for as large ports as there are."""
+    stage.start(args=["--vale-mode", "0666"])
+    for folder in (stage.at(""), stage.at("ring")):
+        os.chmod(folder, 0o755)
+
+    def requests():
+        k = connect(stage.at("ring/.netmap"))
+        return [vale(k, 1, f"vale9:x{i}", 4096, 16) for i in range(4)]
+
+    with stage.during():
+        stage.notes["errors"] = answers = as_user(65534, requests)
+        made = answers.strip("[]").split(", ").count("0")
+        stage.check(answers.startswith("[") and made <= 1, f"{made} ports of 1.3 GiB with their monitors: {answers}")
+
+
+@attack("second")
+def log_flood(stage):
+    """VMMs and clients do what is logged, as fast as they can."""
+    stage.start(ports=["g=e1000:DIR/g.sock,switch=evil", "v=vhost-user:DIR/v.sock,switch=evil", "r=ring:DIR/r.sock,switch=evil"])
+    lines = stage.daemon.lines
+
+    def rate(name, act):
+        before, rounds, end = len(lines), 0, time.monotonic() + stage.seconds
+        while time.monotonic() < end:
+            act()
+            rounds += 1
+        pause(0.2)
+        stage.notes[name] = f"{len(lines) - before} lines of {rounds} rounds"
+        stage.check(len(lines) - before <= 100, f"{name}: {len(lines) - before} lines in {stage.seconds:.0f} s")
+
+    with stage.during():
+        v = vhost.Guest(stage.at("v.sock"), start=False)
+        v.front.table([(0, v.size, vhost.USER, 0)], [v.fd])
+        v.start(1, v.tx)
+        at = [0]
+
+        def addresses():
+            for _ in range(32):
+                at[0] ^= 4096
+                v.front.send(vhost.SET_VRING_ADDR, struct.pack("<IIQQQQ", 1, 0, 0x1000 + at[0], 0x2000, 0x3000, 0))
+            v.front.sync()
+
+        rate("rings that cannot run", addresses)
+        v.close()
+
+        def junk():
+            k = connect(stage.at("r.sock"), 2)
+            k.sendall(b"junk" * 32)
+            try:
+                k.recv(200)
+            except OSError:
+                pass
+            k.close()
+
+        rate("junk from a ring client", junk)
+
+        def attach():
+            k = connect(stage.at("r.sock"), 2)
+            k.sendall(ring_ask(1))
+            ring_answer(k)
+            k.close()
+
+        rate("ring clients that come and go", attach)
+        c = vfio.Client(stage.at("g.sock"))
+
+        def refused():
+            try:
+                c.unmap(0x5000, 0x1000)
+            except vhost.Refused:
+                pass
+
+        rate("refused vfio-user commands", refused)
+        c.close()

@@ -1,0 +1,213 @@
+//! The log, on standard error, which nobody fills but the operator.
+//!
+//! Much of what the engine tells is caused by peers: VMMs that come and leave, messages that are refused, guests that stop
+//! their devices. A hostile one causes thousands of such lines a second, which fill disks and hide what others cause. So
+//! each place in the code has [`BURST`] lines for each port, and then one every [`EVERY`]; how many were left out is told once a
+//! [`TELL`]. What is below the level `info` was asked for, and is not limited.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::Outcome;
+
+/// Lines of one place and port that are told at once.
+const BURST: u32 = 16;
+/// Then there is one more each time.
+const EVERY: Duration = Duration::from_secs(10);
+/// How often those that were left out are told.
+const TELL: Duration = Duration::from_secs(60);
+/// Places and ports that are told apart.
+const PLACES: usize = 1024;
+/// Whose lines peers cause.
+const ENGINE: &str = "sidecore_engine";
+
+static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
+
+/// Begins to log, what `filter` says.
+pub(super) fn to_stderr(filter: &str) -> Outcome {
+    use std::io::IsTerminal;
+    let filter = EnvFilter::builder().parse(filter).map_err(|e| {
+        format!("--log {filter:?}: {e}; allowed: error, warn, info, debug, trace, or module=level lists")
+    })?;
+    let limit = Arc::clone(LIMIT.get_or_init(Arc::default));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_filter(Limited(limit));
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Ok(())
+}
+
+/// Tells what was left out; called every second.
+pub(super) fn tell_left_out() {
+    let Some(limit) = LIMIT.get() else { return };
+    for (port, place, left_out) in limit.left_out(Instant::now()) {
+        // The place's own words, as far as they do not depend on the case, are its file and line.
+        tracing::warn!(%port, place, left_out, "lines as those before were left out: their peer causes too many");
+    }
+}
+
+/// The lines of one place and port.
+struct Lines {
+    port: String,
+    place: String,
+    /// Those that may be told now.
+    tokens: u32,
+    /// When a token came last.
+    since: Instant,
+    left_out: u64,
+    told: Instant,
+}
+
+impl Lines {
+    fn new(port: String, place: String, now: Instant) -> Lines {
+        Lines { port, place, tokens: BURST, since: now, left_out: 0, told: now }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let came = now.saturating_duration_since(self.since).as_secs() / EVERY.as_secs();
+        if came > 0 {
+            self.tokens = BURST.min(self.tokens.saturating_add(u32::try_from(came).unwrap_or(BURST)));
+            self.since = now;
+        }
+    }
+
+    fn admit(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        if self.tokens == 0 {
+            self.left_out += 1;
+            return false;
+        }
+        self.tokens -= 1;
+        true
+    }
+}
+
+/// A place in the code, and a port's name as a hash.
+type Key = (Option<Identifier>, u64);
+
+#[derive(Default)]
+struct Limit(Mutex<HashMap<Key, Lines>>);
+
+impl Limit {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Lines>> {
+        // Counts: a panic leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a line of `place` about `port` is told.
+    fn admit(&self, at: Identifier, place: &Metadata<'_>, port: &str, now: Instant) -> bool {
+        let mut hasher = DefaultHasher::new();
+        port.hash(&mut hasher);
+        let mut all = self.lines();
+        let mut key = (Some(at), hasher.finish());
+        let (mut port, mut name) = (port, format!("{}:{}", place.target(), place.line().unwrap_or(0)));
+        if all.len() >= PLACES && !all.contains_key(&key) {
+            // One for all that are too many.
+            (key, port, name) = ((None, 0), "", "others".to_owned());
+        }
+        all.entry(key).or_insert_with(|| Lines::new(port.to_owned(), name, now)).admit(now)
+    }
+
+    /// What was left out and is to be told now: port, place, how many. Places that are silent are forgotten.
+    fn left_out(&self, now: Instant) -> Vec<(String, String, u64)> {
+        let mut due = Vec::new();
+        self.lines().retain(|_, lines| {
+            lines.refill(now);
+            if lines.left_out > 0 && now.saturating_duration_since(lines.told) >= TELL {
+                due.push((lines.port.clone(), lines.place.clone(), std::mem::take(&mut lines.left_out)));
+                lines.told = now;
+            }
+            lines.tokens < BURST || lines.left_out > 0
+        });
+        due
+    }
+}
+
+/// The limit as a filter of lines.
+struct Limited(Arc<Limit>);
+
+impl<S> Filter<S> for Limited {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        let place = event.metadata();
+        if !place.target().starts_with(ENGINE) || *place.level() > Level::INFO {
+            return true;
+        }
+        let mut port = Port(String::new());
+        event.record(&mut port);
+        self.0.admit(place.callsite(), place, &port.0, Instant::now())
+    }
+}
+
+/// The field `port` of an event.
+struct Port(String);
+
+impl Visit for Port {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "port" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_burst_are_left_out_and_told_and_others_are_not() {
+        let (limit, start) = (Limit::default(), Instant::now());
+        let metadata = noise();
+        let at = |port: &str, seconds| {
+            limit.admit(metadata.callsite(), metadata, port, start + Duration::from_secs(seconds))
+        };
+        let told = (0..1000).filter(|_| at("a", 0)).count();
+        assert_eq!(told, BURST as usize);
+        assert!(at("b", 0), "a neighbour has lines of its own");
+        assert_eq!((0..10).filter(|_| at("a", 10)).count(), 1, "then one at a time");
+        assert!(limit.left_out(start + Duration::from_secs(59)).is_empty());
+        let due = limit.left_out(start + TELL);
+        assert_eq!(due.iter().map(|(port, _, n)| (port.as_str(), *n)).collect::<Vec<_>>(), [("a", 993)]);
+        limit.left_out(start + Duration::from_secs(3600));
+        assert!(limit.lines().is_empty(), "who is silent is forgotten");
+    }
+
+    #[test]
+    fn there_is_no_more_than_so_much_to_remember() {
+        let (limit, start) = (Limit::default(), Instant::now());
+        let metadata = noise();
+        for port in 0..10 * PLACES {
+            limit.admit(metadata.callsite(), metadata, &port.to_string(), start);
+        }
+        assert_eq!(limit.lines().len(), PLACES + 1);
+    }
+
+    /// A place in the code.
+    fn noise() -> &'static Metadata<'static> {
+        use tracing::callsite::Callsite;
+        static PLACE: tracing::callsite::DefaultCallsite = tracing::callsite::DefaultCallsite::new(&META);
+        static META: Metadata<'static> = tracing::metadata! {
+            name: "noise",
+            target: ENGINE,
+            level: Level::INFO,
+            fields: &["port"],
+            callsite: &PLACE,
+            kind: tracing::metadata::Kind::EVENT,
+        };
+        PLACE.metadata()
+    }
+}
