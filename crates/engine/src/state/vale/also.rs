@@ -14,6 +14,13 @@ use crate::port::Peer;
 use crate::state::spec::{PortSpec, Spec};
 use crate::transport::ring::Asker;
 
+/// Names that one connection may give to pipes in the memory of other ports: a port has no more pipes.
+const MAX_INSIDE: usize = 64;
+/// Names that all connections may give.
+const MAX_INSIDES: usize = 4096;
+/// Further switches to which a port may be attached.
+const MAX_ALSO: usize = 64;
+
 impl Vale {
     /// A ring port that is on a switch is attached to `switch`, too: it passes frames on one of its switches at a time, that
     /// by whose name a program opened it last.
@@ -26,6 +33,9 @@ impl Vale {
             }
             Some(own) if own == switch || others.iter().any(|other| other == switch) => {
                 format!("port {} is attached to switch {switch} already", port.name)
+            }
+            Some(_) if others.len() >= MAX_ALSO => {
+                format!("port {} is attached to {MAX_ALSO} further switches already", port.name)
             }
             Some(_) => {
                 self.also.entry(port.name.clone()).or_default().push(switch.to_owned());
@@ -79,6 +89,11 @@ impl Vale {
         let home = home.find(&spec).filter(|port| port.kind == "ring");
         match home {
             Some(home) if !there && wanted.pipe => {
+                let mine = self.inside.values().filter(|(_, users)| users.contains(&who.connection)).count();
+                if mine >= MAX_INSIDE || self.inside.len() >= MAX_INSIDES {
+                    let why = format!("port {} takes no more names for its pipes", home.name);
+                    return Err((Errno::NOSPC, why));
+                }
                 let users = BTreeSet::from([who.connection]);
                 self.inside.insert(wanted.base.to_owned(), (home.place.clone(), users));
                 self.keep(who, &home.place)
