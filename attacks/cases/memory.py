@@ -277,6 +277,82 @@ def fuse_irqs(stage):
     stalled(stage, how, "e1000")
 
 
+def parent(number):
+    """The parent of a process, and the words it was started with."""
+    try:
+        with open(f"/proc/{number}/stat") as stat, open(f"/proc/{number}/cmdline", "rb") as line:
+            return int(stat.read().rsplit(") ", 1)[1].split()[1]), line.read().split(b"\0")
+    except (OSError, IndexError):
+        return 0, []
+
+
+def doors(daemon):
+    """Processes that receive descriptors for this daemon: children of its broker. One that is ending has no words any more."""
+    every = {int(n): parent(n) for n in os.listdir("/proc") if n.isdigit()}
+    brokers = [n for n, (of, _) in every.items() if of == daemon.pid]
+    return [n for n, (of, words) in every.items() if of in brokers and b"hold" not in words]
+
+
+@attack("1.2", needs=("root", "fuse"))
+def fuse_again_and_again(stage):
+    """VMMs of two ports come again and again, each with a file whose server never answers; nothing piles up, and others are served."""
+    stage.start("e1000:DIR/evil.sock", ports=["also=vhost-user:DIR/also.sock,switch=evil", "other=vhost-user:DIR/other.sock,switch=evil"])
+    trap = fuse.Stalled(4 << 20)
+    stage.cleanup(trap.close)
+    before, most, given, said = len(doors(stage.daemon)), 0, 0, set()
+    sockets = [vhost.memfd(4096)]
+    stage.cleanup(lambda: [os.close(fd) for fd in sockets])
+    with stage.during():
+        end = time.monotonic() + 2 * stage.seconds
+        while time.monotonic() < end:
+            for name in ("evil", "also"):
+                try:
+                    if name == "evil":
+                        client = vfio.Client(stage.at("evil.sock"), timeout=0.2)
+                        try:
+                            for _ in range(8):
+                                client.map(0, 4 << 20, trap.file)
+                        finally:
+                            client.close()
+                    else:
+                        guest = Guest(stage.at("also.sock"), start=False, timeout=0.2)
+                        try:
+                            guest.front.table([(0, 4 << 20, USER, 0)], [trap.file])
+                            guest.front.sync()
+                        finally:
+                            guest.close()
+                except (Refused, TimeoutError, OSError) as e:
+                    said.add(str(e))
+                given += 1
+            most = max(most, len(doors(stage.daemon)))
+        # Somebody else's descriptors are received meanwhile.
+        other = Guest(stage.at("other.sock"))
+        try:
+            other.send(FRAME)
+            until(other.tx.used_index, 10, "another VMM's frame sent")
+        finally:
+            other.close()
+    stage.notes.update(vmms=given, doors=(before, most), said=sorted(said))
+    stage.check(most <= before + 2, f"{most} processes wait for a file of two ports; {before} were there before")
+    # As soon as the files are closed both ports let VMMs in again.
+    trap.close()
+
+    def let_in(make):
+        def tried():
+            stage.alive()
+            try:
+                return make()
+            except (Refused, TimeoutError, OSError):
+                return None
+        return until(tried, 20, "a VMM let in again")
+
+    client = let_in(lambda: vfio.Client(stage.at("evil.sock"), timeout=1))
+    client.map(0, 4096, sockets[0])
+    client.close()
+    let_in(lambda: Guest(stage.at("also.sock"), timeout=1)).close()
+    until(lambda: len(doors(stage.daemon)) <= before, 20, "every door but one ended")
+
+
 def pages_of(client):
     """The file behind the pages of BAR 0 that a guest may map."""
     client.send(vfio.GET_REGION_INFO, struct.pack("<IIIIQQ", 4096, 0, 0, 0, 0, 0))

@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold` → `mem` → `confine`, `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
+//! `fault`, `open`, `hold` → `mem` → `confine`, `door`, `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
 //! `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
@@ -12,6 +12,7 @@ pub mod broker;
 pub mod confine;
 pub mod core;
 pub mod device;
+pub mod door;
 pub mod fault;
 pub mod frame;
 pub mod hold;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["fault", "hold", "open", "place"],
     &["mem"],
-    &["confine", "ring", "virtq", "wire"],
+    &["confine", "door", "ring", "virtq", "wire"],
     &["frame"],
     // A port is described to the observer, which writes its counters: the two know each other.
     &["port", "observe"],

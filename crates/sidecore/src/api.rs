@@ -31,6 +31,9 @@ pub struct About {
     pub sandbox: SandboxView,
     /// The process that does for it what takes privileges.
     pub broker: BrokerView,
+    /// The process that receives VMMs' descriptors.
+    #[serde(default)]
+    pub door: DoorView,
 }
 
 /// The daemon's broker.
@@ -43,6 +46,17 @@ pub struct BrokerView {
     pub requests: u64,
     /// How many of that were not done.
     pub refused: u64,
+}
+
+/// What the doors of the daemon have done: the processes that receive the descriptors of VMMs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoorView {
+    /// Messages with descriptors.
+    pub looks: u64,
+    /// Those of which none was passed on.
+    pub refused: u64,
+    /// Doors that were started: one, and another for each that met a stranger's file or was killed.
+    pub started: u64,
 }
 
 /// What the daemon took from itself, as it is in force now.

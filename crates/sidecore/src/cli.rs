@@ -93,6 +93,9 @@ pub enum Command {
     /// Do what takes privileges for a daemon that has none. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Broker(BrokerArgs),
+    /// Receive the descriptors that VMMs send. The daemon starts this itself; the socket is standard input.
+    #[command(hide = true)]
+    Door,
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Hold {

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
         Command::Broker(args) => daemon::broker::serve(args),
+        Command::Door => door(),
         Command::Hold { path } => hold(path.as_deref()),
     };
     match outcome {
@@ -71,6 +72,23 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// `door`: descriptors of strangers' files end here.
+fn door() -> Outcome {
+    use std::os::fd::AsFd;
+    // What is missing there was told by the daemon, which has a log.
+    let _ = (sandbox::settle(&[]), sandbox::hide(), sandbox::give_up_capabilities());
+    let _ = rustix::thread::set_name(c"sidecore-door");
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    socket.and_then(|socket| sidecore_engine::door::serve(&socket)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => DOOR_BY_HAND.to_owned(),
+        _ => format!("door: {e}"),
+    })
+}
+
+const DOOR_BY_HAND: &str =
+    "door: standard input is no socket of a daemon. This command is not for people: `sidecore run` starts \
+                            it to receive the descriptors of VMMs, and it ends with its daemon";
 
 /// `hold`: the connections of a daemon outlive it.
 fn hold(path: Option<&std::path::Path>) -> Outcome {

@@ -267,6 +267,9 @@ fn daemon_table(about: &About) -> String {
         None => "gone: another one is started when it is needed".to_owned(),
     };
     row("broker", format!("{is}; {} requests, {} refused", broker.requests, broker.refused));
+    let door = &about.door;
+    row("messages with descriptors", format!("{}, {} refused", door.looks, door.refused));
+    row("doors started", door.started.to_string());
     table.text()
 }
 

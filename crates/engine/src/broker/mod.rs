@@ -9,6 +9,7 @@
 //!   only if this broker made them. Files that are there are neither opened nor replaced;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, a file that is a lookup program as a whole, `/etc/passwd` and `/etc/group`;
+//! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, at a path that ends in `.hold`;
 //! * interfaces: by name, as a packet, AF_XDP or TAP socket of this network namespace; MTU and *up*. That is much: whoever
 //!   has a packet socket sees the host's frames.
@@ -37,7 +38,7 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use crate::open::broker::{answer, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
 use crate::open::socket::{listen_here, SocketError, SocketFile, Wanted};
 
-/// Most sockets that it remembers, and most holders that it waits for.
+/// Most sockets that it remembers, and most holders and doors that it waits for.
 pub const MAX_SOCKETS: usize = 4096;
 
 /// How soon it tries again to get the socket at which operators speak.
@@ -214,6 +215,14 @@ impl Broker {
         self.next += 1;
         self.sockets.insert(number, file);
         Ok(number)
+    }
+
+    /// Whether there is room for another process.
+    fn room(&self) -> Result<(), Refusal> {
+        match self.holders.len() < MAX_SOCKETS {
+            true => Ok(()),
+            false => Err(bad("the broker waits for no more processes")),
+        }
     }
 
     /// Waits for the end of `child` from now on.

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::net::SocketType;
 
-use super::{bad, Broker, MAX_SOCKETS};
+use super::{bad, Broker};
+use crate::door;
 use crate::hold;
 use crate::host::broker as host;
 use crate::open::broker::{Answer, Refusal, Request};
@@ -55,9 +56,7 @@ impl Broker {
             }
             Request::Hold { path } => {
                 self.rules.allow(&path)?;
-                if self.holders.len() >= MAX_SOCKETS {
-                    return Err(bad("the broker waits for no more holders"));
-                }
+                self.room()?;
                 let child = hold::spawn(&path).map_err(hold::refusal)?;
                 self.adopt(child)?;
                 Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
@@ -119,6 +118,12 @@ impl Broker {
             }
             Request::Accounts { groups } => {
                 Ok(Answer::fd(File::open(if groups { "/etc/group" } else { "/etc/passwd" })?))
+            }
+            Request::Door => {
+                self.room()?;
+                let (socket, child) = door::spawn()?;
+                self.adopt(child)?;
+                Ok(Answer::fd(socket))
             }
             Request::Tap { name, create, multi } => host::tap(&name, create, multi),
             Request::Packet { buffer } => host::packet(buffer),

@@ -42,6 +42,10 @@ const CT: K = K::CONTROL;
 /// What takes privileges: only where no broker does it.
 const OWN: K = K::DIRECT;
 const ALL: K = K::all();
+/// A door: it is a process, not a thread.
+const DR: K = K::DOOR;
+/// Both.
+const EVERY: K = ALL.union(DR);
 /// Whoever talks with a peer.
 const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
 /// All but the I/O cores.
@@ -95,24 +99,24 @@ macro_rules! rows {
 
 /// The table, from what everybody may to what few may.
 pub(super) const ALLOWED: &[Row] = rows! {
-    SYS_read ALL, [], "events, the ends of waits";
-    SYS_write ALL, [], "the log, events, interrupts where there is no io_uring";
-    SYS_close ALL, [], "the last owner of something shared may be any thread";
-    SYS_futex ALL, [], "locks and channels";
-    SYS_mmap ALL, [NO_CODE], "the allocator; the SIGBUS handler puts zeros where a file was cut short";
-    SYS_munmap ALL, [], "the last owner of a map may be any thread";
-    SYS_mremap ALL, [], "the allocator";
+    SYS_read EVERY, [], "events, the ends of waits";
+    SYS_write EVERY, [], "the log, events, interrupts where there is no io_uring";
+    SYS_close EVERY, [], "the last owner of something shared may be any thread";
+    SYS_futex EVERY, [], "locks and channels";
+    SYS_mmap EVERY, [NO_CODE], "the allocator; the SIGBUS handler puts zeros where a file was cut short";
+    SYS_munmap EVERY, [], "the last owner of a map may be any thread";
+    SYS_mremap EVERY, [], "the allocator";
     SYS_mprotect ALL, [NO_CODE], "the allocator, guards of stacks";
-    SYS_madvise ALL, [], "the allocator, stacks of threads that end";
-    SYS_brk ALL, [], "the allocator";
-    SYS_rt_sigreturn ALL, [], "the ends of signal handlers";
-    SYS_rt_sigprocmask ALL, [], "the beginning and the end of threads, abort";
+    SYS_madvise EVERY, [], "the allocator, stacks of threads that end";
+    SYS_brk EVERY, [], "the allocator";
+    SYS_rt_sigreturn EVERY, [], "the ends of signal handlers";
+    SYS_rt_sigprocmask EVERY, [], "the beginning and the end of threads, abort";
     SYS_rt_sigaction ALL, [first(libc::SIGBUS), first(libc::SIGABRT), first(libc::SIGSEGV)],
         "the SIGBUS handler gives up what is not ours; abort";
-    SYS_sigaltstack ALL, [], "the beginning and the end of threads";
+    SYS_sigaltstack EVERY, [], "the beginning and the end of threads";
     SYS_restart_syscall ALL, [], "what the kernel makes of an interrupted wait";
-    SYS_exit ALL, [], "the end of a thread";
-    SYS_exit_group ALL, [], "the end";
+    SYS_exit EVERY, [], "the end of a thread";
+    SYS_exit_group EVERY, [], "the end";
     SYS_getpid ALL, [], "abort";
     SYS_gettid ALL, [], "abort, names of threads in panics";
     SYS_tgkill ALL, [third(libc::SIGABRT)], "abort";
@@ -120,7 +124,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_sched_yield ALL, [], "contended channels";
     SYS_clock_gettime ALL, [], "where the vDSO has no clock";
     SYS_clock_nanosleep ALL, [], "pauses";
-    SYS_getrandom ALL, [], "keys of hash tables";
+    SYS_getrandom EVERY, [], "keys of hash tables";
     SYS_getcpu ALL, [], "where the vDSO has none";
 
     SYS_epoll_pwait2 IO.union(CT), [], "an I/O core's sleep";
@@ -141,19 +145,20 @@ pub(super) const ALLOWED: &[Row] = rows! {
     #[cfg(target_arch = "x86_64")]
     SYS_poll SLOW, [], "waits";
     SYS_ppoll SLOW, [], "waits";
-    SYS_recvmsg SLOW, [], "messages with descriptors; netlink";
-    SYS_sendmsg TALK, [], "messages with descriptors";
+    SYS_recvmsg SLOW.union(DR), [], "messages with descriptors; netlink";
+    SYS_sendmsg TALK.union(DR), [], "messages with descriptors";
     SYS_accept4 TALK, [], "peers";
     SYS_shutdown TALK, [], "the end of a conversation";
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
+    SYS_fcntl DR, [command(libc::F_GET_SEALS), command(libc::F_GETFD)], "what kind of memory a VMM gives";
     SYS_fstat TALK, [], "what a descriptor is";
     SYS_fstatfs TALK, [], "what file system a descriptor is of";
     SYS_statx TALK, [], "the same; paths of sockets";
     SYS_newfstatat TALK, [], "the same";
-    SYS_readlinkat TALK, [], "what kind of descriptor a VMM gives";
+    SYS_readlinkat TALK.union(DR), [], "what kind of descriptor a VMM gives";
     #[cfg(target_arch = "x86_64")]
-    SYS_readlink TALK, [], "the same";
+    SYS_readlink TALK.union(DR), [], "the same";
     SYS_eventfd2 SLOW, [], "wake-ups of our own";
     SYS_memfd_create TALK, [], "memory that is shared with a peer";
     SYS_ftruncate TALK, [], "its length";

@@ -53,10 +53,12 @@ kinds! {
     WATCH = 6, "watch";
     /// No thread: what takes privileges, of a process that has no broker.
     DIRECT = 7, "direct";
+    /// No thread of the daemon: the process that receives descriptors (`crate::door`).
+    DOOR = 8, "door";
 }
 
 impl Kinds {
-    /// Every kind.
+    /// Every kind of the daemon's.
     const fn all() -> Kinds {
         Kinds(0xff)
     }
@@ -150,6 +152,14 @@ pub fn enter(kind: Kinds) {
             tracing::error!(thread = kind.name(), "this thread is not narrowed: {e}");
         }
     }
+}
+
+/// Confines this process, which has one thread, to what `kind` needs, for good: any other call ends it.
+///
+/// # Errors
+/// Why there is no filter.
+pub fn alone(kind: Kinds) -> Result<(), String> {
+    filter::put_on(&filter::of(kind, Mode::On)?)
 }
 
 /// Calls that were refused to one kind of thread.

@@ -64,6 +64,11 @@ pub fn set_program(path: PathBuf) {
     let _ = PROGRAM.set(path);
 }
 
+/// That program: it is other processes of ours, too.
+pub(crate) fn program() -> Option<&'static Path> {
+    PROGRAM.get().map(PathBuf::as_path)
+}
+
 /// The path at which the holder of what belongs to the socket at `path` is found; `None`: nothing is held here.
 pub fn path_beside(path: &Path) -> Option<PathBuf> {
     PROGRAM.get()?;

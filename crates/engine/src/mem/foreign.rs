@@ -69,12 +69,13 @@ impl From<Errno> for BadFile {
     }
 }
 
-/// What the kernel calls the file behind a descriptor. Waits for nobody.
-fn link_name(fd: BorrowedFd) -> String {
+/// What the kernel calls the file behind a descriptor, for people: others may have given it that name. Waits for nobody.
+pub fn link_name(fd: BorrowedFd) -> String {
+    const LONGEST: usize = 256;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.map_or_else(
         |e| format!("a descriptor that cannot be looked at ({e})"),
-        |to| to.display().to_string(),
+        |to| to.to_string_lossy().chars().take(LONGEST).flat_map(char::escape_debug).collect(),
     )
 }
 

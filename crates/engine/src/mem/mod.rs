@@ -19,10 +19,10 @@ mod words;
 
 pub use arena::Arena;
 pub use bell::{founder, Bell, BellCount};
-pub use foreign::{eventfd, is_eventfd, is_memory, BadFile};
+pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use pages::SharedPages;
-pub use peek::{peeked, set_peeked};
+pub use peek::{peeked, set_peeked, take_no_descriptors};
 pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;

@@ -1,11 +1,15 @@
-//! How far a stream socket has been looked at: the one number that the kernel keeps beside the bytes of a socket.
+//! Options of sockets that nobody else has a call for. How far a stream socket has been looked at: the one number that the
+//! kernel keeps beside its bytes. Whether its peers may send descriptors.
 //!
 //! Theory of operation. With SO_PEEK_OFF (unix(7), socket(7)) each look (`MSG_PEEK`) begins where the last one ended, and
 //! taking bytes out moves the place back by as many. So a message that was looked at as a whole leaves its length
 //! there, and taking it leaves zero: whoever inherits the socket can tell whether a message that was answered is
 //! still to be taken.
 //!
-//! Invariant of the `unsafe` here: both calls get a pointer to a live local `c_int` and its size.
+//! With SO_PASSRIGHTS switched off (Linux 6.16) whoever sends descriptors gets EPERM, and what is accepted from a listening
+//! socket has the same.
+//!
+//! Invariant of the `unsafe` here: each call gets a pointer to a live local `c_int` and its size.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,11 +25,22 @@ const SIZE: socklen_t = size_of::<c_int>() as socklen_t;
 /// # Errors
 /// It is no Unix socket, or the number is absurd.
 pub fn set_peeked(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    let value = c_int::try_from(bytes).map_err(io::Error::other)?;
+    set(socket, libc::SO_PEEK_OFF, c_int::try_from(bytes).map_err(io::Error::other)?)
+}
+
+/// Lets no peer of `socket` send descriptors, where the kernel knows how: nobody wants any there. Without it they are dropped
+/// unseen, since nobody reads with room for them.
+pub fn take_no_descriptors(socket: impl AsFd) {
+    /// Of asm-generic/socket.h; x86 and ARM have no other.
+    const SO_PASSRIGHTS: c_int = 83;
+    // Before Linux 6.16 it does not exist.
+    let _ = set(socket, SO_PASSRIGHTS, 0);
+}
+
+fn set(socket: impl AsFd, option: c_int, value: c_int) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `value` lives through the call and is of the size that is given.
-    let result =
-        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, (&raw const value).cast(), SIZE) };
+    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), SIZE) };
     if result == 0 {
         Ok(())
     } else {

@@ -85,6 +85,8 @@ pub enum Request {
     Program { path: PathBuf },
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
+    /// A new door; the connection to it.
+    Door,
 }
 
 type Fields = (u64, [u64; 5], Vec<u8>);
@@ -180,6 +182,7 @@ impl Request {
             Request::Config => (18, [0; 5], Vec::new()),
             Request::Program { path: at } => (19, [0; 5], path(at)),
             Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
+            Request::Door => (21, [0; 5], Vec::new()),
         }
     }
 
@@ -239,6 +242,7 @@ impl Request {
             18 => Request::Config,
             19 => Request::Program { path: path(text)? },
             20 => Request::Accounts { groups: a.flag()? },
+            21 => Request::Door,
             _ => return Err(NoRequest),
         };
         // No second record means the same: nothing hides in words and bytes that nobody looks at.
@@ -616,6 +620,7 @@ mod tests {
             Request::Config,
             Request::Program { path: path() },
             Request::Accounts { groups: true },
+            Request::Door,
         ]
     }
 

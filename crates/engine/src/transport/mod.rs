@@ -6,5 +6,6 @@ mod supervise;
 pub mod vfio_user;
 pub mod vhost_user;
 mod wait;
+mod without_fds;
 
 pub use self::socket::{check_path, Endpoint, SocketError, MAX_PATH};

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
+use crate::door::Closing;
+
 /// Waits until one of `fds` is ready, or the time is over.
 pub(in crate::transport) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> rustix::io::Result<()> {
     let time = time.map(|time| Timespec {
@@ -21,4 +23,29 @@ pub(in crate::transport) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> 
 pub(in crate::transport) fn wait_for(wake: impl AsFd, time: Option<Duration>) -> bool {
     let mut fds = [PollFd::new(&wake, PollFlags::IN)];
     wait(&mut fds, time).is_ok() && !fds[0].revents().is_empty()
+}
+
+/// What is said of a port whose VMM has left a file behind that is still being closed.
+pub(in crate::transport) const CLOSING: &str =
+    "a file that its VMM gave is still being closed: who serves that file does not answer; no VMM is let in before";
+
+/// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a moment, `told`
+/// is called once.
+pub(in crate::transport) fn await_close(closing: &Closing, wake: impl AsFd, told: impl FnOnce()) -> bool {
+    const MOMENT: Duration = Duration::from_millis(100);
+    let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];
+    let mut closed = |time| {
+        let waited = wait(&mut fds, time);
+        (waited.is_err() || !fds[1].revents().is_empty(), !fds[0].revents().is_empty())
+    };
+    match closed(Some(MOMENT)) {
+        (false, false) => told(),
+        (closed, _) => return closed,
+    }
+    loop {
+        match closed(None) {
+            (false, false) => {}
+            (closed, _) => return closed,
+        }
+    }
 }

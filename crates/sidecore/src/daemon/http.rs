@@ -25,7 +25,7 @@ use super::listen::Tally;
 use super::metrics;
 use super::places::Why;
 use super::source::Source;
-use crate::api::{About, Changes, KindView, Refused};
+use crate::api::{About, Changes, DoorView, KindView, Refused};
 use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
 
@@ -174,7 +174,13 @@ async fn about(State(control): State<Control>) -> Json<About> {
         kinds: KINDS.iter().map(kind).collect(),
         sandbox: control.sandbox.view(),
         broker: super::broker::view(),
+        door: door(),
     })
+}
+
+fn door() -> DoorView {
+    let sidecore_engine::door::Count { looks, refused, started, .. } = sidecore_engine::door::count();
+    DoorView { looks, refused, started }
 }
 
 async fn config(State(control): State<Control>) -> Answer<Spec> {

@@ -214,6 +214,14 @@ impl Collector for Snapshot {
             "System calls that the sandbox refused, by kind of thread",
             self.refused(),
         )?;
+        let door = sidecore_engine::door::count();
+        let of = |what: &str, n| (vec![("what", what.to_owned())], n);
+        counter(
+            out,
+            "door",
+            "Messages of VMMs with descriptors: all, those of which none was passed on, and the processes that looked",
+            vec![of("looks", door.looks), of("refused", door.refused), of("started", door.started)],
+        )?;
         gauge(
             out,
             "control_connections",

@@ -98,6 +98,8 @@ pub fn run(args: RunArgs) -> Outcome {
     }
     // With its privileges the daemon gives up what its broker need not do.
     broker::start(socket, source.file(), &spec, mode == Sandbox::On)?;
+    // Files that VMMs give are met by a process that can be done without.
+    sidecore_engine::door::start().map_err(|e| format!("cannot start the door: {e}"))?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     // A duplicate: the claim, a lock, goes with the last of them.
     let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {

@@ -159,9 +159,11 @@ fn every_field_is_described_and_no_other() {
         kinds: vec![],
         sandbox: sandbox.clone(),
         broker: BrokerView { pid: Some(1), requests: 1, refused: 1 },
+        door: DoorView::default(),
     };
     let broker = BrokerView { pid: None, ..about.broker.clone() };
     compare(seen, "BrokerView", &about.broker, &broker);
+    compare(seen, "DoorView", &about.door, &about.door);
     compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());

@@ -74,6 +74,7 @@ impl ControlSocket {
             SocketError::NoSocket(_) => fail("cannot listen", &"the file exists and is no socket"),
             e => format!("control socket: {e}"),
         })?;
+        sidecore_engine::mem::take_no_descriptors(&listener);
         Ok(ControlSocket { file, listener: listener.into() })
     }
 

@@ -173,7 +173,21 @@ impl Daemon {
 
     /// The holders that it has started, which are its broker's children.
     pub fn holders(&self) -> Vec<Pid> {
-        children(self.broker())
+        self.started("hold")
+    }
+
+    /// Its doors: one, and those that are still closing a file.
+    pub fn doors(&self) -> Vec<Pid> {
+        self.started("door")
+    }
+
+    /// The children of its broker that were started with this command.
+    fn started(&self, command: &str) -> Vec<Pid> {
+        let is = |child: &Pid| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero())).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes())
+        };
+        children(self.broker()).into_iter().filter(is).collect()
     }
 
     pub fn signal(&self, signal: Signal) {

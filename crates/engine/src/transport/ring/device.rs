@@ -18,6 +18,7 @@ use rustix::net::{recv, send, sockopt::socket_peercred, RecvFlags, SendFlags};
 use sidecore_abi::vale::{Ask, Reply, ASK};
 
 use super::{Listener, SocketError};
+use crate::mem::take_no_descriptors;
 
 /// Connections at a time, and those of one user other than root and ourselves.
 const CONNECTIONS: usize = 1024;
@@ -63,6 +64,7 @@ impl Device {
     ) -> Result<Device, SocketError> {
         let system = |source| SocketError::System { what: "serve requests", path: path.to_owned(), source };
         let listener = Listener::bind(path, Some(mode), owner)?;
+        take_no_descriptors(&listener);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
         let stop = Arc::new(stop);
         let server = Server { listener, stop: Arc::clone(&stop), verbs, connections: Vec::new(), next: 0 };

@@ -36,6 +36,7 @@ use group::Member;
 
 use super::socket::{Listener, SocketError};
 use crate::host::ring::{Monitor, Traits};
+use crate::mem::take_no_descriptors;
 use crate::open::make_folder;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
 use crate::ring::{Geometry, GeometryError, RingStats};
@@ -219,6 +220,7 @@ impl RingPort {
             return Err(RingError::Header(config.header));
         }
         let listener = Listener::bind(&config.path, config.mode, config.owner)?;
+        take_no_descriptors(&listener);
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
         let name = format!("ring-{}", port.name);
         let inner =

@@ -1,14 +1,15 @@
 //! One conversation on a socket: messages in, answers out, and everything else that the thread waits for.
 //!
 //! Theory of operation. A message is looked at before it is taken: until it has been handled and written down (`keep`)
-//! it stays in the socket, where the next daemon finds it if this one is killed. The descriptors of a message are those
-//! that come with its bytes and with no others. A look ends behind the first piece (what one `sendmsg` sent) that has any,
-//! so if it goes beyond the message, they belong to a later one; how many come when the message is taken has to be the
-//! same number. (A look for exactly the bytes of a message would not do: the kernel then looks at the next piece, too, and
-//! hands out its descriptors with no byte of it.) A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
+//! it stays in the socket, where the next daemon finds it if this one is killed. Here descriptors are never received: a look
+//! tells that there are some, and the door (`crate::door`) hands out duplicates of them, if they are what a VMM may give. The
+//! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
+//! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
+//! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
+//! looks at the next piece, too, and tells of its descriptors with no byte of it.) A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
 //! [`PATIENCE`] and then up.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,17 +18,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::sendfile;
 use rustix::io::Errno;
-use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
-use sidecore_abi::vfio_user::{Header, MAX_FDS};
+use rustix::net::{sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
 use super::super::wait::wait;
+use super::super::without_fds::receive;
 use super::keep::{Keep, Pending};
-use super::messages::{payload_size, Answer};
+use super::messages::{payload_size, Answer, Refusal};
 use super::session::{lock, Session, SharedDevice};
-use crate::mem::{peeked, set_peeked};
+use crate::door::{self, Closing, Wanted, Why};
+use crate::mem::{peeked, set_peeked, BadFile, Files};
 use crate::port::{Fault, Port};
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
@@ -59,6 +59,10 @@ pub(super) enum End {
 struct Inbox {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
+    /// Pieces of it that have descriptors.
+    pieces: usize,
+    /// What the kernel calls a file that did not pass the door.
+    stranger: Option<String>,
 }
 
 enum Read {
@@ -66,6 +70,8 @@ enum Read {
     Whole(Header, usize),
     Nothing,
     Waiting,
+    /// One with descriptors, and those of an earlier one are still being closed.
+    Closing,
 }
 
 /// A conversation.
@@ -82,6 +88,10 @@ pub(super) struct Conversation<'a> {
     waiting_since: Option<Instant>,
     /// How much of the socket was looked at, and not taken.
     peeked: usize,
+    /// Where a file is closed that did not pass.
+    closing: Option<Closing>,
+    /// A message waits for that.
+    held: bool,
 }
 
 /// What the thread waits for beside the peer.
@@ -112,10 +122,12 @@ impl<'a> Conversation<'a> {
             stream,
             port,
             device,
-            inbox: Inbox { bytes: vec![0; FIRST_LOOK], fds: Vec::new() },
+            inbox: Inbox { bytes: vec![0; FIRST_LOOK], ..Inbox::default() },
             answer: Answer::default(),
             waiting_since: None,
             peeked: 0,
+            closing: None,
+            held: false,
         })
     }
 
@@ -148,15 +160,21 @@ impl<'a> Conversation<'a> {
         Ok(talk)
     }
 
-    /// Talks until there is an end. Everything that the peer gave us is gone when this returns, or is the next daemon's.
-    pub(super) fn run(mut self, mut others: Others) -> End {
+    /// Talks until there is an end. Everything that the peer gave us is gone when this returns, or is the next daemon's; but
+    /// for a file that did not pass the door, which may still be being closed there.
+    pub(super) fn run(mut self, others: Others) -> (End, Option<Closing>) {
+        let end = self.talk(others);
+        (end, self.closing.take())
+    }
+
+    fn talk(&mut self, mut others: Others) -> End {
         (others.changed)(&self.session);
         loop {
             let resample = self.session.resample();
             // A part of a message leaves the socket readable: then only time helps.
             let waiting =
                 self.waiting_since.map(|since| NEXT_LOOK.min(PATIENCE.saturating_sub(since.elapsed())));
-            let listens = if waiting.is_none() { PollFlags::IN } else { PollFlags::empty() };
+            let listens = if waiting.is_none() && !self.held { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(others.wake, PollFlags::IN),
                 PollFd::new(&self.stream, listens),
@@ -169,12 +187,14 @@ impl<'a> Conversation<'a> {
             let holder = self.session.holder();
             let holder_at = holder.as_ref().map(|_| fds.len());
             fds.extend(holder.map(|holder| PollFd::from_borrowed_fd(holder, PollFlags::IN)));
+            let closing_at = self.closing.as_ref().map(|_| fds.len());
+            fds.extend(self.closing.as_ref().map(|closing| PollFd::new(closing, PollFlags::IN)));
             if wait(&mut fds, waiting).is_err() {
                 return End::Closed;
             }
             let ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
-            let (called, stopped) = (ready(Some(0)), ready(Some(2)));
-            let spoken = ready(Some(1)) || waiting.is_some();
+            let (called, stopped, closed) = (ready(Some(0)), ready(Some(2)), ready(closing_at));
+            let (left, spoken) = (self.held && ready(Some(1)), ready(Some(1)) || waiting.is_some() || closed);
             let (resampled, knocked, unheld) = (ready(resample_at), ready(door_at), ready(holder_at));
             drop(fds);
             if called {
@@ -182,6 +202,12 @@ impl<'a> Conversation<'a> {
                     return End::Left;
                 }
                 return End::Called;
+            }
+            if left {
+                return End::Closed;
+            }
+            if closed {
+                (self.closing, self.held) = (None, false);
             }
             if resampled {
                 if let Some(fd) = &resample {
@@ -238,14 +264,23 @@ impl<'a> Conversation<'a> {
                     self.waiting_since.get_or_insert_with(Instant::now);
                     return Ok(true);
                 }
+                Read::Closing => {
+                    (self.waiting_since, self.held) = (None, true);
+                    return Ok(true);
+                }
             };
             self.waiting_since = None;
             let fds = std::mem::take(&mut self.inbox.fds);
-            let came = fds.len();
-            let payload = &self.inbox.bytes[Header::SIZE..size];
-            let (due, result) = self.session.handle(&header, payload, fds, &mut self.answer);
+            let pieces = self.inbox.pieces;
+            let (due, result) = match self.inbox.stranger.take() {
+                Some(name) => self.session.refuse(&header, strange(header.command, name), &mut self.answer),
+                None => {
+                    let payload = &self.inbox.bytes[Header::SIZE..size];
+                    self.session.handle(&header, payload, fds, &mut self.answer)
+                }
+            };
             self.session.commit(size, due.then_some(&self.answer));
-            if self.take(size)? != came {
+            if self.take(size)? != pieces {
                 return Err(End::Fault(
                     "one piece held a message with descriptors and another one".to_owned(),
                 ));
@@ -265,37 +300,70 @@ impl<'a> Conversation<'a> {
 
     /// Looks for a whole message, and lets it be.
     fn look(&mut self) -> Result<Read, End> {
-        self.inbox.fds.clear();
+        self.inbox = Inbox { bytes: std::mem::take(&mut self.inbox.bytes), ..Inbox::default() };
         let (mut have, mut end) = (0, FIRST_LOOK);
         loop {
             self.look_from(have)?;
-            let Inbox { bytes, fds } = &mut self.inbox;
-            let ours = fds.len();
-            have += match receive(&self.stream, &mut bytes[have..end], fds, RecvFlags::PEEK) {
-                Ok(0) if have == 0 => return Err(End::Closed),
-                Ok(0) => return Err(End::Fault("the client left in the middle of a message".to_owned())),
+            let began = have;
+            let bytes = &mut self.inbox.bytes;
+            let got = match receive(&self.stream, &mut bytes[have..end], RecvFlags::PEEK) {
+                Ok(got) if got.bytes == 0 && have == 0 => return Err(End::Closed),
+                Ok(got) if got.bytes == 0 => {
+                    return Err(End::Fault("the client left in the middle of a message".to_owned()))
+                }
                 Ok(got) => got,
                 Err(Errno::AGAIN) if have == 0 => return Ok(Read::Nothing),
                 Err(Errno::AGAIN) => return Ok(Read::Waiting),
                 Err(Errno::INTR) => continue,
-                Err(Errno::MSGSIZE) => return Err(too_many()),
                 Err(_) => return Err(End::Closed),
             };
+            have += got.bytes;
             self.peeked = have;
-            let Some(header) = Header::parse(&bytes[..have.min(Header::SIZE)]) else { continue };
-            let whole = Header::SIZE + payload_size(&header).map_err(End::Fault)?;
-            if have > whole {
-                // A look ends behind the first piece with descriptors: that was a later one.
-                fds.truncate(ours);
+            let header = Header::parse(&bytes[..have.min(Header::SIZE)]);
+            let whole = header.as_ref().map(payload_size).transpose().map_err(End::Fault)?;
+            let whole = whole.map(|payload| Header::SIZE + payload);
+            // A look ends behind the first piece with descriptors: one that goes too far ended behind a later message's.
+            if got.with_fds && whole.is_none_or(|whole| have <= whole) {
+                if self.closing.is_some() {
+                    return Ok(Read::Closing);
+                }
+                self.fetch(began, header.as_ref())?;
+                self.look_from(have)?;
             }
+            let (Some(header), Some(whole)) = (header, whole) else { continue };
             if have >= whole {
                 self.look_from(whole)?;
                 return Ok(Read::Whole(header, whole));
             }
             // One byte more, so that a look that goes too far shows.
             end = end.max(whole + 1);
-            bytes.resize(bytes.len().max(end), 0);
+            self.inbox.bytes.resize(self.inbox.bytes.len().max(end), 0);
         }
+    }
+
+    /// Has the door fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later.
+    fn fetch(&mut self, at: usize, header: Option<&Header>) -> Result<(), End> {
+        self.inbox.pieces += 1;
+        self.look_from(at)?;
+        let for_memory = header.is_none_or(|header| header.command == command::DMA_MAP);
+        let any = for_memory && self.port.terms.files() == Files::Any;
+        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any }) {
+            Ok(fds) => self.inbox.fds.extend(fds),
+            Err(refused) => {
+                self.closing = refused.closing;
+                match refused.why {
+                    Why::Stranger(name) => {
+                        self.port.terms.refused();
+                        self.inbox.stranger.get_or_insert(name);
+                    }
+                    why => return Err(End::Fault(why.to_string())),
+                }
+            }
+        }
+        if self.inbox.fds.len() > MAX_FDS {
+            return Err(End::Fault("more descriptors came along than can be taken".to_owned()));
+        }
+        Ok(())
     }
 
     /// The next look begins `at` bytes behind the first that was not taken.
@@ -307,21 +375,23 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Takes `size` bytes that were looked at; returns how many descriptors came with them, which are ours already.
+    /// Takes `size` bytes that were looked at; returns from how many pieces the descriptors went with them.
     fn take(&mut self, size: usize) -> Result<usize, End> {
-        let (mut left, mut fds) = (size, Vec::new());
+        let (mut left, mut pieces) = (size, 0);
         while left > 0 {
             let end = left.min(self.inbox.bytes.len());
-            match receive(&self.stream, &mut self.inbox.bytes[..end], &mut fds, RecvFlags::empty()) {
-                Ok(0) => return Err(End::Closed),
-                Ok(got) => left -= got,
+            match receive(&self.stream, &mut self.inbox.bytes[..end], RecvFlags::empty()) {
+                Ok(got) if got.bytes == 0 => return Err(End::Closed),
+                Ok(got) => {
+                    left -= got.bytes;
+                    pieces += usize::from(got.with_fds);
+                }
                 Err(Errno::INTR) => {}
-                Err(Errno::MSGSIZE) => return Err(too_many()),
                 Err(_) => return Err(End::Closed),
             }
         }
         self.peeked = self.peeked.saturating_sub(size);
-        Ok(fds.len())
+        Ok(pieces)
     }
 
     /// Waits until the client reads. `begun`: when we began to send.
@@ -379,29 +449,13 @@ impl<'a> Conversation<'a> {
     }
 }
 
-fn too_many() -> End {
-    End::Fault("more descriptors came along than can be taken".to_owned())
-}
-
-/// Reads some bytes and the descriptors that come with them. `MSGSIZE`: there was no room for all of them.
-fn receive(
-    stream: &UnixStream,
-    into: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-    flags: RecvFlags,
-) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = part {
-            fds.extend(received);
-        }
+/// What is said of a command with a file that did not pass the door.
+fn strange(of: u16, name: String) -> Refusal {
+    match of {
+        command::DEVICE_SET_IRQS => Refusal::invalid(BadFile::NotEvent(name).to_string()),
+        command::DMA_MAP => Refusal::invalid(BadFile::NotMemory(name).to_string()),
+        _ => Refusal::invalid(format!("{name} came along; no descriptor belongs to it")),
     }
-    if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
-        return Err(Errno::MSGSIZE);
-    }
-    Ok(got.bytes)
 }
 
 #[cfg(test)]

@@ -44,8 +44,9 @@ use self::conversation::{Conversation, End, Others};
 use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::socket::{Door, Listener};
 use super::supervise;
-use super::wait::{wait, wait_for};
+use super::wait::{await_close, wait, wait_for, CLOSING};
 use crate::device::pci::PciDevice;
+use crate::door::Closing;
 use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
 
 /// How long the next client has to wait after one that broke a rule.
@@ -153,6 +154,7 @@ impl VfioUser {
             hold,
             found,
             last_fault: None,
+            closing: None,
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::VFIO_USER);
@@ -224,6 +226,8 @@ struct Host {
     /// The VMM of an earlier daemon.
     found: Option<(Session, UnixStream)>,
     last_fault: Option<String>,
+    /// Where a file of the last VMM is still being closed.
+    closing: Option<Closing>,
 }
 
 impl Host {
@@ -247,6 +251,13 @@ impl Host {
         while !self.shared.state().stop {
             let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
             self.shared.set(peer, self.detail());
+            if let Some(closing) = &self.closing {
+                let told = || self.shared.set(Peer::Faulted, format!("{}; {CLOSING}", self.detail()));
+                if await_close(closing, &self.shared.wake, told) {
+                    self.closing = None;
+                }
+                continue;
+            }
             if let Some(stream) = self.meet() {
                 self.talk(stream, None);
             }
@@ -342,7 +353,7 @@ impl Host {
             }
         };
         let leaving = || self.shared.state().leave;
-        let end = match conversation {
+        let (end, closing) = match conversation {
             Ok(conversation) => conversation.run(Others {
                 wake: self.shared.wake.as_fd(),
                 door: self.door.listener().map(AsFd::as_fd),
@@ -352,9 +363,10 @@ impl Host {
             }),
             Err(e) => {
                 tracing::warn!(port = %name, "the connection cannot be used: {e}");
-                End::Closed
+                (End::Closed, None)
             }
         };
+        self.closing = closing;
         match end {
             End::Closed => tracing::info!(port = %name, "the VMM has left"),
             End::Called => {}

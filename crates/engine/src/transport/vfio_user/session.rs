@@ -263,6 +263,27 @@ impl Session {
     ) -> (bool, Result<(), String>) {
         answer.clear();
         let result = self.dispatch(header.command, Request { payload, fds }, answer);
+        self.finish(header, result, answer)
+    }
+
+    /// The same with a command of which `why` is known already why it cannot be done.
+    pub(super) fn refuse(
+        &mut self,
+        header: &Header,
+        why: Refusal,
+        answer: &mut Answer,
+    ) -> (bool, Result<(), String>) {
+        answer.clear();
+        let fatal = self.agreed.is_none();
+        self.finish(header, Err(Refusal { fatal, ..why }), answer)
+    }
+
+    fn finish(
+        &mut self,
+        header: &Header,
+        result: Handled,
+        answer: &mut Answer,
+    ) -> (bool, Result<(), String>) {
         let errno = result.as_ref().err().map(|refusal| refusal.errno);
         answer.finish(header, errno);
         let due = header.flags & flags::NO_REPLY == 0;

@@ -4,28 +4,40 @@
 //! to say. A message is read only when all of it has arrived, and answered only when the answer fits in
 //! the socket: so nothing here blocks on the peer, and a peer that stops in the middle of a message is
 //! given [`PATIENCE`] and then up.
+//!
+//! Descriptors of the VMM are never received here: the door (`crate::door`) hands out duplicates, if they are what a VMM may give,
+//! and then the message is read without them. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
+//! those duplicates, and so do its answers come back.
 
-use std::io::{IoSliceMut, Read};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{recv, recvmsg, send, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::{
+    recvmsg, send, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use vhost::vhost_user::BackendReqHandler;
 
 use super::super::wait::wait;
+use super::super::without_fds::receive;
 use super::backend::{in_words, Backend};
-use super::messages::{By, Header, HEADER};
+use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
+use crate::door::{self, Closing, Wanted, Why};
 use crate::fault::Fault;
+use crate::mem::{BadFile, Files};
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the rest of a message is looked for: a readable socket cannot tell us that more has come.
 const GLANCE: Duration = Duration::from_millis(2);
+/// Most descriptors of a message, as the `vhost` crate limits them.
+const MAX_FDS: usize = 32;
 
 /// How a conversation ended.
 #[derive(Debug)]
@@ -47,9 +59,13 @@ pub(super) fn lock<D>(backend: &Mutex<Backend<D>>) -> MutexGuard<'_, Backend<D>>
 pub(super) struct Conversation<D: VirtioDevice> {
     stream: UnixStream,
     handler: BackendReqHandler<Mutex<Backend<D>>>,
+    /// The way to the handler.
+    inner: UnixStream,
     backend: Arc<Mutex<Backend<D>>>,
     /// When the peer began to keep us waiting.
     waiting_since: Option<Instant>,
+    /// Where a file is closed that did not pass the door.
+    closing: Option<Closing>,
 }
 
 enum Step {
@@ -64,11 +80,20 @@ enum Step {
 
 impl<D: VirtioDevice> Conversation<D> {
     /// # Errors
-    /// The socket's descriptor cannot be duplicated.
+    /// There are no descriptors left for it.
     pub(super) fn new(stream: UnixStream, backend: Arc<Mutex<Backend<D>>>) -> std::io::Result<Self> {
         stream.set_nonblocking(false)?;
-        let handler = BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&backend));
-        Ok(Conversation { stream, handler, backend, waiting_since: None })
+        let (inner, theirs) = UnixStream::pair()?;
+        // Whole messages are in it, and whole answers fit: nobody waits there.
+        inner.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let handler = BackendReqHandler::from_stream(theirs, Arc::clone(&backend));
+        Ok(Conversation { stream, handler, inner, backend, waiting_since: None, closing: None })
+    }
+
+    /// Where a file is still being closed that did not pass the door.
+    pub(super) fn closing(&mut self) -> Option<Closing> {
+        self.closing.take()
     }
 
     /// Talks until there is an end. `wake` is readable when the owner calls, `door` when another peer
@@ -146,9 +171,9 @@ impl<D: VirtioDevice> Conversation<D> {
             _ => {}
         }
         let mut bytes = [0; HEADER];
-        let header = match recv(&self.stream, &mut bytes, RecvFlags::PEEK) {
-            Ok((_, HEADER)) => match Header::parse(bytes) {
-                Ok(header) => header,
+        let (header, with_fds) = match receive(&self.stream, &mut bytes, RecvFlags::PEEK) {
+            Ok(got) if got.bytes == HEADER => match Header::parse(bytes) {
+                Ok(header) => (header, got.with_fds),
                 Err(why) => return Step::End(bad(why)),
             },
             Ok(_) => return Step::End(bad("descriptors are attached to the middle of a message".to_owned())),
@@ -164,31 +189,105 @@ impl<D: VirtioDevice> Conversation<D> {
         if !flags.contains(PollFlags::OUT) {
             return Step::Wait("did not read our answers");
         }
-        let result = match header.message.by {
-            By::Us(_) => self.answer(&header),
-            By::Crate | By::Nobody => self.handler.handle_request().map_err(|e| in_words(&e)),
-        };
-        match result {
+        match self.take(&header, with_fds).and_then(|(message, fds)| match header.message.by {
+            By::Us(_) => self.answer(&header, &message, &fds),
+            By::Crate | By::Nobody => self.pass_on(&message, &fds),
+        }) {
             Ok(()) => Step::Done,
             Err(why) => Step::End(bad(format!("{}: {why}", header.message.name))),
         }
     }
 
-    /// Reads a message that the `vhost` crate does not, and answers it.
-    fn answer(&mut self, header: &Header) -> Result<(), String> {
-        let mut message = [0; HEADER + 8];
-        let message = &mut message[..HEADER + header.size as usize];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got =
-            recvmsg(&self.stream, &mut [IoSliceMut::new(message)], &mut control, RecvFlags::CMSG_CLOEXEC)
-                .map_err(|e| format!("it cannot be read: {e}"))?;
-        let files = control.drain().any(|part| matches!(part, RecvAncillaryMessage::ScmRights(_)));
-        if files && header.message.code != super::messages::SET_LOG_FD {
+    /// Takes a message, all of which is there, and duplicates of its descriptors. `with_fds`: it may have some.
+    fn take(&mut self, header: &Header, with_fds: bool) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
+        let unread = |e: rustix::io::Errno| format!("it cannot be read: {e}");
+        let size = HEADER + header.size as usize;
+        // One byte more: a look ends behind the first piece with descriptors, and one that goes too far ended behind a
+        // later message's.
+        let mut message = vec![0; size + 1];
+        let look = |into: &mut [u8]| {
+            let got = rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::PEEK))?;
+            Ok(got.with_fds && got.bytes <= size)
+        };
+        let has_fds = with_fds && look(&mut message).map_err(unread)?;
+        // While they are still in the socket.
+        let looked = has_fds.then(|| {
+            let files = lock(&self.backend).terms.files();
+            let any = header.message.given == Given::Memory && files == Files::Any;
+            door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any })
+        });
+        let (mut have, mut pieces) = (0, 0);
+        while have < size {
+            let into = &mut message[have..size];
+            let got = rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::empty()));
+            let got = got.map_err(unread)?;
+            if got.bytes == 0 {
+                return Err("the VMM left in the middle of it".to_owned());
+            }
+            have += got.bytes;
+            pieces += usize::from(got.with_fds);
+        }
+        message.truncate(size);
+        let fds = match looked.unwrap_or(Ok(Vec::new())) {
+            Ok(fds) => fds,
+            Err(refused) => {
+                self.closing = refused.closing;
+                return Err(self.strange(header, refused.why));
+            }
+        };
+        if pieces != usize::from(has_fds) {
+            return Err("descriptors are attached to more than one piece of it".to_owned());
+        }
+        Ok((message, fds))
+    }
+
+    /// Why a message is refused of which a descriptor did not pass.
+    fn strange(&self, header: &Header, why: Why) -> String {
+        let Why::Stranger(name) = why else { return why.to_string() };
+        lock(&self.backend).terms.refused();
+        match header.message.given {
+            Given::Memory => BadFile::NotMemory(name).to_string(),
+            Given::Event => BadFile::NotEvent(name).to_string(),
+            Given::Nothing => format!("{name} came along, but no descriptor belongs to it"),
+        }
+    }
+
+    /// Has the `vhost` crate handle a message, and passes its answers on.
+    fn pass_on(&mut self, message: &[u8], fds: &[OwnedFd]) -> Result<(), String> {
+        let broken = |e: rustix::io::Errno| format!("it cannot be passed on: {e}");
+        let fds: Vec<BorrowedFd> = fds.iter().map(AsFd::as_fd).collect();
+        // There is room for all of it.
+        send_with(&self.inner, message, &fds).map_err(broken)?;
+        let result = self.handler.handle_request().map_err(|e| in_words(&e));
+        let mut bytes = [0; HEADER + MAX_PAYLOAD as usize];
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            let got = match recvmsg(&self.inner, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(got) if got.bytes == 0 => break,
+                Ok(got) => got.bytes,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => break,
+            };
+            let mut fds = Vec::new();
+            for part in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(ours) = part {
+                    fds.extend(ours);
+                }
+            }
+            let fds: Vec<BorrowedFd> = fds.iter().map(AsFd::as_fd).collect();
+            // To a peer that has left: the next look at the socket finds out.
+            let _ = send_with(&self.stream, &bytes[..got], &fds);
+        }
+        result
+    }
+
+    /// Handles a message that the `vhost` crate does not, and answers it.
+    fn answer(&mut self, header: &Header, message: &[u8], fds: &[OwnedFd]) -> Result<(), String> {
+        if !fds.is_empty() && header.message.given == Given::Nothing {
             return Err("a descriptor is attached, but none belongs to it".to_owned());
         }
-        // All of it is there, but a message may have been sent in parts.
-        self.stream.read_exact(&mut message[got.bytes..]).map_err(|e| format!("it cannot be read: {e}"))?;
         let mut backend = lock(&self.backend);
         let result = backend.handle(header.message.code, &message[HEADER..]);
         let wants_answer = header.need_reply && backend.acknowledges();
@@ -204,6 +303,27 @@ impl<D: VirtioDevice> Conversation<D> {
         }
         result.map(drop)
     }
+}
+
+/// Sends `bytes`, and the descriptors with the first of them.
+fn send_with(stream: &UnixStream, mut bytes: &[u8], fds: &[BorrowedFd]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        // There is room for as many as there can be.
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    while !bytes.is_empty() {
+        match sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) => {
+                bytes = &bytes[sent..];
+                control.clear();
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn bad(why: String) -> End {

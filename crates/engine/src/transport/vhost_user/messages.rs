@@ -21,12 +21,24 @@ pub(super) enum By {
     Nobody,
 }
 
+/// What descriptors come with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    /// Memory.
+    Memory,
+    /// An eventfd.
+    Event,
+    /// None belongs to it.
+    Nothing,
+}
+
 /// A message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub code: u32,
     pub name: &'static str,
     pub by: By,
+    pub given: Given,
 }
 
 pub(super) const SET_LOG_FD: u32 = 7;
@@ -37,7 +49,11 @@ pub(super) const SET_STATUS: u32 = 39;
 pub(super) const GET_STATUS: u32 = 40;
 
 const fn message(code: u32, name: &'static str, by: By) -> Message {
-    Message { code, name, by }
+    Message { code, name, by, given: Given::Nothing }
+}
+
+const fn with(given: Given, message: Message) -> Message {
+    Message { given, ..message }
 }
 
 static MESSAGES: [Message; 43] = [
@@ -45,16 +61,16 @@ static MESSAGES: [Message; 43] = [
     message(2, "SET_FEATURES", By::Crate),
     message(3, "SET_OWNER", By::Crate),
     message(4, "RESET_OWNER", By::Crate),
-    message(5, "SET_MEM_TABLE", By::Crate),
-    message(6, "SET_LOG_BASE", By::Crate),
-    message(SET_LOG_FD, "SET_LOG_FD", By::Us(8)),
+    with(Given::Memory, message(5, "SET_MEM_TABLE", By::Crate)),
+    with(Given::Memory, message(6, "SET_LOG_BASE", By::Crate)),
+    with(Given::Event, message(SET_LOG_FD, "SET_LOG_FD", By::Us(8))),
     message(8, "SET_VRING_NUM", By::Crate),
     message(9, "SET_VRING_ADDR", By::Crate),
     message(10, "SET_VRING_BASE", By::Crate),
     message(11, "GET_VRING_BASE", By::Crate),
-    message(12, "SET_VRING_KICK", By::Crate),
-    message(13, "SET_VRING_CALL", By::Crate),
-    message(14, "SET_VRING_ERR", By::Crate),
+    with(Given::Event, message(12, "SET_VRING_KICK", By::Crate)),
+    with(Given::Event, message(13, "SET_VRING_CALL", By::Crate)),
+    with(Given::Event, message(14, "SET_VRING_ERR", By::Crate)),
     message(15, "GET_PROTOCOL_FEATURES", By::Crate),
     message(16, "SET_PROTOCOL_FEATURES", By::Crate),
     message(17, "GET_QUEUE_NUM", By::Crate),
@@ -72,12 +88,12 @@ static MESSAGES: [Message; 43] = [
     message(29, "POSTCOPY_LISTEN", By::Nobody),
     message(30, "POSTCOPY_END", By::Nobody),
     message(31, "GET_INFLIGHT_FD", By::Crate),
-    message(32, "SET_INFLIGHT_FD", By::Crate),
+    with(Given::Memory, message(32, "SET_INFLIGHT_FD", By::Crate)),
     message(33, "GPU_SET_SOCKET", By::Nobody),
     message(34, "RESET_DEVICE", By::Crate),
     message(35, "VRING_KICK", By::Nobody),
     message(36, "GET_MAX_MEM_SLOTS", By::Crate),
-    message(37, "ADD_MEM_REG", By::Crate),
+    with(Given::Memory, message(37, "ADD_MEM_REG", By::Crate)),
     message(38, "REM_MEM_REG", By::Crate),
     message(SET_STATUS, "SET_STATUS", By::Us(8)),
     message(GET_STATUS, "GET_STATUS", By::Us(0)),

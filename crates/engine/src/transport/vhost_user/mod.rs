@@ -44,8 +44,9 @@ use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
 use super::socket::{self, call, Door};
 use super::supervise;
-use super::wait::{wait, wait_for};
+use super::wait::{await_close, wait, wait_for, CLOSING};
 use crate::device::VirtioDevice;
+use crate::door::Closing;
 use crate::fault::Fault;
 use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
@@ -157,6 +158,7 @@ impl VhostUser {
             door,
             last_fault: None,
             pause: PAUSES.0,
+            closing: None,
         };
         // The kernel shows 15 bytes of it.
         let name = format!("vu-{}", host.port.name);
@@ -221,6 +223,8 @@ struct Host<D: VirtioDevice> {
     door: Door,
     last_fault: Option<String>,
     pause: Duration,
+    /// Where a file of the last VMM is still being closed.
+    closing: Option<Closing>,
 }
 
 impl<D: VirtioDevice> Host<D> {
@@ -265,6 +269,14 @@ impl<D: VirtioDevice> Host<D> {
             }
             let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
             self.shared.set_status(idle(peer, self.detail()));
+            if let Some(closing) = &self.closing {
+                let detail = || format!("{}; {CLOSING}", self.detail());
+                let told = || self.shared.set_status(idle(Peer::Faulted, detail()));
+                if await_close(closing, &self.shared.wake, told) {
+                    self.closing = None;
+                }
+                continue;
+            }
             if let Some(stream) = self.meet() {
                 self.talk(stream);
             }
@@ -348,7 +360,9 @@ impl<D: VirtioDevice> Host<D> {
         let end = conversation.run(self.shared.wake.as_fd(), door, &mut knocked, &mut changed);
         // First nobody touches the guest's memory any more, then the VMM learns that we are gone.
         lock(&self.backend).disconnect(matches!(end, End::Fault(..)));
+        let closing = conversation.closing();
         drop(conversation);
+        self.closing = closing;
         match end {
             End::Called => {}
             End::Closed => {

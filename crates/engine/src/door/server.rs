@@ -1,0 +1,74 @@
+//! The door's side: looks where it is told to, and has nothing to lose.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketType};
+
+use super::{hear, say, see, Wanted, Why, ANY, CUT, FAILED, GIVEN, LOOK, STRANGER, TOO_MANY};
+
+/// The number of the descriptor that is closed last: above those of all that come with one message. The kernel closes the
+/// descriptors of a process that ends in the order of their numbers.
+const LAST: i32 = 512;
+
+/// Serves the daemon at the other end of `socket` until it is gone, or a stranger's file was met.
+///
+/// # Errors
+/// `InvalidInput`: `socket` is none of a daemon's. Else what the system says of it.
+pub fn serve(socket: &OwnedFd) -> io::Result<()> {
+    let ours =
+        socket_domain(socket) == Ok(AddressFamily::UNIX) && socket_type(socket) == Ok(SocketType::SEQPACKET);
+    if !ours {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // Whoever waits for our end (`Closing`) is told behind the close of the last file, even if we are killed.
+    let last = fcntl_dupfd_cloexec(socket, LAST)?;
+    // Without filters it looks as well.
+    let _ = crate::confine::alone(crate::confine::Kinds::DOOR);
+    attend(socket)?;
+    drop(last);
+    Ok(())
+}
+
+/// Does what the daemon says until it hangs up.
+pub(super) fn attend(socket: &OwnedFd) -> io::Result<()> {
+    loop {
+        // A daemon that was killed resets the connection.
+        let Ok(Some(record)) = hear(socket) else { return Ok(()) };
+        let Some(connection) = record.fds.into_iter().next().filter(|_| record.what == LOOK) else {
+            return Ok(());
+        };
+        let most = usize::try_from(record.number >> 32).unwrap_or(0);
+        let seen = see(connection.as_fd(), Wanted { most, any: record.number & ANY != 0 });
+        // Before anything that could wait: its other end is to learn when the daemon hangs up.
+        drop(connection);
+        let seen = match seen {
+            Ok(seen) => seen,
+            Err(e) => {
+                say(socket, FAILED, 0, &e.to_string(), &[])?;
+                continue;
+            }
+        };
+        let answered = match &seen.verdict {
+            Ok(()) => {
+                let fds: Vec<_> = seen.good.iter().map(AsFd::as_fd).collect();
+                say(socket, GIVEN, fds.len() as u64, "", &fds).or_else(|e| {
+                    let why = format!("descriptors cannot be passed on: {e}");
+                    say(socket, FAILED, 0, &why, &[])
+                })
+            }
+            Err(Why::Stranger(name)) => say(socket, STRANGER, 0, name, &[]),
+            Err(Why::TooMany { came, .. }) => say(socket, TOO_MANY, *came, "", &[]),
+            Err(Why::Cut) => say(socket, CUT, 0, "", &[]),
+            Err(Why::NoDoor(why)) => say(socket, FAILED, 0, why, &[]),
+        };
+        if !seen.strangers.is_empty() {
+            // This may take for ever.
+            drop(seen);
+            return Ok(());
+        }
+        answered?;
+    }
+}

@@ -1,0 +1,111 @@
+//! A door as a thread, and what it hands out.
+
+use std::fs::File;
+use std::io::{IoSlice, Read};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fs::{memfd_create, MemfdFlags};
+
+use super::*;
+use crate::mem::{peeked, set_peeked};
+
+const WANTED: Wanted = Wanted { most: 8, any: false };
+
+fn memory() -> OwnedFd {
+    memfd_create(c"door", MemfdFlags::CLOEXEC).unwrap()
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// Neither, and it does no harm.
+fn stranger() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+fn send(to: &UnixStream, bytes: &[u8], fds: &[&OwnedFd]) {
+    let fds: Vec<BorrowedFd> = fds.iter().map(|fd| fd.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+}
+
+fn started() -> (OwnedFd, std::thread::JoinHandle<io::Result<()>>) {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    (ours, std::thread::spawn(move || server::attend(&theirs)))
+}
+
+#[test]
+fn good_descriptors_pass_and_nothing_is_taken() {
+    let (door, thread) = started();
+    let (theirs, mut ours) = UnixStream::pair().unwrap();
+    send(&theirs, b"without", &[]);
+    send(&theirs, b"with", &[&memory(), &event()]);
+    send(&theirs, b"more", &[&event()]);
+    set_peeked(&ours, 0).unwrap();
+    // As often as wanted.
+    for _ in 0..3 {
+        let fds = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap();
+        assert!(is_memory(&fds[0]) && is_eventfd(&fds[1]) && fds.len() == 2);
+        assert_eq!(peeked(&ours).unwrap(), 0);
+    }
+    // From where looks begin.
+    set_peeked(&ours, 11).unwrap();
+    let fds = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap();
+    assert!(fds.len() == 1 && is_eventfd(&fds[0]));
+    assert_eq!(peeked(&ours).unwrap(), 11);
+    let mut bytes = [0; 15];
+    ours.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"withoutwithmore");
+    // There is nothing: that is an answer, too.
+    let nothing = exchange(&door, ours.as_fd(), WANTED).unwrap();
+    assert!(matches!(nothing, Err(Why::NoDoor(_))), "{nothing:?}");
+    drop(door);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn one_stranger_keeps_all_out_and_ends_the_door() {
+    let (door, thread) = started();
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    send(&theirs, b"x", &[&memory(), &stranger()]);
+    let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
+    assert_eq!(refused, Why::Stranger("/dev/null".to_owned()));
+    thread.join().unwrap().unwrap();
+    assert!(exchange(&door, ours.as_fd(), WANTED).is_none(), "nobody answers any more");
+    // Where any file may pass, so does this.
+    let (door, thread) = started();
+    let any = Wanted { any: true, ..WANTED };
+    assert_eq!(exchange(&door, ours.as_fd(), any).unwrap().unwrap().len(), 2);
+    drop(door);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn more_than_may_pass_are_refused_and_the_door_goes_on() {
+    let (door, thread) = started();
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let event = event();
+    send(&theirs, b"x", &[&event; MAX_FDS]);
+    let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
+    assert_eq!(refused, Why::TooMany { came: 253, most: 8 });
+    let all = Wanted { most: MAX_FDS, any: false };
+    assert_eq!(exchange(&door, ours.as_fd(), all).unwrap().unwrap().len(), MAX_FDS);
+    drop(door);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_process_without_a_door_looks_by_itself() {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    send(&theirs, b"x", &[&event()]);
+    assert_eq!(look(ours.as_fd(), WANTED).unwrap().len(), 1);
+    send(&theirs, b"y", &[&stranger()]);
+    (&ours).read_exact(&mut [0]).unwrap();
+    let refused = look(ours.as_fd(), WANTED).unwrap_err();
+    assert!(matches!(refused.why, Why::Stranger(_)) && refused.closing.is_none(), "{refused:?}");
+}
