@@ -658,6 +658,11 @@ static int storm(int argc, char **argv) {
     struct { struct header h; uint64_t offset; uint32_t region, count, value; } __attribute__((packed)) write = {
         {1, 10, sizeof write, 0, 0}, reg, 0, 4, 0};
     struct { struct header h; uint64_t offset; uint32_t region, count; } __attribute__((packed)) done;
+    // PCI command register: memory space and bus master. Without these the device's queues are never served.
+    struct { struct header h; uint64_t offset; uint32_t region, count; uint16_t value; } __attribute__((packed)) command = {
+        {2, 10, sizeof command, 0, 0}, 4, 7, 2, 6};
+    if (send(sock, &command, sizeof command, MSG_NOSIGNAL) != sizeof command
+        || recv(sock, &done, sizeof done, MSG_WAITALL) != sizeof done) die("command register");
     uint64_t start = now(), until = start + (uint64_t)(atof(argv[3]) * 1e9), count = 0;
     int gone = 0;
     while (now() < until && !gone) {

@@ -5,6 +5,7 @@ import resource
 import select
 import struct
 import threading
+import time
 
 from outside import vfio, vhost
 from outside.case import Skip, attack
@@ -16,9 +17,13 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 def storms(stage, register, *values):
     stage.start("e1000:DIR/evil.sock", ports=[f"evil{i}=e1000:DIR/evil{i}.sock,switch=evil" for i in (1, 2)])
+    names = ("evil", "evil1", "evil2")
     with stage.during():
-        all_of = [stage.helper("storm", stage.at(f"{name}.sock"), stage.seconds, register, *values) for name in ("evil", "evil1", "evil2")]
+        start = time.monotonic()
+        all_of = [stage.helper("storm", stage.at(f"{name}.sock"), stage.seconds, register, *values) for name in names]
         stage.notes["writes"] = sum(helper.end()["writes"] for helper in all_of)
+        for name in names:
+            stage.budget(name, start)
 
 
 @attack("2.1")
@@ -143,7 +148,6 @@ def hole_punching(stage):
     with stage.during():
         thread.start()
         try:
-            import time
             end, i = time.monotonic() + stage.seconds, 0
             while time.monotonic() < end:
                 slot = guest.tx.next % guest.tx.size
@@ -164,8 +168,8 @@ def hole_punching(stage):
 @attack("2.1")
 def enable_storm(stage):
     """A VMM enables and disables its rings as fast as it can."""
-    import time
     stage.start("vhost-user:DIR/evil.sock")
+    start = time.monotonic()
     guest = Guest(stage.at("evil.sock"))
     stage.cleanup(guest.close)
     with stage.during():
@@ -177,14 +181,15 @@ def enable_storm(stage):
             if count % 64 == 0:
                 guest.front.sync()
         stage.notes["messages"] = count
+        stage.budget("evil", start)
     guest.front.close()
 
 
 @attack("1.2")
 def table_storm(stage):
     """A VMM replaces its memory table as fast as it can, under its own traffic."""
-    import time
     stage.start("vhost-user:DIR/evil.sock")
+    start = time.monotonic()
     guest = Guest(stage.at("evil.sock"))
     stage.cleanup(guest.close)
     with stage.during():
@@ -199,13 +204,13 @@ def table_storm(stage):
         except vhost.Refused:
             stage.notes["refused"] = True
         stage.notes["tables"] = count
+        stage.budget("evil", start)
     guest.front.close()
 
 
 @attack("2.7")
 def stuck_queue_on_a_wire(stage):
     """A receiver with two queues on a wire feeds one of them a buffer now and then: flows to the other one must not wait for it."""
-    import time
     stage.start(ports=["s=vhost-user:DIR/s.sock,wire=w", "r=vhost-user:DIR/r.sock,wire=w,queues=2"])
     sender = Guest(stage.at("s.sock"))
     stage.cleanup(sender.close)

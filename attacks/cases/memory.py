@@ -513,6 +513,7 @@ def map_storm(stage):
     stage.start("e1000:DIR/evil.sock")
     count = 0
     with stage.during():
+        start = time.monotonic()
         nic = vfio.Nic(stage.at("evil.sock"))
         stage.cleanup(nic.close)
         end = time.monotonic() + stage.seconds
@@ -526,4 +527,5 @@ def map_storm(stage):
         except Refused as e:
             stage.notes["refused"] = str(e)
         stage.notes["maps"] = count
+        stage.budget("evil", start)
     nic.client.close()

@@ -168,6 +168,31 @@ class Stage:
             raise Failure(f"the control socket does not answer within {seconds} s {when}: {e!r}") from None
         self.notes["control_ms"] = round(max(self.notes.get("control_ms", 0), 1e3 * (time.monotonic() - start)), 1)
 
+    def conversation(self, name):
+        """What the daemon counted of a port's conversations."""
+        return self.daemon.port(name)["state"]["conversation"]
+
+    def budget(self, name, start):
+        """Changes by a port's messages are bounded: what may come at once, and what may follow in the time since `start`."""
+        count = self.conversation(name)
+        most = 8192 + 1000 + 2000 * (time.monotonic() - start)
+        self.notes["changes"] = self.notes.get("changes", 0) + count["changes"]
+        self.notes["held_ms"] = self.notes.get("held_ms", 0) + count["held_us"] // 1000
+        self.check(count["changes"] <= most, f"{count['changes']} changes by {name}'s messages; {most:.0f} may be")
+
+    def threads(self, but):
+        """Threads of the daemon, and ticks of processor time of those whose name does not begin with `but`."""
+        threads = ticks = 0
+        for task in os.listdir(f"/proc/{self.daemon.pid}/task"):
+            try:
+                name, _, rest = open(f"/proc/{self.daemon.pid}/task/{task}/stat").read().partition("(")[2].rpartition(")")
+            except OSError:
+                continue
+            fields = rest.split()
+            threads += 1
+            ticks += 0 if name.startswith(but) else int(fields[11]) + int(fields[12])
+        return threads, ticks
+
     def fault(self, name, wanted=None):
         """Waits for a port's fault."""
         def there():

@@ -5,6 +5,7 @@
 //! left (one processor, or all of them named) everybody shares, and `show cores` says so.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -31,6 +32,9 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 /// What was left to whom: the processors that this process had at first, and those that are kept for I/O cores.
 static LEFT: OnceLock<(Vec<usize>, Vec<usize>)> = OnceLock::new();
 
+/// Whether I/O cores have no processor to themselves, because there is no other one.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
 /// Takes `cpus` from the calling thread, and so from all threads and processes that it makes from now on. False: no other
 /// processor would be left, so nothing has changed. Said once, at the start of a daemon.
 ///
@@ -38,15 +42,24 @@ static LEFT: OnceLock<(Vec<usize>, Vec<usize>)> = OnceLock::new();
 /// What the system says of it.
 pub fn leave(cpus: &[usize]) -> io::Result<bool> {
     let before = usable();
+    // Until something else is achieved. A core that is not pinned has no processor to itself, but may move away.
+    SHARED.store(!cpus.is_empty() || before.len() == 1, Ordering::Relaxed);
     let mut others = CpuSet::new();
     before.iter().filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| others.set(*cpu));
     if others.count() == 0 {
         return Ok(false);
     }
     sched_setaffinity(None, &others)?;
+    SHARED.store(before.len() == 1, Ordering::Relaxed);
     // A second call would be of another daemon in this process, of which there is none.
     let _ = LEFT.set((before, cpus.to_vec()));
     Ok(true)
+}
+
+/// Whether everything that runs takes time from I/O cores, because they share their processors. False where nobody has asked
+/// for processors to be kept (tests, benchmarks).
+pub fn is_shared() -> bool {
+    SHARED.load(Ordering::Relaxed)
 }
 
 /// Whether processor `cpu` is kept for an I/O core.

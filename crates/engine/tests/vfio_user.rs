@@ -367,6 +367,65 @@ fn one_client_after_the_other() {
     }
 }
 
+/// Each time costs a set-up, so who goes on like that is let in ever later; whoever wants to stay is served.
+#[test]
+fn who_comes_and_goes_waits_longer_each_time() {
+    let rig = Rig::new("comes-and-goes");
+    let start = Instant::now();
+    for visit in 1..=5 {
+        drop(rig.channel());
+        rig.until("it has left", |rig| rig.port.talk.count().brief == visit);
+    }
+    // 50, 100, 200 and 400 ms lie between five visits, on any machine.
+    assert!(start.elapsed() >= Duration::from_millis(750), "{:?}", start.elapsed());
+    let mut client = rig.client();
+    assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);
+    let count = rig.port.talk.count();
+    assert_eq!((count.silent, count.held), (0, 0));
+}
+
+/// Who connects and says nothing does not keep the port for itself.
+#[test]
+fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
+    let rig = Rig::new("silent");
+    let mut silent = std::os::unix::net::UnixStream::connect(rig.path()).unwrap();
+    let start = Instant::now();
+    assert_eq!(std::io::Read::read(&mut silent, &mut [0]).unwrap(), 0, "it is hung up on");
+    assert!(start.elapsed() > Duration::from_secs(5), "a slow VMM is given time: {:?}", start.elapsed());
+    rig.until("it is told", |rig| rig.status().detail.contains("no_version"));
+    let mut client = rig.client();
+    assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);
+    assert_eq!(rig.port.talk.count().silent, 1);
+}
+
+/// Maps that come and go under a device are changes that an I/O core notices: after so many of them the client has to wait.
+/// Registers are free.
+#[test]
+fn who_changes_memory_without_end_is_held_back() {
+    let rig = Rig::new("map-storm");
+    rig.port.talk.limit(200, 1);
+    let mut client = rig.client();
+    let file = memory("storm", 0x1000);
+    for _ in 0..2_000 {
+        client.write32(REGISTERS, PAD, 1).unwrap();
+        client.read32(REGISTERS, PAD).unwrap();
+    }
+    assert_eq!(rig.port.talk.count().changes, 0);
+    let mut rounds = 0u64;
+    while rig.port.talk.count().held == 0 {
+        assert!(rounds < 1_000, "{:?}", rig.port.talk.count());
+        client.map(0, 0x1000, dma::READ | dma::WRITE, Some((file.as_fd(), 0))).unwrap();
+        client.unmap(0, 0x1000).unwrap();
+        rounds += 1;
+    }
+    assert!(rounds >= 100, "a burst is not held back: {rounds}");
+    let count = rig.port.talk.count();
+    assert!(count.held_us > 0 && count.changes >= 200, "{count:?}");
+    // It goes on, and the port can be ended meanwhile (by the rig).
+    client.map(0, 0x1000, dma::READ | dma::WRITE, Some((file.as_fd(), 0))).unwrap();
+    client.unmap(0, 0x1000).unwrap();
+}
+
 /// The client's memory is huge pages, and it takes away the one that a queue reads, far from where that begins.
 #[test]
 fn huge_pages_may_be_cut_short_under_a_queue() {

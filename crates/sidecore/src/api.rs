@@ -1,5 +1,6 @@
 //! The JSON of the control socket that is not already the engine's: both ends use these types.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub struct About {
     /// Memory errors of the machine that nobody has run into yet.
     #[serde(default)]
     pub memory_errors: u64,
+    /// Clients of its own sockets.
+    #[serde(default)]
+    pub clients: ClientsView,
     /// The kinds of ports that it knows.
     pub kinds: Vec<KindView>,
     /// What it took from itself.
@@ -57,6 +61,34 @@ pub struct DoorView {
     pub refused: u64,
     /// Doors that were started: one, and another for each that met a stranger's file or was killed.
     pub started: u64,
+}
+
+/// Clients of the daemon's own sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientsView {
+    /// The control socket.
+    pub control: SocketView,
+    /// The socket for netmap programs.
+    pub netmap: SocketView,
+    /// Clients of any socket, ports' included, that were hung up on because there was no descriptor for them.
+    pub turned_away: u64,
+}
+
+/// Clients of one socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketView {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections and requests that were refused or ended, by the name of the reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl SocketView {
+    /// So many open ones; reasons that never applied are left out.
+    pub fn new(open: u64, refused: Vec<(&'static str, u64)>) -> SocketView {
+        let refused = refused.into_iter().filter(|(_, count)| *count > 0);
+        SocketView { open, refused: refused.map(|(reason, count)| (reason.to_owned(), count)).collect() }
+    }
 }
 
 /// What the daemon took from itself, as it is in force now.

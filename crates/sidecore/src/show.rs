@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount};
+use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount, TalkCount};
 
 use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
@@ -139,6 +139,20 @@ fn ports_table(answer: &Ports) -> String {
                 longest_us / 1_000
             ));
         }
+        let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
+        if held > 0 {
+            let ms = held_us / 1_000;
+            notes.push_str(&format!(
+                "{}: its VMM's messages change too much: held back {held} times, {ms} ms in all\n",
+                port.name
+            ));
+        }
+        if brief + silent > 0 {
+            notes.push_str(&format!(
+                "{}: clients that left at once: {brief}, that said nothing: {silent}\n",
+                port.name
+            ));
+        }
         if state.memory.refused_files > 0 {
             let files = state.memory.refused_files;
             notes.push_str(&format!("{}: descriptors refused: {files}\n", port.name));
@@ -251,6 +265,16 @@ fn daemon_table(about: &About) -> String {
     }
     for filter in &sandbox.seccomp {
         row(&format!("calls of {}", filter.threads), filter.calls.to_string());
+    }
+    let clients = &about.clients;
+    for (name, socket) in [("control", &clients.control), ("netmap", &clients.netmap)] {
+        let refused = socket.refused.iter().map(|(reason, count)| format!("{reason} {count}"));
+        let refused = refused.collect::<Vec<_>>().join(", ");
+        let refused = if refused.is_empty() { refused } else { format!("; refused: {refused}") };
+        row(&format!("{name} clients"), format!("{}{refused}", socket.open));
+    }
+    if clients.turned_away > 0 {
+        row("no descriptor for", format!("{} clients", clients.turned_away));
     }
     for refused in &sandbox.refused {
         row("refused", format!("{} to {}, {} times", refused.call, refused.threads, refused.count));

@@ -55,7 +55,11 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
     let vhost = format!("vm=vhost-user:{}", place.at("vm.sock"));
     let daemon = place.daemon(&["--cores", &cores, "--port", "a=ring:a", "--port", &e1000, "--port", &vhost]);
     // A client of the e1000 has a holder, and a capture a thread.
-    let nic = UnixStream::connect(place.at("nic.sock")).unwrap();
+    let mut nic = UnixStream::connect(place.at("nic.sock")).unwrap();
+    // VERSION 0.1: id, command, size, flags, error; major, minor.
+    let version: [u8; 20] = [1, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    nic.write_all(&version).unwrap();
+    nic.read_exact(&mut [0; 16]).unwrap();
     let mut capture = UnixStream::connect(place.path("control.sock")).unwrap();
     capture.write_all(b"GET /v1/capture/a HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     capture.read_exact(&mut [0; 12]).unwrap();
@@ -69,6 +73,7 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
     for wanted in ["io-core-0", "vfu-nic", "vu-vm", "ring-a", "netmap", "carriers", "capture"] {
         assert!(threads.iter().any(|(name, _)| name == wanted), "no {wanted}: {threads:?}");
     }
+    assert_eq!(daemon.holders().len(), 1);
     for process in daemon.holders().into_iter().chain([daemon.broker()]) {
         let pid = u32::try_from(process.as_raw_nonzero().get()).unwrap();
         for (name, cpus) in self::threads(pid) {
@@ -138,12 +143,17 @@ fn capture(place: &Place) -> (UnixStream, String) {
     (stream, String::from_utf8_lossy(&head[9..]).into_owned())
 }
 
-/// How often the control socket refused something for `reason`.
-fn refused(place: &Place, reason: &str) -> u64 {
+/// One number of `/metrics`.
+fn metric(place: &Place, name: &str) -> u64 {
     let (status, text) = place.http("GET", "/metrics", "");
     assert_eq!(status, 200);
-    let name = format!("sidecore_control_refused_total{{reason=\"{reason}\"}} ");
+    let name = format!("sidecore_{name} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+/// How often the control socket refused something for `reason`.
+fn refused(place: &Place, reason: &str) -> u64 {
+    metric(place, &format!("control_refused_total{{reason=\"{reason}\"}}"))
 }
 
 /// Waits, without reading, until the daemon has hung up.
@@ -256,6 +266,128 @@ fn another_user_has_a_few_places_and_root_gets_in() {
         daemon.await_log("user 65534");
         drop(captures);
     });
+}
+
+/// More descriptors than most users may have.
+fn many_descriptors() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: Some(4096), maximum: limit.maximum };
+    let enough = rustix::process::setrlimit(Resource::Nofile, wanted).is_ok();
+    if !enough {
+        eprintln!("skipped: this process may not have 4096 descriptors");
+    }
+    enough
+}
+
+/// Waits until `what` of `show daemon` is so.
+fn await_daemon(place: &Place, what: impl Fn(&serde_json::Value) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let about = place.show("daemon");
+        if what(&about["clients"]) {
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT, "{}", about["clients"]);
+    }
+}
+
+/// The socket of netmap programs has 1,024 places; who says nothing gives its place to the next one, and has no more than its
+/// time.
+#[test]
+fn netmap_programs_that_say_nothing_neither_stay_nor_keep_others_out() {
+    if !many_descriptors() {
+        return;
+    }
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", "a=ring:a"]);
+    let path = place.at("ring/.netmap");
+    let silent: Vec<_> = (0..1100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    // On a slow machine some are late before the last has come.
+    let of = |clients: &serde_json::Value, reason: &str| {
+        clients["netmap"]["refused"][reason].as_u64().unwrap_or(0)
+    };
+    await_daemon(&place, |clients| {
+        let open = clients["netmap"]["open"].as_u64().unwrap();
+        assert!(open <= 1024, "{clients}");
+        open + of(clients, "displaced") + of(clients, "late") == 1100
+    });
+    silent.iter().for_each(|stream| await_hangup(stream, 30));
+    await_daemon(&place, |clients| clients["netmap"]["open"] == 0);
+    let reason = |name: &str| metric(&place, &format!("netmap_refused_total{{reason=\"{name}\"}}"));
+    let (displaced, late) = (reason("displaced"), reason("late"));
+    assert!(displaced + late == 1100 && late > 0, "{displaced} displaced, {late} late");
+    assert!(place.ok(&["show", "daemon"]).contains(&format!("late {late}")));
+}
+
+/// A connection to the socket of netmap programs that was answered: it may be silent from then on.
+fn lease(path: &str) -> UnixStream {
+    use sidecore_abi::vale;
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&vale::Ask::new(vale::Verb::List, "").to_bytes()).unwrap();
+    stream.read_exact(&mut [0; vale::REPLY]).unwrap();
+    stream
+}
+
+/// Whoever leases places keeps them; a user other than root has 256 of them, and then no more.
+#[test]
+fn a_user_has_its_share_of_netmaps_places() {
+    if !rustix::process::geteuid().is_root() || !many_descriptors() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let place = Place::new();
+    let config = place.write("config.toml", "[daemon]\nvale-mode = \"0666\"\n");
+    let _daemon = place.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
+    let path = place.at("ring/.netmap");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // Of this thread only.
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let leases: Vec<_> = (0..256).map(|_| lease(&path)).collect();
+            let one_more = UnixStream::connect(&path).unwrap();
+            await_hangup(&one_more, 10);
+            leases
+        });
+        let leases = other.join().unwrap();
+        await_daemon(&place, |clients| clients["netmap"]["refused"]["user"] == 1);
+        // Root gets in.
+        let mine = UnixStream::connect(&path).unwrap();
+        await_daemon(&place, |clients| clients["netmap"]["open"] == 257);
+        drop((leases, mine));
+    });
+    await_daemon(&place, |clients| clients["netmap"]["open"] == 0);
+}
+
+/// Without a descriptor for a client the daemon does not spin, and says so once: it turns the client away, whichever
+/// socket that called at.
+#[test]
+fn clients_are_turned_away_when_there_is_no_descriptor_left() {
+    let place = Place::new();
+    let (vm, nic) = (place.at("vm.sock"), place.at("nic.sock"));
+    let (vhost, e1000) = (format!("vm=vhost-user:{vm}"), format!("nic=e1000:{nic}"));
+    let daemon =
+        place.daemon(&["--sandbox", "off", "--port", "a=ring:a", "--port", &vhost, "--port", &e1000]);
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    // The reserve is the first eventfd of all, and what lies before it stays: behind it there is nothing to be had.
+    let file = |number: u64| std::fs::read_link(format!("/proc/{}/fd/{number}", daemon.pid()));
+    let reserve = (0..).find(|&number| file(number).unwrap().as_os_str() == "anon_inode:[eventfd]").unwrap();
+    let lowered = Rlimit { current: Some(reserve + 1), maximum: before.maximum };
+    prlimit(pid, Resource::Nofile, lowered).unwrap();
+    for path in [place.at("ring/.netmap"), vm, nic, place.at("ring/a")] {
+        let turned_away = UnixStream::connect(&path).unwrap();
+        await_hangup(&turned_away, 10);
+    }
+    daemon.await_log("there is no descriptor left");
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    await_daemon(&place, |clients| clients["turned_away"].as_u64() >= Some(4));
+    assert!(metric(&place, "clients_turned_away_total") >= 4);
+    for port in ["vm", "nic"] {
+        assert_eq!(place.port(port)["state"]["conversation"]["refused"], 1, "{port}");
+    }
+    assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]

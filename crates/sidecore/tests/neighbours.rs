@@ -8,7 +8,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use rig::{Place, LIMIT};
+use rig::{Daemon, Place, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 
@@ -43,6 +43,13 @@ fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Valu
         }
         assert!(Instant::now() < deadline, "{answer}");
     }
+}
+
+/// A daemon with their ports, with these options beside.
+fn daemon(place: &Place, options: [&str; 3]) -> Daemon {
+    let [s, v, a] = [("s", options[0]), ("v", options[1]), ("a", options[2])]
+        .map(|(name, options)| sock(place, name, options));
+    place.daemon(&["--port", &s, "--port", &v, "--port", &a])
 }
 
 /// Three guests that run: sender, victim, attacker.
@@ -86,14 +93,7 @@ fn reason(drops: &Value, port: &str, reason: &str) -> bool {
 #[test]
 fn who_only_receives_goes_on_receiving() {
     let place = Place::new();
-    let _daemon = place.daemon(&[
-        "--port",
-        &sock(&place, "s", ""),
-        "--port",
-        &sock(&place, "v", ""),
-        "--port",
-        &sock(&place, "a", ""),
-    ]);
+    let _daemon = daemon(&place, [""; 3]);
     let [mut sender, mut victim, mut attacker] = three(&place);
     // The victim is heard once, and never again.
     send(&mut victim, &frame(SENDER, VICTIM, 0));
@@ -132,14 +132,7 @@ fn who_only_receives_goes_on_receiving() {
 #[test]
 fn an_address_that_is_pinned_cannot_be_claimed() {
     let place = Place::new();
-    let _daemon = place.daemon(&[
-        "--port",
-        &sock(&place, "s", ",fdb=02:00:00:00:00:0f"),
-        "--port",
-        &sock(&place, "v", ",mac=02:00:00:00:00:02"),
-        "--port",
-        &sock(&place, "a", ""),
-    ]);
+    let _daemon = daemon(&place, [",fdb=02:00:00:00:00:0f", ",mac=02:00:00:00:00:02", ""]);
     let [mut sender, mut victim, mut attacker] = three(&place);
     // Before the victim was ever heard.
     await_show(&place, "mac", |table| {
@@ -172,14 +165,7 @@ fn an_address_that_is_pinned_cannot_be_claimed() {
 #[test]
 fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
     let place = Place::new();
-    let daemon = place.daemon(&[
-        "--port",
-        &sock(&place, "s", ""),
-        "--port",
-        &sock(&place, "v", ""),
-        "--port",
-        &sock(&place, "a", ""),
-    ]);
+    let daemon = daemon(&place, [""; 3]);
     let [mut sender, mut victim, mut attacker] = three(&place);
     let deadline = Instant::now() + LIMIT;
     let mut number = 0;

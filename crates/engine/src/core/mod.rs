@@ -169,6 +169,8 @@ impl Cores {
 impl Scheduler for Cores {
     fn serve(&self, port: &Arc<Port>, index: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
         let key = QueueKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        // And it will have to be taken back.
+        port.talk.changed(2);
         if let Some(watch) = &self.watch {
             watch.add(port);
         }

@@ -113,6 +113,15 @@ fn next_daemon(
                     callers.push(caller);
                 }
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
+                // A daemon that finds no place here yet goes on trying; what is kept must not go for that.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+                    // Only time can help.
+                    let _ = poll(&mut [], Some(&pause));
+                }
                 Err(e) => return Err(e.into()),
             }
         } else if hung_up {

@@ -260,6 +260,11 @@ impl GuestMap {
         self.regions.is_empty()
     }
 
+    /// How many regions it has.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
     /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the port must stop.
     #[inline]
     pub fn is_truncated(&self) -> bool {

@@ -18,6 +18,7 @@ mod file;
 mod folder;
 mod journal;
 pub mod socket;
+pub mod spare;
 
 pub use file::{allocate, own_file, remove_own, OwnFile};
 pub use folder::{is_tight, make_folder, Folder, Spot};

@@ -17,6 +17,7 @@ mod claims;
 mod links;
 mod mtu;
 mod slow;
+mod talk;
 mod waits;
 
 use std::any::Any;
@@ -34,6 +35,7 @@ pub use crate::fault::{Fault, FaultCell};
 pub use claims::{ClaimCount, Claims};
 pub use links::LinkEvents;
 pub use slow::{Slow, SlowCount, SLOW_BATCH};
+pub use talk::{Talk, TalkCount, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::frame::{Batch, MAX_BATCH};
@@ -252,6 +254,8 @@ pub struct Port {
     pub waits: Waits,
     /// What it costs its I/O cores beyond what is usual.
     pub slow: Slow,
+    /// What its conversation costs others.
+    pub talk: Talk,
     /// On which its peer gives memory.
     pub terms: Terms,
     /// Who sends its interrupts when they are slow.
@@ -282,6 +286,7 @@ impl Port {
             claims: Claims::default(),
             waits: Waits::default(),
             slow: Slow::default(),
+            talk: Talk::default(),
             terms: Terms::default(),
             bell: Bell::new(name),
             capture: CaptureSlot::default(),
@@ -381,6 +386,8 @@ impl Port {
         index: usize,
         queue: Option<Box<dyn EgressQueue>>,
     ) -> Option<Box<dyn EgressQueue>> {
+        // Whoever delivers here now waits for it.
+        self.talk.changed(1);
         let mut slot = self.egress(index)?;
         let old = std::mem::replace(&mut *slot, queue);
         drop(slot);

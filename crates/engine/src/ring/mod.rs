@@ -21,6 +21,7 @@
 //! offered: the mask is zero.
 //!
 //! `unsafe` is in `region` only; the rest works through bounds-checked accessors.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod layout;
 mod region;

@@ -252,8 +252,8 @@ impl Region {
     /// `host` of each are host rings.
     fn fill_interface(&self, offset: u64, name: &str, bufs: u32, (txs, rxs): (&[u64], &[u64]), host: usize) {
         let mut ni_name = [0; IF_NAME];
-        let short = name.len().min(IF_NAME - 1);
-        ni_name[..short].copy_from_slice(&name.as_bytes()[..short]);
+        // Cut to what fits with a closing zero.
+        ni_name.iter_mut().zip(name.bytes().take(IF_NAME - 1)).for_each(|(to, byte)| *to = byte);
         let count = |rings: usize| u32::try_from(rings).unwrap_or(u32::MAX);
         let (sends, receives) = (txs.len() - host, rxs.len() - host);
         let interface = If {

@@ -381,9 +381,6 @@ fn start_ring(
     if let Some(why) = spec.memory.as_deref().and_then(super::check::name_complaint) {
         return Err(format!("memory: {why}"));
     }
-    if let Some(why) = spec.memory.as_deref().and_then(super::check::name_complaint) {
-        return Err(format!("memory: {why}"));
-    }
     let path = ring::socket_path(&spec.place)?;
     let config = RingConfig {
         mode: spec.mode.and_then(PortMode::bits),

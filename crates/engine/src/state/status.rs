@@ -15,7 +15,7 @@ pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{BellCount, ClaimCount, InterruptCount, SlowCount, WaitCount};
+pub use crate::port::{BellCount, ClaimCount, InterruptCount, SlowCount, TalkCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 1;
@@ -114,6 +114,9 @@ pub struct PortState {
     /// What it cost I/O cores beyond what is usual.
     #[serde(default)]
     pub slow: SlowCount,
+    /// Its VMMs' conversations, and what they cost others.
+    #[serde(default)]
+    pub conversation: TalkCount,
     /// The memory that its VMM shares.
     #[serde(default)]
     pub memory: MemoryCount,
@@ -346,6 +349,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         queues: u32::try_from(queues).unwrap_or(u32::MAX),
         features,
         slow: port.slow.count(),
+        conversation: port.talk.count(),
         memory: port.terms.count(),
     };
     PortView {

@@ -1,5 +1,6 @@
 //! Transports: how rings and registers reach us from a VMM or a native program.
 
+mod backoff;
 pub mod ring;
 mod socket;
 mod supervise;

@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketType};
 
 pub use crate::open::socket::{check_path, SocketError, MAX_PATH};
 
 use crate::open::socket::{self, SocketFile, Wanted};
+use crate::open::spare;
 
 /// Connections that may wait; we talk to one at a time.
 const BACKLOG: i32 = 4;
@@ -41,9 +43,16 @@ pub(in crate::transport) struct Listener {
     socket: UnixListener,
     /// The file that we made.
     file: Option<SocketFile>,
+    /// Peers that were hung up on, and that nobody has asked about yet.
+    turned_away: AtomicU64,
 }
 
 impl Listener {
+    fn new(socket: UnixListener, file: Option<SocketFile>) -> Listener {
+        spare::keep();
+        Listener { socket, file, turned_away: AtomicU64::new(0) }
+    }
+
     /// Listens at `path`.
     pub(in crate::transport) fn bind(
         path: &Path,
@@ -53,10 +62,10 @@ impl Listener {
         let kind = SocketType::STREAM;
         let wanted = Wanted { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
         let (socket, file) = socket::listen_at(&wanted)?;
-        Ok(Listener { socket: socket.into(), file: Some(file) })
+        Ok(Listener::new(socket.into(), Some(file)))
     }
 
-    /// A peer, if one waits.
+    /// A peer, if one waits. Where there is no descriptor for it, it is turned away.
     pub(in crate::transport) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.socket.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -64,8 +73,23 @@ impl Listener {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
                 Ok(None)
             }
-            Err(e) => Err(e),
+            Err(e) => {
+                let turned_away = spare::turn_away(&self.socket, &e).ok_or(e)?;
+                self.turned_away.fetch_add(turned_away, Ordering::Relaxed);
+                Ok(None)
+            }
         }
+    }
+
+    /// Turns the peer away that waits, because there is one already. False: it could not be done.
+    pub(in crate::transport) fn refuse(&self) -> bool {
+        // Closing it is the answer.
+        matches!(self.accept(), Ok(Some(_))) || self.turned_away.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many peers were turned away since this was asked last.
+    pub(in crate::transport) fn turned_away(&self) -> u64 {
+        self.turned_away.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -115,7 +139,7 @@ impl Door {
                 if socket_acceptconn(&fd) == Ok(true) {
                     let socket = UnixListener::from(fd);
                     socket.set_nonblocking(true).map_err(|_| SocketError::BadDescriptor)?;
-                    return Ok(Door::Adopted { listener: Listener { socket, file: None } });
+                    return Ok(Door::Adopted { listener: Listener::new(socket, None) });
                 }
                 Ok(Door::Once { stream: Some(fd.into()) })
             }

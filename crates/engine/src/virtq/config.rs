@@ -121,9 +121,9 @@ impl RingConfig {
         };
         let parts = [&self.desc, &self.driver, &self.device];
         let sizes = Self::part_sizes(self.size, self.features);
-        for i in 0..3 {
-            if parts[i].len() < sizes[i] || parts[i].as_ptr() as usize % aligns[i] != 0 {
-                return Err(RingConfigError::BadAddress(names[i]));
+        for (((part, size), align), name) in parts.into_iter().zip(sizes).zip(aligns).zip(names) {
+            if part.len() < size || part.as_ptr() as usize % align != 0 {
+                return Err(RingConfigError::BadAddress(name));
             }
         }
         match self.position {

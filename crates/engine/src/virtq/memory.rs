@@ -252,7 +252,8 @@ impl Taken {
 
     #[inline]
     pub(super) fn as_slice(&self) -> &[Chain] {
-        &self.chains[..self.len]
+        // `push` counts no further than there are places.
+        self.chains.get(..self.len).unwrap_or_default()
     }
 }
 

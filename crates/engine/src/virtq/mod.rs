@@ -4,6 +4,7 @@
 //! store. [`Queue`] is the one type that devices use; which format it is, is decided once per batch.
 //! Every descriptor is read once into a local, every index is compared, every chain has a bounded life;
 //! what only an attacker does has its own [`Fault`](crate::fault::Fault).
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod config;
 mod journal;

@@ -293,7 +293,8 @@ impl Packed {
         if n == 0 {
             return;
         }
-        let taken = &self.taken.as_slice()[..n];
+        let taken = self.taken.as_slice().get(..n).unwrap_or_default();
+        let last = taken.last().map_or(0, |chain| chain.id);
         let descs = taken.iter().map(|chain| chain.descs).sum();
         let (first, mut after) = (self.pos, self.pos);
         after.advance(descs, self.ring.size);
@@ -302,9 +303,11 @@ impl Packed {
         let count = if one { 1 } else { n };
         let used = |i: usize| {
             if one {
-                Used { id: taken[n - 1].id, descs, len: len(n - 1) }
+                Used { id: last, descs, len: len(n - 1) }
             } else {
-                Used { id: taken[i].id, descs: taken[i].descs, len: len(i) }
+                // The caller counts up to `n`, as many as there are.
+                let (id, descs) = taken.get(i).map_or((0, 0), |chain| (chain.id, chain.descs));
+                Used { id, descs, len: len(i) }
             }
         };
         if let Some(journal) = &mut self.journal {

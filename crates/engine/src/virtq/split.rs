@@ -214,11 +214,11 @@ impl Split {
         }
         let before = self.next;
         if skip && self.in_order {
-            let last = self.taken.as_slice()[n - 1];
-            self.used_elem(before, last.id, len(n - 1));
+            // `n` is no more than there are.
+            let last = self.taken.as_slice().get(n - 1).map_or(0, |chain| chain.id);
+            self.used_elem(before, last, len(n - 1));
         } else {
-            for i in 0..n {
-                let chain = self.taken.as_slice()[i];
+            for (i, chain) in self.taken.as_slice().iter().take(n).enumerate() {
                 #[expect(clippy::cast_possible_truncation, reason = "i is below MAX_BATCH")]
                 self.used_elem(before.wrapping_add(i as u16), chain.id, len(i));
             }

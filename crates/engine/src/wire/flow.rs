@@ -15,14 +15,14 @@ use super::{
 #[must_use]
 #[inline]
 pub fn flow_hash(head: &[u8]) -> u32 {
-    let head = &head[..head.len().min(64)];
+    let head = head.get(..64).unwrap_or(head);
     let Some(ip) = Ip::parse(head) else {
         let mut macs = [0; 16];
-        let n = head.len().min(12);
-        macs[..n].copy_from_slice(&head[..n]);
+        macs.iter_mut().zip(head.iter().take(12)).for_each(|(to, byte)| *to = *byte);
         return finish(mix_all(&macs));
     };
-    let hash = mix_all(&head[ip.src..ip.src + 2 * ip.address_len()]);
+    // Both addresses are there: they belong to the fixed header.
+    let hash = mix_all(head.get(ip.src..ip.src + 2 * ip.address_len()).unwrap_or_default());
     // The protocol is not mixed in: for the choice of a queue TCP and UDP may share one.
     let Some((TCP | UDP, at)) = ip.l4 else { return finish(hash) };
     // Behind two tags and IPv6 the first 64 bytes end between the ports: one is better than none.

@@ -40,7 +40,7 @@ impl Ip {
     /// looked at. `None`: not IP, or not a whole and well-formed fixed header.
     #[inline]
     pub fn parse(head: &[u8]) -> Option<Self> {
-        let head = &head[..head.len().min(MAX_HEADER)];
+        let head = head.get(..MAX_HEADER).unwrap_or(head);
         let Ether { ethertype, l3: at, .. } = Ether::parse(head)?;
         let first = *head.get(at)?;
         match (ethertype, first >> 4) {
@@ -48,7 +48,7 @@ impl Ip {
                 let end = at + usize::from(first & 0xf) * 4;
                 // RFC 791 §3.1: a fragment has an offset, or more fragments behind it.
                 let whole = be16(head, at + 6)? & 0x3fff == 0;
-                let l4 = whole.then_some((head[at + 9], end));
+                let l4 = if whole { Some((*head.get(at + 9)?, end)) } else { None };
                 Some(Ip { at, v6: false, end, src: at + 12, dst: at + 16, l4, named: (at + 9, 255) })
             }
             (IPV6, 6) if head.len() >= at + IPV6_LEN => {
@@ -71,7 +71,7 @@ impl Ip {
                 HOP_BY_HOP | ROUTING | DESTINATION => {
                     let length = (usize::from(*head.get(at + 1)?) + 1) * 8;
                     if kind == ROUTING && *head.get(at + 3)? > 0 {
-                        self.dst = match head[at + 2] {
+                        self.dst = match *head.get(at + 2)? {
                             _ if length < 24 => return None,
                             0 | 2 => at + length - 16, // RFC 2460 §4.4, RFC 6275 §6.4: the last comes last
                             4 => at + 8,               // RFC 8754 §2: the last comes first

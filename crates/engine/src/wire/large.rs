@@ -12,6 +12,11 @@ impl Offload {
     /// # Errors
     /// If the header is not that of an IP packet of the kind that these facts name, or the packet is longer
     /// than IP can express.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "`Ip::parse` has found the fixed header and both addresses before the transport header; that begins at `start`, \
+                  ip.end <= start, and start <= seed_at, seed_at + 2 <= header.len() were checked"
+    )]
     pub fn fill_in(&self, header: &mut [u8], frame_len: usize) -> Result<(), BadOffload> {
         let ip = Ip::parse(header).ok_or(BadOffload::NotIp)?;
         let (start, offset) = (usize::from(self.csum_start), usize::from(self.csum_offset));

@@ -19,6 +19,7 @@
 //! 1. copy the frame's first [`Offload::header_bound`] bytes to private memory;
 //! 2. make a [`Plan`]; 3. for each [`Plan::segment`], add up [`Segment::summed`] and [`Segment::seal`] the
 //!    header; 4. send the header and the bytes of [`Segment::payload`].
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod checksum;
 mod ether;

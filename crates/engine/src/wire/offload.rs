@@ -219,7 +219,8 @@ impl Offload {
         if flags == 0 && kind == 0 {
             return Ok(Self::NONE);
         }
-        let field = |i: usize| u16::from_le_bytes([fields[i], fields[i + 1]]);
+        let [a0, a1, b0, b1, c0, c1, d0, d1, ..] = fields;
+        let field = |low, high| u16::from_le_bytes([low, high]);
         let gso = match kind & !Gso::ECN {
             0 => Gso::None,
             1 => Gso::Tcp4,
@@ -234,10 +235,10 @@ impl Offload {
             flags,
             gso,
             ecn: kind & Gso::ECN != 0,
-            hdr_len: field(0),
-            gso_size: field(2),
-            csum_start: field(4),
-            csum_offset: field(6),
+            hdr_len: field(a0, a1),
+            gso_size: field(b0, b1),
+            csum_start: field(c0, c1),
+            csum_offset: field(d0, d1),
         }
         .check(head, frame_len, allowed)
     }
@@ -298,14 +299,10 @@ impl Offload {
     /// the receive buffers that the frame takes (virtio 1.2 §5.1.6.4).
     #[must_use]
     pub fn to_bytes(self, num_buffers: u16) -> [u8; 12] {
-        let mut header = [0; 12];
-        header[0] = self.flags;
-        header[1] = self.gso.code() | if self.ecn { Gso::ECN } else { 0 };
+        let kind = self.gso.code() | if self.ecn { Gso::ECN } else { 0 };
         let fields = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, num_buffers];
-        for (to, field) in header[2..].chunks_exact_mut(2).zip(fields) {
-            to.copy_from_slice(&field.to_le_bytes());
-        }
-        header
+        let [[a0, a1], [b0, b1], [c0, c1], [d0, d1], [e0, e1]] = fields.map(u16::to_le_bytes);
+        [self.flags, kind, a0, a1, b0, b1, c0, c1, d0, d1, e0, e1]
     }
 
     /// Whether the frame's checksum is still to be completed.

@@ -59,6 +59,10 @@ pub struct Segment {
 
 impl Segment {
     /// Stores the checksum in `header`, as written by [`Plan::segment`]; `sum` is that of the bytes `summed`.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "the place lies in the transport header that `Plan::segment` wrote into such an array"
+    )]
     pub fn seal(&self, header: &mut [u8; MAX_HEADER], sum: Sum) {
         if let Some((at, mut total, udp)) = self.check {
             total.append(sum);
@@ -75,7 +79,7 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// What the headers or facts contradict; [`BadOffload::UnknownGso`] for a frame not to be cut.
     pub fn new(head: &'a [u8], frame_len: usize, offload: Offload, ident: u32) -> Result<Self, BadOffload> {
-        let head = &head[..head.len().min(frame_len)];
+        let head = head.get(..frame_len).unwrap_or(head);
         let Offload { gso, gso_size, csum_start, .. } = offload.check(head, frame_len, Offloads::ALL)?;
         let l4 = usize::from(csum_start);
         if gso == Gso::None {
@@ -129,6 +133,11 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the header of segment `index`, its checksum still to be sealed; `None` from [`Plan::count`] on.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "`new` has seen: ip.at + 20 (or 40) <= ip.end <= l4; ip.named.0 < l4; l4 + 8 (UDP) or 20 (TCP) <= header.len() <= \
+                  MAX_HEADER; l4 + 20 <= MAX_HEADER, which a fragment header and UDP's fit in"
+    )]
     pub fn segment(&self, index: usize, out: &mut [u8; MAX_HEADER]) -> Option<Segment> {
         if index >= self.count {
             return None;
@@ -171,6 +180,7 @@ impl<'a> Plan<'a> {
 
     /// Completes the IPv4 header of segment `index` (RFC 791 §3.1). Segments are datagrams of their own and
     /// have identifications of their own; fragments share the first one's.
+    #[allow(clippy::indexing_slicing, reason = "`ip` is a whole IPv4 header: 20 bytes at least")]
     fn ipv4(&self, ip: &mut [u8], index: usize, len: usize, place: Option<usize>) {
         put16(ip, 2, len);
         match place {
@@ -184,6 +194,11 @@ impl<'a> Plan<'a> {
 
     /// Completes the transport header of segment `index`, with `payload` bytes to be summed behind it; returns
     /// where its checksum goes, the sum so far, and whether it is UDP's.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "`l4` is a whole TCP header, 20 bytes at least, or UDP's 8; `Ip::parse` has found both addresses before the \
+                  transport header, where `header` goes on"
+    )]
     fn transport(&self, l4: &mut [u8], index: usize, payload: usize) -> (usize, Sum, bool) {
         let (protocol, check_at) = self.gso.transport();
         let len = l4.len() + payload;
@@ -209,6 +224,10 @@ impl<'a> Plan<'a> {
 }
 
 /// Stores a 16-bit number, big-endian. Higher bits are cut off: identifications wrap, lengths were checked.
+#[allow(
+    clippy::indexing_slicing,
+    reason = "callers name fields of headers that are there: see `Plan::segment`"
+)]
 fn put16(bytes: &mut [u8], at: usize, n: usize) {
     let [.., high, low] = n.to_be_bytes();
     bytes[at..at + 2].copy_from_slice(&[high, low]);

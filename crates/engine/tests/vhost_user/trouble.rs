@@ -11,7 +11,7 @@ use sidecore_driver::lying::{self, Liar, Outcome};
 use sidecore_driver::memory::Page;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
-use sidecore_engine::port::Peer;
+use sidecore_engine::port::{Peer, BURST};
 
 use super::huge_pages::{HugePages, HUGE};
 use super::{await_status, config, frame, pass, Rig, Role, Stream, LIMIT};
@@ -180,6 +180,31 @@ fn all_509_memory_slots_can_be_used() {
         frontend.add_region(slot(n), &fd).unwrap();
     }
     assert!(frontend.add_region(slot(slots), &fd).is_err());
+}
+
+/// Each time an I/O core gives a queue back and gets it again. After so many a VMM has to wait; its ring runs on.
+#[test]
+fn who_enables_and_disables_without_end_is_held_back() {
+    let rig = Rig::new("enable-storm");
+    let (_a, _b) = (rig.attach(0, Role::Server), rig.attach(1, Role::Server));
+    let mut a = NetDriver::start(rig.meet(0, Role::Server), config(0)).unwrap();
+    let mut b = NetDriver::start(rig.meet(1, Role::Server), config(0)).unwrap();
+    pass(&mut a, &mut b, 0..100);
+    let start = rig.ports[0].talk.count();
+    assert!(start.changes < u64::from(BURST) / 20 && start.held == 0, "the start of a guest: {start:?}");
+    rig.ports[0].talk.limit(200, 1);
+    let honest = rig.ports[1].talk.count();
+    let mut rounds = 0u64;
+    while rig.ports[0].talk.count().held == 0 {
+        assert!(rounds < 1_000, "{:?}", rig.ports[0].talk.count());
+        a.session().enable(1, false).unwrap();
+        a.session().enable(1, true).unwrap();
+        rounds += 1;
+    }
+    pass(&mut a, &mut b, 100..200);
+    assert_eq!(rig.ports[1].talk.count(), honest, "the other port pays for nothing");
+    drop((a, b));
+    rig.assert_conserved();
 }
 
 #[test]

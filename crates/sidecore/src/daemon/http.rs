@@ -25,7 +25,7 @@ use super::listen::Tally;
 use super::metrics;
 use super::places::Why;
 use super::source::Source;
-use crate::api::{About, Changes, DoorView, KindView, Refused};
+use crate::api::{About, Changes, ClientsView, DoorView, KindView, Refused, SocketView};
 use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
 
@@ -45,6 +45,8 @@ pub struct Control {
     pub captures: Arc<Semaphore>,
     /// Refusals.
     pub tally: Arc<Tally>,
+    /// Connections of netmap programs.
+    pub netmap: Arc<sidecore_engine::transport::ring::Clients>,
 }
 
 macro_rules! routes {
@@ -171,6 +173,11 @@ async fn about(State(control): State<Control>) -> Json<About> {
         counters: control.engine.spec().daemon.counters.unwrap_or_default(),
         memory_limit: super::limit::memory_limit(),
         memory_errors: sidecore_engine::mem::memory_errors(),
+        clients: ClientsView {
+            control: SocketView::new(control.tally.open(), control.tally.refused()),
+            netmap: SocketView::new(control.netmap.open(), control.netmap.refused()),
+            turned_away: sidecore_engine::open::spare::turned_away(),
+        },
         kinds: KINDS.iter().map(kind).collect(),
         sandbox: control.sandbox.view(),
         broker: super::broker::view(),
@@ -301,10 +308,14 @@ async fn drops(State(control): State<Control>) -> Answer<Drops> {
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
     let sandbox = control.sandbox.view();
-    let socket = metrics::Socket { open: control.tally.open(), refused: control.tally.refused() };
+    let sockets = metrics::Sockets {
+        control: (control.tally.open(), control.tally.refused()),
+        netmap: (control.netmap.open(), control.netmap.refused()),
+        turned_away: sidecore_engine::open::spare::turned_away(),
+    };
     let text = ask(control, |engine| {
         let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());
-        Ok(metrics::text(ports, queues, cores, &engine.addresses(), sandbox, socket))
+        Ok(metrics::text(ports, queues, cores, &engine.addresses(), sandbox, sockets))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;

@@ -29,6 +29,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use sidecore_engine::open::spare;
+
 use super::http::Refusal;
 use super::places::{Peer, Places, Why, PATIENCE};
 use crate::api::Refused;
@@ -163,8 +165,11 @@ async fn accept(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
-                // Without a descriptor the connection stays, and the next `accept` would fail at once.
                 tally.count(Why::Accept, &format!(": {e}"));
+                if spare::turn_away(listener, &e).is_some() {
+                    continue;
+                }
+                // The connection stays, and the next `accept` would fail at once.
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

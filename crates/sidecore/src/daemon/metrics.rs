@@ -21,13 +21,15 @@ use crate::api::{RefusedView, SandboxView};
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The control socket.
+/// The daemon's own sockets: of each, connections that are open, and refusals by reason.
 #[derive(Debug)]
-pub struct Socket {
-    /// Connections that are open.
-    pub open: u64,
-    /// Refusals, by reason.
-    pub refused: Vec<(&'static str, u64)>,
+pub struct Sockets {
+    /// The control socket.
+    pub control: (u64, Vec<(&'static str, u64)>),
+    /// The socket for netmap programs.
+    pub netmap: (u64, Vec<(&'static str, u64)>),
+    /// Clients of any socket for whom there was no descriptor.
+    pub turned_away: u64,
 }
 
 /// The text of one scrape.
@@ -37,10 +39,10 @@ pub fn text(
     cores: Cores,
     addresses: &Addresses,
     sandbox: SandboxView,
-    socket: Socket,
+    sockets: Sockets,
 ) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox, socket };
+    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox, sockets };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -54,7 +56,7 @@ struct Snapshot {
     cores: Cores,
     addresses: usize,
     sandbox: SandboxView,
-    socket: Socket,
+    sockets: Sockets,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -181,6 +183,42 @@ impl Collector for Snapshot {
         )?;
         counter(
             out,
+            "connections",
+            "VMMs that have connected to a port",
+            of_state(|s| s.conversation.connections),
+        )?;
+        counter(
+            out,
+            "connections_for_nothing",
+            "VMMs that left within a second or without having done anything (brief), were disconnected because they said nothing (silent), or were turned away (refused)",
+            self.per_port(
+                |p| {
+                    let count = p.state.as_ref().map(|state| state.conversation).unwrap_or_default();
+                    vec![("brief", count.brief), ("silent", count.silent), ("refused", count.refused)]
+                },
+                "kind",
+            ),
+        )?;
+        counter(
+            out,
+            "conversation_changes",
+            "Changes by a VMM's messages that I/O cores notice: queues taken back and served, memory mapped and unmapped",
+            of_state(|s| s.conversation.changes),
+        )?;
+        counter(
+            out,
+            "conversation_holds",
+            "Times that a VMM's messages were held back because they changed too much",
+            of_state(|s| s.conversation.held),
+        )?;
+        seconds(
+            out,
+            "conversation_held",
+            "Seconds for which they were",
+            of_state(|s| s.conversation.held_us.saturating_mul(1_000)),
+        )?;
+        counter(
+            out,
             "refused_files",
             "Descriptors from a VMM that are not what they were given for",
             of_state(|s| s.memory.refused_files),
@@ -226,14 +264,32 @@ impl Collector for Snapshot {
             out,
             "control_connections",
             "Connections to the control socket",
-            vec![(Vec::new(), self.socket.open)],
+            vec![(Vec::new(), self.sockets.control.0)],
         )?;
         let reason = |(reason, n): &(&'static str, u64)| (vec![("reason", (*reason).to_owned())], *n);
         counter(
             out,
             "control_refused",
             "Connections and requests that the control socket refused, and connections that it ended",
-            self.socket.refused.iter().map(reason).collect(),
+            self.sockets.control.1.iter().map(reason).collect(),
+        )?;
+        gauge(
+            out,
+            "netmap_connections",
+            "Connections to the socket for netmap programs",
+            vec![(Vec::new(), self.sockets.netmap.0)],
+        )?;
+        counter(
+            out,
+            "netmap_refused",
+            "Connections that the socket for netmap programs refused or ended",
+            self.sockets.netmap.1.iter().map(reason).collect(),
+        )?;
+        counter(
+            out,
+            "clients_turned_away",
+            "Clients of any socket that were hung up on because there was no descriptor for them",
+            vec![(Vec::new(), self.sockets.turned_away)],
         )?;
         seconds(out, "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time())?;
         let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {

@@ -84,6 +84,7 @@ pub fn run(args: RunArgs) -> Outcome {
     let manager = Manager::of_environment();
     limit::warn_of_memory_limit(limit::memory_limit());
     let claimed = claim(counters)?;
+    sidecore_engine::open::spare::keep();
     sidecore_engine::transport::ring::set_directory(socket);
     sidecore_engine::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
@@ -140,6 +141,7 @@ pub fn run(args: RunArgs) -> Outcome {
         sandbox: Arc::new(sandbox),
         captures: Arc::new(Semaphore::new(CAPTURES)),
         tally: Arc::new(Tally::default()),
+        netmap: device.clients(),
     };
     let ended = runtime.block_on(serve(control, &socket, &manager));
     runtime.shutdown_timeout(GRACE);

@@ -156,6 +156,7 @@ fn every_field_is_described_and_no_other() {
         counters: "/c".into(),
         memory_limit: Some(1),
         memory_errors: 0,
+        clients: ClientsView::default(),
         kinds: vec![],
         sandbox: sandbox.clone(),
         broker: BrokerView { pid: Some(1), requests: 1, refused: 1 },
@@ -164,6 +165,8 @@ fn every_field_is_described_and_no_other() {
     let broker = BrokerView { pid: None, ..about.broker.clone() };
     compare(seen, "BrokerView", &about.broker, &broker);
     compare(seen, "DoorView", &about.door, &about.door);
+    compare(seen, "ClientsView", &about.clients, &about.clients);
+    compare(seen, "SocketView", &about.clients.control, &about.clients.control);
     compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
@@ -194,9 +197,11 @@ fn every_field_is_described_and_no_other() {
         queues: 1,
         features: vec![],
         slow: SlowCount::default(),
+        conversation: TalkCount::default(),
         memory: MemoryCount::default(),
     };
     compare(seen, "SlowCount", &state.slow, &state.slow);
+    compare(seen, "TalkCount", &state.conversation, &state.conversation);
     compare(seen, "MemoryCount", &state.memory, &state.memory);
     let least = PortState {
         switch: None,

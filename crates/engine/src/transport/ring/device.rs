@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use sidecore_abi::vale::{Ask, Reply, ASK};
 
 use super::{Listener, SocketError};
 use crate::mem::take_no_descriptors;
+use crate::open::spare::Seldom;
 
 /// Connections at a time, and those of one user other than root and ourselves.
 const CONNECTIONS: usize = 1024;
@@ -26,6 +28,60 @@ const CONNECTIONS_OF_A_USER: usize = 256;
 /// How long a connection may take over its first request, or over the rest of one that has begun. Between requests it may
 /// be silent for as long as it likes: it is the lease of what it had made.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a connection was refused, or ended by us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its user has as many as one may have.
+    User,
+    /// There are as many as there may be.
+    Full,
+    /// It owed a request longest when another one needed its place.
+    Displaced,
+    /// It sent no whole request in time.
+    Late,
+    /// There was no descriptor for it.
+    Descriptors,
+}
+
+/// The connections to the socket, for `show`.
+#[derive(Debug, Default)]
+pub struct Clients {
+    open: AtomicU64,
+    refused: [AtomicU64; Why::ALL.len()],
+}
+
+impl Why {
+    const ALL: [(Why, &'static str); 5] = [
+        (Why::User, "user"),
+        (Why::Full, "full"),
+        (Why::Displaced, "displaced"),
+        (Why::Late, "late"),
+        (Why::Descriptors, "descriptors"),
+    ];
+}
+
+impl Clients {
+    fn count(&self, why: Why, count: u64) {
+        if let Some(counter) = self.refused.get(why as usize) {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Connections that are open.
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// How many were refused or ended, by the name of the reason.
+    pub fn refused(&self) -> Vec<(&'static str, u64)> {
+        let names = Why::ALL.iter().map(|(_, name)| *name);
+        names.zip(self.refused.iter().map(|counter| counter.load(Ordering::Relaxed))).collect()
+    }
+}
+
+/// That a user has too many connections, and that none can be accepted.
+static SAID: Seldom = Seldom::new();
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +104,7 @@ pub trait Verbs: Send {
 /// The running socket. Dropping it ends the thread; what was made stays.
 pub struct Device {
     stop: Arc<OwnedFd>,
+    clients: Arc<Clients>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -67,12 +124,25 @@ impl Device {
         take_no_descriptors(&listener);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
         let stop = Arc::new(stop);
-        let server = Server { listener, stop: Arc::clone(&stop), verbs, connections: Vec::new(), next: 0 };
+        let clients = Arc::<Clients>::default();
+        let server = Server {
+            listener,
+            stop: Arc::clone(&stop),
+            verbs,
+            connections: Vec::new(),
+            next: 0,
+            clients: Arc::clone(&clients),
+        };
         let thread = std::thread::Builder::new().name("netmap".to_owned()).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::NETMAP);
             server.run();
         });
-        Ok(Device { stop, thread: Some(thread.map_err(system)?) })
+        Ok(Device { stop, clients, thread: Some(thread.map_err(system)?) })
+    }
+
+    /// Its connections.
+    pub fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients)
     }
 }
 
@@ -92,6 +162,7 @@ struct Server {
     verbs: Box<dyn Verbs>,
     connections: Vec<Connection>,
     next: u64,
+    clients: Arc<Clients>,
 }
 
 struct Connection {
@@ -131,11 +202,13 @@ impl Server {
             }
             let owes = |c: &Connection| c.owes.is_some_and(|since| since.elapsed() >= PATIENCE);
             while let Some(place) = self.connections.iter().position(owes) {
+                self.clients.count(Why::Late, 1);
                 self.part(place);
             }
             if ready[1] {
                 self.admit();
             }
+            self.clients.open.store(self.connections.len() as u64, Ordering::Relaxed);
         }
     }
 
@@ -144,21 +217,25 @@ impl Server {
         self.verbs.gone(gone.who.connection);
     }
 
-    /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; false: nobody does.
-    fn make_room(&mut self, uid: u32) -> bool {
+    /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; an error says why nobody does.
+    fn make_room(&mut self, uid: u32) -> Result<(), Why> {
         let privileged = uid == 0 || uid == crate::open::broker::maker();
         let of_user = |c: &&Connection| c.who.ids.0 == uid;
         let too_many_of_user =
             !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;
         if !too_many_of_user && self.connections.len() < CONNECTIONS {
-            return true;
+            return Ok(());
         }
         let silent = |c: &Connection| c.owes.is_some() && (!too_many_of_user || c.who.ids.0 == uid);
-        let place = self.connections.iter().position(silent);
-        if let Some(place) = place {
-            self.part(place);
+        match self.connections.iter().position(silent) {
+            Some(place) => {
+                self.clients.count(Why::Displaced, 1);
+                self.part(place);
+                Ok(())
+            }
+            None if too_many_of_user => Err(Why::User),
+            None => Err(Why::Full),
         }
-        place.is_some()
     }
 
     fn admit(&mut self) {
@@ -166,18 +243,23 @@ impl Server {
             Ok(Some(socket)) => {
                 let Ok(peer) = socket_peercred(&socket) else { return };
                 let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
-                if !self.make_room(who.ids.0) {
-                    tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
+                if let Err(why) = self.make_room(who.ids.0) {
+                    self.clients.count(why, 1);
+                    if SAID.is_due() {
+                        tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
+                    }
                     return;
                 }
                 self.next += 1;
                 let owes = Some(Instant::now());
                 self.connections.push(Connection { socket, who, request: [0; ASK], arrived: 0, owes });
             }
-            Ok(None) => {}
+            Ok(None) => self.clients.count(Why::Descriptors, self.listener.turned_away()),
             Err(error) => {
-                // Out of descriptors, or of memory: the client waits in the backlog until some are free.
-                tracing::warn!("the netmap socket cannot take a client in: {error}");
+                // The client waits in the backlog.
+                if SAID.is_due() {
+                    tracing::warn!("the netmap socket cannot take a client in: {error}");
+                }
                 let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                 let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
             }

@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::{End, Info};
 
-pub use device::{device_path, Asker, Device, Verbs};
+pub use device::{device_path, Asker, Clients, Device, Verbs};
 pub use host::{HostPort, HOST};
 pub use server::MONITORS;
 

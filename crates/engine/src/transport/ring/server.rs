@@ -17,8 +17,12 @@ use super::taps::{self, Tapped};
 use super::{Inner, Listener};
 use crate::host::ring::{Monitor, RingPair, Sees, SentOnly, Traits};
 use crate::observe::capture::Watcher;
+use crate::open::spare::Seldom;
 use crate::port::QueueKey;
 use crate::ring::{pipe_end, Gate, Geometry, Region};
+
+/// That no client can be accepted.
+static SAID: Seldom = Seldom::new();
 
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
@@ -171,10 +175,18 @@ impl Server {
         loop {
             match self.listener.accept() {
                 Ok(Some(socket)) => self.welcome(socket),
-                Ok(None) => return,
+                Ok(None) => {
+                    let turned_away = self.listener.turned_away();
+                    self.inner.port.talk.refused(turned_away);
+                    if turned_away == 0 {
+                        return;
+                    }
+                }
                 Err(error) => {
-                    // Out of descriptors, or of memory: the client waits in the backlog until some are free.
-                    tracing::warn!(port = %self.inner.port.name, "cannot take a client in: {error}");
+                    // The client waits in the backlog.
+                    if SAID.is_due() {
+                        tracing::warn!(port = %self.inner.port.name, "cannot take a client in: {error}");
+                    }
                     let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                     let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
                     return;

@@ -34,6 +34,8 @@ use crate::port::{Fault, Port};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long until we look again whether the rest of a message has come.
 const NEXT_LOOK: Duration = Duration::from_millis(1);
+/// How long a peer may take over its first message.
+const FIRST_WORD: Duration = Duration::from_secs(10);
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
 /// Messages that are handled before the thread looks at what else waits.
@@ -48,6 +50,8 @@ pub(super) enum End {
     Called,
     /// Another daemon goes on with it.
     Left,
+    /// The peer did not begin to talk.
+    Silent,
     /// The peer broke a rule; the words say which.
     Fault(String),
     /// A queue found a fault that its owner does not get over by a reset.
@@ -91,7 +95,11 @@ pub(super) struct Conversation<'a> {
     /// Where a file is closed that did not pass.
     closing: Option<Closing>,
     /// A message waits for that.
-    held: bool,
+    blocked: bool,
+    /// When the peer came.
+    begun: Instant,
+    /// Until when its messages are held back.
+    held_until: Option<Instant>,
 }
 
 /// What the thread waits for beside the peer.
@@ -127,7 +135,9 @@ impl<'a> Conversation<'a> {
             waiting_since: None,
             peeked: 0,
             closing: None,
-            held: false,
+            blocked: false,
+            begun: Instant::now(),
+            held_until: None,
         })
     }
 
@@ -169,32 +179,42 @@ impl<'a> Conversation<'a> {
 
     fn talk(&mut self, mut others: Others) -> End {
         (others.changed)(&self.session);
+        self.hold();
         loop {
             let resample = self.session.resample();
+            let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
+            let held = held.filter(|left| !left.is_zero());
             // A part of a message leaves the socket readable: then only time helps.
             let waiting =
                 self.waiting_since.map(|since| NEXT_LOOK.min(PATIENCE.saturating_sub(since.elapsed())));
-            let listens = if waiting.is_none() && !self.held { PollFlags::IN } else { PollFlags::empty() };
+            let first_word =
+                (!self.session.is_agreed()).then(|| FIRST_WORD.saturating_sub(self.begun.elapsed()));
+            let limit = held.or(waiting).or(first_word);
+            let listens = if waiting.is_none() && !self.blocked { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(others.wake, PollFlags::IN),
-                PollFd::new(&self.stream, listens),
                 PollFd::from_borrowed_fd(self.port.fault.event(), PollFlags::IN),
             ];
+            let spoken_at = held.is_none().then_some(fds.len());
+            fds.extend(spoken_at.map(|_| PollFd::new(&self.stream, listens)));
             let resample_at = resample.as_ref().map(|_| fds.len());
             fds.extend(resample.as_deref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let door_at = others.door.map(|_| fds.len());
-            fds.extend(others.door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
-            let holder = self.session.holder();
+            // Nothing is said to these before all is heard, which it is not while the peer is held.
+            let door = others.door.filter(|_| held.is_none());
+            let door_at = door.map(|_| fds.len());
+            fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+            let holder = self.session.holder().filter(|_| held.is_none());
             let holder_at = holder.as_ref().map(|_| fds.len());
             fds.extend(holder.map(|holder| PollFd::from_borrowed_fd(holder, PollFlags::IN)));
             let closing_at = self.closing.as_ref().map(|_| fds.len());
             fds.extend(self.closing.as_ref().map(|closing| PollFd::new(closing, PollFlags::IN)));
-            if wait(&mut fds, waiting).is_err() {
+            if wait(&mut fds, limit).is_err() {
                 return End::Closed;
             }
             let ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
-            let (called, stopped, closed) = (ready(Some(0)), ready(Some(2)), ready(closing_at));
-            let (left, spoken) = (self.held && ready(Some(1)), ready(Some(1)) || waiting.is_some() || closed);
+            let (called, stopped, closed) = (ready(Some(0)), ready(Some(1)), ready(closing_at));
+            let left = self.blocked && ready(spoken_at);
+            let spoken = held.is_none() && (ready(spoken_at) || waiting.is_some() || closed);
             let (resampled, knocked, unheld) = (ready(resample_at), ready(door_at), ready(holder_at));
             drop(fds);
             if called {
@@ -207,7 +227,7 @@ impl<'a> Conversation<'a> {
                 return End::Closed;
             }
             if closed {
-                (self.closing, self.held) = (None, false);
+                (self.closing, self.blocked) = (None, false);
             }
             if resampled {
                 if let Some(fd) = &resample {
@@ -235,6 +255,11 @@ impl<'a> Conversation<'a> {
                     Err(end) => return end,
                 }
                 (others.changed)(&self.session);
+                self.hold();
+            }
+            let too_late = || self.begun.elapsed() >= FIRST_WORD;
+            if all_heard && !self.session.is_agreed() && too_late() {
+                return End::Silent;
             }
             if self.waiting_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
                 return End::Fault(format!("the client stopped in the middle of a message for {PATIENCE:?}"));
@@ -251,6 +276,15 @@ impl<'a> Conversation<'a> {
         }
     }
 
+    /// Charges the port for what messages have changed, and holds the next ones back if there were too many.
+    fn hold(&mut self) {
+        let changes = self.session.take_changes();
+        if changes > 0 {
+            self.port.talk.changed(changes);
+        }
+        self.held_until = self.port.talk.hold().map(|time| Instant::now() + time);
+    }
+
     /// Handles what has come. False: there may be more.
     fn listen(&mut self) -> Result<bool, End> {
         for _ in 0..IN_A_ROW {
@@ -265,7 +299,7 @@ impl<'a> Conversation<'a> {
                     return Ok(true);
                 }
                 Read::Closing => {
-                    (self.waiting_since, self.held) = (None, true);
+                    (self.waiting_since, self.blocked) = (None, true);
                     return Ok(true);
                 }
             };
@@ -279,6 +313,7 @@ impl<'a> Conversation<'a> {
                     self.session.handle(&header, payload, fds, &mut self.answer)
                 }
             };
+            self.session.keep(&self.stream);
             self.session.commit(size, due.then_some(&self.answer));
             if self.take(size)? != pieces {
                 return Err(End::Fault(

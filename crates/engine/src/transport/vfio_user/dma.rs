@@ -8,6 +8,7 @@
 //! Some ranges cannot be reached: those without a file (a VMM's ROMs, other devices' registers, and guest
 //! memory that is not shared) and those that may not be both read and written. They are remembered, because
 //! the VMM unmaps them again, and a buffer there is an error of its own: see [`DmaTable::hint`].
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

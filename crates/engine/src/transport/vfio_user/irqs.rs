@@ -1,4 +1,5 @@
 //! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (`linux/vfio.h` has the rules).
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;

@@ -3,6 +3,7 @@
 //!
 //! After QEMU's `docs/interop/vfio-user.rst`. Commands that only servers send, and those of features that we
 //! do not offer, are in the table too, so that their refusal has a reason.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::OwnedFd;
 
@@ -208,7 +209,7 @@ impl Answer {
     pub(super) fn space(&mut self, size: usize) -> &mut [u8] {
         let start = self.bytes.len();
         self.bytes.resize(start + size, 0);
-        &mut self.bytes[start..]
+        self.bytes.get_mut(start..).unwrap_or_default()
     }
 
     /// Completes the message. An error has no payload and no descriptor.
@@ -223,7 +224,8 @@ impl Answer {
             flags: if error.is_some() { flags::REPLY | flags::ERROR } else { flags::REPLY },
             error: error.map_or(0, |errno| errno.raw_os_error().unsigned_abs()),
         };
-        self.bytes[..Header::SIZE].copy_from_slice(&header.bytes());
+        // There is room for it from the beginning: `clear`.
+        self.bytes.iter_mut().zip(header.bytes()).for_each(|(to, byte)| *to = byte);
     }
 
     /// The bytes of it.

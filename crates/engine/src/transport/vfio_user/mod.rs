@@ -33,7 +33,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags, PollFd, PollFlags};
 
@@ -42,15 +42,20 @@ pub use super::socket::{Endpoint, SocketError};
 
 use self::conversation::{Conversation, End, Others};
 use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
+use super::backoff::Backoff;
 use super::socket::{Door, Listener};
 use super::supervise;
 use super::wait::{await_close, wait, wait_for, CLOSING};
 use crate::device::pci::PciDevice;
 use crate::door::Closing;
+use crate::open::spare::Seldom;
 use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
 
 /// How long the next client has to wait after one that broke a rule.
 const PENALTY: Duration = Duration::from_secs(1);
+
+/// That no VMM can be accepted.
+static SAID: Seldom = Seldom::new();
 
 /// Why a device cannot be put on a socket.
 #[derive(Debug, thiserror::Error)]
@@ -155,9 +160,11 @@ impl VfioUser {
             found,
             last_fault: None,
             closing: None,
+            backoff: Backoff::new(),
         };
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::VFIO_USER);
+            host.port.talk.is_held_here();
             host.guarded();
         })?;
         Ok(VfioUser { shared, device, thread: Some(thread) })
@@ -228,6 +235,7 @@ struct Host {
     last_fault: Option<String>,
     /// Where a file of the last VMM is still being closed.
     closing: Option<Closing>,
+    backoff: Backoff,
 }
 
 impl Host {
@@ -284,10 +292,16 @@ impl Host {
                 door => match door.listener().map(Listener::accept) {
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
-                        tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        if SAID.is_due() {
+                            tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        }
                         pause = Some(PENALTY);
                     }
-                    Some(Ok(None)) | None => {}
+                    Some(Ok(None)) => {
+                        let turned_away = self.door.listener().map_or(0, Listener::turned_away);
+                        self.port.talk.refused(turned_away);
+                    }
+                    None => {}
                 },
             }
             let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
@@ -304,15 +318,18 @@ impl Host {
         let name = &self.port.name;
         if found.is_none() {
             tracing::info!(port = %name, "a VMM has connected");
+            self.port.talk.connected();
         }
+        let (begun, adopted) = (Instant::now(), found.is_some());
+        let mut asked = adopted;
         self.port.fault.clear();
         self.last_fault = None;
         let detail = self.door.describe();
         let mut refusals = 0;
         let mut knocked = || {
-            // Closing it is the answer.
-            let refused = self.door.listener().is_some_and(|door| matches!(door.accept(), Ok(Some(_))));
+            let refused = self.door.listener().is_some_and(Listener::refuse);
             refusals += u32::from(refused);
+            self.port.talk.refused(refused.into());
             if refused && refusals == 1 {
                 tracing::warn!(port = %name, "a second VMM has called and was refused: give each VMM a port of its own");
             }
@@ -320,6 +337,7 @@ impl Host {
         };
         let mut last = None;
         let mut changed = |session: &Session| {
+            asked |= session.has_asked();
             // After every message: only what is news costs anything.
             let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint());
             if last == Some(news) {
@@ -347,7 +365,7 @@ impl Host {
             None => {
                 let mut session = Session::new(name, &self.device, &self.port.terms);
                 if let Some(path) = &self.hold {
-                    session.keep(path, &stream);
+                    session.hold_at(path.clone());
                 }
                 Conversation::new(stream, session, &self.port, &self.device)
             }
@@ -368,7 +386,21 @@ impl Host {
         };
         self.closing = closing;
         match end {
-            End::Closed => tracing::info!(port = %name, "the VMM has left"),
+            End::Closed => {
+                tracing::info!(port = %name, "the VMM has left");
+                // One that an earlier daemon has left was a guest's.
+                let pause = if adopted { None } else { self.backoff.after(begun.elapsed(), asked) };
+                if let Some(pause) = pause {
+                    self.port.talk.left_at_once();
+                    self.shared.set(Peer::Waiting, self.detail());
+                    wait_for(&self.shared.wake, Some(pause));
+                }
+            }
+            End::Silent => {
+                self.port.talk.said_nothing();
+                tracing::warn!(port = %name, "a client connected and was disconnected: it sent no VERSION in time");
+                self.last_fault = Some("no_version: the client sent no VERSION in time".to_owned());
+            }
             End::Called => {}
             End::Left => tracing::info!(port = %name, "the VMM is left to the next daemon"),
             End::Stopped(fault) => {

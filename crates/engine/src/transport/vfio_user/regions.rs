@@ -1,4 +1,5 @@
 //! Regions: what they are, and reads and writes of them.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use sidecore_abi::pci::EXPRESS_SIZE;
 use sidecore_abi::vfio_user::{region, RegionAccess, RegionInfo, SparseArea, SparseCap};
@@ -92,12 +93,10 @@ pub(super) fn read(device: &mut dyn PciDevice, access: &RegionAccess, data: &mut
     if access.region == region::CONFIG {
         return pci::read_config(device, access.offset, data);
     }
-    let mut done = 0;
-    while done < data.len() {
-        let at = access.offset + done as u64;
-        let len = step(at, data.len() - done);
-        device.read(access.region as usize, at, &mut data[done..done + len]);
-        done += len;
+    let (mut at, mut left) = (access.offset, data);
+    while let Some((piece, rest)) = left.split_at_mut_checked(step(at, left.len())) {
+        device.read(access.region as usize, at, piece);
+        (at, left) = (at + piece.len() as u64, rest);
     }
 }
 
@@ -106,12 +105,10 @@ pub(super) fn write(device: &mut dyn PciDevice, access: &RegionAccess, data: &[u
     if access.region == region::CONFIG {
         return pci::write_config(device, access.offset, data);
     }
-    let mut done = 0;
-    while done < data.len() {
-        let at = access.offset + done as u64;
-        let len = step(at, data.len() - done);
-        device.write(access.region as usize, at, &data[done..done + len]);
-        done += len;
+    let (mut at, mut left) = (access.offset, data);
+    while let Some((piece, rest)) = left.split_at_checked(step(at, left.len())) {
+        device.write(access.region as usize, at, piece);
+        (at, left) = (at + piece.len() as u64, rest);
     }
 }
 

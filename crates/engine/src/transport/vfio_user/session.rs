@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use super::regions::{self, Regions};
 use super::version::{self, Agreed};
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
 use crate::hold::{Found, Holder};
-use crate::mem::{set_peeked, GuestMap, Terms};
+use crate::mem::{GuestMap, Terms};
 
 /// Refusals of one session that are worth a warning; the rest is for whoever debugs.
 const WARNINGS: u64 = 16;
@@ -65,8 +65,14 @@ pub(super) struct Session {
     agreed: Option<Agreed>,
     refused: u64,
     hinted: bool,
+    /// Where its holder is to be, once there is reason for one.
+    hold: Option<PathBuf>,
     /// What the next daemon finds.
     keep: Option<Keep>,
+    /// Commands that were handled.
+    handled: u64,
+    /// Changes of theirs that I/O cores notice, and that nobody has been charged for yet.
+    changes: usize,
     /// Files that no range refers to any more.
     orphans: Vec<u32>,
     /// The holder was lost: a restart would disconnect the client.
@@ -92,25 +98,36 @@ impl Session {
             agreed: None,
             refused: 0,
             hinted: false,
+            hold: None,
             keep: None,
+            handled: 0,
+            changes: 0,
             orphans: Vec::new(),
             unheld: false,
             left: false,
         }
     }
 
-    /// Has a holder at `path` keep the session, which has just begun on `stream`.
-    pub(super) fn keep(&mut self, path: &Path, stream: &UnixStream) {
-        if let Err(why) =
-            Holder::start(path).map_err(|e| e.to_string()).and_then(|new| self.keep_with(new, stream))
-        {
+    /// Has a holder at `path` keep the session as soon as its client is known to be one.
+    pub(super) fn hold_at(&mut self, path: PathBuf) {
+        self.hold = Some(path);
+    }
+
+    /// Starts the holder of the session on `stream` if it is due. Comes before the message is committed that shows
+    /// that it is.
+    pub(super) fn keep(&mut self, stream: &UnixStream) {
+        if self.agreed.is_none() {
+            return;
+        }
+        let Some(path) = self.hold.take() else { return };
+        let held = Holder::start(&path).map_err(|e| e.to_string());
+        if let Err(why) = held.and_then(|holder| self.keep_with(holder, stream)) {
             self.lost(&why);
         }
     }
 
-    /// The same with a holder that was started.
+    /// The same with a holder that was started. How much of `stream` has been looked at is known to whoever reads it.
     pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
-        set_peeked(stream, 0).map_err(|e| e.to_string())?;
         self.keep = Some(Keep::begin(holder, stream, &mut **lock(&self.device), SAVED)?);
         Ok(())
     }
@@ -262,6 +279,7 @@ impl Session {
         answer: &mut Answer,
     ) -> (bool, Result<(), String>) {
         answer.clear();
+        self.handled += 1;
         let result = self.dispatch(header.command, Request { payload, fds }, answer);
         self.finish(header, result, answer)
     }
@@ -309,6 +327,16 @@ impl Session {
         let message = messages::find(code).ok_or_else(|| Refusal::new(Errno::NOTSUP, "unknown command"))?;
         message.check(&request)?;
         (message.handler)(self, request, answer)
+    }
+
+    /// Whether the client has asked for anything but a conversation.
+    pub(super) fn has_asked(&self) -> bool {
+        self.handled > 1
+    }
+
+    /// The changes that I/O cores notice, since this was asked last.
+    pub(super) fn take_changes(&mut self) -> usize {
+        std::mem::take(&mut self.changes)
     }
 
     /// Whether the client and we have agreed on a version.
@@ -361,6 +389,7 @@ impl Session {
             if let Some(file) = ours {
                 self.hold(key::memory(name), file);
             }
+            self.changes += 1;
             lock(&self.device).dma_changed(map);
         }
         Ok(())
@@ -373,6 +402,7 @@ impl Session {
         if let Some([old, new]) = self.memory.remove(&ask)? {
             let left: BTreeSet<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
             self.orphans.extend(before.into_iter().filter(|name| !left.contains(name)));
+            self.changes += old.len().saturating_sub(new.len()).max(1);
             self.swap(old, new);
         }
         answer.put(request.payload);
@@ -427,6 +457,8 @@ impl Session {
     pub(super) fn set_irqs(&mut self, request: Request, _: &mut Answer) -> Handled {
         let set = SetIrqs::parse(request.payload).unwrap_or_default();
         at_least(set.argsz, SetIrqs::SIZE)?;
+        // Each one is watched anew, and a ring of io_uring made and ended for it.
+        self.changes += 2 * request.fds.len();
         let ours = request.fds.iter().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone).collect();
         irqs::set(
             &self.interrupts,

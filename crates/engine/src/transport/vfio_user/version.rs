@@ -2,6 +2,7 @@
 //!
 //! We name no capability that the peer has not named: an early client warns of, and a strict one may refuse,
 //! what it does not know.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use serde_json::{Map, Value};
 use sidecore_abi::vfio_user::{Version, DEFAULT_MAX_TRANSFER};
@@ -48,7 +49,7 @@ pub(super) fn agree(payload: &[u8]) -> Result<(Agreed, Vec<u8>), Refusal> {
             "the client speaks version {major}.{minor}; we speak 0.0 and 0.1"
         )));
     }
-    let offered = capabilities(&payload[Version::SIZE..])?;
+    let offered = capabilities(payload.get(Version::SIZE..).unwrap_or_default())?;
     let number = |name: &str, default: u64| match offered.get(name) {
         None => Ok(default),
         Some(value) => value.as_u64().ok_or_else(|| {

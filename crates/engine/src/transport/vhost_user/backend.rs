@@ -205,8 +205,14 @@ impl<D: VirtioDevice> Backend<D> {
         Ok(())
     }
 
-    /// Puts all rings on `map`.
-    pub(super) fn set_memory(&mut self, map: GuestMap) {
+    /// Charges the port for so many changes that I/O cores notice.
+    pub(super) fn changes(&self, count: usize) {
+        self.device.port().talk.changed(count);
+    }
+
+    /// Puts all rings on `map`, in which so many regions are other ones, or are missing.
+    pub(super) fn set_memory(&mut self, map: GuestMap, others: usize) {
+        self.changes(others);
         let map = Some(Arc::new(map)).filter(|map| !map.is_empty());
         self.stopped(self.all(), |backend| backend.map = map);
     }

@@ -66,6 +66,8 @@ pub(super) struct Conversation<D: VirtioDevice> {
     waiting_since: Option<Instant>,
     /// Where a file is closed that did not pass the door.
     closing: Option<Closing>,
+    /// Until when its messages are held back.
+    held_until: Option<Instant>,
 }
 
 enum Step {
@@ -88,7 +90,8 @@ impl<D: VirtioDevice> Conversation<D> {
         inner.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let handler = BackendReqHandler::from_stream(theirs, Arc::clone(&backend));
-        Ok(Conversation { stream, handler, inner, backend, waiting_since: None, closing: None })
+        let (waiting_since, closing, held_until) = (None, None, None);
+        Ok(Conversation { stream, handler, inner, backend, waiting_since, closing, held_until })
     }
 
     /// Where a file is still being closed that did not pass the door.
@@ -107,15 +110,21 @@ impl<D: VirtioDevice> Conversation<D> {
         changed: &mut dyn FnMut(&Backend<D>),
     ) -> End {
         let port = Arc::clone(lock(&self.backend).device.port());
+        let hold = || port.talk.hold().map(|time| Instant::now() + time);
+        self.held_until = hold();
         loop {
+            let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
+            let held = held.filter(|left| !left.is_zero());
             let patient = self.waiting_since.is_none();
             let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
             fds.push(PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN));
-            fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
-            if patient {
-                fds.push(PollFd::new(&self.stream, PollFlags::IN));
+            if held.is_none() {
+                fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+                if patient {
+                    fds.push(PollFd::new(&self.stream, PollFlags::IN));
+                }
             }
-            if wait(&mut fds, (!patient).then_some(GLANCE)).is_err() {
+            if wait(&mut fds, held.or((!patient).then_some(GLANCE))).is_err() {
                 return End::Closed;
             }
             let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
@@ -127,10 +136,14 @@ impl<D: VirtioDevice> Conversation<D> {
                     return End::Fault(fault, fault.to_string());
                 }
             }
+            if held.is_some() {
+                continue;
+            }
             let knocks = door.is_some() && ready(2);
             match self.step() {
                 Step::Done => {
                     self.waiting_since = None;
+                    self.held_until = hold();
                     changed(&lock(&self.backend));
                 }
                 Step::Nothing => {

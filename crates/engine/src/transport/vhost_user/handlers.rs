@@ -73,7 +73,10 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         let regions: Vec<_> =
             table.iter().zip(files).map(|(region, file)| region_spec(region, file)).collect();
         match GuestMap::on(&self.terms, &regions) {
-            Ok(map) => self.set_memory(map),
+            Ok(map) => {
+                let others = map.len() + self.map.as_deref().map_or(0, GuestMap::len);
+                self.set_memory(map, others);
+            }
             Err(e) => return refuse(e.to_string()),
         }
         Ok(None)
@@ -138,6 +141,8 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let at = self.index(index.into())?;
+        // A ring of io_uring is made for it, and one is ended.
+        self.changes(2);
         self.rings[at].notifier.set(event(file, &self.terms)?.map(Into::into));
         // An interrupt that went to the old descriptor a moment ago may have been lost with it.
         if self.rings[at].running {
@@ -209,6 +214,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         if usize::from(ask.num_queues) > self.rings.len() {
             return refuse(format!("{} rings do not exist, there are {}", ask.num_queues, self.rings.len()));
         }
+        self.changes(2);
         match Slots::create(ask.num_queues, ask.queue_size) {
             Ok((file, bytes)) => Ok((VhostUserInflight::new(bytes, 0, ask.num_queues, ask.queue_size), file)),
             Err(e) => refuse(format!("no memory for the inflight region: {e}")),
@@ -217,6 +223,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *given;
+        self.changes(2);
         match Slots::adopt(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.terms) {
             Ok(slots) => self.stopped(self.all(), |backend| backend.inflight = Some(slots)),
             Err(e) => return refuse(format!("the inflight region is unusable: {e}")),
@@ -241,7 +248,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
             None => GuestMap::on(&self.terms, &[spec]),
         };
         match map {
-            Ok(map) => self.set_memory(map),
+            Ok(map) => self.set_memory(map, 1),
             Err(e) => return refuse(e.to_string()),
         }
         Ok(None)
@@ -252,7 +259,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         match self.map.as_deref().filter(|map| map.has(gpa, size, user)) {
             Some(map) => {
                 let map = map.without(gpa);
-                self.set_memory(map);
+                self.set_memory(map, 1);
                 Ok(())
             }
             None => refuse(format!("there is no memory region at {gpa:#x} of {size:#x} bytes")),
@@ -281,6 +288,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
             Ok(bits) => bits,
             Err(e) => return refuse(format!("the dirty log is unusable: {e}")),
         };
+        self.changes(2);
         let log: Arc<dyn WriteLog> = Arc::new(DirtyLog::new(bits));
         if self.features() & bit::VHOST_LOG_ALL == 0 {
             self.log = Some(log);

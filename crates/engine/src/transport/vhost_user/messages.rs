@@ -9,6 +9,7 @@
 //!
 //! Most messages are parsed by the `vhost` crate. It refuses some that network devices need, and one
 //! (SET_VRING_ENABLE) that QEMU sends before the crate thinks it may: those are read here.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 /// Who reads a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +125,9 @@ impl Header {
     /// # Errors
     /// What is wrong with it, in words.
     pub(super) fn parse(bytes: [u8; HEADER]) -> Result<Header, String> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (code, flags, size) = (word(0), word(4), word(8));
+        let [c0, c1, c2, c3, f0, f1, f2, f3, s0, s1, s2, s3] = bytes;
+        let [code, flags, size] =
+            [[c0, c1, c2, c3], [f0, f1, f2, f3], [s0, s1, s2, s3]].map(u32::from_le_bytes);
         let Some(message) = MESSAGES.iter().find(|message| message.code == code) else {
             return Err(format!("message {code} does not exist"));
         };
@@ -147,10 +149,10 @@ impl Header {
     /// The reply to it with a number as payload.
     pub(super) fn reply(&self, value: u64) -> [u8; HEADER + 8] {
         let mut bytes = [0; HEADER + 8];
-        bytes[0..4].copy_from_slice(&self.message.code.to_le_bytes());
-        bytes[4..8].copy_from_slice(&(1 | FLAG_REPLY).to_le_bytes());
-        bytes[8..12].copy_from_slice(&8u32.to_le_bytes());
-        bytes[12..].copy_from_slice(&value.to_le_bytes());
+        let head = [self.message.code, 1 | FLAG_REPLY, 8].map(u32::to_le_bytes);
+        let value = value.to_le_bytes();
+        let words = head.as_flattened().iter().chain(&value);
+        bytes.iter_mut().zip(words).for_each(|(to, byte)| *to = *byte);
         bytes
     }
 }

@@ -42,18 +42,22 @@ pub use super::socket::{check_path, Endpoint, SocketError, MAX_PATH};
 use self::backend::Backend;
 use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
-use super::socket::{self, call, Door};
+use super::socket::{call, Door, Listener};
 use super::supervise;
 use super::wait::{await_close, wait, wait_for, CLOSING};
 use crate::device::VirtioDevice;
 use crate::door::Closing;
 use crate::fault::Fault;
+use crate::open::spare::Seldom;
 use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// First and longest pause between two attempts at something that fails. The longest is also what a peer
 /// has to wait that broke a rule.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// That no VMM can be accepted.
+static SAID: Seldom = Seldom::new();
 
 /// What an operator can choose of the conversation.
 #[derive(Debug)]
@@ -164,6 +168,7 @@ impl VhostUser {
         let name = format!("vu-{}", host.port.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::VHOST_USER);
+            host.port.talk.is_held_here();
             host.guarded();
         })?;
         Ok(VhostUser { shared, thread: Some(thread) })
@@ -308,13 +313,19 @@ impl<D: VirtioDevice> Host<D> {
                         again = Some(pause);
                     }
                 },
-                door => match door.listener().map(socket::Listener::accept) {
+                door => match door.listener().map(Listener::accept) {
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
-                        tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        if SAID.is_due() {
+                            tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        }
                         again = Some(PAUSES.1);
                     }
-                    Some(Ok(None)) | None => {}
+                    Some(Ok(None)) => {
+                        let turned_away = self.door.listener().map_or(0, Listener::turned_away);
+                        self.port.talk.refused(turned_away);
+                    }
+                    None => {}
                 },
             }
             let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
@@ -331,6 +342,7 @@ impl<D: VirtioDevice> Host<D> {
     fn talk(&mut self, stream: UnixStream) {
         let port = Arc::clone(&self.port);
         tracing::info!(port = %port.name, "a VMM has connected");
+        port.talk.connected();
         port.fault.clear();
         let mut conversation = match Conversation::new(stream, Arc::clone(&self.backend)) {
             Ok(conversation) => conversation,
@@ -342,9 +354,9 @@ impl<D: VirtioDevice> Host<D> {
         };
         let (detail, mut refusals, mut ran) = (self.detail(), 0, false);
         let mut knocked = || {
-            // Closing it is the answer.
-            let refused = self.door.listener().is_some_and(|door| matches!(door.accept(), Ok(Some(_))));
+            let refused = self.door.listener().is_some_and(Listener::refuse);
             refusals += u32::from(refused);
+            port.talk.refused(refused.into());
             if refused && refusals == 1 {
                 tracing::warn!(port = %port.name, "a second VMM has called and was refused: one at a time");
             }
@@ -370,6 +382,7 @@ impl<D: VirtioDevice> Host<D> {
                 if ran {
                     self.pause = PAUSES.0;
                 } else {
+                    port.talk.left_at_once();
                     // Who comes and goes without a purpose shall not keep us busy.
                     self.shared.set_status(idle(Peer::Waiting, self.detail()));
                     self.pause();

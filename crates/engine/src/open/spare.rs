@@ -1,0 +1,88 @@
+//! A descriptor in reserve, for the day on which there is none left.
+//!
+//! Theory of operation. A listener that cannot accept for the lack of a descriptor (EMFILE, ENFILE) stays readable: who
+//! waits for it spins, or leaves its clients waiting for nobody knows how long. So the process keeps one descriptor that is
+//! good for nothing. When there is no other one left, it is closed, the client is accepted into its place and hung up on, and
+//! the reserve is taken again. Where another thread is faster, or the limit was lowered below the reserve, the listener's
+//! owner has to pause.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::io::Errno;
+use rustix::net::{accept_with, SocketFlags};
+
+/// How often the log says that there is none left.
+const SAY: Duration = Duration::from_secs(60);
+
+static SPARE: Mutex<Option<OwnedFd>> = Mutex::new(None);
+static SAID: Seldom = Seldom::new();
+static TURNED_AWAY: AtomicU64 = AtomicU64::new(0);
+
+/// Takes the reserve, unless it is there: before the first client may come.
+pub fn keep() {
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    if spare.is_none() {
+        // Where there is none, `turn_away` tries again.
+        *spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
+    }
+}
+
+/// Clients that were hung up on because there was no descriptor for them.
+pub fn turned_away() -> u64 {
+    TURNED_AWAY.load(Ordering::Relaxed)
+}
+
+/// Something that would be said again and again.
+#[derive(Debug)]
+pub struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// It has not been said.
+    #[allow(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Seldom {
+        Seldom(Mutex::new(None))
+    }
+
+    /// Whether it is to be said now: once a minute.
+    pub fn is_due(&self) -> bool {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let due = said.is_none_or(|last| now.duration_since(last) >= SAY);
+        if due {
+            *said = Some(now);
+        }
+        due
+    }
+}
+
+/// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the client that waits
+/// there, if it failed for the lack of descriptors. How many that were: none if nobody waits (the system looks for a
+/// descriptor before it looks for a client). `None`: it failed otherwise, or nobody could be turned away, and the listener
+/// is still readable.
+pub fn turn_away(listener: impl AsFd, error: &io::Error) -> Option<u64> {
+    if !matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) {
+        return None;
+    }
+    // Under the lock: nobody else of ours takes the place that becomes free.
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(spare.take());
+    let client = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let turned_away = match &client {
+        Ok(_) => Some(1),
+        Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Some(0),
+        Err(_) => None,
+    };
+    drop(client);
+    *spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
+    drop(spare);
+    if turned_away != Some(0) && SAID.is_due() {
+        tracing::error!("there is no descriptor left ({error}): clients are turned away; raise the limit (LimitNOFILE= of the unit)");
+    }
+    TURNED_AWAY.fetch_add(turned_away.unwrap_or(0), Ordering::Relaxed);
+    turned_away
+}

@@ -1,0 +1,287 @@
+//! What a port's conversation costs the others, and how much of that it may cost.
+//!
+//! Theory of operation. A VMM's messages are handled by a thread of their port, beside the I/O cores. Some reach the cores
+//! all the same: a queue that is taken back and served again interrupts a core between two batches, memory that is mapped or
+//! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
+//! *change* is charged to the port whose thread makes it; changes that somebody else brings about there (the operator, the
+//! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
+//! empty has its next message wait in its socket ([`Talk::hold`]) until there is something in it again.
+//!
+//! Where I/O cores share their processor with everything else (`place`), every message takes time from them, whatever it
+//! changes: there a conversation has a second bucket, of processor time.
+//!
+//! The numbers. A change takes a few microseconds of a core, so that [`RATE`] is a percent or two of it. What honest VMMs
+//! do at once is the start of a guest: firmware and drivers size BARs and have memory mapped and unmapped around them, some
+//! hundred DMA_MAP and DMA_UNMAP, or as many memory tables of ten regions; each queue is started, stopped and started again
+//! by firmware and driver; each interrupt gets its eventfd two or three times. With sixteen pairs of queues that is less than
+//! half of [`BURST`]. Reading and writing registers and configuration, tens of thousands of times in that start, costs nothing
+//! but the port's own thread, and is not charged. Memory that is plugged into a running guest of sixteen pairs of queues
+//! costs some hundred changes a region; sixty regions at once are not held back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use rustix::time::{clock_gettime, ClockId};
+use serde::{Deserialize, Serialize};
+
+/// Changes that a conversation may make at once.
+pub const BURST: u32 = 8192;
+/// Changes a second that it may go on with.
+pub const RATE: u32 = 2000;
+/// Debts are no larger, so that no message waits for longer: VMMs give up after a few seconds.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// Where a processor is shared: its time that a conversation may take at once, and its share of it in the long run, one part
+/// in so many.
+const TIME: Duration = Duration::from_millis(500);
+const SHARE: u32 = 10;
+
+/// What was counted of one port's conversations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TalkCount {
+    /// VMMs that have connected.
+    pub connections: u64,
+    /// Those that left within a second, or without having done anything.
+    pub brief: u64,
+    /// Those that were disconnected because they did not begin to talk.
+    pub silent: u64,
+    /// Those that were turned away: another one was there, or there was no descriptor left.
+    pub refused: u64,
+    /// Changes that messages brought about, and that I/O cores notice.
+    pub changes: u64,
+    /// Times that messages were held back because there were too many of them.
+    pub held: u64,
+    /// Microseconds for which they were.
+    pub held_us: u64,
+}
+
+/// The same while it is counted, and what is left to spend.
+#[derive(Debug, Default)]
+pub struct Talk {
+    connections: AtomicU64,
+    brief: AtomicU64,
+    silent: AtomicU64,
+    refused: AtomicU64,
+    changes: AtomicU64,
+    held: AtomicU64,
+    held_ns: AtomicU64,
+    /// Whether anything was charged since the last look.
+    charged: AtomicBool,
+    purse: Mutex<Purse>,
+}
+
+#[derive(Debug)]
+struct Purse {
+    /// Who talks.
+    thread: Option<ThreadId>,
+    /// Changes that it may make at once, and the time in which one of them fills up again.
+    burst: u32,
+    one: Duration,
+    changes: Bucket,
+    time: Bucket,
+    /// Time that the thread has had up to the last look.
+    had: Option<Duration>,
+}
+
+impl Default for Purse {
+    fn default() -> Purse {
+        let one = Duration::from_secs(1) / RATE;
+        Purse {
+            thread: None,
+            burst: BURST,
+            one,
+            changes: Bucket::default(),
+            time: Bucket::default(),
+            had: None,
+        }
+    }
+}
+
+/// A bucket: what was taken out counts as the time in which it fills up again.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// What is missing, at `at`.
+    spent: Duration,
+    at: Option<Instant>,
+}
+
+impl Bucket {
+    /// Takes `cost` out of a bucket that holds `all`, and a little that there is not.
+    fn spend(&mut self, cost: Duration, now: Instant, all: Duration) {
+        let since = self.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.spent = self.spent.saturating_sub(since).saturating_add(cost).min(all + LONGEST);
+        self.at = Some(now);
+    }
+
+    /// How long until less than `all` of it is missing.
+    fn wait(&self, now: Instant, all: Duration) -> Duration {
+        let since = self.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.spent.saturating_sub(since).saturating_sub(all)
+    }
+}
+
+/// Processor time of the calling thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let (secs, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
+}
+
+impl Talk {
+    fn purse(&self) -> MutexGuard<'_, Purse> {
+        // Numbers: whole whatever happened.
+        self.purse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread holds the port's conversations from now on.
+    pub fn is_held_here(&self) {
+        let mut purse = self.purse();
+        (purse.thread, purse.had) = (Some(thread::current().id()), None);
+    }
+
+    /// Other limits than [`BURST`] and [`RATE`]: for tests, which a slow machine must not make pass or fail.
+    pub fn limit(&self, burst: u32, rate: u32) {
+        let mut purse = self.purse();
+        (purse.burst, purse.one) = (burst, Duration::from_secs(1) / rate.max(1));
+    }
+
+    /// A VMM has connected.
+    pub fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has left, and had not come for anything.
+    pub fn left_at_once(&self) {
+        self.brief.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It was disconnected: it said nothing.
+    pub fn said_nothing(&self) {
+        self.silent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many were turned away.
+    pub fn refused(&self, count: u64) {
+        self.refused.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Charges `count` changes, if it is the conversation that makes them.
+    pub fn changed(&self, count: usize) {
+        let mut purse = self.purse();
+        if purse.thread != Some(thread::current().id()) {
+            return;
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.changes.fetch_add(count.into(), Ordering::Relaxed);
+        let (cost, all) = (purse.one.saturating_mul(count), purse.one * purse.burst);
+        purse.changes.spend(cost, Instant::now(), all);
+        self.charged.store(true, Ordering::Relaxed);
+    }
+
+    /// How long the next message has to wait. Asked by the conversation behind each batch of them, and once: the wait counts.
+    pub fn hold(&self) -> Option<Duration> {
+        let shared = crate::place::is_shared();
+        if !shared && !self.charged.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        self.hold_at(Instant::now(), shared.then(thread_time))
+    }
+
+    fn hold_at(&self, now: Instant, had: Option<Duration>) -> Option<Duration> {
+        let mut purse = self.purse();
+        let mut wait = purse.changes.wait(now, purse.one * purse.burst);
+        if let Some(had) = had {
+            let took = had.saturating_sub(purse.had.replace(had).unwrap_or(had));
+            purse.time.spend(took * SHARE, now, TIME * SHARE);
+            wait = wait.max(purse.time.wait(now, TIME * SHARE));
+        }
+        drop(purse);
+        if wait.is_zero() {
+            return None;
+        }
+        self.held.fetch_add(1, Ordering::Relaxed);
+        let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.held_ns.fetch_add(ns, Ordering::Relaxed);
+        Some(wait)
+    }
+
+    /// What was counted so far.
+    pub fn count(&self) -> TalkCount {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TalkCount {
+            connections: load(&self.connections),
+            brief: load(&self.brief),
+            silent: load(&self.silent),
+            refused: load(&self.refused),
+            changes: load(&self.changes),
+            held: load(&self.held),
+            held_us: load(&self.held_ns) / 1_000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest's start is not held back; who goes on like that makes as many changes as the bucket fills with.
+    #[test]
+    fn a_burst_is_free_and_what_follows_is_not() {
+        let (mut bucket, start) = (Bucket::default(), Instant::now());
+        let filling = |changes: u32| Purse::default().one * changes;
+        let all = filling(BURST);
+        for _ in 0..BURST {
+            assert_eq!(bucket.wait(start, all), Duration::ZERO);
+            bucket.spend(filling(1), start, all);
+        }
+        assert_eq!(bucket.wait(start, all), Duration::ZERO);
+        let (mut now, mut made) = (start, 0);
+        while now < start + Duration::from_secs(10) {
+            bucket.spend(filling(7), now, all);
+            made += 7;
+            now += bucket.wait(now, all);
+        }
+        assert!((20_000..20_020).contains(&made), "{made}");
+        // A single one that costs more than all there is, and one that comes much later.
+        bucket.spend(filling(BURST), now, all);
+        assert_eq!(bucket.wait(now, all), LONGEST);
+        now += Duration::from_secs(60);
+        bucket.spend(filling(BURST), now, all);
+        assert_eq!(bucket.wait(now, all), Duration::ZERO);
+    }
+
+    #[test]
+    fn only_the_conversations_own_changes_are_charged_to_it() {
+        let talk = Talk::default();
+        talk.changed(1_000_000);
+        assert_eq!((talk.hold(), talk.count()), (None, TalkCount::default()), "nobody talks");
+        talk.is_held_here();
+        std::thread::scope(|scope| scope.spawn(|| talk.changed(1_000_000)).join().unwrap());
+        assert_eq!((talk.hold(), talk.count()), (None, TalkCount::default()), "somebody else");
+        talk.changed(BURST as usize);
+        talk.changed(1_000_000);
+        let wait = talk.hold().expect("there is nothing left");
+        assert!(wait <= LONGEST, "{wait:?}");
+        let count = talk.count();
+        assert_eq!((count.changes, count.held), (1_000_000 + u64::from(BURST), 1));
+        assert_eq!(u128::from(count.held_us), wait.as_micros());
+    }
+
+    /// Where the processor is shared, a tenth of it in the long run.
+    #[test]
+    fn time_of_a_shared_processor_is_limited() {
+        let talk = Talk::default();
+        let (mut now, mut had) = (Instant::now(), Duration::from_secs(5));
+        let start = now;
+        assert_eq!(talk.hold_at(now, Some(had)), None, "what the thread had before does not count");
+        let step = Duration::from_millis(1);
+        while now < start + Duration::from_secs(20) {
+            (now, had) = (now + step, had + step);
+            now += talk.hold_at(now, Some(had)).unwrap_or_default();
+        }
+        let took = had - Duration::from_secs(5);
+        assert!((2_400..2_700).contains(&took.as_millis()), "{took:?} of 20 s");
+    }
+}
