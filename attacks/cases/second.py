@@ -329,3 +329,87 @@ def log_flood(stage):
 
         rate("refused vfio-user commands", refused)
         c.close()
+
+
+@attack("second")
+def empty_descriptors(stage):
+    """Frames of 14 bytes whose indirect tables have 255 descriptors of no length behind them."""
+    stage.start(ports=["e=vhost-user:DIR/e.sock,switch=evil"])
+    guest = vhost.Guest(stage.at("e.sock"), features=vhost.VERSION_1 | vhost.INDIRECT, size=48 << 20, start=False, ring=8192)
+    stage.cleanup(guest.close)
+    q, size = guest.tx, guest.tx.size
+    frame = b"\0" * 12 + vhost.frame(THIEF, THIEF, 14)
+    guest.memory[8 << 20:(8 << 20) + len(frame)] = frame
+    table = b"".join(struct.pack("<QIHH", 8 << 20, 0 if k else 26, 1 if k < 255 else 0, (k + 1) % 256) for k in range(256))
+    for i in range(size):
+        struct.pack_into("<H", guest.memory, q.avail + 4 + 2 * i, i)
+        at = (16 << 20) + i % 4096 * 4096
+        guest.memory[at:at + 4096] = table
+        q.put(i, at, 4096, vhost.INDIRECT_FLAG)
+    guest.front.table([(0, guest.size, vhost.USER, 0)], [guest.fd])
+    guest.start(0, guest.rx)
+    guest.start(1, q)
+    guest.front.sync()
+    before = stage.daemon.port("e")["counters"]
+    with stage.during():
+        end = time.monotonic() + stage.seconds
+        while time.monotonic() < end:
+            q.index(q.used_index() + size)
+            q.ring()
+    after = stage.daemon.port("e")["counters"]
+    frames, batches = (after[name] - before[name] for name in ("in_frames", "batches"))
+    stage.notes.update(frames=frames, batches=batches)
+    stage.check(frames > 0, "nothing was sent")
+    stage.check(frames <= 20 * batches, f"{frames / max(batches, 1):.0f} frames of 256 descriptors a batch")
+    guest.front.close()
+
+
+def lingering(seconds=3600):
+    """A TCP socket that whoever closes it last waits for, and what keeps it so."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    client = socket.socket()
+    client.connect(listener.getsockname())
+    peer, _ = listener.accept()
+    client.setblocking(False)
+    try:
+        while True:
+            client.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+    return client, (peer, listener)
+
+
+@attack("second")
+def linger(stage):
+    """TCP sockets whose close waits an hour come along with messages to each socket."""
+    ports = ["r=ring:DIR/r.sock,switch=evil", "v=vhost-user:DIR/v.sock,switch=evil", "g=e1000:DIR/g.sock,switch=evil"]
+    stage.start(ports=ports, args=["--vale-mode", "0666"])
+    kept = []
+    stage.cleanup(lambda: [k.close() for k in kept])
+
+    def give(path, data):
+        client, others = lingering()
+        kept.extend(others)
+        k = connect(path)
+        try:
+            vhost.send_fds(k, data, [client.fileno()])
+        except OSError as error:
+            stage.notes.setdefault("refused", []).append(f"{os.path.basename(path)}: {error.strerror}")
+        client.close()
+        kept.append(k)
+        pause(0.2)
+
+    with stage.during():
+        give(stage.at("ring/.netmap"), b"x" * 64)
+        stage.check(vale(connect(stage.at("ring/.netmap")), 2, "") is not None, "the netmap socket answers nobody")
+        give(stage.at("r.sock"), b"x" * 64)
+        k = connect(stage.at("r.sock"))
+        k.sendall(ring_ask(2))
+        stage.check(ring_answer(k) == 0, "the ring port answers nobody")
+        k.close()
+        give(stage.at("v.sock"), struct.pack("<III", 1, 1, 0))
+        give(stage.at("g.sock"), struct.pack("<HHIII", 1, 1, 20, 0, 0) + b"\0\1\0\0")
+        stage.control("with sockets that linger")

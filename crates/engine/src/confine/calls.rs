@@ -214,7 +214,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     ], "TAPs";
     SYS_bpf OWN, [], "the program and the map of an AF_XDP port";
     SYS_socketpair OWN, [], "pairs of our own";
-    SYS_socketpair CT, [first(libc::AF_UNIX)], "signals reach the control thread's event loop by a pair";
+    SYS_socketpair CT.union(VU), [first(libc::AF_UNIX)],
+        "signals reach the control thread's event loop by a pair; messages reach the reader of the vhost crate by one";
     SYS_pipe2 SLOW, [], "wake-ups of our own; how the start of a program reports";
     SYS_epoll_create1 MAKE, [], "event loops";
     SYS_timerfd_create MAKE, [], "event loops";

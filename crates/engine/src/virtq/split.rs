@@ -77,6 +77,7 @@ impl Split {
     /// Takes up to `want` chains that the driver has made available.
     pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
         self.taken.clear();
+        self.memory.begin();
         if let Some(fault) = self.broken {
             return Err(fault);
         }
