@@ -398,6 +398,8 @@ def linger(stage):
             vhost.send_fds(k, data, [client.fileno()])
         except OSError as error:
             stage.notes.setdefault("refused", []).append(f"{os.path.basename(path)}: {error.strerror}")
+            # It is ours alone then.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
         kept.append(k)
         pause(0.2)

@@ -11,7 +11,8 @@
 //! socket: a look of no bytes hands out duplicates of the descriptors of the next piece that has any, and changes nothing.
 //! So either may be killed at any instant, and the look be repeated.
 //!
-//! A door that has met a stranger's file says so, closes it, and ends, however long that takes ([`Closing`]); the next look
+//! A door that has met a stranger's file says so, waits until the daemon has dropped the message, closes it, and ends, however
+//! long that takes ([`Closing`]); the next look
 //! starts another one. A port whose file is still being closed is served no further descriptor before, and no other VMM:
 //! there is one such process for each port at most.
 //!
@@ -56,6 +57,7 @@ const STRANGER: u64 = PROTOCOL | 3;
 const TOO_MANY: u64 = PROTOCOL | 4;
 const CUT: u64 = PROTOCOL | 5;
 const FAILED: u64 = PROTOCOL | 6;
+const CLOSE: u64 = PROTOCOL | 7;
 /// Words in front of a record's text.
 const WORDS: usize = 2;
 const RECORD: usize = 8 * WORDS + MAX_TEXT;
@@ -100,6 +102,14 @@ pub enum Why {
 /// A door that closes what it was given, and ends. Readable when it has.
 #[derive(Debug)]
 pub struct Closing(OwnedFd);
+
+impl Closing {
+    /// The message that they came with has been dropped here: the door may close them, as the last that has them.
+    pub fn begin(&self) {
+        // It may have ended already, or have been told.
+        let _ = say(&self.0, CLOSE, 0, "", &[]);
+    }
+}
 
 impl AsFd for Closing {
     fn as_fd(&self) -> BorrowedFd<'_> {

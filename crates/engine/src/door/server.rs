@@ -65,6 +65,9 @@ pub(super) fn attend(socket: &OwnedFd) -> io::Result<()> {
             Err(Why::NoDoor(why)) => say(socket, FAILED, 0, why, &[]),
         };
         if !seen.strangers.is_empty() {
+            // The daemon drops the message first: whoever drops a file last may have to wait (a socket with SO_LINGER). It
+            // says so, or is gone.
+            let _ = hear(socket);
             // This may take for ever.
             drop(seen);
             return Ok(());

@@ -25,6 +25,12 @@ pub(in crate::transport) fn wait_for(wake: impl AsFd, time: Option<Duration>) ->
     wait(&mut fds, time).is_ok() && !fds[0].revents().is_empty()
 }
 
+/// Whether the other end of a connection is gone, whatever it has said before.
+pub(in crate::transport) fn has_left(stream: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&stream, PollFlags::empty())];
+    wait(&mut fds, Some(Duration::ZERO)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+}
+
 /// What is said of a port whose VMM has left a file behind that is still being closed.
 pub(in crate::transport) const CLOSING: &str =
     "a file that its VMM gave is still being closed: who serves that file does not answer; no VMM is let in before";
@@ -33,6 +39,7 @@ pub(in crate::transport) const CLOSING: &str =
 /// is called once.
 pub(in crate::transport) fn await_close(closing: &Closing, wake: impl AsFd, told: impl FnOnce()) -> bool {
     const MOMENT: Duration = Duration::from_millis(100);
+    closing.begin();
     let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];
     let mut closed = |time| {
         let waited = wait(&mut fds, time);

@@ -315,7 +315,9 @@ impl<'a> Conversation<'a> {
             };
             self.session.keep(&self.stream);
             self.session.commit(size, due.then_some(&self.answer));
-            if self.take(size)? != pieces {
+            let taken = self.take(size)?;
+            self.closing.iter().for_each(Closing::begin);
+            if taken != pieces {
                 return Err(End::Fault(
                     "one piece held a message with descriptors and another one".to_owned(),
                 ));

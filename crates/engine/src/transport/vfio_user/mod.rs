@@ -45,7 +45,7 @@ use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::backoff::Backoff;
 use super::socket::{Door, Listener};
 use super::supervise;
-use super::wait::{await_close, wait, wait_for, CLOSING};
+use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
 use crate::device::pci::PciDevice;
 use crate::door::Closing;
 use crate::open::spare::Seldom;
@@ -290,6 +290,11 @@ impl Host {
                     }
                 }
                 door => match door.listener().map(Listener::accept) {
+                    // One that did not want to wait until it was let in came for nothing, and nothing was done for it.
+                    Some(Ok(Some(stream))) if has_left(&stream) => {
+                        self.port.talk.left_at_once();
+                        continue;
+                    }
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         if SAID.is_due() {

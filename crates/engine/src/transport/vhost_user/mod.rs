@@ -44,7 +44,7 @@ use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
 use super::socket::{call, Door, Listener};
 use super::supervise;
-use super::wait::{await_close, wait, wait_for, CLOSING};
+use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
 use crate::device::VirtioDevice;
 use crate::door::Closing;
 use crate::fault::Fault;
@@ -314,6 +314,10 @@ impl<D: VirtioDevice> Host<D> {
                     }
                 },
                 door => match door.listener().map(Listener::accept) {
+                    Some(Ok(Some(stream))) if has_left(&stream) => {
+                        self.port.talk.left_at_once();
+                        continue;
+                    }
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         if SAID.is_due() {
