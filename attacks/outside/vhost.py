@@ -156,13 +156,16 @@ class Queue:
         self.index(self.next)
 
     def index(self, value):
-        struct.pack_into("<H", self.memory, self.avail + 2, value & 0xFFFF)
+        # In one store: `struct` writes byte by byte, and an index that is half written is a lie.
+        with memoryview(self.memory) as view, view[self.avail + 2:self.avail + 4] as part, part.cast("H") as word:
+            word[0] = value & 0xFFFF
 
     def flags(self, value):
         struct.pack_into("<H", self.memory, self.avail, value)
 
     def used_index(self):
-        return struct.unpack_from("<H", self.memory, self.used + 2)[0]
+        with memoryview(self.memory) as view, view[self.used + 2:self.used + 4] as part, part.cast("H") as word:
+            return word[0]
 
     def ring(self):
         try:
