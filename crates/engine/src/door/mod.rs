@@ -5,7 +5,7 @@
 //! signal ends that wait), also when a process ends. So a descriptor of such a file must not get into the daemon's table
 //! at all, and nobody can tell what a descriptor is before it is in some table. A look at a socket (MSG_PEEK) without room
 //! for descriptors only tells that there are some; reading without room drops them without closing them as a process
-//! does, and waits for nobody. The daemon reads VMMs that way alone. Where descriptors are, it asks the door ([`look`]),
+//! does, and asks no server. The daemon reads VMMs that way alone. Where descriptors are, it asks the door ([`look`]),
 //! which it sends a duplicate of the connection. The door looks at the same place with room for them, vets each
 //! ([`is_memory`], [`is_eventfd`]: neither asks the file's server), and passes them on if all are good. Nothing is taken from the
 //! socket: a look of no bytes hands out duplicates of the descriptors of the next piece that has any, and changes nothing.

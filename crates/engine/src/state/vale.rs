@@ -172,6 +172,7 @@ impl Vale {
     fn carry(&mut self, who: Asker, ask: &Ask) -> Result<Reply, Refusal> {
         let name = text(&ask.name).ok_or((Errno::INVAL, "the name is no text".to_owned()))?;
         self.forget_parted();
+        self.makers.tidy(&self.engine.everything());
         match Verb::from_code(ask.verb) {
             Some(Verb::Open) if name.contains('@') => self.open_inside(who, name, ask),
             Some(Verb::List) => self.list(name, ask.first, ask.second),
@@ -318,6 +319,7 @@ impl Vale {
         }
         self.engine.end_visit(&port.name).map_err(|e| refuse(&e))?;
         self.made.remove(&port.name);
+        self.makers.forget(&port.name);
         tracing::info!(port = %port.name, user = who.ids.0, "removed by a netmap program");
         Ok(Reply::done(name.base, 0, 0))
     }
@@ -527,6 +529,7 @@ impl Verbs for Vale {
             if self.leases.values().any(|kept| kept.contains(&name)) {
                 continue;
             }
+            self.makers.forget(&name);
             match self.engine.end_visit(&name) {
                 Ok(_) => tracing::info!(port = %name, "its last user is gone, and so is it"),
                 Err(error) => tracing::error!(port = %name, "it cannot go with its last user: {error}"),

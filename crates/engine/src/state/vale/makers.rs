@@ -26,8 +26,13 @@ impl Makers {
         self.0.insert(port.to_owned(), who.ids.0);
     }
 
+    /// `port` is gone: one that bears its name later is somebody else's.
+    pub(super) fn forget(&mut self, port: &str) {
+        self.0.remove(port);
+    }
+
     /// Ports that are not in `spec` are nobody's.
-    fn tidy(&mut self, spec: &Spec) {
+    pub(super) fn tidy(&mut self, spec: &Spec) {
         self.0.retain(|name, _| spec.ports.iter().any(|port| port.name == *name));
     }
 
@@ -53,8 +58,7 @@ fn bytes(port: &PortSpec) -> u64 {
 
 impl Vale {
     /// Whether `who` may move or remove `port`.
-    pub(super) fn may(&mut self, who: Asker, port: &str) -> Result<(), Refusal> {
-        self.makers.tidy(&self.engine.everything());
+    pub(super) fn may(&self, who: Asker, port: &str) -> Result<(), Refusal> {
         if is_operator(who) || self.makers.is_of(who.ids.0, port) {
             return Ok(());
         }
@@ -75,12 +79,11 @@ impl Vale {
     }
 
     /// Whether `who` may have the memory of `port`, too.
-    pub(super) fn memory_for(&mut self, who: Asker, port: &PortSpec) -> Result<(), Refusal> {
+    pub(super) fn memory_for(&self, who: Asker, port: &PortSpec) -> Result<(), Refusal> {
         if is_operator(who) {
             return Ok(());
         }
         let spec = self.engine.everything();
-        self.makers.tidy(&spec);
         let mine = spec.ports.iter().filter(|port| self.makers.is_of(who.ids.0, &port.name));
         let all = mine.map(bytes).sum::<u64>() + bytes(port);
         if all <= MEMORY {

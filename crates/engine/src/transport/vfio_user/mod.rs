@@ -290,11 +290,9 @@ impl Host {
                     }
                 }
                 door => match door.listener().map(Listener::accept) {
-                    // One that did not want to wait until it was let in came for nothing, and nothing was done for it.
-                    Some(Ok(Some(stream))) if has_left(&stream) => {
-                        self.port.talk.left_at_once();
-                        continue;
-                    }
+                    // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
+                    // owner is listened to before the next one.
+                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         if SAID.is_due() {

@@ -314,10 +314,8 @@ impl<D: VirtioDevice> Host<D> {
                     }
                 },
                 door => match door.listener().map(Listener::accept) {
-                    Some(Ok(Some(stream))) if has_left(&stream) => {
-                        self.port.talk.left_at_once();
-                        continue;
-                    }
+                    // The owner is listened to before the next one.
+                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         if SAID.is_due() {
