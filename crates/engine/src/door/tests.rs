@@ -75,8 +75,11 @@ fn one_stranger_keeps_all_out_and_ends_the_door() {
     send(&theirs, b"x", &[&memory(), &stranger()]);
     let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
     assert_eq!(refused, Why::Stranger("/dev/null".to_owned()));
+    // The door closes the file behind the message, so it waits for our word.
+    let closing = Closing(door);
+    closing.begin();
     thread.join().unwrap().unwrap();
-    assert!(exchange(&door, ours.as_fd(), WANTED).is_none(), "nobody answers any more");
+    assert!(exchange(&closing.0, ours.as_fd(), WANTED).is_none(), "nobody answers any more");
     // Where any file may pass, so does this.
     let (door, thread) = started();
     let any = Wanted { any: true, ..WANTED };
