@@ -1,5 +1,6 @@
 """What a second attack found, by programs that were written against the engine as it was after the first."""
 
+import json
 import os
 import socket
 import struct
@@ -7,6 +8,7 @@ import time
 
 from outside import vfio, vhost
 from outside.case import attack
+from outside.daemon import until
 from outside.flow import pause
 
 VICTIM, THIEF, SENDER = "02:00:00:00:aa:11", "02:00:00:00:ee:01", "02:00:00:00:bb:05"
@@ -415,3 +417,80 @@ def linger(stage):
         give(stage.at("v.sock"), struct.pack("<III", 1, 1, 0))
         give(stage.at("g.sock"), struct.pack("<HHIII", 1, 1, 20, 0, 0) + b"\0\1\0\0")
         stage.control("with sockets that linger")
+
+
+@attack("second")
+def texts_of_a_vmm(stage):
+    """A vfio-user client's VERSION has texts that a terminal obeys where numbers belong."""
+    stage.start("e1000:DIR/evil.sock")
+    odd = "\x7f\x80\x9b31m\x9f\u202a\u202e\u2066\u2069\u200b\u2028\ufeff"
+    times = 0
+    with stage.during():
+        for text in (odd, odd * 100, "x" * 3000):
+            c = vfio.Client(stage.at("evil.sock"), version=False)
+            caps = json.dumps({"capabilities": {"max_msg_fds": text}}, ensure_ascii=False).encode() + b"\0"
+            try:
+                c.ask(vfio.VERSION, struct.pack("<HH", 0, 1) + caps)
+            except vhost.Refused:
+                pass
+            c.close()
+            times += 1
+            until(lambda: len(stage.daemon.log("max_msg_fds")) == times, 5, "its fault in the log")
+            said = until(lambda: stage.daemon.port("evil")["state"]["detail"].partition("last fault: ")[2], 5, "its fault")
+            stage.check("max_msg_fds" in said and len(said) <= 4096, f"{len(said)} characters: {said[:200]!r}")
+            for where, lines in (("show", [said]), ("the log", stage.daemon.lines)):
+                bad = {hex(ord(ch)) for line in lines for ch in line if not ch.isprintable()}
+                stage.check(not bad, f"in {where}: {bad}")
+
+
+@attack("second")
+def silent_clients(stage):
+    """Clients connect to ports of both protocols and say nothing; the VMMs that come 10 s later are served."""
+    stage.start(ports=["v=vhost-user:DIR/v.sock,switch=evil", "g=e1000:DIR/g.sock,switch=evil"])
+    with stage.during():
+        quiet = [connect(stage.at(f"{n}.sock"), 20) for n in "vg"]
+        for k in quiet:
+            try:
+                stage.check(k.recv(1) == b"", "it was answered")
+            except TimeoutError:
+                stage.check(False, "a client that says nothing keeps its port")
+            k.close()
+        for n in "vg":
+            until(lambda: stage.conversation(n)["silent"] == 1, 5, f"a silent client counted at port {n}")
+            until(lambda: "last fault: no_" in stage.daemon.port(n)["state"]["detail"], 5, f"a word about it at port {n}")
+        vhost.Guest(stage.at("v.sock")).close()
+        vfio.Client(stage.at("g.sock")).close()
+
+
+@attack("second")
+def resample_for_ever(stage):
+    """Eventfds that stay readable tell the ends of an e1000's interrupts: a semaphore, and the interrupt's own."""
+    stage.start("e1000:DIR/evil.sock")
+    trigger, unmask = 4 | 32, 4 | 16
+
+    def reads():
+        """System calls that read, by the port's thread."""
+        for task in os.listdir(f"/proc/{stage.daemon.pid}/task"):
+            if open(f"/proc/{stage.daemon.pid}/task/{task}/comm").read().strip() == "vfu-evil":
+                lines = open(f"/proc/{stage.daemon.pid}/task/{task}/io").read().splitlines()
+                return next(int(line.split()[1]) for line in lines if line.startswith("syscr"))
+
+    with stage.during():
+        for semaphore in (True, False):
+            nic = vfio.Nic(stage.at("evil.sock"))
+            event = os.eventfd(0, (os.EFD_SEMAPHORE if semaphore else 0) | os.EFD_NONBLOCK)
+            if not semaphore:
+                nic.client.ask(vfio.SET_IRQS, struct.pack("<5I", 20, trigger, 0, 0, 1), [event])
+            nic.client.ask(vfio.SET_IRQS, struct.pack("<5I", 20, unmask, 0, 0, 1), [event])
+            if semaphore:
+                os.eventfd_write(event, 1 << 60)
+            else:
+                nic.client.write(vfio.IMS, 4)
+                nic.client.write(vfio.ICS, 4)
+            before, start = reads(), time.monotonic()
+            pause(1)
+            rate = (reads() - before) / (time.monotonic() - start)
+            stage.notes["semaphore" if semaphore else "its own"] = round(rate)
+            stage.check(rate <= 40000, f"{'a semaphore' if semaphore else 'the interrupt itself'}: {rate:.0f} reads a second")
+            nic.close()
+            os.close(event)

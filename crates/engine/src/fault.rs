@@ -1,5 +1,5 @@
 //! Faults: why a port was stopped. Set once by whoever notices (an I/O core in the middle of a batch,
-//! or the port's conversation), read by `show` and the log.
+//! or the port's conversation), read by `show` and the log; and how a text is shown in which a peer has a say.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,6 +76,20 @@ const ALL: [Fault; 14] = [
     Fault::MemoryStalled,
 ];
 
+/// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,
+/// marks that turn the direction of what follows), and what comes behind `longest` characters is left out.
+pub fn shown(text: &str, longest: usize) -> String {
+    let piece = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    let mut shown: String = text.chars().take(longest).map(piece).collect();
+    if text.chars().nth(longest).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// A place for the first fault of a port, with a descriptor that becomes readable when it is set.
 pub struct FaultCell {
     code: AtomicU32,
@@ -138,6 +152,18 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_shown_without_what_a_terminal_obeys() {
+        let harmless = "\"max_msg_fds\" is 'ü', \\ 日本";
+        assert_eq!(shown(harmless, 100), harmless);
+        let all = "\0\n\u{1b}[2J\u{7f}\u{80}\u{9b}31m\u{9f}\u{202a}\u{202e}\u{2066}\u{2069}\u{200b}\u{2028}\u{feff}";
+        let text = shown(all, 100);
+        assert!(text.chars().all(|c| c.is_ascii_graphic()), "{text:?}");
+        assert!(text.contains("\\u{9b}31m") && text.contains("\\u{202e}"), "{text}");
+        assert_eq!(shown(&"\u{202e}".repeat(99), 2), "\\u{202e}\\u{202e}…");
+        assert_eq!((shown("ab", 2), shown("abc", 2)), ("ab".to_owned(), "ab…".to_owned()));
+    }
 
     #[test]
     fn the_first_fault_stands() {

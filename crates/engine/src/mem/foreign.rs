@@ -28,6 +28,7 @@ use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 
 use super::sigbus::{self, Flag, Watch, WatchError};
 use super::terms::{Files, Terms};
+use crate::fault::shown;
 
 /// Why a descriptor cannot be what its peer gives it for.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +76,7 @@ pub fn link_name(fd: BorrowedFd) -> String {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.map_or_else(
         |e| format!("a descriptor that cannot be looked at ({e})"),
-        |to| to.to_string_lossy().chars().take(LONGEST).flat_map(char::escape_debug).collect(),
+        |to| shown(&to.to_string_lossy(), LONGEST),
     )
 }
 

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
-use super::super::wait::wait;
+use super::super::wait::{wait, FIRST_WORD};
 use super::super::without_fds::receive;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
@@ -34,8 +34,6 @@ use crate::port::{Fault, Port};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long until we look again whether the rest of a message has come.
 const NEXT_LOOK: Duration = Duration::from_millis(1);
-/// How long a peer may take over its first message.
-const FIRST_WORD: Duration = Duration::from_secs(10);
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
 /// Messages that are handled before the thread looks at what else waits.
@@ -181,7 +179,7 @@ impl<'a> Conversation<'a> {
         (others.changed)(&self.session);
         self.hold();
         loop {
-            let resample = self.session.resample();
+            let (resample, rest) = self.session.resample();
             let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
             let held = held.filter(|left| !left.is_zero());
             // A part of a message leaves the socket readable: then only time helps.
@@ -189,7 +187,7 @@ impl<'a> Conversation<'a> {
                 self.waiting_since.map(|since| NEXT_LOOK.min(PATIENCE.saturating_sub(since.elapsed())));
             let first_word =
                 (!self.session.is_agreed()).then(|| FIRST_WORD.saturating_sub(self.begun.elapsed()));
-            let limit = held.or(waiting).or(first_word);
+            let limit = [held.or(waiting).or(first_word), rest].into_iter().flatten().min();
             let listens = if waiting.is_none() && !self.blocked { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(others.wake, PollFlags::IN),

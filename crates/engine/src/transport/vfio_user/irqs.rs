@@ -3,6 +3,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::io::{preadv2, Errno, ReadWriteFlags};
 use sidecore_abi::vfio_user::{irq, SetIrqs};
@@ -114,11 +115,37 @@ fn wire(
     Ok(())
 }
 
-/// Takes the count out of an eventfd of the VMM's. It may have made it block, and have read it before us: that we never
-/// wait for it is asked for with each read.
-pub(super) fn drain(eventfd: &OwnedFd) {
-    // From where it is: it has no places.
-    let _ = preadv2(eventfd, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+/// So many ends of interrupts are heard in this time: more than a guest has, and too few to keep a processor busy. There
+/// are eventfds that are readable for ever: a semaphore with a large count, or the one by which the interrupt is raised.
+const ENDS: (u32, Duration) = (32, Duration::from_millis(1));
+
+/// Hears the ends of interrupts.
+pub(super) struct Ends {
+    heard: u32,
+    since: Instant,
+}
+
+impl Ends {
+    pub(super) fn new() -> Ends {
+        Ends { heard: 0, since: Instant::now() }
+    }
+
+    /// Takes the count out of an eventfd of the VMM's. It may have made it block, and have read it before us: that we never
+    /// wait for it is asked for with each read.
+    pub(super) fn hear(&mut self, eventfd: &OwnedFd) {
+        if self.since.elapsed() >= ENDS.1 {
+            *self = Ends::new();
+        }
+        self.heard += 1;
+        // From where it is: it has no places.
+        let _ = preadv2(eventfd, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+    }
+
+    /// For how long no more are heard.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        let rest = ENDS.1.saturating_sub(self.since.elapsed());
+        (self.heard >= ENDS.0 && !rest.is_zero()).then_some(rest)
+    }
 }
 
 /// An I/O core will write this: it must be an eventfd, and it must not block.
@@ -129,7 +156,6 @@ fn check(fd: OwnedFd, terms: &Terms) -> Result<OwnedFd, Refusal> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use rustix::event::{eventfd, EventfdFlags};
     use rustix::fs::{fcntl_setfl, OFlags};
@@ -143,13 +169,28 @@ mod tests {
         let ours = event.try_clone().unwrap();
         // On a thread of its own: one that waits would wait for ever.
         std::thread::spawn(move || {
-            drain(&ours);
-            drain(&ours);
+            let mut ends = Ends::new();
+            ends.hear(&ours);
+            ends.hear(&ours);
             done.send(()).unwrap();
         });
         end.recv_timeout(Duration::from_secs(20)).expect("it waits for the VMM");
         // The count was taken.
         fcntl_setfl(&event, OFlags::NONBLOCK).unwrap();
         assert_eq!(rustix::io::read(&event, &mut [0; 8]), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn an_eventfd_that_is_readable_for_ever_is_heard_at_intervals() {
+        let event = eventfd(1 << 30, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).unwrap();
+        let (mut ends, begun, mut rested) = (Ends::new(), Instant::now(), Duration::ZERO);
+        for _ in 0..10 * ENDS.0 {
+            if let Some(rest) = ends.rest() {
+                rested += rest;
+                std::thread::sleep(rest);
+            }
+            ends.hear(&event);
+        }
+        assert!(begun.elapsed() >= 9 * ENDS.1 && !rested.is_zero(), "{rested:?} of {:?}", begun.elapsed());
     }
 }

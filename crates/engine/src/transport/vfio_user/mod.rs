@@ -45,9 +45,10 @@ use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::backoff::Backoff;
 use super::socket::{Door, Listener};
 use super::supervise;
-use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
+use super::wait::{await_close, has_left, wait, wait_for, CLOSING, LONGEST_WHY};
 use crate::device::pci::PciDevice;
 use crate::door::Closing;
+use crate::fault::shown;
 use crate::open::spare::Seldom;
 use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
 
@@ -412,7 +413,7 @@ impl Host {
                 wait_for(&self.shared.wake, Some(fault.penalty()));
             }
             End::Fault(why) => {
-                let fault = Fault::BadMessage;
+                let (fault, why) = (Fault::BadMessage, shown(&why, LONGEST_WHY));
                 self.port.fault.set(fault);
                 tracing::warn!(port = %name, fault = %fault.name(), "the conversation was ended: {why}");
                 self.last_fault = Some(format!("{}: {why}", fault.name()));

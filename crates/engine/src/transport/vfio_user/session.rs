@@ -60,6 +60,7 @@ pub(super) struct Session {
     name: String,
     device: SharedDevice,
     interrupts: Arc<Interrupts>,
+    ends: irqs::Ends,
     regions: Regions,
     memory: DmaTable,
     agreed: Option<Agreed>,
@@ -93,6 +94,7 @@ impl Session {
             name: name.to_owned(),
             device: Arc::clone(device),
             interrupts: Arc::clone(guard.interrupts()),
+            ends: irqs::Ends::new(),
             regions: Regions::new(&mut **guard),
             memory: DmaTable::new(terms),
             agreed: None,
@@ -355,14 +357,17 @@ impl Session {
         self.memory.hint().or(self.unheld.then_some(unheld))
     }
 
-    /// The eventfd by which the end of an interrupt is told, if there is one.
-    pub(super) fn resample(&self) -> Option<Arc<OwnedFd>> {
-        self.interrupts.resample()
+    /// The eventfd by which the end of an interrupt is told, if there is one; or for how long nobody listens to it.
+    pub(super) fn resample(&self) -> (Option<Arc<OwnedFd>>, Option<Duration>) {
+        match self.interrupts.resample() {
+            Some(fd) => self.ends.rest().map_or((Some(fd), None), |rest| (None, Some(rest))),
+            None => (None, None),
+        }
     }
 
     /// That eventfd is readable.
-    pub(super) fn resampled(&self, fd: &OwnedFd) {
-        irqs::drain(fd);
+    pub(super) fn resampled(&mut self, fd: &OwnedFd) {
+        self.ends.hear(fd);
         self.interrupts.unmask();
     }
 

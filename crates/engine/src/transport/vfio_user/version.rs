@@ -53,7 +53,7 @@ pub(super) fn agree(payload: &[u8]) -> Result<(Agreed, Vec<u8>), Refusal> {
     let number = |name: &str, default: u64| match offered.get(name) {
         None => Ok(default),
         Some(value) => value.as_u64().ok_or_else(|| {
-            Refusal::fatal(format!("the client's capability {name} is {value}, not a number"))
+            Refusal::fatal(format!("the client's capability {name} is no number, but {value}"))
         }),
     };
     let max_transfer = number("max_data_xfer_size", u64::from(DEFAULT_MAX_TRANSFER))?;

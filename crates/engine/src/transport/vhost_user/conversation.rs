@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use vhost::vhost_user::BackendReqHandler;
 
-use super::super::wait::wait;
+use super::super::wait::{wait, FIRST_WORD};
 use super::super::without_fds::receive;
 use super::backend::{in_words, Backend};
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
@@ -46,6 +46,8 @@ pub(super) enum End {
     Closed,
     /// Its owner wants something.
     Called,
+    /// The peer did not begin to talk.
+    Silent,
     /// Somebody broke a rule; the words say what.
     Fault(Fault, String),
 }
@@ -112,6 +114,8 @@ impl<D: VirtioDevice> Conversation<D> {
         let port = Arc::clone(lock(&self.backend).device.port());
         let hold = || port.talk.hold().map(|time| Instant::now() + time);
         self.held_until = hold();
+        // Where peers come to us, each has to say what it came for: others may want its place.
+        let mut first_word = door.map(|_| Instant::now() + FIRST_WORD);
         loop {
             let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
             let held = held.filter(|left| !left.is_zero());
@@ -124,7 +128,8 @@ impl<D: VirtioDevice> Conversation<D> {
                     fds.push(PollFd::new(&self.stream, PollFlags::IN));
                 }
             }
-            if wait(&mut fds, held.or((!patient).then_some(GLANCE))).is_err() {
+            let silence = first_word.map(|until| until.saturating_duration_since(Instant::now()));
+            if wait(&mut fds, held.or((!patient).then_some(GLANCE)).or(silence)).is_err() {
                 return End::Closed;
             }
             let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
@@ -142,12 +147,15 @@ impl<D: VirtioDevice> Conversation<D> {
             let knocks = door.is_some() && ready(2);
             match self.step() {
                 Step::Done => {
-                    self.waiting_since = None;
+                    (self.waiting_since, first_word) = (None, None);
                     self.held_until = hold();
                     changed(&lock(&self.backend));
                 }
                 Step::Nothing => {
                     self.waiting_since = None;
+                    if silence.is_some_and(|left| left.is_zero()) {
+                        return End::Silent;
+                    }
                     // Only now: a peer that has left and calls again is no second one.
                     if knocks && !knocked() {
                         door = None;

@@ -44,10 +44,10 @@ use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
 use super::socket::{call, Door, Listener};
 use super::supervise;
-use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
+use super::wait::{await_close, has_left, wait, wait_for, CLOSING, LONGEST_WHY};
 use crate::device::VirtioDevice;
 use crate::door::Closing;
-use crate::fault::Fault;
+use crate::fault::{shown, Fault};
 use crate::open::spare::Seldom;
 use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
@@ -390,7 +390,13 @@ impl<D: VirtioDevice> Host<D> {
                     self.pause();
                 }
             }
+            End::Silent => {
+                port.talk.said_nothing();
+                tracing::warn!(port = %port.name, "a client connected and was disconnected: it said nothing in time");
+                self.last_fault = Some("no_message: the client said nothing in time".to_owned());
+            }
             End::Fault(fault, why) => {
+                let why = shown(&why, LONGEST_WHY);
                 port.fault.set(fault);
                 tracing::warn!(port = %port.name, fault = %fault.name(), "the port was stopped: {why}");
                 let name = fault.name();
