@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -136,5 +137,82 @@ fn files_are_short() {
 fn every_engine_file_says_what_it_is_for() {
     for (_, path, text) in engine_files() {
         assert!(text.starts_with("//!"), "{} does not open with what it is for", path.display());
+    }
+}
+
+/// Folders whose files must not use each other in a circle.
+const NO_CIRCLES: &[&str] = &["state"];
+
+/// Which files of `folder` each of them uses; what lies in a folder below counts as the file of that name. Who uses what
+/// `mod.rs` exports uses `mod`, which uses what it exports.
+fn uses_within(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let dir = root().join("crates/engine/src").join(folder);
+    let mut paths = Vec::new();
+    sources(&dir, &mut paths);
+    let below = |path: &Path| path.strip_prefix(&dir).unwrap().to_owned();
+    let name = |path: &Path| {
+        let first = below(path).components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+        first.trim_end_matches(".rs").to_owned()
+    };
+    let files: BTreeSet<String> = paths.iter().map(|path| name(path)).collect();
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in paths.iter().filter(|path| !path.ends_with("tests.rs")) {
+        let text = code(&fs::read_to_string(path).unwrap()).collect::<Vec<_>>().join(" ");
+        let file = name(path);
+        let mut used: BTreeSet<String> = match file.as_str() {
+            "mod" => files.iter().filter(|other| text.contains(&format!("use {other}::"))).cloned().collect(),
+            _ => {
+                let up = "super::".repeat(below(path).components().count());
+                let here = format!("crate::{}::", folder.replace('/', "::"));
+                let after = text.split(&up).skip(1).chain(text.split(&here).skip(1));
+                let known = |name: String| if files.contains(&name) { name } else { "mod".to_owned() };
+                after.flat_map(first_names).filter(|name| name != "super").map(known).collect()
+            }
+        };
+        used.remove(&file);
+        uses.entry(file).or_default().append(&mut used);
+    }
+    uses
+}
+
+/// The names that a path goes on with: one, or each of those in braces.
+fn first_names(rest: &str) -> Vec<String> {
+    let name = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let Some(list) = rest.strip_prefix('{') else { return vec![name(rest)] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' if depth == 0 => {
+                names.push(name(&list[start..at]));
+                start = at + 1;
+            }
+            '}' => {
+                names.push(name(&list[start..at]));
+                break;
+            }
+            _ => {}
+        }
+    }
+    names.retain(|name: &String| !name.is_empty());
+    names
+}
+
+#[test]
+fn files_of_a_folder_use_each_other_in_no_circle() {
+    for folder in NO_CIRCLES {
+        let mut uses = uses_within(folder);
+        assert!(uses.len() > 1, "{folder} has no files");
+        // What uses nothing that is left is in no circle.
+        loop {
+            let left: BTreeSet<String> = uses.keys().cloned().collect();
+            uses.values_mut().for_each(|used| used.retain(|file| left.contains(file)));
+            uses.retain(|_, used| !used.is_empty());
+            if uses.len() == left.len() {
+                break;
+            }
+        }
+        assert!(uses.is_empty(), "files of `{folder}` use each other in a circle: {uses:?}");
     }
 }

@@ -1,30 +1,13 @@
 //! The one table of commands and flags. `--help`, man pages and completions are generated from it;
-//! the grammar of ports and switches is `state::text`'s.
+//! the grammar of ports and switches is `state::text`'s, and their options come from `options`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sidecore_engine::state::values::{Mode, Number, Owner, Sandbox};
+use sidecore_engine::state::values::{Mode, Owner};
 
+use crate::options;
 use crate::pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
-
-const PORTS: &str = "\
-Ports are written NAME=KIND:WHERE[,key=value]... as in
-
-  web=vhost-user:/run/sidecore/web.sock,mode=0660,queues=4
-  up=tap:tap0,mtu=9000
-  a=vhost-user:/run/a.sock,role=client,wire=w1
-  app=ring:app,queues=2
-
-Keys of every kind: switch=NAME or wire=NAME (default: switch=lan), mtu=BYTES,
-mac-limit=N, mac-guard=off|claim|strict, allow-mac=MAC|vrrp[+...],
-fdb=MAC[+MAC]...,
-storm-broadcast=N, storm-multicast=N, storm-unicast=N, link=up|down. Keys of some kinds: role=server|client, mode=OCTAL,
-owner=USER[:GROUP], queues=N, features-off=NAME[+NAME]..., fd=N[+N]...,
-slots=N, buf-size=BYTES, extra-bufs=N, pipes=N, memory=NAME, header=0|10|12,
-moderation=MICROSECONDS, receive-share=PERCENT, csb=on|off,
-memory-file=memory|any, prefault=on|off
-A key that does not apply is an error that names those that do.";
 
 /// A packet I/O engine for virtual machines, on cores of its own.
 #[derive(Debug, Parser)]
@@ -45,18 +28,19 @@ pub enum Command {
     ///
     /// Prints the line `ready` on standard output when all ports listen. SIGTERM and SIGINT end it,
     /// SIGHUP applies the file again.
-    #[command(after_help = PORTS)]
+    #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Run(RunArgs),
     /// Show what runs.
     ///
     /// `ports` and `drops` are also shown of a daemon that is stopped or dead, from its counters file.
     Show(ShowArgs),
     /// Add ports or switches.
-    #[command(after_help = PORTS)]
+    #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
     /// Delete ports or switches.
     Del(DelArgs),
     /// Change a port or a switch.
+    #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Set(SetArgs),
     /// Make a file the configuration: add, change and delete whatever differs, all of it or nothing.
     Apply(ApplyArgs),
@@ -144,47 +128,16 @@ pub struct Control {
 pub struct RunArgs {
     /// Configuration to start with.
     pub config: Option<PathBuf>,
-    /// Processors for the I/O cores, overriding the file [default: the last one that may be used].
-    #[arg(long, value_name = "CPU", value_delimiter = ',')]
-    pub cores: Option<Vec<usize>>,
-    /// Microseconds for which an I/O core polls without finding anything before it sleeps; 0: it sleeps at once
-    /// [default: 50].
-    #[arg(long, value_name = "MICROSECONDS")]
-    pub spin: Option<Number<0, 1_000_000>>,
     /// Port to add to those of the file.
     #[arg(long = "port", value_name = "NAME=KIND:WHERE[,KEY=VALUE]")]
     pub ports: Vec<String>,
-    /// Switch to add to those of the file, with ageing=SECONDS, table-size=N or
-    /// lookup=NAME behind commas.
+    /// Switch to add to those of the file.
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]")]
     pub switches: Vec<String>,
     #[command(flatten)]
     pub control: Control,
-    /// Permission bits of the control socket [default: 0660].
-    #[arg(long, value_name = "OCTAL")]
-    pub socket_mode: Option<Mode>,
-    /// Owner of the control socket.
-    #[arg(long, value_name = "USER[:GROUP]")]
-    pub socket_owner: Option<Owner>,
-    /// Counters file [default: the control socket's path with the ending .counters].
-    #[arg(long, value_name = "PATH")]
-    pub counters: Option<PathBuf>,
-    /// Most ring ports that netmap programs may have made on demand (valeS:P); 0: none [default: 64].
-    #[arg(long, value_name = "N")]
-    pub vale_ports: Option<Number<0, 1000>>,
-    /// Permission bits of the socket at which they ask for ports [default: 0600].
-    #[arg(long, value_name = "OCTAL")]
-    pub vale_mode: Option<Mode>,
-    /// Owner of that socket.
-    #[arg(long, value_name = "USER[:GROUP]")]
-    pub vale_owner: Option<Owner>,
-    /// What the daemon takes from itself: off, warn (the kernel logs what it would refuse) or on
-    /// [default: on, as far as this system has it].
-    #[arg(long, value_name = "off|warn|on")]
-    pub sandbox: Option<Sandbox>,
-    /// User that the daemon becomes if root starts it, unless the sandbox is off [default: sidecore, else nobody].
-    #[arg(long, value_name = "USER")]
-    pub user: Option<String>,
+    #[command(flatten)]
+    pub daemon: options::DaemonFlags,
     /// What to log on standard error: error, warn, info, debug, trace, or module=level lists.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log: String,

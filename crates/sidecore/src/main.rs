@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `cli` | every command and flag; help, man pages and completions come from it |
+//! | `options` | the options of ports, switches and the daemon for `cli`, from the engine's table |
 //! | `daemon` | `run`: the engine, its control socket, signals |
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
@@ -28,6 +29,7 @@ mod daemon;
 mod generate;
 mod measure;
 mod offline;
+mod options;
 mod pcapng;
 mod pktgen;
 mod sandbox;

@@ -25,6 +25,7 @@ fn a_daemon_from_ready_to_its_end() {
     assert_eq!((&port["state"]["link"], &port["state"]["link_wanted"]), (&json!("down"), &json!("up")));
     assert_eq!((&port["state"]["queues_wanted"], &port["state"]["queues"]), (&json!(2), &json!(0)));
     assert_eq!(port["state"]["switch"], "lan");
+    assert_eq!(port["state"]["options"], json!({"mode": "0600", "queues": "2", "switch": "lan"}));
 
     let up = format!("up=vhost-user:{},switch=s", place.at("up.sock"));
     assert_eq!(place.ok(&["add", &up]), "added port up\n");

@@ -19,12 +19,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::check::same_place;
-use super::engine::{graph, join, Engine, Inner, Live};
-use super::fabric::Joint;
 use super::kinds::find;
+use super::live::{Inner, Live, Means};
 use super::plan::{Change, Verb};
-use super::retire::{self, Ending, Leaver, PATIENCE};
-use super::spec::{PortSpec, Spec};
+use super::retire::{self, Ending, PATIENCE};
+use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
 use crate::port::{Attachment, Port, DEFAULT_MTU};
 
 /// What made a change impossible, and whether all is as it was.
@@ -62,7 +61,7 @@ enum Back {
 
 /// A change under way.
 pub(super) struct Carrier<'c> {
-    engine: &'c Engine,
+    means: &'c Means,
     inner: &'c mut Inner,
     wanted: &'c Spec,
     back: Vec<Back>,
@@ -74,12 +73,12 @@ type Failure = (String, String);
 
 impl<'c> Carrier<'c> {
     pub fn new(
-        engine: &'c Engine,
+        means: &'c Means,
         inner: &'c mut Inner,
         wanted: &'c Spec,
         endings: &'c mut Vec<Ending>,
     ) -> Carrier<'c> {
-        Carrier { engine, inner, wanted, back: Vec::new(), endings }
+        Carrier { means, inner, wanted, back: Vec::new(), endings }
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
@@ -113,7 +112,7 @@ impl<'c> Carrier<'c> {
         let outgoing: BTreeSet<&str> = &names(Verb::Removed) | &names(Verb::Restarted);
         let held: Vec<PortSpec> =
             outgoing.iter().filter_map(|name| Some(self.inner.ports.get(*name)?.spec.clone())).collect();
-        let kinds = self.engine.kinds;
+        let kinds = self.means.kinds;
         let holder = |spec: &PortSpec| held.iter().find(|held| same_place(held, spec, kinds));
         let (blocked, early): (Vec<&PortSpec>, Vec<_>) =
             added.iter().partition(|spec| holder(spec).is_some());
@@ -141,16 +140,16 @@ impl<'c> Carrier<'c> {
         let id = self.inner.ids.take().ok_or_else(|| {
             fail(format!("all {} port numbers are in use", sidecore_abi::counters::MAX_PORTS))
         })?;
-        let counters = self.engine.counters.open_slot(id, &spec.name);
+        let counters = self.means.counters.open_slot(id, &spec.name);
         let port = match Port::new(id, &spec.name, counters.clone(), mtu(spec)) {
             Ok(port) => Arc::new(port),
             Err(e) => {
-                self.engine.counters.close_slot(&counters);
+                self.means.counters.close_slot(&counters);
                 self.inner.ids.give_back(id);
                 return Err(fail(format!("cannot make an eventfd: {e}")));
             }
         };
-        port.watch_link(self.engine.follower.events());
+        port.watch_link(Arc::clone(&self.means.links));
         // A wire's other end has to be seen first.
         port.set_carrier(spec.wire.is_none());
         let live = Live { spec: spec.clone(), port, attachment: None, stopped: None };
@@ -161,22 +160,19 @@ impl<'c> Carrier<'c> {
 
     /// Publishes the old graph with the new ports, but for those whose wire is still taken.
     fn join_early(&self, added: &[&PortSpec]) {
-        let mut early = graph(&self.inner.spec, &self.inner.ports);
-        for switch in &self.wanted.switches {
-            if !early.switches.iter().any(|other| other.name == switch.name) {
-                early.switches.push(switch.clone());
-            }
-        }
+        let mut switches = self.inner.spec.switches.clone();
+        let new = |switch: &&SwitchSpec| switches.iter().all(|other| other.name != switch.name);
+        let new: Vec<SwitchSpec> = self.wanted.switches.iter().filter(new).cloned().collect();
+        switches.extend(new);
+        let mut ports = self.inner.placed();
         for spec in added {
-            if let Some(live) = self.inner.ports.get(&spec.name) {
-                let joined = join(spec, &live.port);
-                let ends = early.ports.iter().filter(|other| other.joint == joined.joint).count();
-                if matches!(joined.joint, Joint::Switch(_)) || ends < 2 {
-                    early.ports.push(joined);
-                }
+            let Some(live) = self.inner.ports.get(&spec.name) else { continue };
+            let ends = ports.iter().filter(|(other, _)| other.joint() == spec.joint()).count();
+            if matches!(spec.joint(), Joint::Switch(_)) || ends < 2 {
+                ports.push((spec, &live.port));
             }
         }
-        self.engine.fabric.publish(&early);
+        self.means.fabric.publish(&switches, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.
@@ -185,7 +181,7 @@ impl<'c> Carrier<'c> {
         let Some(live) = self.inner.ports.get_mut(&spec.name) else {
             return Err(fail("is not among the live ports".to_owned()));
         };
-        live.attachment = Some(self.engine.attach(spec, &live.port).map_err(fail)?);
+        live.attachment = Some(self.means.attach(spec, &live.port).map_err(fail)?);
         live.spec = spec.clone();
         live.stopped = None;
         Ok(())
@@ -209,14 +205,14 @@ impl<'c> Carrier<'c> {
     }
 
     fn commit(&mut self) {
-        let Carrier { engine, inner, wanted, endings, .. } = self;
+        let Carrier { means, inner, wanted, endings, .. } = self;
         inner.spec = wanted.clone();
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
         let gone: Vec<String> = inner.ports.keys().filter(|name| !stay(name)).cloned().collect();
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
-        engine.fabric.publish(&graph(&inner.spec, &inner.ports));
+        means.publish(inner);
         for name in gone {
-            endings.extend(engine.bury(inner, &name, true));
+            endings.extend(means.bury(inner, &name, true));
         }
     }
 
@@ -235,7 +231,7 @@ impl<'c> Carrier<'c> {
                 Back::Restart(name, spec) => {
                     // What took its place goes first.
                     for live in self.inner.ports.values_mut() {
-                        if live.spec.name == name || same_place(&live.spec, &spec, self.engine.kinds) {
+                        if live.spec.name == name || same_place(&live.spec, &spec, self.means.kinds) {
                             // One that does not end is in the way of the next start, which says so.
                             let _ = live.detach();
                         }
@@ -259,9 +255,9 @@ impl<'c> Carrier<'c> {
                 }
             }
         }
-        self.engine.fabric.publish(&graph(&self.inner.spec, &self.inner.ports));
+        self.means.publish(self.inner);
         for name in forgotten {
-            self.endings.extend(self.engine.bury(self.inner, &name, false));
+            self.endings.extend(self.means.bury(self.inner, &name, false));
         }
         lost
     }
@@ -297,7 +293,7 @@ impl Live {
     }
 }
 
-impl Engine {
+impl Means {
     fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
@@ -306,27 +302,6 @@ impl Engine {
             show_link(&mut *attachment, spec, port)?;
         }
         Ok(attachment)
-    }
-
-    /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.
-    fn bury(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
-        let Live { port, attachment, spec, .. } = inner.ports.remove(name)?;
-        port.capture.close();
-        let ending = retire::end(name, attachment);
-        inner.leaving.enter(port, spec, deleted, &ending);
-        Some(ending)
-    }
-
-    /// Keeps the sums of ports that have ended, and frees their numbers.
-    pub(super) fn reap(&self, inner: &mut Inner) {
-        for Leaver { port, spec, deleted, .. } in inner.leaving.ended() {
-            if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
-                (kind.forget)(&spec);
-            }
-            inner.retired.add(&port.counters.totals());
-            self.counters.close_slot(&port.counters);
-            inner.ids.give_back(port.id);
-        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::fmt;
 use sidecore_abi::counters::MAX_CORES;
 
 use super::kinds::{find, Kind, Place};
-use super::spec::{PortSpec, Spec, COMMON_KEYS, DEFAULT_SWITCH};
+use super::options::Scope;
+use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::values::Guard;
 
 /// A part of the configuration.
@@ -39,9 +40,6 @@ impl fmt::Display for Finding {
         write!(f, "{}: key `{}`: {}", self.label, self.key, self.why)
     }
 }
-
-/// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
-pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
 
 /// Everything that is wrong with `spec`, in its order.
 pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
@@ -102,15 +100,9 @@ fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
         if spec.switches.iter().take(i).any(|other| other.name == switch.name) {
             bad("name", "another switch has this name".to_owned());
         }
-        for (key, given) in [("ageing", switch.ageing.is_some()), ("table-size", switch.table_size.is_some())]
-        {
-            if given && !switch.learns() {
-                bad(
-                    key,
-                    "does not apply to a switch that learns no addresses; allowed: with lookup=learning"
-                        .to_owned(),
-                );
-            }
+        for key in switch.given().filter(|key| key.scope == Scope::Learning && !switch.learns()) {
+            let why = "does not apply to a switch that learns no addresses; allowed: with lookup=learning";
+            bad(key.name, why.to_owned());
         }
     }
 }
@@ -123,10 +115,8 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     if let Some(why) = kind.place.complaint(&port.place) {
         bad("where", why);
     }
-    for (key, given) in port.kind_keys() {
-        if given && !kind.keys.contains(&key) {
-            bad(key, not_known(kind));
-        }
+    for key in port.given().filter(|key| !kind.knows(key)) {
+        bad(key.name, kind.not_known());
     }
     if let (Some(mode), true) = (port.mode, kind.keys.contains(&"mode")) {
         let interface = kind.place == Place::Interface;
@@ -143,12 +133,6 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     }
 }
 
-/// What to say of a key that a kind does not know.
-pub fn not_known(kind: &Kind) -> String {
-    let allowed: Vec<_> = COMMON_KEYS.iter().chain(kind.keys).copied().collect();
-    format!("does not apply to kind {}; allowed: {}", kind.name, allowed.join(", "))
-}
-
 fn check_joint<'s>(
     spec: &'s Spec,
     port: &'s PortSpec,
@@ -159,9 +143,6 @@ fn check_joint<'s>(
         if port.switch.is_some() {
             bad("wire", "a port joins a switch or a wire; allowed: one of switch, wire".to_owned());
         }
-        for (key, _) in port.switch_keys().into_iter().filter(|(_, given)| *given) {
-            bad(key, "does not apply to a wire, which learns no addresses; allowed: with switch".to_owned());
-        }
         if let Some(why) = name_complaint(wire) {
             bad("wire", why);
         }
@@ -171,12 +152,18 @@ fn check_joint<'s>(
         }
         ends.push(&port.name);
     }
-    let on = port.switch.as_deref().unwrap_or(DEFAULT_SWITCH);
-    let learns = spec.switches.iter().find(|switch| switch.name == on).is_none_or(|switch| switch.learns());
-    for (key, _) in
-        port.switch_keys().into_iter().filter(|(_, given)| *given && port.wire.is_none() && !learns)
-    {
-        bad(key, format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning"));
+    let why = match port.joint() {
+        Joint::Wire(_) => {
+            Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
+        }
+        Joint::Switch(on) => (!learns(spec, on)).then(|| {
+            format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning")
+        }),
+    };
+    if let Some(why) = why {
+        for key in port.given().filter(|key| key.scope == Scope::Learning) {
+            bad(key.name, why.clone());
+        }
     }
     if let Some(name) = &port.switch {
         let declared = || spec.switches.iter().map(|switch| switch.name.as_str());
@@ -186,6 +173,11 @@ fn check_joint<'s>(
             bad("switch", format!("there is no switch {name:?}; allowed: {}", allowed.join(", ")));
         }
     }
+}
+
+/// Whether switch `name` learns addresses.
+fn learns(spec: &Spec, name: &str) -> bool {
+    spec.switches.iter().find(|switch| switch.name == name).is_none_or(SwitchSpec::learns)
 }
 
 /// Whether the addresses that `port`, the one of place `i`, is to have are its alone on its switch, and whether what
@@ -204,9 +196,8 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
     if port.allow_mac.is_some() && guard != Some(Guard::Strict) {
         bad("allow-mac", "does not apply: all may be used; allowed: with mac-guard=strict".to_owned());
     }
-    let on = |port: &PortSpec| port.switch.clone().unwrap_or_else(|| DEFAULT_SWITCH.to_owned());
-    let learns = |name: &str| spec.switches.iter().all(|switch| switch.name != name || switch.learns());
-    if port.wire.is_some() || !learns(&on(port)) {
+    let Joint::Switch(on) = port.joint() else { return };
+    if !learns(spec, on) {
         return;
     }
     let stays = |port: &PortSpec| {
@@ -214,7 +205,7 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
         own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()
     };
     let mine = stays(port);
-    for other in spec.ports.iter().take(i).filter(|other| other.wire.is_none() && on(other) == on(port)) {
+    for other in spec.ports.iter().take(i).filter(|other| other.joint() == port.joint()) {
         let theirs = stays(other);
         if let Some(mac) = mine.iter().find(|mac| theirs.contains(mac)) {
             let (key, way) = match port.mac == Some(*mac) && port.guard() != Guard::Off {
@@ -223,21 +214,7 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
                 }
                 false => ("fdb", "an address lives at one port"),
             };
-            bad(key, format!("port {} has {mac} on switch {}, too; {way}", other.name, on(port)));
+            bad(key, format!("port {} has {mac} on switch {on}, too; {way}", other.name));
         }
     }
-}
-
-/// Why `name` cannot be a name, if it cannot. Names stand in paths, in option lists and in labels of
-/// metrics, so they have none of the marks that mean something there.
-pub fn name_complaint(name: &str) -> Option<String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    let fits =
-        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with(['.', '-']);
-    (!fits).then(|| {
-        format!(
-            "{name:?} is no name; allowed: 1 to {MAX_NAME} letters, digits, '.', '_' and '-', \
-             the first not '.' or '-'"
-        )
-    })
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::fabric::{mac_text, Address, Fabric, Graph, Joined, Joint, Standing};
+use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
-use super::spec::SwitchSpec;
+use super::spec::{Joint, SwitchSpec};
 use super::values::LookupName;
 use crate::core::{Attach, CoreStatus, Cores, Topology};
 use crate::open::read_program;
@@ -26,7 +26,7 @@ pub struct CoreFabric {
 struct Now {
     /// The last program that was loaded from each file, for a switch to come.
     programs: BTreeMap<String, Arc<Program>>,
-    switches: BTreeMap<String, (SwitchSpec, Arc<Switch>)>,
+    switches: Switches,
     ports: Vec<(Arc<Port>, Attach)>,
     rules: BTreeMap<PortId, Rules>,
     neighbours: Neighbours,
@@ -125,15 +125,18 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
     }
 }
 
-/// What `joined` is attached to in `graph`.
-fn attach(graph: &Graph, joined: &Joined, switches: &BTreeMap<String, (SwitchSpec, Arc<Switch>)>) -> Attach {
-    match &joined.joint {
+/// The switches that there are, each as it was specified.
+type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
+
+/// What `spec`, the specification of `port`, attaches it to.
+fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches) -> Attach {
+    match spec.joint() {
         Joint::Switch(name) => {
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))
         }
-        joint @ Joint::Wire(_) => {
-            let other = |end: &&Joined| end.joint == *joint && end.port.id != joined.port.id;
-            graph.ports.iter().find(other).map_or(Attach::Nothing, |end| Attach::Wire(end.port.id))
+        wire @ Joint::Wire(_) => {
+            let other = |(end, other): &&Placed<'_>| end.joint() == wire && other.id != port.id;
+            ports.iter().find(other).map_or(Attach::Nothing, |(_, end)| Attach::Wire(end.id))
         }
     }
 }
@@ -156,13 +159,13 @@ impl Fabric for CoreFabric {
         Ok(())
     }
 
-    fn publish(&self, graph: &Graph) {
+    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]) {
         let mut now = self.now();
-        let switches: BTreeMap<_, _> =
-            graph.switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
+        let rules: BTreeMap<_, _> = ports.iter().map(|(spec, port)| (port.id, spec.rules())).collect();
+        let switches: Switches =
+            switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let ports: Vec<_> =
-            graph.ports.iter().map(|j| (Arc::clone(&j.port), attach(graph, j, &switches))).collect();
-        let rules: BTreeMap<_, _> = graph.ports.iter().map(|j| (j.port.id, j.rules.clone())).collect();
+            ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches))).collect();
         let of = |id| rules.get(&id).cloned().unwrap_or_default();
         self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
         let programs = std::mem::take(&mut now.programs);

@@ -3,24 +3,25 @@
 //! Every request, from a single `set` to a whole file, becomes a wanted [`Spec`]; [`Engine::apply`]
 //! takes the difference to what runs and carries it out as a whole or not at all (see `carry`).
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sidecore_abi::counters::MAX_PORTS;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
 
 use super::carry::{Carrier, Undone};
 use super::check::check;
-use super::fabric::{Fabric, Graph, Joined, Joint};
+use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::Kind;
+use super::live::{Inner, Means};
 use super::plan::{between, fixed_options, Change};
-use super::retire::{self, Leaving};
-use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
+use super::retire;
+use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::visitors::Visitors;
-use crate::observe::{CounterFile, Totals};
+use crate::observe::CounterFile;
 use crate::open::sweep_journals;
-use crate::port::{Attachment, Port, PortId};
+use crate::port::Port;
 
 /// Why a request was not carried out. Nothing has changed, except where the text says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -69,61 +70,12 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// A port that runs, or that could not be started again after a failed change.
-pub(super) struct Live {
-    pub spec: PortSpec,
-    pub port: Arc<Port>,
-    pub attachment: Option<Box<dyn Attachment>>,
-    pub stopped: Option<String>,
-}
-
-/// What is configured and what runs.
-pub(super) struct Inner {
-    pub spec: Spec,
-    pub ports: BTreeMap<String, Live>,
-    pub ids: Ids,
-    /// The sums of ports that are gone: with them, the law of conservation holds over the daemon's life.
-    pub retired: Totals,
-    /// Ports that are deleted, while what stood behind them is still ending.
-    pub leaving: Leaving,
-    /// Which of all this was made on demand.
-    pub visitors: Visitors,
-}
-
-/// Port numbers. A number rests for a while before it is used again, so that a reader of the counters
-/// file who looks twice does not take one port for another.
-#[derive(Default)]
-pub(super) struct Ids {
-    used: u16,
-    free: VecDeque<u16>,
-}
-
-/// How many freed numbers rest.
-const RESTING: usize = 16;
-
-impl Ids {
-    pub fn take(&mut self) -> Option<PortId> {
-        let fresh = usize::from(self.used) < MAX_PORTS;
-        if self.free.len() > RESTING || !fresh {
-            return self.free.pop_front().map(PortId);
-        }
-        self.used += 1;
-        Some(PortId(self.used - 1))
-    }
-
-    pub fn give_back(&mut self, id: PortId) {
-        self.free.push_back(id.0);
-    }
-}
-
 /// The control plane of one daemon.
 pub struct Engine {
-    pub(super) kinds: &'static [Kind],
-    pub(super) fabric: Arc<dyn Fabric>,
-    pub(super) counters: CounterFile,
+    pub(super) means: Means,
     daemon: DaemonSpec,
     inner: Arc<Mutex<Inner>>,
-    pub(super) follower: Follower,
+    _follower: Follower,
 }
 
 impl Engine {
@@ -134,19 +86,12 @@ impl Engine {
         counters: CounterFile,
         daemon: DaemonSpec,
     ) -> Engine {
-        let spec = Spec::default().settled();
-        let inner = Inner {
-            spec,
-            ports: BTreeMap::new(),
-            ids: Ids::default(),
-            retired: Totals::default(),
-            leaving: Leaving::default(),
-            visitors: Visitors::default(),
-        };
-        fabric.publish(&graph(&inner.spec, &inner.ports));
+        let inner = Inner::new();
+        fabric.publish(&inner.spec.switches, &[]);
         let inner = Arc::new(Mutex::new(inner));
         let follower = Follower::start(&inner);
-        Engine { kinds, fabric, counters, daemon, inner, follower }
+        let means = Means { kinds, fabric, counters, links: follower.events() };
+        Engine { means, daemon, inner, _follower: follower }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -168,158 +113,72 @@ impl Engine {
 
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
     /// `dry_run`.
-    ///
-    /// # Errors
-    /// Why it cannot be.
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
-        self.change_with(dry_run, |running, visitors| Ok(visitors.with(wanted.clone(), &running)))
+        self.change_with(dry_run, |running, visitors| {
+            *running = visitors.with(wanted.clone(), running);
+            Ok(())
+        })
     }
 
-    /// Adds a port.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn add_port(&self, port: &PortSpec) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            if spec.ports.iter().any(|other| other.name == port.name) {
-                return Err(Error::Exists { what: "port", name: port.name.clone() });
+    /// Adds a port or a switch.
+    pub fn add<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
+        self.change(|spec| {
+            if E::list(spec).iter().any(|other| other.name() == entry.name()) {
+                return Err(Error::Exists { what: E::WHAT, name: entry.name().to_owned() });
             }
-            spec.ports.push(port.clone());
-            Ok(spec)
+            E::list(spec).push(entry.clone());
+            Ok(())
         })
     }
 
-    /// Makes the port of that name be `port`, whether it exists or not.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn put_port(&self, port: &PortSpec) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            spec.ports.retain(|other| other.name != port.name);
-            spec.ports.push(port.clone());
-            Ok(spec)
+    /// Makes the port or switch of that name be `entry`, whether it exists or not.
+    pub fn put<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
+        self.change(|spec| {
+            E::list(spec).retain(|other| other.name() != entry.name());
+            E::list(spec).push(entry.clone());
+            Ok(())
         })
     }
 
-    /// Changes a port: `edit` gets what is configured.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn set_port(
+    /// Changes a port or a switch: `edit` gets what is configured.
+    pub fn set<E: Entry>(
         &self,
         name: &str,
-        edit: impl FnOnce(&PortSpec) -> Result<PortSpec, BadSpec>,
+        edit: impl FnOnce(&E) -> Result<E, BadSpec>,
     ) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            let there = spec.ports.iter().map(|p| p.name.clone()).collect();
-            let unknown = Error::Unknown { what: "port", name: name.to_owned(), there };
-            let port = spec.ports.iter_mut().find(|p| p.name == name).ok_or(unknown)?;
-            *port = edit(port)?;
-            if port.name != name {
+        self.change(|spec| {
+            let entry = find::<E>(spec, name)?;
+            *entry = edit(entry)?;
+            if entry.name() != name {
+                let what = E::WHAT;
                 let why =
-                    format!("port {name}: key `name`: a port keeps its name; delete it and add another");
+                    format!("{what} {name}: key `name`: a {what} keeps its name; delete it and add another");
                 return Err(BadSpec(vec![why]).into());
             }
-            Ok(spec)
+            Ok(())
         })
     }
 
-    /// Removes a port.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn del_port(&self, name: &str) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            let there: Vec<_> = spec.ports.iter().map(|p| p.name.clone()).collect();
-            if !there.iter().any(|other| other == name) {
-                return Err(Error::Unknown { what: "port", name: name.to_owned(), there });
+    /// Removes a port, or a switch that no port is joined to.
+    pub fn del<E: Entry>(&self, name: &str) -> Result<Vec<Change>, Error> {
+        self.change(|spec| {
+            find::<E>(spec, name)?;
+            if let Some(why) = E::held(spec, name) {
+                return Err(Error::InUse { name: name.to_owned(), why });
             }
-            spec.ports.retain(|p| p.name != name);
-            Ok(spec)
+            E::list(spec).retain(|entry| entry.name() != name);
+            Ok(())
         })
     }
 
-    /// Makes the switch of that name be `switch`; if `new`, there must not be one.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn put_switch(&self, switch: &SwitchSpec, new: bool) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            if new && spec.switches.iter().any(|other| other.name == switch.name) {
-                return Err(Error::Exists { what: "switch", name: switch.name.clone() });
-            }
-            spec.switches.retain(|other| other.name != switch.name);
-            spec.switches.push(switch.clone());
-            Ok(spec)
-        })
-    }
-
-    /// Changes a switch: `edit` gets what is configured.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn set_switch(
-        &self,
-        name: &str,
-        edit: impl FnOnce(&SwitchSpec) -> Result<SwitchSpec, BadSpec>,
-    ) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            let there = spec.switches.iter().map(|s| s.name.clone()).collect();
-            let unknown = Error::Unknown { what: "switch", name: name.to_owned(), there };
-            let switch = spec.switches.iter_mut().find(|s| s.name == name).ok_or(unknown)?;
-            *switch = edit(switch)?;
-            if switch.name != name {
-                let why =
-                    format!("switch {name}: key `name`: a switch keeps its name; delete it and add another");
-                return Err(BadSpec(vec![why]).into());
-            }
-            Ok(spec)
-        })
-    }
-
-    /// Removes a switch that no port is joined to.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn del_switch(&self, name: &str) -> Result<Vec<Change>, Error> {
-        self.change(false, |mut spec| {
-            let there: Vec<_> = spec.switches.iter().map(|s| s.name.clone()).collect();
-            if !there.iter().any(|other| other == name) {
-                return Err(Error::Unknown { what: "switch", name: name.to_owned(), there });
-            }
-            let in_use = |why: String| Error::InUse { name: name.to_owned(), why };
-            if name == DEFAULT_SWITCH {
-                return Err(in_use("ports join it unless they say otherwise".to_owned()));
-            }
-            let joined = |p: &&PortSpec| p.switch.as_deref() == Some(name);
-            if let Some(port) = spec.ports.iter().find(joined) {
-                return Err(in_use(format!("port {} is joined to it", port.name)));
-            }
-            spec.switches.retain(|s| s.name != name);
-            Ok(spec)
-        })
-    }
-
-    fn change(
-        &self,
-        dry_run: bool,
-        edit: impl FnOnce(Spec) -> Result<Spec, Error>,
-    ) -> Result<Vec<Change>, Error> {
-        self.change_with(dry_run, |spec, _| edit(spec))
-    }
-
-    /// As the others, for changes of what is made on demand.
-    pub(super) fn change_visitors(
-        &self,
-        edit: impl FnOnce(Spec, &mut Visitors) -> Result<Spec, Error>,
-    ) -> Result<Vec<Change>, Error> {
-        self.change_with(false, edit)
+    fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {
+        self.change_with(false, |spec, _| edit(spec))
     }
 
     /// Loads what the switches need.
     fn prepare(&self, wanted: &Spec) -> Result<(), Error> {
         let load = |switch: &SwitchSpec| {
-            let prepared = self.fabric.prepare(switch);
+            let prepared = self.means.fabric.prepare(switch);
             prepared.map_err(|why| format!("switch {}: key `lookup`: {why}", switch.name)).err()
         };
         let complaints: Vec<_> = wanted.switches.iter().filter_map(load).collect();
@@ -329,16 +188,17 @@ impl Engine {
         }
     }
 
-    fn change_with(
+    /// Makes what `edit` makes of the configuration, and of who visits, the configuration; or says what would change.
+    pub(super) fn change_with(
         &self,
         dry_run: bool,
-        edit: impl FnOnce(Spec, &mut Visitors) -> Result<Spec, Error>,
+        edit: impl FnOnce(&mut Spec, &mut Visitors) -> Result<(), Error>,
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
-        self.reap(&mut inner);
-        let mut visitors = inner.visitors.clone();
-        let wanted = edit(inner.spec.clone(), &mut visitors)?;
-        let findings = check(&wanted, self.kinds);
+        self.means.reap(&mut inner);
+        let (mut wanted, mut visitors) = (inner.spec.clone(), inner.visitors.clone());
+        edit(&mut wanted, &mut visitors)?;
+        let findings = check(&wanted, self.means.kinds);
         if !findings.is_empty() {
             return Err(BadSpec::new(&findings, |_| String::new()).into());
         }
@@ -351,14 +211,14 @@ impl Engine {
         self.prepare(&wanted)?;
         if !dry_run && !changes.is_empty() {
             let mut endings = Vec::new();
-            let done = Carrier::new(self, &mut inner, &wanted, &mut endings).run(&changes);
+            let done = Carrier::new(&self.means, &mut inner, &wanted, &mut endings).run(&changes);
             if done.is_ok() {
                 inner.visitors = visitors;
             }
             // Others may ask and change meanwhile.
             drop(inner);
             retire::wait_for(&endings);
-            self.reap(&mut self.lock());
+            self.means.reap(&mut self.lock());
             done?;
         }
         Ok(changes)
@@ -372,13 +232,10 @@ impl Engine {
 
     /// The fabric, for those who show it.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
-        &self.fabric
+        &self.means.fabric
     }
 
     /// The port `name`, for captures.
-    ///
-    /// # Errors
-    /// There is none of that name.
     pub fn port(&self, name: &str) -> Result<Arc<Port>, Error> {
         let inner = self.lock();
         let there = || inner.ports.keys().cloned().collect();
@@ -395,7 +252,7 @@ impl Engine {
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
         let mut inner = self.lock();
-        self.fabric.rest(true);
+        self.means.fabric.rest(true);
         let mut endings = Vec::new();
         for (name, live) in &mut inner.ports {
             if let Some(mut attachment) = live.attachment.take() {
@@ -405,7 +262,7 @@ impl Engine {
             live.port.capture.close();
         }
         inner.ports.clear();
-        self.fabric.publish(&Graph::default());
+        self.means.fabric.publish(&[], &[]);
         drop(inner);
         retire::wait_for(&endings)
     }
@@ -417,20 +274,64 @@ impl Drop for Engine {
     }
 }
 
-/// The graph of those ports of `spec` that are live.
-pub(super) fn graph(spec: &Spec, live: &BTreeMap<String, Live>) -> Graph {
-    let joined = |port: &PortSpec| {
-        let live = live.get(&port.name)?;
-        Some(join(port, &live.port))
-    };
-    Graph { switches: spec.switches.clone(), ports: spec.ports.iter().filter_map(joined).collect() }
+/// A port or a switch: what the requests that change one have in common.
+pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
+    /// Which of the two, for people.
+    const WHAT: &'static str;
+
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// All of its sort.
+    fn list(spec: &mut Spec) -> &mut Vec<Self>;
+
+    /// Why that of this name cannot be deleted.
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let _ = (spec, name);
+        None
+    }
 }
 
-/// How `spec` joins `port` to the graph.
-pub(super) fn join(spec: &PortSpec, port: &Arc<Port>) -> Joined {
-    let joint = match (&spec.wire, &spec.switch) {
-        (Some(wire), _) => Joint::Wire(wire.clone()),
-        (None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH).to_owned()),
-    };
-    Joined { port: Arc::clone(port), joint, rules: spec.rules() }
+impl Entry for PortSpec {
+    const WHAT: &'static str = "port";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {
+        &mut spec.ports
+    }
+}
+
+impl Entry for SwitchSpec {
+    const WHAT: &'static str = "switch";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<SwitchSpec> {
+        &mut spec.switches
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        if name == DEFAULT_SWITCH {
+            return Some("ports join it unless they say otherwise".to_owned());
+        }
+        let port = spec.ports.iter().find(|port| port.joint() == Joint::Switch(name))?;
+        Some(format!("port {} is joined to it", port.name))
+    }
+}
+
+/// The entry `name` of `spec`.
+fn find<'s, E: Entry>(spec: &'s mut Spec, name: &str) -> Result<&'s mut E, Error> {
+    let list = E::list(spec);
+    match list.iter().position(|entry| entry.name() == name) {
+        Some(at) => Ok(&mut list[at]),
+        None => {
+            let there = list.iter().map(|entry| entry.name().to_owned()).collect();
+            Err(Error::Unknown { what: E::WHAT, name: name.to_owned(), there })
+        }
+    }
 }

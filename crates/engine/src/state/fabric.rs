@@ -5,46 +5,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::SwitchSpec;
+use super::spec::{PortSpec, SwitchSpec};
 use crate::core::CoreStatus;
-use crate::policy::Rules;
 use crate::port::{Port, PortId, Scheduler};
 
-/// Who is joined to what.
-#[derive(Clone, Default)]
-pub struct Graph {
-    /// All switches.
-    pub switches: Vec<SwitchSpec>,
-    /// All ports, in the order of their names.
-    pub ports: Vec<Joined>,
-}
-
-/// One port in the graph.
-#[derive(Clone)]
-pub struct Joined {
-    /// The port.
-    pub port: Arc<Port>,
-    /// What it is joined to.
-    pub joint: Joint,
-    /// What it may do to its neighbours.
-    pub rules: Rules,
-}
-
-/// What a port is joined to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Joint {
-    /// The switch of this name.
-    Switch(String),
-    /// One end of the wire of this name.
-    Wire(String),
-}
+/// A port of the graph, and how it is specified.
+pub type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
 
 /// The I/O cores.
 pub trait Fabric: Send + Sync {
     /// Where attachments hand their ingress queues in.
     fn scheduler(&self) -> Arc<dyn Scheduler>;
 
-    /// Loads what `switch` needs and may lack, before a graph with it is published.
+    /// Loads what `switch` needs and may lack, before it is published.
     ///
     /// # Errors
     /// Why it cannot be that switch.
@@ -53,9 +26,9 @@ pub trait Fabric: Send + Sync {
         Ok(())
     }
 
-    /// Makes all cores use `graph`. When this returns, none uses the former one any more, and no switch
-    /// remembers addresses of ports that are gone.
-    fn publish(&self, graph: &Graph);
+    /// Makes all cores use the graph of these switches and ports, in which each port is joined as its specification says.
+    /// When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
+    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]);
 
     /// Has the cores serve no queue, or serve them again. When this returns no batch is under way. While many ports
     /// start or stop, no frame shall come for one that is not there yet, or not any more.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::engine::Inner;
+use super::live::Inner;
 use crate::port::LinkEvents;
 
 /// The thread; it ends when this is dropped.

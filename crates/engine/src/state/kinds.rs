@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::spec::PortSpec;
+use super::options::{Key, Scope};
+use super::spec::{name_complaint, PortSpec};
 use super::values::{Fds, MemoryFile, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
@@ -22,8 +23,10 @@ use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
 use crate::transport::vfio_user::VfioUser;
 use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig, VhostUserError};
 
-/// Makes what stands behind a port. An error says what could not be done and why.
-pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String>;
+/// What stands behind a port, or what could not be done and why.
+pub type Started = Result<Box<dyn Attachment>, String>;
+/// Makes it.
+pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Started;
 
 /// One kind of port.
 pub struct Kind {
@@ -39,6 +42,19 @@ pub struct Kind {
     pub start: Start,
     /// Removes what it left for the next daemon: the port was deleted.
     pub forget: fn(&PortSpec),
+}
+
+impl Kind {
+    /// Whether it knows this option.
+    pub fn knows(&self, key: &Key) -> bool {
+        key.scope != Scope::Kind || self.keys.contains(&key.name)
+    }
+
+    /// What to say of a key that it does not know.
+    pub fn not_known(&self) -> String {
+        let known: Vec<_> = PortSpec::KEYS.iter().filter(|key| self.knows(key)).map(|key| key.name).collect();
+        format!("does not apply to kind {}; allowed: {}", self.name, known.join(", "))
+    }
 }
 
 /// What the `where` of a kind is.
@@ -182,11 +198,7 @@ pub const KINDS: &[Kind] = &[
 ];
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.
-fn start_vhost_user(
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let endpoint = endpoint(spec)?;
     set_terms(spec, port);
     let journal = match &spec.journal {
@@ -253,19 +265,14 @@ fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
 }
 
 /// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
-fn start_e1000(
-    model: Model,
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let is_off =
         |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
     let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
     let mut config = E1000Config::new(model, mac);
     config.exitless = !is_off(e1000::EXITLESS);
     config.pcix = !is_off(e1000::PCIX);
-    config.csb = spec.csb.is_some_and(|csb| csb == Toggle::On);
+    config.csb = spec.csb == Some(Toggle::On);
     if let Some(percent) = spec.receive_share {
         config.receive_share = percent.get();
     }
@@ -286,18 +293,12 @@ fn take(number: i32) -> Result<OwnedFd, String> {
 }
 
 /// `tap:IFNAME`: made, adopted, or passed as descriptors.
-fn start_tap(
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let queues = spec.queues.map(|queues| queues.get() as usize);
     let (source, queues) = match &spec.fd {
         None => (TapSource::Name(spec.place.clone()), queues.unwrap_or(1)),
         Some(Fds(numbers)) => {
-            let take =
-                |&n: &i32| passed(n).map_err(|e| format!("fd={n}: the daemon has no such descriptor: {e}"));
-            let fds = numbers.iter().map(take).collect::<Result<Vec<_>, _>>()?;
+            let fds = numbers.iter().map(|&number| take(number)).collect::<Result<Vec<_>, _>>()?;
             (TapSource::Fds(fds), queues.unwrap_or(numbers.len()))
         }
     };
@@ -310,11 +311,7 @@ fn start_tap(
 }
 
 /// `packet:IFNAME`: an interface that the host has, by AF_PACKET.
-fn start_packet(
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let config = PacketConfig {
         interface: spec.place.clone(),
         queues: spec.queues.map_or(1, |queues| queues.get() as usize),
@@ -324,11 +321,7 @@ fn start_packet(
 }
 
 /// `xdp:IFNAME`: an interface that the host has, by AF_XDP.
-fn start_xdp(
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_xdp(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let config = XdpConfig {
         interface: spec.place.clone(),
         queues: spec.queues.map(|queues| queues.get() as usize),
@@ -349,36 +342,22 @@ fn start_host_rings(
     rings: usize,
     port: &Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
-    let others = [
-        ("mode", spec.mode.is_some()),
-        ("owner", spec.owner.is_some()),
-        ("slots", spec.slots.is_some()),
-        ("buf-size", spec.buf_size.is_some()),
-        ("extra-bufs", spec.extra_bufs.is_some()),
-        ("pipes", spec.pipes.is_some()),
-        ("memory", spec.memory.is_some()),
-        ("header", spec.header.is_some()),
-    ];
-    if let Some((key, _)) = others.iter().find(|(_, given)| *given) {
-        return Err(format!("{key} does not apply to host rings: they are as those of ring:{base}"));
+) -> Started {
+    if let Some(key) = spec.given().find(|key| key.scope == Scope::Kind && key.name != "queues") {
+        return Err(format!("{} does not apply to host rings: they are as those of ring:{base}", key.name));
     }
     let path = ring::socket_path(base)?;
     Ok(Box::new(HostPort::start(&path, rings, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
 }
 
 /// `ring:NAME`: rings in netmap's format for a native program.
-fn start_ring(
-    spec: &PortSpec,
-    port: &Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
-) -> Result<Box<dyn Attachment>, String> {
+fn start_ring(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let default = Geometry::default();
     let rings = spec.queues.map_or(default.rings, |queues| queues.get() as usize);
     if let Some(base) = spec.place.strip_suffix(ring::HOST) {
         return start_host_rings(spec, base, rings, port, scheduler);
     }
-    if let Some(why) = spec.memory.as_deref().and_then(super::check::name_complaint) {
+    if let Some(why) = spec.memory.as_deref().and_then(name_complaint) {
         return Err(format!("memory: {why}"));
     }
     let path = ring::socket_path(&spec.place)?;
@@ -402,9 +381,6 @@ fn start_ring(
 }
 
 /// The row of `name`, or an error that names the kinds there are.
-///
-/// # Errors
-/// The kind is not in `kinds`.
 pub fn find<'k>(kinds: &'k [Kind], name: &str) -> Result<&'k Kind, String> {
     kinds.iter().find(|kind| kind.name == name).ok_or_else(|| {
         let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();

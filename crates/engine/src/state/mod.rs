@@ -6,17 +6,20 @@
 //! ```
 //!
 //! One mutex serialises requests; it is never taken by an I/O core. The cores learn of changes by a new
-//! [`Graph`], published whole. Port kinds are rows of a table (`kinds`); this module knows none of them
+//! graph, published whole ([`Fabric::publish`]). Port kinds are rows of a table (`kinds`); this module knows none of them
 //! by name.
 
 mod carry;
 mod check;
 mod cores;
+mod demand;
 mod engine;
 mod fabric;
 mod follow;
 pub mod kinds;
+mod live;
 mod neighbours;
+pub mod options;
 mod plan;
 mod retire;
 mod spec;
@@ -31,9 +34,9 @@ mod visitors;
 pub use carry::Undone;
 pub use check::{check, Finding, Part};
 pub use cores::CoreFabric;
-pub use engine::{Engine, Error};
-pub use fabric::{Address, Fabric, Graph, Joined, Joint, Standing};
+pub use engine::{Engine, Entry, Error};
+pub use fabric::{Address, Fabric, Placed, Standing};
 pub use plan::{Change, Verb};
-pub use spec::{DaemonSpec, PortSpec, Spec, SwitchSpec, COMMON_KEYS, DEFAULT_SWITCH};
+pub use spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 pub use text::BadSpec;
 pub use vale::Vale;

@@ -88,14 +88,15 @@ fn details<T: Serialize>(before: &T, after: &T) -> Vec<String> {
         .collect()
 }
 
-/// The keys that were given, with their values as text.
-fn keys<T: Serialize>(part: &T) -> Vec<(String, String)> {
+/// The keys that were given, with their values as words of the command line.
+pub(super) fn keys<T: Serialize>(part: &T) -> Vec<(String, String)> {
+    fn word(value: toml::Value) -> String {
+        match value {
+            toml::Value::String(text) => text,
+            toml::Value::Array(list) => list.into_iter().map(word).collect::<Vec<_>>().join("+"),
+            other => other.to_string(),
+        }
+    }
     let table = toml::Table::try_from(part).unwrap_or_default();
-    table
-        .into_iter()
-        .map(|(key, value)| match value {
-            toml::Value::String(text) => (key, text),
-            other => (key, other.to_string()),
-        })
-        .collect()
+    table.into_iter().map(|(key, value)| (key, word(value))).collect()
 }

@@ -1,16 +1,35 @@
 //! What the operator asks for. These types are the only description of the configuration: the TOML
 //! file, the JSON of the control socket and the words of the command line are all read into them.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::options::{options, Key, Scope, Value};
 use super::values::{
     Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Sandbox,
     Source, Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
+
+/// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
+pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
+
+/// Why `name` cannot be a name, if it cannot. Names stand in paths, in option lists and in labels of
+/// metrics, so they have none of the marks that mean something there.
+pub fn name_complaint(name: &str) -> Option<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let fits =
+        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with(['.', '-']);
+    (!fits).then(|| {
+        format!(
+            "{name:?} is no name; allowed: 1 to {MAX_NAME} letters, digits, '.', '_' and '-', \
+             the first not '.' or '-'"
+        )
+    })
+}
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -30,43 +49,36 @@ pub struct Spec {
     pub ports: Vec<PortSpec>,
 }
 
-/// What can only be chosen at the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct DaemonSpec {
-    /// Processors that the I/O cores are pinned to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cores: Option<Vec<usize>>,
-    /// Microseconds for which a core polls without finding anything before it sleeps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spin: Option<Number<0, 1_000_000>>,
-    /// The control socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket: Option<PathBuf>,
-    /// Permission bits of the control socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_mode: Option<Mode>,
-    /// Owner of the control socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket_owner: Option<Owner>,
-    /// The counters file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counters: Option<PathBuf>,
-    /// Most ports that programs may have made on demand; 0: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vale_ports: Option<Number<0, 1000>>,
-    /// Permission bits of the socket at which they ask.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vale_mode: Option<Mode>,
-    /// Owner of that socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vale_owner: Option<Owner>,
-    /// What the daemon takes from itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Sandbox>,
-    /// The user that it becomes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+options! {
+    /// What can only be chosen at the start.
+    DaemonSpec {
+        must {}
+        may {
+            /// Processors for the I/O cores.
+            cores: Vec<usize> = "cores", Any, "the last one that the process may use";
+            /// Microseconds for which a core polls without finding anything before it sleeps; 0: it sleeps at once.
+            spin: Number<0, 1_000_000> = "spin", Any, "50";
+            /// Path of the control socket.
+            socket: PathBuf = "socket", Any,
+                "`$SIDECORE_SOCKET`, else `/run/sidecore/control.sock`, for others than root `$XDG_RUNTIME_DIR/sidecore/control.sock`";
+            /// Permission bits of the control socket, octal.
+            socket_mode: Mode = "socket-mode", Any, "`0660`";
+            /// Owner of the control socket: `USER`, `USER:GROUP` or `:GROUP`.
+            socket_owner: Owner = "socket-owner", Any, "whoever starts the daemon";
+            /// Path of the counters file.
+            counters: PathBuf = "counters", Any, "the control socket's with the ending `.counters`";
+            /// Most ring ports that netmap programs may have made on demand; 0: none.
+            vale_ports: Number<0, 1000> = "vale-ports", Any, "64";
+            /// Permission bits of the socket at which they ask for ports, octal.
+            vale_mode: Mode = "vale-mode", Any, "`0600`";
+            /// Owner of that socket.
+            vale_owner: Owner = "vale-owner", Any, "whoever starts the daemon";
+            /// What the daemon takes from itself; `warn`: the kernel logs what it would refuse.
+            sandbox: Sandbox = "sandbox", Any, "`on`, as far as this system has it";
+            /// User that the daemon becomes if root starts it, unless the sandbox is `off` or `warn`.
+            user: String = "user", Any, "`sidecore` if there is that user, else `nobody`";
+        }
+    }
 }
 
 impl DaemonSpec {
@@ -75,21 +87,22 @@ impl DaemonSpec {
     }
 }
 
-/// One switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SwitchSpec {
-    /// Its name.
-    pub name: String,
-    /// Seconds after which a silent address is forgotten.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ageing: Option<Number<1, 86400>>,
-    /// Addresses that it can remember.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub table_size: Option<Number<64, 1_048_576>>,
-    /// How it finds the destination of a frame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lookup: Option<LookupName>,
+options! {
+    /// One switch.
+    SwitchSpec {
+        must {
+            /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+            name: String = "name";
+        }
+        may {
+            /// Seconds after which a silent address is forgotten.
+            ageing: Number<1, 86400> = "ageing", Learning, "300";
+            /// Addresses that it can remember; a change starts with an empty table.
+            table_size: Number<64, 1_048_576> = "table-size", Learning, "8192";
+            /// How it finds the destination of a frame: `learning`, `port-hash` or `ebpf:FILE`.
+            lookup: LookupName = "lookup", Any, "`learning`";
+        }
+    }
 }
 
 impl SwitchSpec {
@@ -100,198 +113,124 @@ impl SwitchSpec {
 
     /// A switch without options.
     pub fn new(name: &str) -> SwitchSpec {
-        SwitchSpec { name: name.to_owned(), ageing: None, table_size: None, lookup: None }
+        SwitchSpec { name: name.to_owned(), ..SwitchSpec::default() }
     }
 }
 
-/// One port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct PortSpec {
-    /// Its name.
-    pub name: String,
-    /// What stands behind it, one of `kinds::KINDS`.
-    pub kind: String,
-    /// Where that is: a path or the name of an interface, as the kind says.
-    #[serde(rename = "where")]
-    pub place: String,
-    /// The switch that it joins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub switch: Option<String>,
-    /// The wire that it is one end of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wire: Option<String>,
-    /// Largest Ethernet payload that it may send, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<Number<68, 65535>>,
-    /// Source addresses that it may use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac_limit: Option<Number<1, 65535>>,
-    /// How its source addresses are guarded; by default `claim` where it has a `mac`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac_guard: Option<Guard>,
-    /// Further source addresses that it may use under `mac-guard=strict`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allow_mac: Option<Sources>,
-    /// Addresses that the switch knows behind it for good.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fdb: Option<Macs>,
-    /// Copies a second that its broadcasts may make.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storm_broadcast: Option<Number<1, 1_000_000_000>>,
-    /// Copies a second that its multicasts may make.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storm_multicast: Option<Number<1, 1_000_000_000>>,
-    /// Copies a second that its frames to unknown addresses may make.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storm_unicast: Option<Number<1, 1_000_000_000>>,
-    /// The carrier that the operator wants.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
-    /// Who makes the socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<Role>,
-    /// Permission bits of the socket that we make; of kind `xdp`, whether the kernel copies frames.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<PortMode>,
-    /// Owner of the socket that we make.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
-    /// Queue pairs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<Number<1, 16>>,
-    /// Features that are not offered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub features_off: Option<Words>,
-    /// The guest's address, if it is ours to say; most VMMs say it themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Mac>,
-    /// The file that keeps the places of packed rings while no daemon runs, or `none`. By default one in the
-    /// daemon's folder of journals, beside its control socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub journal: Option<PathBuf>,
-    /// Slots of each ring.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<Number<2, 4096>>,
-    /// Bytes of a ring's buffer, a multiple of 64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buf_size: Option<Number<64, 65536>>,
-    /// Buffers beyond those of the rings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extra_bufs: Option<Number<0, 163_840>>,
-    /// Pipes for which a ring port has room.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pipes: Option<Number<0, 64>>,
-    /// The memory that a ring port shares with others of this name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<String>,
-    /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub header: Option<Number<0, 12>>,
-    /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moderation: Option<Number<0, 1000>>,
-    /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receive_share: Option<Number<10, 100>>,
-    /// The communication status block.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub csb: Option<Toggle>,
-    /// Which files the VMM may give as its memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_file: Option<MemoryFile>,
-    /// Whether all pages of the VMM's memory are made present when it gives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prefault: Option<Toggle>,
-    /// Open descriptors of the daemon to use instead of opening the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fd: Option<Fds>,
+options! {
+    /// One port.
+    PortSpec {
+        must {
+            /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+            name: String = "name";
+            /// What stands behind it; `GET /v1/daemon` lists the kinds.
+            kind: String = "kind";
+            /// Where that is: the path of a socket, the name of an interface, or the name (or path) by which programs ask for a
+            /// ring port.
+            place: String = "where";
+        }
+        may {
+            /// The switch that it joins.
+            switch: String = "switch", Any, "`lan`";
+            /// The wire that it is one end of, instead of a switch: everything passes, nothing is learned.
+            wire: String = "wire", Any, "";
+            /// Largest Ethernet payload that it may send, in bytes.
+            mtu: Number<68, 65535> = "mtu", Any,
+                "1500; that of an interface which is adopted; 65535 for ring ports that programs had made";
+            /// The carrier that is wanted: `up`, it follows the peer; `down`, it is down.
+            link: Link = "link", Any, "`up`";
+            /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
+            mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
+            /// How its source addresses are guarded: `off`; `claim`, no other port has its `mac`; `strict`, and it uses no other.
+            mac_guard: Guard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
+            /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all virtual routers.
+            allow_mac: Sources = "allow-mac", Learning, "none";
+            /// Addresses that live behind it for good: they are never learned elsewhere, do not age, and stay when it goes
+            /// down.
+            fdb: Macs = "fdb", Learning, "none";
+            /// Copies a second that its broadcasts may make.
+            storm_broadcast: Number<1, 1_000_000_000> = "storm-broadcast", Learning, "no limit";
+            /// Copies a second that its multicasts may make.
+            storm_multicast: Number<1, 1_000_000_000> = "storm-multicast", Learning, "no limit";
+            /// Copies a second that its frames to unknown addresses may make.
+            storm_unicast: Number<1, 1_000_000_000> = "storm-unicast", Learning, "no limit";
+            /// Who makes the socket: we (`server`) or the VMM (`client`).
+            role: Role = "role", Kind, "`server`";
+            /// Permission bits of the socket that we make, octal; of kind xdp, whether the kernel copies frames: `copy`, `zerocopy` or
+            /// `auto`.
+            mode: PortMode = "mode", Kind, "`0700`; xdp: `auto`";
+            /// Owner of the socket that we make: `USER`, `USER:GROUP` or `:GROUP`.
+            owner: Owner = "owner", Kind, "whoever starts the daemon";
+            /// Queue pairs.
+            queues: Number<1, 16> = "queues", Kind,
+                "vhost-user: as many as the VMM asks for; tap, packet, ring: 1; xdp: as many as the interface receives on";
+            /// Features that are not offered; `GET /v1/daemon` lists them.
+            features_off: Words = "features-off", Kind, "none";
+            /// The guest's address, where it is ours to say: of an e1000 or e1000e that in its EEPROM.
+            mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e: made from port and machine";
+            /// The file that keeps the places of packed rings while no daemon runs, or `none`.
+            journal: PathBuf = "journal", Kind, "one of ours, which goes with the port";
+            /// Slots of each ring.
+            slots: Number<2, 4096> = "slots", Kind, "1024";
+            /// Bytes of a ring's buffer, a multiple of 64.
+            buf_size: Number<64, 65536> = "buf-size", Kind, "2048";
+            /// Buffers beyond those of the rings; a client gets no more than these.
+            extra_bufs: Number<0, 163_840> = "extra-bufs", Kind, "none; 4096 at most for a client that asks";
+            /// Pipes for which there is room; one that is not used takes no buffers.
+            pipes: Number<0, 64> = "pipes", Kind, "4";
+            /// The memory that up to 8 ring ports of equal rings that name it share, to exchange buffers.
+            memory: String = "memory", Kind, "one of its own";
+            /// Bytes of the virtio-net header before each frame: 0, 10 or 12; the program may change it.
+            header: Number<0, 12> = "header", Kind, "0";
+            /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
+            moderation: Number<0, 1000> = "moderation", Kind, "8";
+            /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
+            receive_share: Number<10, 100> = "receive-share", Kind, "100";
+            /// Whether the 82540EM has a communication status block.
+            csb: Toggle = "csb", Kind, "`off`";
+            /// Files that the VMM may give as its memory: `memory`, those of memfd, tmpfs and hugetlbfs; `any`, whatever can be
+            /// mapped.
+            memory_file: MemoryFile = "memory-file", Kind, "`memory`";
+            /// Whether all pages of the guest's memory are made present when the VMM gives it.
+            prefault: Toggle = "prefault", Kind, "`off`";
+            /// Open descriptors of the daemon to use: of a tap one for each queue, else one socket.
+            fd: Fds = "fd", Kind, "";
+        }
+    }
 }
 
-/// Keys that every kind of port knows; the others stand in the row of their kind.
-pub const COMMON_KEYS: [&str; 14] = [
-    "name",
-    "kind",
-    "where",
-    "switch",
-    "wire",
-    "mtu",
-    "link",
-    // Of ports on a switch that learns.
-    "mac-limit",
-    "mac-guard",
-    "allow-mac",
-    "fdb",
-    "storm-broadcast",
-    "storm-multicast",
-    "storm-unicast",
-];
+/// What a port is joined to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joint<'s> {
+    /// The switch of this name.
+    Switch(&'s str),
+    /// One end of the wire of this name.
+    Wire(&'s str),
+}
+
+impl fmt::Display for Joint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Joint::Switch(name) => write!(f, "switch {name}"),
+            Joint::Wire(name) => write!(f, "wire {name}"),
+        }
+    }
+}
 
 impl PortSpec {
-    /// The keys beyond the common ones, and whether each was given.
-    pub fn kind_keys(&self) -> [(&'static str, bool); 19] {
-        [
-            ("role", self.role.is_some()),
-            ("mode", self.mode.is_some()),
-            ("owner", self.owner.is_some()),
-            ("queues", self.queues.is_some()),
-            ("features-off", self.features_off.is_some()),
-            ("mac", self.mac.is_some()),
-            ("journal", self.journal.is_some()),
-            ("slots", self.slots.is_some()),
-            ("buf-size", self.buf_size.is_some()),
-            ("extra-bufs", self.extra_bufs.is_some()),
-            ("pipes", self.pipes.is_some()),
-            ("memory", self.memory.is_some()),
-            ("header", self.header.is_some()),
-            ("moderation", self.moderation.is_some()),
-            ("receive-share", self.receive_share.is_some()),
-            ("csb", self.csb.is_some()),
-            ("memory-file", self.memory_file.is_some()),
-            ("prefault", self.prefault.is_some()),
-            ("fd", self.fd.is_some()),
-        ]
+    /// What it is joined to.
+    pub fn joint(&self) -> Joint<'_> {
+        match (&self.wire, &self.switch) {
+            (Some(wire), _) => Joint::Wire(wire),
+            (None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
+        }
     }
 
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and
     /// its place in the graph are made of differs.
     pub fn same_attachment(&self, other: &PortSpec) -> bool {
-        let stripped = |spec: &PortSpec| PortSpec {
-            switch: None,
-            wire: None,
-            mtu: None,
-            link: None,
-            ..spec.without_rules()
-        };
-        stripped(self) == stripped(other)
-    }
-
-    /// The keys that apply on a switch that learns, and whether each was given.
-    pub fn switch_keys(&self) -> [(&'static str, bool); 7] {
-        [
-            ("mac-limit", self.mac_limit.is_some()),
-            ("mac-guard", self.mac_guard.is_some()),
-            ("allow-mac", self.allow_mac.is_some()),
-            ("fdb", self.fdb.is_some()),
-            ("storm-broadcast", self.storm_broadcast.is_some()),
-            ("storm-multicast", self.storm_multicast.is_some()),
-            ("storm-unicast", self.storm_unicast.is_some()),
-        ]
-    }
-
-    /// The same port without those.
-    #[must_use]
-    pub fn without_rules(&self) -> PortSpec {
-        PortSpec {
-            mac_limit: None,
-            mac_guard: None,
-            allow_mac: None,
-            fdb: None,
-            storm_broadcast: None,
-            storm_multicast: None,
-            storm_unicast: None,
-            ..self.clone()
-        }
+        let attached = |port: &PortSpec| port.without(&[Scope::Any, Scope::Learning]);
+        attached(self) == attached(other)
     }
 
     /// How its source addresses are guarded.
@@ -332,15 +271,6 @@ impl PortSpec {
     /// Whether the operator wants the carrier up.
     pub fn link_wanted(&self) -> bool {
         self.link != Some(Link::Down)
-    }
-
-    /// What it is joined to, for people.
-    pub fn joined(&self) -> String {
-        match (&self.wire, &self.switch) {
-            (Some(wire), _) => format!("wire {wire}"),
-            (None, Some(switch)) => format!("switch {switch}"),
-            (None, None) => format!("switch {DEFAULT_SWITCH}"),
-        }
     }
 }
 

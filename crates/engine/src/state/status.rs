@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
-use super::engine::{Engine, Live};
+use super::engine::Engine;
 use super::fabric::{Address, Standing};
+use super::live::Live;
+use super::plan::keys;
 use super::spec::SwitchSpec;
 use super::values::Guard;
 use crate::core::CoreStatus;
@@ -62,6 +64,9 @@ pub struct PortState {
     /// The wire that it is one end of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<String>,
+    /// All options that it was given, as words of the command line.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
     /// The lookup function of its switch, if that does not learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<String>,
@@ -261,7 +266,7 @@ impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
         let inner = self.lock();
-        let standing = |live: &Live| self.fabric.standing(live.port.id);
+        let standing = |live: &Live| self.means.fabric.standing(live.port.id);
         let ports =
             inner.ports.values().map(|live| view(live, &inner.spec.switches, standing(live))).collect();
         let mut retired = inner.retired;
@@ -296,12 +301,12 @@ impl Engine {
 
     /// The addresses that the switches remember.
     pub fn addresses(&self) -> Addresses {
-        Addresses { version: VERSION, addresses: self.fabric.addresses() }
+        Addresses { version: VERSION, addresses: self.means.fabric.addresses() }
     }
 
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
-        Cores { version: VERSION, cores: self.fabric.cores() }
+        Cores { version: VERSION, cores: self.means.fabric.cores() }
     }
 }
 
@@ -324,6 +329,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         place: spec.place.clone(),
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
+        options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
         lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
         link: up(port.link() && spec.link_wanted() && port.carrier()),

@@ -106,9 +106,10 @@ const FAKES: &[Kind] = &[
     },
 ];
 
+/// A fabric that only notes the numbers of the ports that it has.
 #[derive(Default)]
 struct Paper {
-    graph: Mutex<Graph>,
+    ports: Mutex<BTreeMap<String, u16>>,
 }
 
 impl Scheduler for Paper {
@@ -125,18 +126,18 @@ impl Fabric for Paper {
         Arc::new(Paper::default())
     }
 
-    fn publish(&self, graph: &Graph) {
+    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]) {
         let mut ids = BTreeSet::new();
         let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
-        for joined in &graph.ports {
-            assert!(ids.insert(joined.port.id), "two ports have one number");
-            match &joined.joint {
-                Joint::Switch(name) => assert!(graph.switches.iter().any(|s| s.name == *name)),
+        for (spec, port) in ports {
+            assert!(ids.insert(port.id), "two ports have one number");
+            match spec.joint() {
+                Joint::Switch(name) => assert!(switches.iter().any(|s| s.name == *name)),
                 Joint::Wire(name) => *ends.entry(name).or_default() += 1,
             }
         }
         assert!(ends.values().all(|&n| n <= 2), "a wire has three ends");
-        *self.graph.lock().unwrap() = graph.clone();
+        *self.ports.lock().unwrap() = ports.iter().map(|(_, port)| (port.name.clone(), port.id.0)).collect();
     }
 
     fn rest(&self, _: bool) {}
@@ -265,64 +266,45 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
 }
 
 #[test]
-fn every_key_is_in_the_lists() {
-    let all = PortSpec {
-        switch: Some("s".into()),
-        wire: Some("w".into()),
-        fd: Some("3".parse().unwrap()),
-        slots: Some("2".parse().unwrap()),
-        buf_size: Some("64".parse().unwrap()),
-        extra_bufs: Some("0".parse().unwrap()),
-        pipes: Some("0".parse().unwrap()),
-        memory: Some("m".into()),
-        header: Some("12".parse().unwrap()),
-        moderation: Some("0".parse().unwrap()),
-        csb: Some("on".parse().unwrap()),
-        memory_file: Some("any".parse().unwrap()),
-        prefault: Some("on".parse().unwrap()),
-        receive_share: Some("50".parse().unwrap()),
-        ..port("web=sock:/w,role=client,mode=0660,owner=kvm,queues=4,mtu=9000,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=off,allow-mac=vrrp,fdb=02:00:00:00:00:08,features-off=csum,link=down,mac=02:00:00:00:00:01,journal=/j")
-    };
-    let table = toml::Table::try_from(&all).unwrap();
-    let written: BTreeSet<&str> = table.keys().map(String::as_str).collect();
-    let listed = COMMON_KEYS.into_iter().chain(all.kind_keys().map(|(key, _)| key)).collect();
-    assert_eq!(written, listed);
-    assert!(all.kind_keys().iter().all(|(_, given)| *given));
-    assert!(port("web=sock:/w").kind_keys().iter().all(|(_, given)| !given));
+fn every_row_of_a_kind_names_keys_of_the_table() {
+    let of_kinds = |key: &&options::Key| key.scope == options::Scope::Kind;
+    let there: BTreeSet<&str> = PortSpec::KEYS.iter().filter(of_kinds).map(|key| key.name).collect();
+    let named: BTreeSet<&str> = kinds::KINDS.iter().flat_map(|kind| kind.keys).copied().collect();
+    assert_eq!(named, there);
 }
 
 #[test]
 fn a_port_comes_changes_and_goes() {
     let (engine, paper) = engine();
-    engine.add_port(&port("a=sock:/a")).unwrap();
-    let error = engine.add_port(&port("a=sock:/b")).unwrap_err().to_string();
+    engine.add(&port("a=sock:/a")).unwrap();
+    let error = engine.add(&port("a=sock:/b")).unwrap_err().to_string();
     assert_eq!(error, "there is a port \"a\" already; change it with `set`, or delete it first");
-    let changes = engine.set_port("a", |_| Ok(port("a=sock:/a,mtu=9000,link=down"))).unwrap();
+    let changes = engine.set("a", |_| Ok(port("a=sock:/a,mtu=9000,link=down"))).unwrap();
     assert_eq!(
         (changes[0].verb, changes[0].details.clone()),
         (Verb::Changed, vec!["link: unset → down".to_owned(), "mtu: unset → 9000".to_owned()])
     );
     assert_eq!(engine.port("a").unwrap().mtu(), 9000);
     assert!(HOST.with(|host| host.down.lock().unwrap().contains("/a")));
-    let changes = engine.set_port("a", |_| Ok(port("a=sock:/b"))).unwrap();
+    let changes = engine.set("a", |_| Ok(port("a=sock:/b"))).unwrap();
     assert_eq!(changes[0].verb, Verb::Restarted);
     assert_eq!((open(), engine.port("a").unwrap().mtu()), (BTreeSet::from(["/b".to_owned()]), 1500));
     let view = &engine.ports().ports[0];
     assert_eq!((view.name.as_str(), view.state.as_ref().unwrap().place.as_str()), ("a", "/b"));
-    let error = engine.set_port("x", |old| Ok(old.clone())).unwrap_err().to_string();
+    let error = engine.set("x", |old: &PortSpec| Ok(old.clone())).unwrap_err().to_string();
     assert_eq!(error, "there is no port \"x\"; there are: a");
-    let error = engine.set_port("a", |_| Ok(port("b=sock:/b"))).unwrap_err().to_string();
+    let error = engine.set("a", |_| Ok(port("b=sock:/b"))).unwrap_err().to_string();
     assert_eq!(error, "port a: key `name`: a port keeps its name; delete it and add another");
-    engine.put_switch(&SwitchSpec::new("s"), true).unwrap();
-    engine.add_port(&port("c=sock:/c,switch=s")).unwrap();
-    let error = engine.del_switch("s").unwrap_err().to_string();
+    engine.add(&SwitchSpec::new("s")).unwrap();
+    engine.add(&port("c=sock:/c,switch=s")).unwrap();
+    let error = engine.del::<SwitchSpec>("s").unwrap_err().to_string();
     assert_eq!(error, "switch \"s\" cannot go: port c is joined to it");
-    engine.del_port("c").unwrap();
-    engine.del_switch("s").unwrap();
-    let error = engine.del_switch("lan").unwrap_err().to_string();
+    engine.del::<PortSpec>("c").unwrap();
+    engine.del::<SwitchSpec>("s").unwrap();
+    let error = engine.del::<SwitchSpec>("lan").unwrap_err().to_string();
     assert_eq!(error, "switch \"lan\" cannot go: ports join it unless they say otherwise");
     drop(engine);
-    assert!(open().is_empty() && paper.graph.lock().unwrap().ports.is_empty());
+    assert!(open().is_empty() && paper.ports.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -338,25 +320,21 @@ fn what_was_chosen_at_the_start_stays() {
 #[test]
 fn ports_that_swap_places_and_a_failure_between_them() {
     let (engine, paper) = engine();
-    let before = spec(&["a=sock:/a,wire=w", "b=sock:/b,wire=w", "d=sock:/d"]);
-    engine.apply(&before, false).unwrap();
-    let ids = |paper: &Paper| -> BTreeMap<String, u16> {
-        paper.graph.lock().unwrap().ports.iter().map(|j| (j.port.name.clone(), j.port.id.0)).collect()
-    };
-    let numbers = ids(&paper);
+    engine.apply(&spec(&["a=sock:/a,wire=w", "b=sock:/b,wire=w", "d=sock:/d"]), false).unwrap();
+    let before = numbers(&paper);
     let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "e=sock:/refused"]), false);
     assert_eq!(
         error.unwrap_err().to_string(),
         "port e: cannot bind /refused: permission denied; nothing was changed"
     );
-    assert_eq!(ids(&paper), numbers);
+    assert_eq!(numbers(&paper), before);
     assert_eq!(engine.ports().ports.len(), 3);
     let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "d=sock:/refused"]), false);
     assert!(error.unwrap_err().to_string().starts_with("port d: cannot bind"));
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
     engine.apply(&spec(&["a=sock:/b,wire=w", "b=sock:/a", "c=sock:/d,wire=w"]), false).unwrap();
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
-    assert_eq!(ids(&paper).get("a"), numbers.get("a"), "a port that restarts keeps its number");
+    assert_eq!(numbers(&paper).get("a"), before.get("a"), "a port that restarts keeps its number");
 }
 
 /// Configurations that make sense, so that what fails does so while it is carried out: each port has a
@@ -416,7 +394,7 @@ proptest! {
 }
 
 fn numbers(paper: &Paper) -> BTreeMap<String, u16> {
-    paper.graph.lock().unwrap().ports.iter().map(|j| (j.port.name.clone(), j.port.id.0)).collect()
+    paper.ports.lock().unwrap().clone()
 }
 
 /// What stands behind a port may take as long as its VMM likes to end: the port is gone at once, and others are answered.
@@ -428,29 +406,29 @@ fn a_port_that_does_not_end_holds_nothing_up() {
     let (stuck, host) = (id("a"), HOST.with(Arc::clone));
     let gate = host.gate.lock().unwrap();
     std::thread::scope(|scope| {
-        let deleted = scope.spawn(|| engine.del_port("a"));
+        let deleted = scope.spawn(|| engine.del::<PortSpec>("a"));
         // Answered while the request waits; an engine that keeps its lock would hang here for ever.
         while engine.port("a").is_ok() {
             std::thread::yield_now();
         }
         assert_eq!(engine.ports().ports.len(), 1);
         engine
-            .set_port("b", |old| Ok(PortSpec { mtu: Some("9000".parse().unwrap()), ..old.clone() }))
+            .set("b", |old: &PortSpec| Ok(PortSpec { mtu: Some("9000".parse().unwrap()), ..old.clone() }))
             .unwrap();
         deleted.join().unwrap().unwrap();
     });
-    assert_eq!(paper.graph.lock().unwrap().ports.len(), 1);
+    assert_eq!(paper.ports.lock().unwrap().len(), 1);
     assert!(open().contains("/stuck"));
     // Its place is taken until it has ended; its number rests.
-    let error = engine.add_port(&port("c=sock:/stuck")).unwrap_err().to_string();
+    let error = engine.add(&port("c=sock:/stuck")).unwrap_err().to_string();
     assert!(error.contains("address in use"), "{error}");
-    engine.add_port(&port("d=sock:/d")).unwrap();
+    engine.add(&port("d=sock:/d")).unwrap();
     assert_ne!(id("d"), stuck);
     drop(gate);
     while open().contains("/stuck") {
         std::thread::yield_now();
     }
-    engine.add_port(&port("c=sock:/stuck")).unwrap();
+    engine.add(&port("c=sock:/stuck")).unwrap();
     // And the end of all of them has a bound, too.
     let gate = host.gate.lock().unwrap();
     assert_eq!(engine.shut_down(), ["c"]);

@@ -6,15 +6,15 @@
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::value::{Error as WordError, MapDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::de::value::{Error as WordError, MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::Spanned;
 
-use super::check::{check, not_known, Finding, Part};
+use super::check::{check, Finding, Part};
 use super::kinds::{find, Kind};
-use super::spec::{PortSpec, Spec, SwitchSpec, COMMON_KEYS};
+use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec};
 
 /// Everything that is wrong with a configuration, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,9 +34,6 @@ impl BadSpec {
 }
 
 /// Reads the TOML text of the file `name`.
-///
-/// # Errors
-/// All that is wrong with it, with lines.
 pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec> {
     let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let document = DeTable::parse(text).map_err(|e| {
@@ -163,7 +160,7 @@ impl Reader<'_> {
         let before = self.complaints.len();
         for key in table.keys() {
             if !fits(kind, key.get_ref()) {
-                let why = not_known(kind);
+                let why = kind.not_known();
                 self.complain(key.span(), format!("port {}: key `{}`: {why}", text("name"), key.get_ref()));
             }
         }
@@ -172,13 +169,10 @@ impl Reader<'_> {
 }
 
 fn fits(kind: &Kind, key: &str) -> bool {
-    COMMON_KEYS.contains(&key) || kind.keys.contains(&key)
+    PortSpec::KEYS.iter().any(|known| known.name == key && kind.knows(known))
 }
 
 /// Reads `NAME=KIND:WHERE[,key=value…]`. What can only be judged beside other ports is left to `check`.
-///
-/// # Errors
-/// What is wrong with it, and what is allowed.
 pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     let bad = |why: String| BadSpec(vec![format!("port {text:?}: {why}")]);
     let form = || bad("allowed: NAME=KIND:WHERE[,key=value]…".to_owned());
@@ -193,7 +187,7 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
             return Err(bad(format!("key `{key}`: given twice")));
         }
         if !fits(row, key) {
-            return Err(bad(format!("key `{key}`: {}", not_known(row))));
+            return Err(bad(format!("key `{key}`: {}", row.not_known())));
         }
         pairs.push((key, value));
     }
@@ -201,9 +195,6 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
 }
 
 /// Reads `NAME[,key=value…]`.
-///
-/// # Errors
-/// What is wrong with it, and what is allowed.
 pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
     let bad = |why: String| BadSpec(vec![format!("switch {text:?}: {why}")]);
     let mut words = text.split(',');
@@ -212,6 +203,11 @@ pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
         pairs.push(word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?);
     }
     from_pairs(&pairs).map_err(bad)
+}
+
+/// Reads the options of the daemon, as key and value.
+pub fn daemon(pairs: &[(&str, &str)]) -> Result<DaemonSpec, String> {
+    from_pairs(pairs)
 }
 
 /// Reads key and value pairs one by one first, so that a bad value is reported with its key.
@@ -250,8 +246,20 @@ impl<'de> Deserializer<'de> for Word<'de> {
         visitor.visit_some(self)
     }
 
+    /// Numbers joined by commas.
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
+        visitor.visit_seq(SeqDeserializer::new(self.0.split(',').map(Word)))
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
+        match self.0.parse() {
+            Ok(number) => visitor.visit_u64(number),
+            Err(_) => Err(WordError::custom(format!("{:?} is not allowed; allowed: numbers", self.0))),
+        }
+    }
+
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct tuple tuple_struct map struct enum identifier ignored_any
     }
 }

@@ -126,14 +126,15 @@ fn refuse(error: &Error) -> Refusal {
     (errno, error.to_string())
 }
 
+/// A port without options.
+fn plain(name: &str, kind: &str, place: &str) -> PortSpec {
+    let [name, kind, place] = [name, kind, place].map(str::to_owned);
+    PortSpec { name, kind, place, ..PortSpec::default() }
+}
+
 /// A ring port made by a request.
 fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
-    let mut port = PortSpec {
-        name: name.to_owned(),
-        kind: "ring".to_owned(),
-        place: place.to_owned(),
-        ..PortSpec::default()
-    };
+    let mut port = plain(name, "ring", place);
     let bad = |why: String| (Errno::INVAL, why);
     // Both directions of a ring port are alike: the larger wish counts.
     if let slots @ 1.. = ask.tx_slots.max(ask.rx_slots) {
@@ -149,16 +150,6 @@ fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
 /// hold more than there is.
 fn any_frame() -> Option<Number<68, 65535>> {
     "65535".parse().ok()
-}
-
-/// A TAP port by which a ring port reaches the host.
-fn tap_port(name: &str, interface: &str) -> PortSpec {
-    PortSpec {
-        name: name.to_owned(),
-        kind: "tap".to_owned(),
-        place: interface.to_owned(),
-        ..PortSpec::default()
-    }
 }
 
 impl Vale {
@@ -260,7 +251,7 @@ impl Vale {
                 self.room()?;
                 let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &place, ask)? };
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
-                let across = PortSpec { wire: Some(host.clone()), ..tap_port(&tap, name.short()) };
+                let across = PortSpec { wire: Some(host.clone()), ..plain(&tap, "tap", name.short()) };
                 if let Err(error) = self.engine.add_on_demand(&across, true) {
                     self.engine.end_visit(&host).map_err(|e| refuse(&e))?;
                     return Err(refuse(&error));
@@ -309,7 +300,7 @@ impl Vale {
         let busy = |why: &str| Err((Errno::BUSY, format!("port {}: {why}", port.name)));
         self.may(who, &port.name)?;
         if port.wire.as_deref() != Some(&*port.name) {
-            return busy(&format!("it is joined to {}; part it first: vale-ctl -d", port.joined()));
+            return busy(&format!("it is joined to {}; part it first: vale-ctl -d", port.joint()));
         }
         if self.engine.visitors(&port.name).1 {
             return busy("it was made on demand and goes with its last user");
@@ -349,7 +340,7 @@ impl Vale {
             }
             Some(port) if port.kind == "ring" && mode != NIC_SW => self.attach_also(switch, port)?,
             Some(port) => {
-                let why = format!("port {} is joined to {} already; part it first", port.name, port.joined());
+                let why = format!("port {} is joined to {} already; part it first", port.name, port.joint());
                 return Err((Errno::BUSY, why));
             }
             None => self.attach_interface(switch, short)?,
@@ -360,7 +351,7 @@ impl Vale {
 
     /// Has the host's stack be on `switch`, too, by a TAP of the name of ring port `name`.
     fn attach_host(&mut self, switch: &str, short: &str, name: &str) -> Result<(), Refusal> {
-        let tap = PortSpec { switch: Some(switch.to_owned()), ..tap_port(&format!("{name}.tap"), short) };
+        let tap = PortSpec { switch: Some(switch.to_owned()), ..plain(&format!("{name}.tap"), "tap", short) };
         let made = self.room().and_then(|()| self.engine.add_on_demand(&tap, false).map_err(|e| refuse(&e)));
         if made.is_err() {
             self.engine.rejoin(name, None).map_err(|e| refuse(&e))?;
@@ -376,19 +367,13 @@ impl Vale {
             let why = format!("there is no port and no interface of the host {name:?}");
             return Err((Errno::NXIO, why));
         }
-        if super::kinds::find(self.engine.kinds, "packet").is_err() {
+        if super::kinds::find(self.engine.means.kinds, "packet").is_err() {
             let why =
                 format!("this build has no kind of port for the host's interface {name}; use a tap port");
             return Err((Errno::OPNOTSUPP, why));
         }
         self.room()?;
-        let port = PortSpec {
-            name: name.to_owned(),
-            kind: "packet".to_owned(),
-            place: name.to_owned(),
-            switch: Some(switch.to_owned()),
-            ..PortSpec::default()
-        };
+        let port = PortSpec { switch: Some(switch.to_owned()), ..plain(name, "packet", name) };
         self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
         self.made.insert(port.name);
         Ok(())

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::options::{Form, Value};
 use crate::open::read_accounts;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
@@ -53,6 +54,97 @@ macro_rules! read_as_word {
     )*};
 }
 
+macro_rules! write_as_text {
+    ($($type:ty),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+                sink.collect_str(self)
+            }
+        }
+    )*};
+}
+
+/// Enumerations, each value of which is one word.
+macro_rules! words {
+    ($($(#[$doc:meta])* $type:ident { $($(#[$what:meta])* $value:ident = $word:literal,)+ })+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type { $($(#[$what])* $value,)+ }
+
+        impl Value for $type {
+            const FORM: Form = Form::Words(&[$($word),+]);
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok($type::$value),)+
+                    _ => Err(format!("{text:?} is not allowed; allowed: {}", [$($word),+].join(", "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($type::$value => $word,)+ })
+            }
+        }
+
+        read_as_word!($type);
+        write_as_text!($type);
+    )+};
+}
+
+words! {
+    /// Who makes the socket.
+    Role {
+        /// We listen, the VMM connects.
+        Server = "server",
+        /// The VMM listens, we connect, and connect again.
+        Client = "client",
+    }
+    /// What the daemon takes from itself.
+    Sandbox {
+        /// Nothing.
+        Off = "off",
+        /// What would be refused is logged by the kernel, and carried out.
+        Warn = "warn",
+        /// All that it does not need.
+        On = "on",
+    }
+    /// The carrier that the operator wants.
+    Link {
+        /// It follows the peer.
+        Up = "up",
+        /// It is down whatever the peer does.
+        Down = "down",
+    }
+    /// Something that is on or off.
+    Toggle {
+        /// On.
+        On = "on",
+        /// Off.
+        Off = "off",
+    }
+    /// Which files a VMM may give as its memory.
+    MemoryFile {
+        /// Those whose pages are memory of this machine.
+        Memory = "memory",
+        /// Any that can be mapped.
+        Any = "any",
+    }
+    /// How source addresses are guarded.
+    Guard {
+        /// They are not.
+        Off = "off",
+        /// The port's own address is pinned to it.
+        Claim = "claim",
+        /// The port may use its own address alone, and those in `allow-mac`.
+        Strict = "strict",
+    }
+}
+
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Number<const MIN: u32, const MAX: u32>(u32);
@@ -62,6 +154,10 @@ impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
     pub fn get(self) -> u32 {
         self.0
     }
+}
+
+impl<const MIN: u32, const MAX: u32> Value for Number<MIN, MAX> {
+    const FORM: Form = Form::Number(MIN, MAX);
 }
 
 impl<const MIN: u32, const MAX: u32> FromStr for Number<MIN, MAX> {
@@ -86,124 +182,6 @@ impl<const MIN: u32, const MAX: u32> fmt::Display for Number<MIN, MAX> {
     }
 }
 
-/// Who makes the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// We listen, the VMM connects.
-    Server,
-    /// The VMM listens, we connect, and connect again.
-    Client,
-}
-
-impl FromStr for Role {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "server" => Ok(Role::Server),
-            "client" => Ok(Role::Client),
-            _ => Err(format!("{text:?} is not allowed; allowed: server, client")),
-        }
-    }
-}
-
-/// What the daemon takes from itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sandbox {
-    /// Nothing.
-    Off,
-    /// What would be refused is logged by the kernel, and carried out.
-    Warn,
-    /// All that it does not need.
-    On,
-}
-
-impl FromStr for Sandbox {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Sandbox::Off),
-            "warn" => Ok(Sandbox::Warn),
-            "on" => Ok(Sandbox::On),
-            _ => Err(format!("{text:?} is not allowed; allowed: off, warn, on")),
-        }
-    }
-}
-
-impl fmt::Display for Sandbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Sandbox::Off => "off",
-            Sandbox::Warn => "warn",
-            Sandbox::On => "on",
-        })
-    }
-}
-
-/// The carrier that the operator wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Link {
-    /// It follows the peer.
-    Up,
-    /// It is down whatever the peer does.
-    Down,
-}
-
-impl FromStr for Link {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "up" => Ok(Link::Up),
-            "down" => Ok(Link::Down),
-            _ => Err(format!("{text:?} is not allowed; allowed: up, down")),
-        }
-    }
-}
-
-/// Something that is on or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Toggle {
-    /// On.
-    On,
-    /// Off.
-    Off,
-}
-
-impl FromStr for Toggle {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "on" => Ok(Toggle::On),
-            "off" => Ok(Toggle::Off),
-            _ => Err(format!("{text:?} is not allowed; allowed: on, off")),
-        }
-    }
-}
-
-/// Which files a VMM may give as its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MemoryFile {
-    /// Those whose pages are memory of this machine.
-    Memory,
-    /// Any that can be mapped.
-    Any,
-}
-
-impl FromStr for MemoryFile {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "memory" => Ok(MemoryFile::Memory),
-            "any" => Ok(MemoryFile::Any),
-            _ => Err(format!("{text:?} is not allowed; allowed: memory, any")),
-        }
-    }
-}
-
 /// Permission bits of a socket, written as octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
@@ -220,27 +198,34 @@ impl FromStr for Mode {
     }
 }
 
-impl Serialize for Mode {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-        sink.collect_str(&format_args!("{:04o}", self.0))
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
     }
 }
 
-// Text only: TOML's 0o660 would arrive as the number 432, and 660 as itself.
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct Octal;
-        impl Visitor<'_> for Octal {
-            type Value = Mode;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("octal digits in quotes, such as \"0660\"")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mode, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        source.deserialize_str(Octal)
+        text_only(source, "octal digits in quotes, such as \"0660\"")
     }
+}
+
+/// Reads what may be written as octal digits from text alone: TOML's 0o660 would arrive as the number 432, and 660 as itself.
+fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
+    source: D,
+    expected: &'static str,
+) -> Result<T, D::Error> {
+    struct Text(&'static str);
+    impl Visitor<'_> for Text {
+        type Value = String;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+        fn visit_str<E>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
+    source.deserialize_str(Text(expected))?.parse().map_err(D::Error::custom)
 }
 
 /// `USER`, `USER:GROUP` or `:GROUP`; names or numbers.
@@ -358,20 +343,9 @@ impl FromStr for PortMode {
     }
 }
 
-// Text only, as for `Mode`.
 impl<'de> Deserialize<'de> for PortMode {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = PortMode;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("octal digits in quotes, such as \"0660\", or a word")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PortMode, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        source.deserialize_str(Text)
+        text_only(source, "octal digits in quotes, such as \"0660\", or a word")
     }
 }
 
@@ -415,12 +389,6 @@ impl fmt::Display for LookupName {
             LookupName::PortHash => f.write_str("port-hash"),
             LookupName::Program(path) => write!(f, "ebpf:{path}"),
         }
-    }
-}
-
-impl Serialize for LookupName {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-        sink.collect_str(self)
     }
 }
 
@@ -472,33 +440,6 @@ impl fmt::Display for Mac {
     }
 }
 
-impl Serialize for Mac {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-        sink.collect_str(self)
-    }
-}
-
-/// Addresses of stations, joined by `+` on the command line, a list in files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Macs(pub Vec<Mac>);
-
-impl FromStr for Macs {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.split('+').map(str::parse).collect::<Result<Vec<Mac>, _>>().and_then(few).map(Macs)
-    }
-}
-
-/// Most addresses in a list.
-const MOST: usize = 1024;
-
-fn few<T>(list: Vec<T>) -> Result<Vec<T>, String> {
-    match list.len() {
-        0..=MOST => Ok(list),
-        n => Err(format!("{n} addresses; allowed: at most {MOST}")),
-    }
-}
-
 /// An address of a station, or those of all virtual routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -518,50 +459,70 @@ impl FromStr for Source {
     }
 }
 
-impl Serialize for Source {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Mac(mac) => mac.serialize(sink),
-            Source::Vrrp => sink.serialize_str("vrrp"),
+            Source::Mac(mac) => mac.fmt(f),
+            Source::Vrrp => f.write_str("vrrp"),
         }
     }
 }
 
-/// Source addresses, joined by `+` on the command line, a list in files.
+/// Several addresses, joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Sources(pub Vec<Source>);
+pub struct List<T>(pub Vec<T>);
 
-impl FromStr for Sources {
+/// Addresses of stations.
+pub type Macs = List<Mac>;
+/// Source addresses.
+pub type Sources = List<Source>;
+
+/// Most addresses in a list.
+const MOST: usize = 1024;
+
+impl<T: FromStr<Err = String>> FromStr for List<T> {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        text.split('+').map(str::parse).collect::<Result<Vec<Source>, _>>().and_then(few).map(Sources)
-    }
-}
-
-/// How source addresses are guarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Guard {
-    /// They are not.
-    Off,
-    /// The port's own address is pinned to it.
-    Claim,
-    /// The port may use its own address alone, and those in `allow-mac`.
-    Strict,
-}
-
-impl FromStr for Guard {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Guard::Off),
-            "claim" => Ok(Guard::Claim),
-            "strict" => Ok(Guard::Strict),
-            _ => Err(format!("{text:?} is not allowed; allowed: off, claim, strict")),
+        let list = text.split('+').map(str::parse).collect::<Result<Vec<T>, _>>()?;
+        match list.len() {
+            0..=MOST => Ok(List(list)),
+            n => Err(format!("{n} addresses; allowed: at most {MOST}")),
         }
     }
 }
 
-read_as_word!(
-    Role, Sandbox, Toggle, MemoryFile, Link, Owner, Words, Fds, Mac, Macs, Sources, Guard, LookupName
-);
+impl<'de, T: FromStr<Err = String>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        word(source)
+    }
+}
+
+impl<T: Value> Value for List<T> {
+    const FORM: Form = match T::FORM {
+        Form::Text(how, like) => Form::List(how, like, '+'),
+        other => other,
+    };
+}
+
+read_as_word!(Owner, Words, Fds, Mac, LookupName);
+write_as_text!(Mode, Mac, LookupName, Source);
+
+/// How the other types are written.
+macro_rules! forms {
+    ($($type:ty = $form:expr;)*) => {$(
+        impl Value for $type {
+            const FORM: Form = $form;
+        }
+    )*};
+}
+
+forms! {
+    Mode = Form::Text("OCTAL", "0660");
+    PortMode = Form::Text("OCTAL|copy|zerocopy|auto", "0660");
+    Owner = Form::Text("USER[:GROUP]", "root");
+    LookupName = Form::Text("learning|port-hash|ebpf:FILE", "port-hash");
+    Mac = Form::Text("MAC", "52:54:00:12:34:56");
+    Source = Form::Text("MAC|vrrp", "vrrp");
+    Words = Form::List("NAME", "x", '+');
+    Fds = Form::List("N", "3", '+');
+}

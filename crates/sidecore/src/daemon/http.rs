@@ -13,12 +13,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::status::{Addresses, Cores, Drops, PortView, Ports, Queues, VERSION};
-use sidecore_engine::state::{BadSpec, Change, Engine, Error, PortSpec, Spec, SwitchSpec};
+use sidecore_engine::state::status::{PortView, VERSION};
+use sidecore_engine::state::{BadSpec, Change, Engine, Entry, Error, PortSpec, Spec, SwitchSpec};
 use tokio::sync::Semaphore;
 
 use super::listen::Tally;
@@ -35,7 +35,6 @@ pub const CAPTURES: usize = 32;
 /// What handlers share.
 #[derive(Clone)]
 pub struct Control {
-    /// The engine.
     pub engine: Arc<Engine>,
     /// Where its configuration came from.
     pub source: Arc<Source>,
@@ -50,7 +49,7 @@ pub struct Control {
 }
 
 macro_rules! routes {
-    ($($path:literal: $($method:ident $handler:ident),+;)*) => {
+    ($($path:literal: $($method:ident $handler:expr),+;)*) => {
         /// Every path with its methods, to be compared with the description.
         #[cfg(test)]
         const ROUTES: &[(&str, &[&str])] = &[$(($path, &[$(stringify!($method)),+])),*];
@@ -70,17 +69,24 @@ macro_rules! routes {
     };
 }
 
+/// A handler that answers with what the engine says of itself.
+macro_rules! shows {
+    ($what:expr) => {
+        |State(control): State<Control>| show(control, $what)
+    };
+}
+
 routes! {
     "/v1/daemon": get about;
-    "/v1/config": get config, put apply;
-    "/v1/ports": get ports, post add_port;
-    "/v1/ports/{name}": get port, put put_port, patch set_port, delete del_port;
-    "/v1/switches": get switches, post add_switch;
-    "/v1/switches/{name}": put put_switch, patch set_switch, delete del_switch;
-    "/v1/mac": get addresses;
-    "/v1/cores": get cores;
-    "/v1/queues": get queues;
-    "/v1/drops": get drops;
+    "/v1/config": get shows!(Engine::spec), put apply;
+    "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>;
+    "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
+    "/v1/switches": get shows!(|engine| engine.spec().switches), post add::<SwitchSpec>;
+    "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
+    "/v1/mac": get shows!(Engine::addresses);
+    "/v1/cores": get shows!(Engine::cores);
+    "/v1/queues": get shows!(Engine::queues);
+    "/v1/drops": get shows!(|engine| engine.ports().drops());
     "/v1/capture/{port}": get capture;
     "/metrics": get scrape;
     "/openapi.json": get openapi;
@@ -190,10 +196,6 @@ fn door() -> DoorView {
     DoorView { looks, refused, started }
 }
 
-async fn config(State(control): State<Control>) -> Answer<Spec> {
-    show(control, Engine::spec).await
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ApplyQuery {
@@ -210,10 +212,6 @@ async fn apply(
     change(control, dry_run, move |engine| engine.apply(&spec, dry_run)).await
 }
 
-async fn ports(State(control): State<Control>) -> Answer<Ports> {
-    show(control, Engine::ports).await
-}
-
 async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answer<PortView> {
     let view = ask(control, move |engine| {
         engine.port(&name)?;
@@ -223,87 +221,31 @@ async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answe
     view.await?.map(Json).ok_or_else(gone)
 }
 
-async fn add_port(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
-    let port: PortSpec = read(&body)?;
-    change(control, false, move |engine| engine.add_port(&port)).await
+async fn add<E: Entry>(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
+    let entry: E = read(&body)?;
+    change(control, false, move |engine| engine.add(&entry)).await
 }
 
-async fn put_port(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
-    let port: PortSpec = named(&name, read(&body)?)?;
-    change(control, false, move |engine| engine.put_port(&port)).await
-}
-
-async fn set_port(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
-    let patch: Map<String, Value> = read(&body)?;
-    change(control, false, move |engine| {
-        engine.set_port(&name, |old| {
-            let mut old = old.clone();
-            // Who names a wire leaves the switch, and the other way round.
-            let names = |key: &str| patch.get(key).is_some_and(|value| !value.is_null());
-            if names("wire") && !patch.contains_key("switch") {
-                old.switch = None;
-            }
-            if names("switch") && !patch.contains_key("wire") {
-                old.wire = None;
-            }
-            merge(&format!("port {name}"), &old, &patch)
-        })
-    })
-    .await
-}
-
-async fn del_port(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
-    change(control, false, move |engine| engine.del_port(&name)).await
-}
-
-async fn switches(State(control): State<Control>) -> Answer<Vec<SwitchSpec>> {
-    show(control, |engine| engine.spec().switches).await
-}
-
-async fn add_switch(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
-    let switch: SwitchSpec = read(&body)?;
-    change(control, false, move |engine| engine.put_switch(&switch, true)).await
-}
-
-async fn put_switch(
+async fn put<E: Entry>(
     State(control): State<Control>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Answer<Changes> {
-    let switch: SwitchSpec = named(&name, read(&body)?)?;
-    change(control, false, move |engine| engine.put_switch(&switch, false)).await
+    let entry: E = named(&name, read(&body)?)?;
+    change(control, false, move |engine| engine.put(&entry)).await
 }
 
-async fn set_switch(
+async fn set<E: Entry>(
     State(control): State<Control>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Answer<Changes> {
     let patch: Map<String, Value> = read(&body)?;
-    change(control, false, move |engine| {
-        engine.set_switch(&name, |old| merge(&format!("switch {name}"), old, &patch))
-    })
-    .await
+    change(control, false, move |engine| engine.set(&name, |old: &E| merge(old, &patch))).await
 }
 
-async fn del_switch(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
-    change(control, false, move |engine| engine.del_switch(&name)).await
-}
-
-async fn addresses(State(control): State<Control>) -> Answer<Addresses> {
-    show(control, Engine::addresses).await
-}
-
-async fn cores(State(control): State<Control>) -> Answer<Cores> {
-    show(control, Engine::cores).await
-}
-
-async fn queues(State(control): State<Control>) -> Answer<Queues> {
-    show(control, Engine::queues).await
-}
-
-async fn drops(State(control): State<Control>) -> Answer<Drops> {
-    show(control, |engine| engine.ports().drops()).await
+async fn del<E: Entry>(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
+    change(control, false, move |engine| engine.del::<E>(&name)).await
 }
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
@@ -367,16 +309,19 @@ fn named<T: DeserializeOwned>(name: &str, mut body: Map<String, Value>) -> Resul
 }
 
 /// `old` with the keys of `patch`; null takes a key away.
-fn merge<T: Serialize + DeserializeOwned>(
-    label: &str,
-    old: &T,
-    patch: &Map<String, Value>,
-) -> Result<T, BadSpec> {
+fn merge<E: Entry>(old: &E, patch: &Map<String, Value>) -> Result<E, BadSpec> {
+    let label = format!("{} {}", E::WHAT, old.name());
     let bad = |key: &str, e: &dyn std::fmt::Display| BadSpec(vec![format!("{label}: key `{key}`: {e}")]);
-    let read = |keys: &Map<String, Value>| serde_json::from_value::<T>(Value::Object(keys.clone()));
+    let read = |keys: &Map<String, Value>| serde_json::from_value::<E>(Value::Object(keys.clone()));
     let Ok(Value::Object(mut keys)) = serde_json::to_value(old) else {
         return Err(BadSpec(vec![format!("{label}: it cannot be changed key by key")]));
     };
+    // Who names a wire leaves the switch, and the other way round.
+    for (named, left) in [("wire", "switch"), ("switch", "wire")] {
+        if patch.get(named).is_some_and(|value| !value.is_null()) {
+            keys.remove(left);
+        }
+    }
     for (key, value) in patch {
         let known = match value {
             Value::Null => keys.remove(key).is_some(),

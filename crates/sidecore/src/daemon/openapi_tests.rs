@@ -8,11 +8,12 @@ use serde_json::{json, Value};
 use sidecore_engine::core::CoreStatus;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::*;
-use sidecore_engine::state::{text, Address, Change, DaemonSpec, PortSpec, Spec, SwitchSpec, Verb};
+use sidecore_engine::state::{text, Address, Change, DaemonSpec, Spec, SwitchSpec, Verb};
 
 use super::ROUTES;
 use crate::api::*;
 use crate::generate::OPENAPI;
+use crate::options::tests::every_key;
 
 fn document() -> Value {
     serde_json::from_str(OPENAPI).unwrap()
@@ -86,24 +87,7 @@ fn every_field_is_described_and_no_other() {
     let mut seen = BTreeSet::new();
     let seen = &mut seen;
 
-    let port = text::port(
-        "p=vhost-user:/p,switch=s,mtu=1500,mac-limit=1,mac-guard=strict,allow-mac=vrrp,fdb=02:00:00:00:00:02,\
-         storm-broadcast=1,storm-multicast=1,storm-unicast=1,\
-         link=up,role=server,mode=0600,owner=root,queues=1,\
-         features-off=packed,mac=02:00:00:00:00:01,journal=none,fd=3",
-        KINDS,
-    );
-    // No kind knows every key.
-    let ring =
-        text::port("p=ring:p,slots=2,buf-size=64,extra-bufs=1,pipes=1,memory=m,header=10", KINDS).unwrap();
-    let PortSpec { slots, buf_size, extra_bufs, pipes, memory, header, .. } = ring;
-    let nic =
-        text::port("p=e1000:/p,moderation=0,receive-share=50,csb=on,memory-file=any,prefault=on", KINDS)
-            .unwrap();
-    let PortSpec { moderation, receive_share, csb, memory_file, prefault, .. } = nic;
-    let wire = Some(s());
-    let port = PortSpec { wire, slots, buf_size, extra_bufs, pipes, memory, header, ..port.unwrap() };
-    let port = PortSpec { moderation, receive_share, csb, memory_file, prefault, ..port };
+    let port = every_key();
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
@@ -177,6 +161,7 @@ fn every_field_is_described_and_no_other() {
         place: s(),
         switch: Some(s()),
         wire: Some(s()),
+        options: BTreeMap::new(),
         lookup: Some(s()),
         link_wanted: s(),
         link: s(),

@@ -36,23 +36,10 @@ impl Source {
         let switches =
             args.switches.iter().map(|spec| text::switch(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let socket = args.control.path();
-        let daemon = DaemonSpec {
-            cores: args.cores,
-            spin: args.spin,
-            socket: args.control.socket,
-            socket_mode: args.socket_mode,
-            socket_owner: args.socket_owner,
-            counters: args.counters,
-            vale_ports: args.vale_ports,
-            vale_mode: args.vale_mode,
-            vale_owner: args.vale_owner,
-            sandbox: args.sandbox,
-            user: args.user,
-        };
+        let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
         Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, daemon, socket })
     }
 
-    /// The file.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -63,20 +50,7 @@ impl Source {
             Some(file) => read_file(file)?,
             None => Spec::default(),
         };
-        let flags = self.daemon.clone();
-        spec.daemon = DaemonSpec {
-            cores: flags.cores.or(spec.daemon.cores),
-            spin: flags.spin.or(spec.daemon.spin),
-            socket: flags.socket.or(spec.daemon.socket),
-            socket_mode: flags.socket_mode.or(spec.daemon.socket_mode),
-            socket_owner: flags.socket_owner.or(spec.daemon.socket_owner),
-            counters: flags.counters.or(spec.daemon.counters),
-            vale_ports: flags.vale_ports.or(spec.daemon.vale_ports),
-            vale_mode: flags.vale_mode.or(spec.daemon.vale_mode),
-            vale_owner: flags.vale_owner.or(spec.daemon.vale_owner),
-            sandbox: flags.sandbox.or(spec.daemon.sandbox),
-            user: flags.user.or(spec.daemon.user),
-        };
+        spec.daemon = self.daemon.clone().or(spec.daemon);
         spec.switches.extend(self.switches.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
         let findings = check(&spec, KINDS);
@@ -96,20 +70,15 @@ impl Source {
             ));
         }
         Ok(DaemonSpec {
-            cores: Some(match daemon.cores {
-                Some(cores) => cores,
-                None => vec![last_cpu()?],
-            }),
+            cores: Some(daemon.cores.map_or_else(|| last_cpu().map(|cpu| vec![cpu]), Ok)?),
             spin: Some(daemon.spin.map_or_else(|| SPIN.parse(), Ok)?),
             counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
             socket: Some(socket),
             socket_mode: Some(daemon.socket_mode.unwrap_or(Mode(0o660))),
-            socket_owner: daemon.socket_owner,
             vale_ports: Some(daemon.vale_ports.map_or_else(|| VALE_PORTS.parse(), Ok)?),
             vale_mode: Some(daemon.vale_mode.unwrap_or(Mode(0o600))),
-            vale_owner: daemon.vale_owner,
             sandbox: Some(sandbox),
-            user: daemon.user,
+            ..daemon
         })
     }
 }

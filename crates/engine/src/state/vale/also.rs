@@ -27,7 +27,7 @@ impl Vale {
     pub(super) fn attach_also(&mut self, switch: &str, port: &PortSpec) -> Result<(), Refusal> {
         let others = self.also.get(&port.name).map_or(&[][..], Vec::as_slice);
         let why = match &port.switch {
-            None => format!("port {} is joined to {} already; part it first", port.name, port.joined()),
+            None => format!("port {} is joined to {} already; part it first", port.name, port.joint()),
             Some(_) if self.engine.visitors(&port.name).1 => {
                 format!("port {} was made on demand, for its own switch", port.name)
             }

@@ -1,0 +1,118 @@
+//! What runs: the ports with what stands behind them, and what they are made with.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use sidecore_abi::counters::MAX_PORTS;
+
+use super::fabric::{Fabric, Placed};
+use super::kinds::{find, Kind};
+use super::retire::{self, Ending, Leaver, Leaving};
+use super::spec::{PortSpec, Spec};
+use super::visitors::Visitors;
+use crate::observe::{CounterFile, Totals};
+use crate::port::{Attachment, LinkEvents, Port, PortId};
+
+/// A port that runs, or that could not be started again after a failed change.
+pub(super) struct Live {
+    pub spec: PortSpec,
+    pub port: Arc<Port>,
+    pub attachment: Option<Box<dyn Attachment>>,
+    pub stopped: Option<String>,
+}
+
+/// What is configured and what runs.
+pub(super) struct Inner {
+    pub spec: Spec,
+    pub ports: BTreeMap<String, Live>,
+    pub ids: Ids,
+    /// The sums of ports that are gone: with them, the law of conservation holds over the daemon's life.
+    pub retired: Totals,
+    /// Ports that are deleted, while what stood behind them is still ending.
+    pub leaving: Leaving,
+    /// Which of all this was made on demand.
+    pub visitors: Visitors,
+}
+
+impl Inner {
+    /// The default switch, and no ports.
+    pub fn new() -> Inner {
+        Inner {
+            spec: Spec::default().settled(),
+            ports: BTreeMap::new(),
+            ids: Ids::default(),
+            retired: Totals::default(),
+            leaving: Leaving::default(),
+            visitors: Visitors::default(),
+        }
+    }
+
+    /// The configured ports that are live.
+    pub fn placed(&self) -> Vec<Placed<'_>> {
+        let of = |spec: &PortSpec| self.ports.get(&spec.name).map(|live| &live.port);
+        self.spec.ports.iter().filter_map(|spec| Some((spec, of(spec)?))).collect()
+    }
+}
+
+/// Port numbers. A number rests for a while before it is used again, so that a reader of the counters
+/// file who looks twice does not take one port for another.
+#[derive(Default)]
+pub(super) struct Ids {
+    used: u16,
+    free: VecDeque<u16>,
+}
+
+/// How many freed numbers rest.
+const RESTING: usize = 16;
+
+impl Ids {
+    pub fn take(&mut self) -> Option<PortId> {
+        let fresh = usize::from(self.used) < MAX_PORTS;
+        if self.free.len() > RESTING || !fresh {
+            return self.free.pop_front().map(PortId);
+        }
+        self.used += 1;
+        Some(PortId(self.used - 1))
+    }
+
+    pub fn give_back(&mut self, id: PortId) {
+        self.free.push_back(id.0);
+    }
+}
+
+/// What ports are made with.
+pub(super) struct Means {
+    pub kinds: &'static [Kind],
+    pub fabric: Arc<dyn Fabric>,
+    pub counters: CounterFile,
+    /// Where ports tell of their links.
+    pub links: Arc<LinkEvents>,
+}
+
+impl Means {
+    /// Makes the cores use what runs.
+    pub fn publish(&self, inner: &Inner) {
+        self.fabric.publish(&inner.spec.switches, &inner.placed());
+    }
+
+    /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.
+    pub fn bury(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
+        let Live { port, attachment, spec, .. } = inner.ports.remove(name)?;
+        port.capture.close();
+        let ending = retire::end(name, attachment);
+        inner.leaving.enter(port, spec, deleted, &ending);
+        Some(ending)
+    }
+
+    /// Keeps the sums of ports that have ended, and frees their numbers.
+    pub fn reap(&self, inner: &mut Inner) {
+        for Leaver { port, spec, deleted, .. } in inner.leaving.ended() {
+            if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
+                (kind.forget)(&spec);
+            }
+            inner.retired.add(&port.counters.totals());
+            self.counters.close_slot(&port.counters);
+            inner.ids.give_back(port.id);
+        }
+    }
+}

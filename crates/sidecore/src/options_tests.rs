@@ -1,0 +1,137 @@
+//! Every option is read, and told by `--help`, the documentation and the description of the JSON, as the engine's tables have it.
+
+use clap::CommandFactory;
+use serde_json::{json, Value};
+use sidecore_engine::state::options::Form;
+
+use super::*;
+use crate::cli::Cli;
+use crate::generate::OPENAPI;
+
+/// A port that was given every key, each by the words of the command line.
+pub fn every_key() -> PortSpec {
+    let read = |key: &Key| {
+        let kind = KINDS.iter().find(|kind| kind.knows(key)).unwrap();
+        let words = format!("p={}:p,{}={}", kind.name, key.name, key.form.example());
+        let port = text::port(&words, KINDS).unwrap();
+        assert_eq!(port.given().map(|key| key.name).collect::<Vec<_>>(), [key.name], "{words}");
+        port
+    };
+    PortSpec::KEYS.iter().filter(|key| key.scope != Scope::Must).map(read).reduce(PortSpec::or).unwrap()
+}
+
+#[test]
+fn every_key_is_read_from_words_and_written_as_it_was() {
+    let keys = |part: toml::Table| part.keys().map(String::as_str).map(str::to_owned).collect::<Vec<_>>();
+    let all = |keys: &[Key]| keys.iter().map(|key| key.name.to_owned()).collect::<Vec<_>>();
+    let sorted = |mut keys: Vec<String>| {
+        keys.sort();
+        keys
+    };
+    let port = every_key();
+    assert_eq!(sorted(keys(toml::Table::try_from(&port).unwrap())), sorted(all(PortSpec::KEYS)));
+    assert_eq!(port.given().count() + 3, PortSpec::KEYS.len());
+    let words: String =
+        SwitchSpec::KEYS[1..].iter().map(|key| format!(",{}={}", key.name, key.form.example())).collect();
+    let switch = text::switch(&format!("s{words}")).unwrap();
+    assert_eq!(sorted(keys(toml::Table::try_from(&switch).unwrap())), sorted(all(SwitchSpec::KEYS)));
+    let examples: Vec<_> = DaemonSpec::KEYS.iter().map(|key| (key.name, key.form.example())).collect();
+    let pairs: Vec<_> = examples.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let daemon = text::daemon(&pairs).unwrap();
+    assert_eq!(sorted(keys(toml::Table::try_from(&daemon).unwrap())), sorted(all(DaemonSpec::KEYS)));
+    for other in ["99999999999", "-", "+", "/"] {
+        for key in PortSpec::KEYS.iter().filter(|key| matches!(key.form, Form::Number(..) | Form::Words(_))) {
+            let kind = KINDS.iter().find(|kind| kind.knows(key)).unwrap().name;
+            let why = text::port(&format!("p={kind}:p,{}={other}", key.name), KINDS).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("key `{}`: {other:?} is not allowed; allowed: ", key.name)),
+                "{why}"
+            );
+        }
+    }
+}
+
+#[test]
+fn help_tells_of_every_key() {
+    for name in ["run", "add", "set"] {
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+        for key in PortSpec::KEYS.iter().chain(SwitchSpec::KEYS).filter(|key| key.scope != Scope::Must) {
+            assert!(help.contains(&format!("  {}={}\n", key.name, key.form)), "{} in {help}", key.name);
+            assert!(help.contains(&told(key)), "{} in {help}", key.name);
+        }
+        for key in DaemonSpec::KEYS.iter().filter(|_| name == "run") {
+            assert!(help.contains(&format!("--{} <", key.name)), "{} in {help}", key.name);
+        }
+    }
+}
+
+/// The table of `keys` in docs/configuration.md; `port`: with the columns that ports have.
+fn table(keys: &[Key], port: bool) -> String {
+    let row = |cells: &[&str]| {
+        let cell = |cell: &&str| if cell.is_empty() { " |".to_owned() } else { format!(" {cell} |") };
+        format!("|{}\n", cells.iter().map(cell).collect::<String>())
+    };
+    let columns = |[key, value, what, kinds, default, changes]: [&str; 6]| match port {
+        true => row(&[key, value, what, kinds, default, changes]),
+        false => row(&[key, value, what, default]),
+    };
+    let mut text = columns(["key", "value", "what it is", "kinds", "default", "changes while it runs"]);
+    text.push_str(&columns(["---"; 6]).replace(' ', ""));
+    for key in keys {
+        let words =
+            |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+        let value = match (key.name, key.form) {
+            ("kind", _) => words(&KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>()),
+            ("where", _) => "`PATH` or `NAME`".to_owned(),
+            (_, Form::Number(least, most)) => format!("{least} to {most}"),
+            (_, Form::Words(list)) => words(list),
+            (_, form) => format!("`{}`", form.to_string().replace('|', "\\|")),
+        };
+        let kinds = if key.scope == Scope::Kind { kinds_of(key) } else { "all".to_owned() };
+        let changes = match (key.name, key.scope) {
+            ("name", _) => "no",
+            (_, Scope::Any | Scope::Learning) => "yes",
+            _ => "restart",
+        };
+        let what = key.help().trim_end_matches('.');
+        text.push_str(&columns([&format!("`{}`", key.name), &value, what, &kinds, key.default, changes]));
+    }
+    text
+}
+
+#[test]
+fn the_documentation_has_every_key() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for (keys, port) in [(DaemonSpec::KEYS, false), (SwitchSpec::KEYS, false), (PortSpec::KEYS, true)] {
+        let table = table(keys, port);
+        assert!(page.contains(&table), "docs/configuration.md should have this table:\n{table}");
+    }
+}
+
+#[test]
+fn the_description_of_the_json_has_every_key() {
+    let document: Value = serde_json::from_str(OPENAPI).unwrap();
+    for (name, keys) in
+        [("DaemonSpec", DaemonSpec::KEYS), ("SwitchSpec", SwitchSpec::KEYS), ("PortSpec", PortSpec::KEYS)]
+    {
+        let schema = &document["components"]["schemas"][name];
+        assert_eq!(schema["properties"].as_object().unwrap().len(), keys.len(), "{name}");
+        let must: Vec<_> = keys.iter().filter(|key| key.scope == Scope::Must).map(|key| key.name).collect();
+        assert_eq!(schema["required"], json!(must), "{name}");
+        for key in keys {
+            let there = &schema["properties"][key.name];
+            let wanted = match key.form {
+                Form::Number(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
+                Form::Words(words) => json!({"type": "string", "enum": words}),
+                Form::Text(..) => json!({"type": "string"}),
+                Form::List(..) => json!({"type": "array"}),
+            };
+            assert_eq!(there["description"], key.help(), "{name}: {}", key.name);
+            for (part, value) in wanted.as_object().unwrap() {
+                assert_eq!(there[part], *value, "{name}: {}: {part}", key.name);
+            }
+        }
+    }
+}
