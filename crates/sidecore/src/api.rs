@@ -96,7 +96,6 @@ impl SocketView {
 pub struct SandboxView {
     /// `off`, `warn` or `on`.
     pub mode: String,
-    /// Its user.
     pub user: String,
     /// Its effective capabilities.
     pub capabilities: Vec<String>,
@@ -139,7 +138,6 @@ pub struct RefusedView {
 /// One kind of port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindView {
-    /// Its name.
     pub name: String,
     /// The keys that it knows beyond those of every kind.
     pub keys: Vec<String>,

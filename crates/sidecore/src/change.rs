@@ -47,7 +47,6 @@ pub fn add(args: &AddArgs) -> Outcome {
     Ok(())
 }
 
-/// `del`.
 pub fn del(args: &DelArgs) -> Outcome {
     let client = client(&args.control)?;
     for name in &args.names {
@@ -56,7 +55,6 @@ pub fn del(args: &DelArgs) -> Outcome {
     Ok(())
 }
 
-/// `set`.
 pub fn set(args: &SetArgs) -> Outcome {
     let mut patch = Map::new();
     for pair in &args.pairs {
@@ -70,7 +68,6 @@ pub fn set(args: &SetArgs) -> Outcome {
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }
 
-/// `apply`.
 pub fn apply(args: &ApplyArgs) -> Outcome {
     let spec = read_file(&args.file)?;
     let path = if args.dry_run { "/v1/config?dry-run=true" } else { "/v1/config" };
@@ -88,7 +85,6 @@ pub fn read_file(file: &Path) -> Result<Spec, String> {
     text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())
 }
 
-/// `save`.
 pub fn save(args: &SaveArgs) -> Outcome {
     let client = client(&args.control)?;
     let spec: Spec = client.get("/v1/config")?;

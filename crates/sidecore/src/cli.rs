@@ -2,12 +2,13 @@
 //! the grammar of ports and switches is `state::text`'s, and their options come from `options`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sidecore_engine::state::values::{Mode, Owner};
 
-use crate::options;
 use crate::pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
+use crate::{bench, options};
 
 /// A packet I/O engine for virtual machines, on cores of its own.
 #[derive(Debug, Parser)]
@@ -123,7 +124,6 @@ pub struct Control {
     pub socket: Option<PathBuf>,
 }
 
-/// `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Configuration to start with.
@@ -160,7 +160,6 @@ pub enum Topic {
     Daemon,
 }
 
-/// `show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// What to show.
@@ -175,7 +174,6 @@ pub struct ShowArgs {
     pub counters: Option<PathBuf>,
 }
 
-/// `add`.
 #[derive(Debug, Args)]
 pub struct AddArgs {
     /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch: switches, as NAME[,KEY=VALUE]...
@@ -188,7 +186,6 @@ pub struct AddArgs {
     pub control: Control,
 }
 
-/// `del`.
 #[derive(Debug, Args)]
 pub struct DelArgs {
     /// Names of ports, or of switches with --switch.
@@ -201,7 +198,6 @@ pub struct DelArgs {
     pub control: Control,
 }
 
-/// `set`.
 #[derive(Debug, Args)]
 pub struct SetArgs {
     /// Name of the port, or of the switch with --switch.
@@ -216,7 +212,6 @@ pub struct SetArgs {
     pub control: Control,
 }
 
-/// `apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
     /// The file.
@@ -228,7 +223,6 @@ pub struct ApplyArgs {
     pub control: Control,
 }
 
-/// `save`.
 #[derive(Debug, Args)]
 pub struct SaveArgs {
     /// Where to; `-` is standard output [default: the file that the daemon was started with].
@@ -238,7 +232,6 @@ pub struct SaveArgs {
     pub control: Control,
 }
 
-/// `vale-ctl`.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct ValeCtlArgs {
@@ -291,7 +284,6 @@ pub struct ValeVerb {
     pub poll_off: Option<String>,
 }
 
-/// `capture`.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
     /// Name of the port.
@@ -317,167 +309,27 @@ pub enum Benchmark {
     Pvp(PvpArgs),
     /// TCP between two network namespaces: TAPs on our switch beside veth pairs on a Linux bridge.
     /// Needs root, iperf3 and iproute2; no daemon.
-    Tap(TapArgs),
+    Tap(bench::tap::Args),
     /// Frames one way through the learning switch, from each kind of port to each, beside the Linux bridge and Open vSwitch
     /// where they can do the pair. Needs root and iproute2; takes two processors.
-    Matrix(crate::bench::matrix::Args),
+    Matrix(bench::matrix::Args),
     /// One talking pair among more and more silent ports: the cost of a frame, and the memory of a port.
-    Ports(PortsArgs),
+    Ports(bench::many::PortsArgs),
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
     /// learning switch. Takes two processors.
-    E1000(E1000Args),
+    E1000(bench::e1000::Args),
     /// Connected, silent ports: the processor time that they use, and the first frame after a sleep.
-    Idle(IdleArgs),
+    Idle(bench::many::IdleArgs),
     /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
     /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
-    VirtioUser(VirtioUserArgs),
+    VirtioUser(bench::virtio_user::Args),
     /// A switch of ring ports: the cost of a frame, by the number of receivers, unicast and broadcast, beside the cost
     /// of copying it.
-    Vale(crate::bench::vale::Args),
+    Vale(bench::vale::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
-    Limit(crate::bench::vale::LimitArgs),
+    Limit(bench::vale::LimitArgs),
 }
 
-/// `bench virtio-user`.
-#[derive(Debug, Args)]
-pub struct VirtioUserArgs {
-    /// What testpmd does with the socket.
-    #[arg(long, value_name = "ROLE,…", value_delimiter = ',', default_value = "client,server")]
-    #[arg(value_parser = ["client", "server"])]
-    pub role: Vec<String>,
-    /// Ring formats.
-    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', default_value = "split,packed")]
-    #[arg(value_parser = ["split", "packed"])]
-    pub ring: Vec<String>,
-    /// Mergeable receive buffers.
-    #[arg(long, value_name = "ON,…", value_delimiter = ',', default_value = "on,off")]
-    #[arg(value_parser = ["on", "off"])]
-    pub mergeable: Vec<String>,
-    /// Numbers of queue pairs.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
-    pub queues: Vec<u16>,
-    /// Frame size in bytes, without frame check sequence.
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
-    pub size: u16,
-    /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Frames to send at half load, instead of a time.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub frames: Option<u64>,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for testpmd; the load sleeps between two looks and can share one.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub peer_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bench ports`.
-#[derive(Debug, Args)]
-pub struct PortsArgs {
-    /// Numbers of ports; the first is what the others are compared with.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,8,16,32,64")]
-    #[arg(value_parser = clap::value_parser!(u16).range(2..=1000))]
-    pub ports: Vec<u16>,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bench e1000`.
-#[derive(Debug, Args)]
-pub struct E1000Args {
-    /// Devices.
-    #[arg(long = "device", value_name = "DEVICE", value_delimiter = ',', default_value = "e1000,e1000e")]
-    #[arg(value_parser = ["e1000", "e1000e"])]
-    pub devices: Vec<String>,
-    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
-    #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
-    pub traps: Vec<f64>,
-    /// Only the cost model.
-    #[arg(long)]
-    pub no_full_speed: bool,
-    /// Draw the figures of moderation and receive livelock into this directory, and do nothing else.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "no_full_speed"])]
-    pub figures: Option<PathBuf>,
-    /// Alternations at full speed.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement at full speed; a row of the cost model takes a quarter of it.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Processor for the drivers.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bench idle`.
-#[derive(Debug, Args)]
-pub struct IdleArgs {
-    /// Connected, silent ports.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=1000))]
-    pub ports: u16,
-    /// Frames sent to a sleeping daemon.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
-    pub frames: u16,
-    /// Time over which processor time is counted.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    pub seconds: f64,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bench tap`.
-#[derive(Debug, Args)]
-pub struct TapArgs {
-    /// Alternations between the candidates.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
-    /// TCP connections at once.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
-    pub streams: u32,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bench pvp`.
 #[derive(Debug, Args)]
 pub struct PvpArgs {
     /// Peers to measure beside sidecore [default: all].
@@ -492,8 +344,8 @@ pub struct PvpArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    pub seconds: f64,
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = bench::seconds)]
+    pub window: Duration,
     /// Frames per second in each direction, to measure latency [default: as many as go].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
@@ -526,14 +378,12 @@ pub struct PvpArgs {
     pub json: bool,
 }
 
-/// `completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
     /// The shell.
     pub shell: clap_complete::Shell,
 }
 
-/// `man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
     /// Directory to write sidecore.1, sidecore-run.1, … into [default: print sidecore.1].

@@ -11,14 +11,12 @@ use crate::{print, Outcome};
 /// The description of the control socket, kept by hand; `daemon::http`'s tests compare it with the code.
 pub const OPENAPI: &str = include_str!("../openapi.json");
 
-/// `completions`.
 pub fn completions(args: &CompletionsArgs) -> Outcome {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "sidecore", &mut text);
     print(&String::from_utf8_lossy(&text))
 }
 
-/// `man`.
 pub fn man(args: &ManArgs) -> Outcome {
     let Some(directory) = &args.directory else {
         let mut text = Vec::new();
@@ -31,7 +29,6 @@ pub fn man(args: &ManArgs) -> Outcome {
     clap_mangen::generate_to(Cli::command(), directory).map_err(fail)
 }
 
-/// `openapi`.
 pub fn openapi() -> Outcome {
     print(OPENAPI)
 }

@@ -63,8 +63,10 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
         Command::Broker(args) => daemon::broker::serve(args),
-        Command::Door => door(),
-        Command::Hold { path } => hold(path.as_deref()),
+        Command::Door => apart("door", DOOR, sidecore_engine::door::serve),
+        Command::Hold { path } => {
+            apart("hold", HOLD, |socket| sidecore_engine::hold::serve(socket, &path.unwrap_or_default()))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -75,41 +77,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// `door`: descriptors of strangers' files end here.
-fn door() -> Outcome {
+/// `door` and `hold`: a process that the daemon starts for itself, `serve`s the socket that is its standard input.
+fn apart(what: &str, why: &str, serve: impl FnOnce(&std::os::fd::OwnedFd) -> std::io::Result<()>) -> Outcome {
     use std::os::fd::AsFd;
     // What is missing there was told by the daemon, which has a log.
     let _ = (sandbox::settle(&[]), sandbox::hide(), sandbox::give_up_capabilities());
-    let _ = rustix::thread::set_name(c"sidecore-door");
+    // It was started through a link in /proc, whose name says nothing. Without a name it serves as well.
+    let _ = std::ffi::CString::new(format!("sidecore-{what}")).map(|name| rustix::thread::set_name(&name));
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    socket.and_then(|socket| sidecore_engine::door::serve(&socket)).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidInput => DOOR_BY_HAND.to_owned(),
-        _ => format!("door: {e}"),
+    socket.and_then(|socket| serve(&socket)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            format!("{what}: standard input is no socket for it. This command is not for people: {why}")
+        }
+        _ => format!("{what}: {e}"),
     })
 }
 
-const DOOR_BY_HAND: &str =
-    "door: standard input is no socket of a daemon. This command is not for people: `sidecore run` starts \
-                            it to receive the descriptors of VMMs, and it ends with its daemon";
-
-/// `hold`: the connections of a daemon outlive it.
-fn hold(path: Option<&std::path::Path>) -> Outcome {
-    use std::os::fd::AsFd;
-    // What is missing there was told by the daemon, which has a log.
-    let _ = (sandbox::settle(&[]), sandbox::hide(), sandbox::give_up_capabilities());
-    // It was started through a link in /proc, whose name says nothing. Without a name it holds as well.
-    let _ = rustix::thread::set_name(c"sidecore-hold");
-    let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    let path = path.unwrap_or(std::path::Path::new(""));
-    socket.and_then(|socket| sidecore_engine::hold::serve(&socket, path)).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidInput => HOLD_BY_HAND.to_owned(),
-        _ => format!("hold: {e}"),
-    })
-}
-
-const HOLD_BY_HAND: &str = "hold: standard input is no listening socket. This command is not for people: `sidecore run` starts \
-                            one for each VMM of an e1000 or e1000e port, to keep its connection while the daemon is \
-                            restarted, and it ends by itself";
+const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
+const HOLD: &str =
+    "`sidecore run` starts one for each VMM of an e1000 or e1000e port, to keep its connection while the \
+                    daemon is restarted, and it ends by itself";
 
 /// Writes to standard output. Nobody reading on is success: `sidecore show ports | head` is no fault.
 fn print(text: &str) -> Outcome {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount, TalkCount};
+use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount, Sums, TalkCount};
 
 use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
@@ -89,82 +89,58 @@ fn ports_table(answer: &Ports) -> String {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),
             _ => state.queues.to_string(),
         };
-        let sums = &port.counters;
-        table.row([
-            port.name.clone(),
-            state.kind.clone(),
-            state.place.clone(),
-            joined,
-            state.link.clone(),
-            state.peer.clone(),
-            state.mtu.to_string(),
-            queues,
-            sums.in_frames.to_string(),
-            bytes(sums.in_bytes),
-            sums.out_frames.to_string(),
-            bytes(sums.out_bytes),
-            sums.drops.values().sum::<u64>().to_string(),
-        ]);
+        let [name, kind, place, link, peer] =
+            [&port.name, &state.kind, &state.place, &state.link, &state.peer].map(String::clone);
+        let cells = [name, kind, place, joined, link, peer, state.mtu.to_string(), queues];
+        table.row(cells.into_iter().chain(counters(&port.counters)));
+        let mut note = |text: String| notes.push_str(&format!("{}: {text}\n", port.name));
         if let Some(fault) = &state.fault {
-            notes.push_str(&format!("{}: fault {fault}\n", port.name));
+            note(format!("fault {fault}"));
         }
         if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
             let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
-            notes.push_str(&format!(
-                "{}: {} interrupts took longer than 20 µs{by} (rung {}, blocked {})\n",
-                port.name, bell.slow_interrupts, bell.rung, bell.blocked
-            ));
+            let (slow, rung, blocked) = (bell.slow_interrupts, bell.rung, bell.blocked);
+            note(format!("{slow} interrupts took longer than 20 µs{by} (rung {rung}, blocked {blocked})"));
         }
         for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
-            notes.push_str(&format!(
-                "{}: a capture has lost {} of {} frames\n",
-                port.name, capture.lost, capture.frames
-            ));
+            note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));
         }
         if let Some(hint) = &state.hint {
-            notes.push_str(&format!("{}: {hint}\n", port.name));
+            note(hint.clone());
         }
         if state.claims.mac_claimed > 0 {
-            notes.push_str(&format!(
-                "{}: used addresses that are pinned to other ports {} times; they were not learned\n",
-                port.name, state.claims.mac_claimed
+            note(format!(
+                "used addresses that are pinned to other ports {} times; they were not learned",
+                state.claims.mac_claimed
             ));
         }
         if state.slow.batches > 0 {
             let SlowCount { batches, longest_us, stalls, shared_stalls, .. } = state.slow;
-            notes.push_str(&format!(
-                "{}: {batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
-                 {stalls}, in its own or another's: {shared_stalls}\n",
-                port.name,
+            note(format!(
+                "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
+                 {stalls}, in its own or another's: {shared_stalls}",
                 longest_us / 1_000
             ));
         }
         let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
         if held > 0 {
             let ms = held_us / 1_000;
-            notes.push_str(&format!(
-                "{}: its VMM's messages change too much: held back {held} times, {ms} ms in all\n",
-                port.name
-            ));
+            note(format!("its VMM's messages change too much: held back {held} times, {ms} ms in all"));
         }
         if brief + silent > 0 {
-            notes.push_str(&format!(
-                "{}: clients that left at once: {brief}, that said nothing: {silent}\n",
-                port.name
-            ));
+            note(format!("clients that left at once: {brief}, that said nothing: {silent}"));
         }
         if state.memory.refused_files > 0 {
-            let files = state.memory.refused_files;
-            notes.push_str(&format!("{}: descriptors refused: {files}\n", port.name));
+            note(format!("descriptors refused: {}", state.memory.refused_files));
         }
         if state.link_wanted == "down" {
-            notes.push_str(&format!("{}: link is down because it was set so\n", port.name));
+            note("link is down because it was set so".to_owned());
         }
         if state.mtu_wanted.is_some_and(|wanted| wanted != state.mtu) {
-            notes.push_str(&format!("{}: mtu is {}, the interface's\n", port.name, state.mtu));
+            note(format!("mtu is {}, the interface's", state.mtu));
         }
         if state.peer == "stopped" {
-            notes.push_str(&format!("{}: stopped: {}\n", port.name, state.detail));
+            note(format!("stopped: {}", state.detail));
         }
     }
     table.text() + &notes
@@ -173,17 +149,17 @@ fn ports_table(answer: &Ports) -> String {
 fn counters_table(answer: &Ports) -> String {
     let mut table = Table::new(&["port", ">in", ">in bytes", ">out", ">out bytes", ">drops"]);
     for port in &answer.ports {
-        let sums = &port.counters;
-        table.row([
-            port.name.clone(),
-            sums.in_frames.to_string(),
-            bytes(sums.in_bytes),
-            sums.out_frames.to_string(),
-            bytes(sums.out_bytes),
-            sums.drops.values().sum::<u64>().to_string(),
-        ]);
+        table.row(std::iter::once(port.name.clone()).chain(counters(&port.counters)));
     }
     table.text()
+}
+
+/// Frames and bytes in and out, and drops.
+fn counters(sums: &Sums) -> [String; 5] {
+    let drops: u64 = sums.drops.values().sum();
+    let frames = [sums.in_frames, sums.out_frames, drops].map(|n| n.to_string());
+    let [frames_in, frames_out, drops] = frames;
+    [frames_in, bytes(sums.in_bytes), frames_out, bytes(sums.out_bytes), drops]
 }
 
 fn drops_table(answer: &Drops) -> String {

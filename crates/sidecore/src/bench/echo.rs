@@ -75,9 +75,6 @@ impl Echo {
     }
 
     /// Sends single frames until all flows come back; forgets what was lost meanwhile.
-    ///
-    /// # Errors
-    /// They do not within `limit`.
     pub fn warm_up(&mut self, limit: Duration) -> Result<(), String> {
         let start = Instant::now();
         loop {
@@ -95,9 +92,6 @@ impl Echo {
     }
 
     /// Sends as fast as frames come back, or `rate` frames a second.
-    ///
-    /// # Errors
-    /// The device breaks a rule.
     pub fn measure(&mut self, amount: Amount, rate: Option<f64>) -> Result<Account, String> {
         self.run(amount, rate, LOST_AFTER)
     }

@@ -40,7 +40,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Ring => "ring",
@@ -79,9 +78,6 @@ pub struct Place {
 
 impl Place {
     /// Makes what has to be there before any switch starts, in the namespace `net` and the directory `dir`.
-    ///
-    /// # Errors
-    /// What `ip` says.
     pub fn make(kind: Kind, number: u8, net: &Net, dir: &Path) -> Result<Place> {
         let near = format!("near{number}");
         let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };
@@ -116,9 +112,6 @@ impl Place {
 
     /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a thread in
     /// the namespace.
-    ///
-    /// # Errors
-    /// The port is not there, or refuses.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
         Ok(match self.kind {
             Kind::Ring => {
@@ -187,9 +180,6 @@ pub enum Side {
 
 impl Side {
     /// Sends a burst, or what of at most `most` frames finds room; how many.
-    ///
-    /// # Errors
-    /// The port is gone.
     #[inline]
     pub fn send(&mut self, most: usize) -> Result<usize> {
         let most = most.min(BURST);
@@ -210,9 +200,6 @@ impl Side {
     }
 
     /// Takes what has come. The host's stack does so by itself.
-    ///
-    /// # Errors
-    /// The port is gone.
     #[inline]
     pub fn receive(&mut self) -> Result<()> {
         match self {
@@ -228,9 +215,6 @@ impl Side {
     }
 
     /// Frames that have arrived so far.
-    ///
-    /// # Errors
-    /// The interface is gone.
     pub fn received(&self) -> Result<u64> {
         match self {
             Side::Ring { tags, .. } => Ok(tags.received),

@@ -21,31 +21,56 @@ use super::ours::{Switch, START};
 use super::peers::Scratch;
 use super::wake::Sleeper;
 
-/// What can be chosen.
-#[derive(Clone, Debug)]
-pub struct Args {
+/// `bench ports`.
+#[derive(Debug, clap::Args)]
+pub struct PortsArgs {
     /// Numbers of ports; the first is what the others are compared with.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,8,16,32,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=1000))]
     pub ports: Vec<u16>,
-    /// Alternations, or frames after a sleep.
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// Length of a measurement.
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
     pub window: Duration,
-    /// Processor of the load.
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub load_core: usize,
-    /// Processor of the daemon's I/O core.
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub io_core: usize,
     /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bench idle`.
+#[derive(Debug, clap::Args)]
+pub struct IdleArgs {
+    /// Connected, silent ports.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub ports: u16,
+    /// Frames sent to a sleeping daemon.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
+    pub frames: u16,
+    /// Time over which processor time is counted.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "5", value_parser = super::seconds)]
+    pub window: Duration,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
     pub json: bool,
 }
 
 /// What was measured at one number of ports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Ports.
     pub ports: u16,
     /// Nanoseconds of the I/O core for each frame: every round.
     pub ns_per_frame: Vec<f64>,
-    /// Their median.
     pub median: f64,
     /// The median of the rounds' ratios to the first row.
     pub ratio: f64,
@@ -82,11 +107,11 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Stage {
-    fn start(args: &Args, ports: u16) -> Result<Stage, String> {
+    fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
         let scratch = Scratch::new("sc-ports").map_err(text)?;
         let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
         let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start(&program, args.io_core, &scratch, &paths).map_err(text)?;
+        let switch = Switch::start(&program, io_core, &scratch, &paths).map_err(text)?;
         let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
         Ok(Stage { switch, paths, _silent: silent, _scratch: scratch })
     }
@@ -141,10 +166,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// `bench ports`.
-///
-/// # Errors
-/// What could not be started or measured.
-pub fn ports(args: &Args) -> Result<(), String> {
+pub fn ports(args: &PortsArgs) -> Result<(), String> {
     let config = LoadConfig { core: args.load_core, window: args.window, ..LoadConfig::default() };
     let mut ns = vec![Vec::new(); args.ports.len()];
     let mut mpps = vec![Vec::new(); args.ports.len()];
@@ -152,7 +174,7 @@ pub fn ports(args: &Args) -> Result<(), String> {
     for round in 0..args.rounds {
         for (i, &ports) in args.ports.iter().enumerate() {
             // One daemon at a time: two would share the I/O core.
-            let stage = Stage::start(args, ports)?;
+            let stage = Stage::start(args.io_core, ports)?;
             let (spent, rate) = stage.measure(config)?;
             ns[i].push(spent);
             mpps[i].push(rate);
@@ -205,12 +227,9 @@ pub fn ports(args: &Args) -> Result<(), String> {
 }
 
 /// `bench idle`.
-///
-/// # Errors
-/// What could not be started or measured.
-pub fn idle(args: &Args) -> Result<(), String> {
-    let ports = args.ports.first().copied().unwrap_or(16).max(2);
-    let stage = Stage::start(args, ports)?;
+pub fn idle(args: &IdleArgs) -> Result<(), String> {
+    let ports = args.ports;
+    let stage = Stage::start(args.io_core, ports)?;
     let (mut a, mut b) = (driver(&stage.paths[0])?, driver(&stage.paths[1])?);
     let mut frame = [0u8; 64];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -225,10 +244,10 @@ pub fn idle(args: &Args) -> Result<(), String> {
     let share = (stage.processor()? - before).as_secs_f64() / start.elapsed().as_secs_f64();
     let mut latencies = Vec::new();
     // On the daemon's own processor, this thread would keep it from running.
-    pin(args.load_core).map_err(text)?;
+    pin(0).map_err(text)?;
     let mut sleeper = Sleeper::start(args.io_core)?;
     let mut bare = Vec::new();
-    for _ in 0..args.rounds {
+    for _ in 0..args.frames {
         // Long enough for the daemon to be asleep: it polls for 50 µs after the last frame.
         std::thread::sleep(Duration::from_millis(2));
         latencies.push(exchange(&mut a, &mut b, &frame)?.as_secs_f64() * 1e6);

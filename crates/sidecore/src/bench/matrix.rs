@@ -21,7 +21,7 @@ use super::ends::{Kind, Place, Side};
 use super::net::Net;
 use super::ours::{Cycles, Switch, START};
 use super::peers::{Flows, Ovs, OvsPort, Scratch};
-use super::vale::{median, window};
+use super::vale::median;
 
 /// `bench matrix`.
 #[derive(Debug, clap::Args)]
@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
-    pub seconds: f64,
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
+    pub window: Duration,
     /// Processor for the load.
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub load_core: usize,
@@ -119,11 +119,8 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// `bench matrix`.
-///
-/// # Errors
-/// What is missing, or what failed.
 pub fn run(args: &Args) -> Result<()> {
-    let time = window(args.seconds)?;
+    let time = args.window;
     let cases = cases(args);
     let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.sizes.len()]; cases.len()];
     for round in 0..args.rounds {

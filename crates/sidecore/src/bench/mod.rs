@@ -17,3 +17,11 @@ pub mod tap;
 pub mod vale;
 pub mod virtio_user;
 mod wake;
+
+use std::time::Duration;
+
+/// The length of a measurement, from seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}

@@ -18,9 +18,6 @@ pub struct Net {
 
 impl Net {
     /// Makes one.
-    ///
-    /// # Errors
-    /// It takes root.
     pub fn new() -> Result<Net> {
         // The keeper reads our end of a pipe, which closes with us, and answers when it is inside.
         let mut command = Command::new("unshare");
@@ -46,9 +43,6 @@ impl Net {
     }
 
     /// Runs `f` in the namespace, on a thread of its own.
-    ///
-    /// # Errors
-    /// What `f` says.
     pub fn enter<R: Send>(&self, f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -61,9 +55,6 @@ impl Net {
     }
 
     /// Runs `ip` in it.
-    ///
-    /// # Errors
-    /// What `ip` says.
     pub fn ip(&self, words: &str) -> Result<()> {
         self.enter(|| ip(&words.split(' ').collect::<Vec<_>>()))
     }
@@ -77,9 +68,6 @@ impl Drop for Net {
 }
 
 /// Runs `ip`.
-///
-/// # Errors
-/// What it says.
 pub fn ip(words: &[&str]) -> Result<()> {
     let Output { status, stderr, .. } =
         Command::new("ip").args(words).output().map_err(missing("iproute2"))?;

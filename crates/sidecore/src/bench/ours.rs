@@ -49,9 +49,6 @@ pub struct Switch {
 
 impl Switch {
     /// Starts `program` with a vhost-user port for each of `paths`, on one I/O core.
-    ///
-    /// # Errors
-    /// It did not start or says why it is not ready.
     pub fn start(
         program: &Path,
         io_core: usize,
@@ -63,9 +60,6 @@ impl Switch {
     }
 
     /// Starts `program` with ports of any kind, `KIND:WHERE,…`; they are called `p0`, `p1`, ….
-    ///
-    /// # Errors
-    /// It did not start or says why it is not ready.
     pub fn start_with(
         program: &Path,
         io_core: usize,
@@ -91,9 +85,6 @@ impl Switch {
     }
 
     /// What `show TOPIC --json` prints.
-    ///
-    /// # Errors
-    /// The daemon does not answer.
     pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
         let mut show = std::process::Command::new(&self.program);
         show.args(["show", "--socket"]).arg(&self.socket).args([topic, "--json"]);
@@ -109,9 +100,6 @@ impl Switch {
     }
 
     /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
-    ///
-    /// # Errors
-    /// The daemon does not answer.
     pub fn cycles(&self) -> Result<Cycles, PeerError> {
         let answer = self.show("cores")?;
         let core = &answer["cores"][0];

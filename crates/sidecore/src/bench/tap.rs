@@ -20,18 +20,23 @@ use sidecore_engine::switch::{Switch, SwitchOptions};
 
 use super::net::{ip, missing, Net};
 
-/// What can be chosen.
-#[derive(Clone, Copy, Debug)]
+/// `bench tap`.
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Runs of each contestant.
+    /// Alternations between the candidates.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// Seconds of a run.
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
     /// TCP connections at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub streams: u32,
-    /// Processor of the I/O core.
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub io_core: usize,
     /// Print JSON.
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -40,7 +45,6 @@ pub struct Args {
 pub struct Figures {
     /// Each run.
     pub gbits: Vec<f64>,
-    /// The median.
     pub median: f64,
     /// The slowest run.
     pub min: f64,
@@ -79,9 +83,6 @@ pub struct Report {
 type Result<T> = std::result::Result<T, String>;
 
 /// `bench tap`.
-///
-/// # Errors
-/// What is missing, or what failed.
 pub fn run(args: &Args) -> Result<()> {
     let report = measure(args)?;
     if args.json {

@@ -34,8 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
-    pub seconds: f64,
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
+    pub window: Duration,
     /// Processor for sender and receivers.
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub load_core: usize,
@@ -61,8 +61,8 @@ pub struct LimitArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
-    pub seconds: f64,
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
+    pub window: Duration,
     /// Buffers of 2048 bytes in each region, as the slots of a ring port.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(2..=4096))]
     pub slots: u16,
@@ -128,11 +128,6 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A measurement's length.
-pub fn window(seconds: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|e| format!("--seconds {seconds}: {e}"))
 }
 
 /// The address of receiver `n`; the sender is number 0.
@@ -253,11 +248,8 @@ fn limit(core: usize, size: u16, slots: [u16; 2], time: Duration) -> Result<f64>
 }
 
 /// `bench vale`.
-///
-/// # Errors
-/// What could not be started or measured; a frame was lost.
 pub fn run(args: &Args) -> Result<()> {
-    let time = window(args.seconds)?;
+    let time = args.window;
     let cases: Vec<(u16, To, u16)> = args
         .sizes
         .iter()
@@ -368,11 +360,8 @@ fn draw(args: &Args, rows: &[Row]) -> String {
 }
 
 /// `bench limit`.
-///
-/// # Errors
-/// What could not be measured.
 pub fn run_limit(args: &LimitArgs) -> Result<()> {
-    let time = window(args.seconds)?;
+    let time = args.window;
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
     for _ in 0..args.rounds {
         for (of_size, &size) in all.iter_mut().zip(&args.sizes) {

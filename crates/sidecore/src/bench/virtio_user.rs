@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Frontend, NetDriver, Want};
@@ -24,30 +25,45 @@ const ENTRIES: u16 = 1024;
 const LOAD_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
 const PEER_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
 
-/// Which combinations, and how.
-#[derive(Clone, Debug)]
+/// `bench virtio-user`.
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// testpmd listens: which of them.
-    pub server: Vec<bool>,
-    /// Packed rings: which of them.
-    pub packed: Vec<bool>,
-    /// Mergeable receive buffers: which of them.
+    /// What testpmd does with the socket.
+    #[arg(long, value_name = "ROLE,…", value_delimiter = ',', default_value = "client,server")]
+    #[arg(value_parser = PossibleValuesParser::new(["client", "server"]).map(|word| word == "server"))]
+    pub role: Vec<bool>,
+    /// Ring formats.
+    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', default_value = "split,packed")]
+    #[arg(value_parser = PossibleValuesParser::new(["split", "packed"]).map(|word| word == "packed"))]
+    pub ring: Vec<bool>,
+    /// Mergeable receive buffers.
+    #[arg(long, value_name = "ON,…", value_delimiter = ',', default_value = "on,off")]
+    #[arg(value_parser = PossibleValuesParser::new(["on", "off"]).map(|word| word == "on"))]
     pub mergeable: Vec<bool>,
     /// Numbers of queue pairs.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
     pub queues: Vec<u16>,
-    /// Bytes of a frame.
-    pub size: usize,
-    /// Time of the unpaced measurement.
+    /// Frame size in bytes, without frame check sequence.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub size: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
     pub window: Duration,
-    /// Of the one at half load.
-    pub half: Amount,
-    /// Processor of load and testpmd.
+    /// Frames to send at half load, instead of a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub frames: Option<u64>,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub load_core: usize,
-    /// Processor of testpmd.
+    /// Processor for testpmd; the load sleeps between two looks and can share one.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub peer_core: usize,
-    /// Processor of the daemon's I/O core.
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub io_core: usize,
     /// Print JSON.
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -68,13 +84,10 @@ struct Row {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// What could not be started, or how many frames were lost.
 pub fn run(args: &Args) -> Result<(), String> {
     let mut rows = Vec::new();
-    for &server in &args.server {
-        for &packed in &args.packed {
+    for &server in &args.role {
+        for &packed in &args.ring {
             for &mergeable in &args.mergeable {
                 for &queues in &args.queues {
                     let row = measure(args, server, packed, mergeable, queues)?;
@@ -134,12 +147,15 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         }
         let frontend = Frontend::connect(&load, START).map_err(|e| text(&e))?;
         let driver = NetDriver::start(frontend, config).map_err(|e| text(&e))?;
-        let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size, u64::from(ENTRIES) / 2);
+        let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size.into(), u64::from(ENTRIES) / 2);
         echo.warm_up(START)?;
         negotiated(&switch, packed, mergeable, queues)?;
         let before = drops(&switch)?;
         let full = echo.measure(Amount::Time(args.window), None)?;
-        let half = echo.measure(args.half, Some(full.mpps * 1e6 / 2.0))?;
+        let half = echo.measure(
+            args.frames.map_or(Amount::Time(args.window), Amount::Frames),
+            Some(full.mpps * 1e6 / 2.0),
+        )?;
         let mut dropped = drops(&switch)?;
         for (reason, frames) in &mut dropped {
             *frames -= before.iter().find(|(r, _)| r == reason).map_or(0, |(_, frames)| *frames);

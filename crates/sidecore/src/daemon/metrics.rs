@@ -62,245 +62,113 @@ struct Snapshot {
 type Labels = Vec<(&'static str, String)>;
 type Rows = Vec<(Labels, u64)>;
 
+/// Writes families of metrics: of each its type, name, meaning and rows.
+macro_rules! families {
+    ($encoder:ident: $($put:ident $name:literal, $help:literal, $rows:expr;)+) => {
+        $($put(&mut $encoder, $name, $help, $rows)?;)+
+    };
+}
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let out = &mut encoder;
-        counter(
-            out,
-            "frames",
-            "Frames into the switch (in) from a port, and out of it (out) to a port",
-            self.per_port(
-                |p| vec![("in", p.counters.in_frames), ("out", p.counters.out_frames)],
-                "direction",
-            ),
-        )?;
-        counter(
-            out,
-            "bytes",
-            "Bytes of those frames",
-            self.per_port(|p| vec![("in", p.counters.in_bytes), ("out", p.counters.out_bytes)], "direction"),
-        )?;
-        counter(
-            out,
-            "made_frames",
-            "Frames that came into being by flooding or segmentation",
-            self.plain(|p| p.counters.made),
-        )?;
-        counter(out, "kicks", "Notifications received from the peer", self.plain(|p| p.counters.kicks))?;
-        counter(out, "interrupts", "Notifications sent to the peer", self.plain(|p| p.counters.interrupts))?;
-        counter(
-            out,
-            "slow_interrupts",
-            "Interrupts that took longer than 20 microseconds to signal, as far as they were timed",
-            self.bell(|bell| bell.slow_interrupts),
-        )?;
-        counter(
-            out,
-            "bell_interrupts",
-            "Interrupts that the port's bell thread sent",
-            self.bell(|bell| bell.rung),
-        )?;
-        counter(
-            out,
-            "bell_blocked",
-            "Times that the bell thread was held up for more than a second",
-            self.bell(|bell| bell.blocked),
-        )?;
-        gauge(
-            out,
-            "bell_eventfds",
-            "Eventfds that the port's bell thread rings now",
-            self.bell(|bell| bell.at_bell.into()),
-        )?;
-        counter(
-            out,
-            "capture_lost_frames",
-            "Frames that captures of the port lost: their readers were too slow",
-            self.plain(|p| p.state.as_ref().map_or(0, |state| state.capture_lost)),
-        )?;
-        counter(out, "batches", "Batches of frames taken from a port", self.plain(|p| p.counters.batches))?;
-        counter(
-            out,
-            "dropped_frames",
-            "Frames dropped, by reason",
-            self.per_port(
-                |p| p.counters.drops.iter().map(|(reason, n)| (reason.as_str(), *n)).collect(),
-                "reason",
-            ),
-        )?;
         let claims = |p: &PortView| {
             let count = p.state.as_ref().map(|state| state.claims).unwrap_or_default();
             vec![("heeded", count.mac_moved), ("pinned", count.mac_claimed), ("flap", count.mac_flap)]
         };
-        counter(
-            out,
-            "mac_claims",
-            "Times that a port used an address that lives at another one",
-            self.per_port(claims, "outcome"),
-        )?;
-        counter(
-            out,
-            "queue_waits",
-            "Times that frames waited, on a wire, for buffers of their receiver",
-            self.waits(|waits| waits.count),
-        )?;
-        counter(
-            out,
-            "queue_waits_given_up",
-            "Waits that ended because the receiver was taken for dead",
-            self.waits(|waits| waits.given_up),
-        )?;
-        seconds(
-            out,
-            "queue_waited",
-            "Seconds of all those waits together",
-            self.waits(|waits| waits.total_us.saturating_mul(1_000)),
-        )?;
         let of_state = |value: fn(&PortState) -> u64| self.plain_some(move |p| p.state.as_ref().map(value));
-        counter(
-            out,
-            "slow_batches",
-            "Batches of a port that took longer than a millisecond of an I/O core",
-            of_state(|s| s.slow.batches),
-        )?;
-        seconds(
-            out,
-            "slow_batch",
-            "Seconds of those batches together",
-            of_state(|s| s.slow.total_us.saturating_mul(1_000)),
-        )?;
-        counter(
-            out,
-            "memory_stalls",
-            "Times that an I/O core stood still in a port's memory",
-            of_state(|s| s.slow.stalls),
-        )?;
-        counter(
-            out,
-            "memory_shared_stalls",
-            "Times that one stood still in a port's memory or that of the port that it exchanged frames with",
-            of_state(|s| s.slow.shared_stalls),
-        )?;
-        counter(
-            out,
-            "connections",
-            "VMMs that have connected to a port",
-            of_state(|s| s.conversation.connections),
-        )?;
-        counter(
-            out,
-            "connections_for_nothing",
-            "VMMs that left within a second or without having done anything (brief), were disconnected because they said nothing (silent), or were turned away (refused)",
-            self.per_port(
-                |p| {
-                    let count = p.state.as_ref().map(|state| state.conversation).unwrap_or_default();
-                    vec![("brief", count.brief), ("silent", count.silent), ("refused", count.refused)]
-                },
-                "kind",
-            ),
-        )?;
-        counter(
-            out,
-            "conversation_changes",
-            "Changes by a VMM's messages that I/O cores notice: queues taken back and served, memory mapped and unmapped",
-            of_state(|s| s.conversation.changes),
-        )?;
-        counter(
-            out,
-            "conversation_holds",
-            "Times that a VMM's messages were held back because they changed too much",
-            of_state(|s| s.conversation.held),
-        )?;
-        seconds(
-            out,
-            "conversation_held",
-            "Seconds for which they were",
-            of_state(|s| s.conversation.held_us.saturating_mul(1_000)),
-        )?;
-        counter(
-            out,
-            "refused_files",
-            "Descriptors from a VMM that are not what they were given for",
-            of_state(|s| s.memory.refused_files),
-        )?;
-        counter(
-            out,
-            "populated_bytes",
-            "Bytes of VMMs' memory that were made present in advance",
-            of_state(|s| s.memory.populated_bytes),
-        )?;
-        gauge(out, "memory_mappings", "Mappings of VMMs' memory", of_state(|s| s.memory.mappings))?;
+        let nanoseconds = |us: fn(&PortState) -> u64| {
+            self.plain_some(move |p| Some(us(p.state.as_ref()?).saturating_mul(1_000)))
+        };
+        let for_nothing = |p: &PortView| {
+            let count = p.state.as_ref().map(|state| state.conversation).unwrap_or_default();
+            vec![("brief", count.brief), ("silent", count.silent), ("refused", count.refused)]
+        };
         let states = |p: &PortView| {
-            let state = p.state.as_ref();
+            let is = |so: fn(&PortState) -> bool| u64::from(p.state.as_ref().is_some_and(so));
             vec![
-                ("link_up", u64::from(state.is_some_and(|s| s.link == "up"))),
-                ("peer_running", u64::from(state.is_some_and(|s| s.peer == "running"))),
-                ("faulted", u64::from(state.is_some_and(|s| s.fault.is_some()))),
+                ("link_up", is(|s| s.link == "up")),
+                ("peer_running", is(|s| s.peer == "running")),
+                ("faulted", is(|s| s.fault.is_some())),
             ]
         };
-        gauge(out, "port_state", "1 if it is so", self.per_port(states, "state"))?;
-        gauge(
-            out,
-            "addresses",
-            "Addresses that the switches remember",
-            vec![(Vec::new(), self.addresses as u64)],
-        )?;
-        gauge(out, "sandbox", "1 if it is in force", self.sandbox_facts())?;
-        counter(
-            out,
-            "refused_calls",
-            "System calls that the sandbox refused, by kind of thread",
-            self.refused(),
-        )?;
         let door = sidecore_engine::door::count();
         let of = |what: &str, n| (vec![("what", what.to_owned())], n);
-        counter(
-            out,
-            "door",
-            "Messages of VMMs with descriptors: all, those of which none was passed on, and the processes that looked",
-            vec![of("looks", door.looks), of("refused", door.refused), of("started", door.started)],
-        )?;
-        gauge(
-            out,
-            "control_connections",
-            "Connections to the control socket",
-            vec![(Vec::new(), self.sockets.control.0)],
-        )?;
+        let one = |n| vec![(Vec::new(), n)];
         let reason = |(reason, n): &(&'static str, u64)| (vec![("reason", (*reason).to_owned())], *n);
-        counter(
-            out,
-            "control_refused",
-            "Connections and requests that the control socket refused, and connections that it ended",
-            self.sockets.control.1.iter().map(reason).collect(),
-        )?;
-        gauge(
-            out,
-            "netmap_connections",
-            "Connections to the socket for netmap programs",
-            vec![(Vec::new(), self.sockets.netmap.0)],
-        )?;
-        counter(
-            out,
-            "netmap_refused",
-            "Connections that the socket for netmap programs refused or ended",
-            self.sockets.netmap.1.iter().map(reason).collect(),
-        )?;
-        counter(
-            out,
-            "clients_turned_away",
-            "Clients of any socket that were hung up on because there was no descriptor for them",
-            vec![(Vec::new(), self.sockets.turned_away)],
-        )?;
-        seconds(out, "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time())?;
         let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {
-            self.cores
-                .cores
-                .iter()
-                .map(|core| (vec![("core", core.number.to_string())], value(core)))
-                .collect()
+            let row = |core: &CoreStatus| (vec![("core", core.number.to_string())], value(core));
+            self.cores.cores.iter().map(row).collect()
         };
-        counter(out, "core_frames", "Frames moved by an I/O core", per_core(|core| core.frames))?;
-        counter(out, "core_sleeps", "Times that an I/O core went to sleep", per_core(|core| core.sleeps))
+        families! { encoder:
+            counter "frames", "Frames into the switch (in) from a port, and out of it (out) to a port",
+                self.per_port(|p| vec![("in", p.counters.in_frames), ("out", p.counters.out_frames)], "direction");
+            counter "bytes", "Bytes of those frames",
+                self.per_port(|p| vec![("in", p.counters.in_bytes), ("out", p.counters.out_bytes)], "direction");
+            counter "made_frames", "Frames that came into being by flooding or segmentation",
+                self.plain(|p| p.counters.made);
+            counter "kicks", "Notifications received from the peer", self.plain(|p| p.counters.kicks);
+            counter "interrupts", "Notifications sent to the peer", self.plain(|p| p.counters.interrupts);
+            counter "slow_interrupts", "Interrupts that took longer than 20 microseconds to signal, as far as they were timed",
+                self.bell(|bell| bell.slow_interrupts);
+            counter "bell_interrupts", "Interrupts that the port's bell thread sent", self.bell(|bell| bell.rung);
+            counter "bell_blocked", "Times that the bell thread was held up for more than a second",
+                self.bell(|bell| bell.blocked);
+            gauge "bell_eventfds", "Eventfds that the port's bell thread rings now",
+                self.bell(|bell| bell.at_bell.into());
+            counter "capture_lost_frames", "Frames that captures of the port lost: their readers were too slow",
+                self.plain(|p| p.state.as_ref().map_or(0, |state| state.capture_lost));
+            counter "batches", "Batches of frames taken from a port", self.plain(|p| p.counters.batches);
+            counter "dropped_frames", "Frames dropped, by reason",
+                self.per_port(|p| p.counters.drops.iter().map(|(reason, n)| (reason.as_str(), *n)).collect(), "reason");
+            counter "mac_claims", "Times that a port used an address that lives at another one",
+                self.per_port(claims, "outcome");
+            counter "queue_waits", "Times that frames waited, on a wire, for buffers of their receiver",
+                self.waits(|waits| waits.count);
+            counter "queue_waits_given_up", "Waits that ended because the receiver was taken for dead",
+                self.waits(|waits| waits.given_up);
+            seconds "queue_waited", "Seconds of all those waits together",
+                self.waits(|waits| waits.total_us.saturating_mul(1_000));
+            counter "slow_batches", "Batches of a port that took longer than a millisecond of an I/O core",
+                of_state(|s| s.slow.batches);
+            seconds "slow_batch", "Seconds of those batches together", nanoseconds(|s| s.slow.total_us);
+            counter "memory_stalls", "Times that an I/O core stood still in a port's memory",
+                of_state(|s| s.slow.stalls);
+            counter "memory_shared_stalls", "Times that one stood still in a port's memory or that of the port that it exchanged frames with",
+                of_state(|s| s.slow.shared_stalls);
+            counter "connections", "VMMs that have connected to a port", of_state(|s| s.conversation.connections);
+            counter "connections_for_nothing", "VMMs that left within a second or without having done anything (brief), were disconnected because they said nothing (silent), or were turned away (refused)",
+                self.per_port(for_nothing, "kind");
+            counter "conversation_changes", "Changes by a VMM's messages that I/O cores notice: queues taken back and served, memory mapped and unmapped",
+                of_state(|s| s.conversation.changes);
+            counter "conversation_holds", "Times that a VMM's messages were held back because they changed too much",
+                of_state(|s| s.conversation.held);
+            seconds "conversation_held", "Seconds for which they were", nanoseconds(|s| s.conversation.held_us);
+            counter "refused_files", "Descriptors from a VMM that are not what they were given for",
+                of_state(|s| s.memory.refused_files);
+            counter "populated_bytes", "Bytes of VMMs' memory that were made present in advance",
+                of_state(|s| s.memory.populated_bytes);
+            gauge "memory_mappings", "Mappings of VMMs' memory", of_state(|s| s.memory.mappings);
+            gauge "port_state", "1 if it is so", self.per_port(states, "state");
+            gauge "addresses", "Addresses that the switches remember", one(self.addresses as u64);
+            gauge "sandbox", "1 if it is in force", self.sandbox_facts();
+            counter "refused_calls", "System calls that the sandbox refused, by kind of thread", self.refused();
+            counter "door", "Messages of VMMs with descriptors: all, those of which none was passed on, and the processes that looked",
+                vec![of("looks", door.looks), of("refused", door.refused), of("started", door.started)];
+            gauge "control_connections", "Connections to the control socket",
+                one(self.sockets.control.0);
+            counter "control_refused", "Connections and requests that the control socket refused, and connections that it ended",
+                self.sockets.control.1.iter().map(reason).collect();
+            gauge "netmap_connections", "Connections to the socket for netmap programs",
+                one(self.sockets.netmap.0);
+            counter "netmap_refused", "Connections that the socket for netmap programs refused or ended",
+                self.sockets.netmap.1.iter().map(reason).collect();
+            counter "clients_turned_away", "Clients of any socket that were hung up on because there was no descriptor for them",
+                one(self.sockets.turned_away);
+            seconds "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time();
+            counter "core_frames", "Frames moved by an I/O core", per_core(|core| core.frames);
+            counter "core_sleeps", "Times that an I/O core went to sleep", per_core(|core| core.sleeps);
+        }
+        Ok(())
     }
 }
 

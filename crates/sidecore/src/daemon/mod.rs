@@ -60,7 +60,6 @@ const KEEP: Duration = Duration::from_secs(2);
 /// How long all of the end may take, whatever a VMM, a holder or a client does. Less than the service's `TimeoutStopSec`.
 const END: Duration = Duration::from_secs(6);
 
-/// `run`.
 pub fn run(args: RunArgs) -> Outcome {
     log::to_stderr(&args.log)?;
     let source = Source::new(args)?;

@@ -27,7 +27,6 @@ pub struct Meter {
 /// Counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Frames.
     pub frames: u64,
     /// Bytes of them.
     pub bytes: u64,

@@ -52,9 +52,6 @@ use report::{ping_lines, Intervals, Report, Style, Times};
 use verify::{Checker, Numbered};
 
 /// `pkt-gen`.
-///
-/// # Errors
-/// What could not be done, or was not found right.
 pub fn run(args: &PktGenArgs) -> Outcome {
     let mut plan = Plan::new(args)?;
     plan.recording = args.replay.as_deref().map(Recording::read).transpose()?;

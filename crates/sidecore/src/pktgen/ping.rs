@@ -81,9 +81,6 @@ impl Source for Ping<'_> {
 }
 
 /// Sends `job.count` pings, one after the other.
-///
-/// # Errors
-/// The other side is gone.
 pub fn ping<L: Lane>(lane: &mut L, maker: &mut Maker, mac: Mac, job: &Job<'_>) -> Result<()> {
     let locked = || job.meter.rtt.lock().map_err(|e| e.to_string());
     *locked()? = Some(Rtt::new()?);
@@ -176,9 +173,6 @@ impl Source for Back {
 }
 
 /// Sends back `job.count` frames.
-///
-/// # Errors
-/// The other side is gone.
 pub fn pong<L: Lane>(lane: &mut L, mac: Mac, job: &Job<'_>) -> Result<()> {
     let room = job.burst * 2048;
     let (bytes, ends) = (Vec::with_capacity(room), Vec::with_capacity(job.burst));

@@ -35,9 +35,6 @@ pub struct Plan {
 
 impl Plan {
     /// What the flags say.
-    ///
-    /// # Errors
-    /// Flags that do not apply, or not together.
     pub fn new(args: &PktGenArgs) -> Result<Plan, String> {
         applies(args)?;
         let place = Place::parse(&args.interface)?;

@@ -20,9 +20,6 @@ impl Sink for Blind {
 }
 
 /// Receives `job.count` frames; with `until_silence` no more than come without a second's pause.
-///
-/// # Errors
-/// The other side is gone.
 pub fn plain<L: Lane, S: Sink>(lane: &mut L, sink: &mut S, job: &Job<'_>, until_silence: bool) -> Result<()> {
     let (mut idle, mut left) = (Idle::new(job.busy), job.count);
     while left > 0 && !job.is_over() {
@@ -48,9 +45,6 @@ pub fn plain<L: Lane, S: Sink>(lane: &mut L, sink: &mut S, job: &Job<'_>, until_
 }
 
 /// Receives and checks `job.count` numbered frames, and acknowledges them.
-///
-/// # Errors
-/// The other side is gone.
 pub fn verified<L: Lane>(lane: &mut L, checker: &mut Checker, job: &Job<'_>) -> Result<()> {
     let mut idle = Idle::new(job.busy);
     let done = |found: &Findings| found.verified.saturating_add(found.lost) >= job.count;

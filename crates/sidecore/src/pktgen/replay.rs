@@ -87,9 +87,6 @@ fn ethernet(link: DataLink) -> Result<()> {
 
 impl Recording {
     /// Reads a pcap or pcapng file.
-    ///
-    /// # Errors
-    /// It cannot be read, or holds no frames, or something else.
     pub fn read(path: &Path) -> Result<Recording> {
         let name = path.display();
         let file = fs::read(path).map_err(|e| format!("-P {name}: {e}"))?;

@@ -48,7 +48,6 @@ pub struct Intervals {
 /// How rates are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Intervals.
     pub intervals: usize,
     /// The middle.
     pub median: f64,
@@ -167,7 +166,6 @@ pub struct Report {
     pub function: &'static str,
     /// Where.
     pub interface: String,
-    /// Threads.
     pub threads: usize,
     /// Frames.
     pub packets: u64,

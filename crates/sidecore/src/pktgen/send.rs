@@ -14,9 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HELLO: Duration = Duration::from_millis(100);
 
 /// Sends `job.count` frames.
-///
-/// # Errors
-/// The other side is gone, or stops taking frames at the end.
 pub fn plain<L: Lane>(lane: &mut L, source: &mut impl Source, job: &Job<'_>) -> Result<()> {
     let mut pace = Pace::new(job.rate, job.burst);
     // To wait for room for a whole batch makes batches; for more than half of the queue, makes gaps.
@@ -49,9 +46,6 @@ pub fn plain<L: Lane>(lane: &mut L, source: &mut impl Source, job: &Job<'_>) -> 
 }
 
 /// Waits until everything that was sent has been taken; what has not would be lost with the port.
-///
-/// # Errors
-/// The other side is gone, or does not take it.
 pub fn drain<L: Lane>(lane: &mut L, job: &Job<'_>) -> Result<Instant> {
     let start = Instant::now();
     let mut idle = Idle::new(job.busy);
@@ -72,9 +66,6 @@ pub fn drain<L: Lane>(lane: &mut L, job: &Job<'_>) -> Result<Instant> {
 
 /// Sends `job.count` numbered frames, at most `window` ahead of the receiver's acknowledgements. `adopt`: to the address
 /// that answers.
-///
-/// # Errors
-/// The other side is gone, or frames were lost.
 pub fn verified<L: Lane>(
     lane: &mut L,
     source: &mut Numbered,

@@ -44,7 +44,6 @@ impl Clock {
     }
 }
 
-/// A guest.
 pub struct Guest {
     nic: Driver,
     mode: Mode,

@@ -17,32 +17,59 @@ mod stage;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sidecore_driver::memory::Page;
 use sidecore_engine::device::e1000::Model;
 
 use super::peers;
 
-/// What can be chosen.
-#[derive(Clone, Debug)]
+/// `bench e1000`.
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Alternations at full speed.
-    pub rounds: u16,
-    /// Length of a measurement at full speed; the cost model takes a quarter of it for a row.
-    pub window: Duration,
-    /// Parts.
+    /// Devices.
+    #[arg(long = "device", value_name = "DEVICE", value_delimiter = ',', default_value = "e1000,e1000e")]
+    #[arg(value_parser = PossibleValuesParser::new(["e1000", "e1000e"]).map(|word| model(&word)))]
     pub models: Vec<Model>,
-    /// What a trap costs, in nanoseconds, for each part of the cost model.
+    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
+    #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
+    #[arg(value_parser = nanoseconds)]
     pub costs: Vec<u32>,
-    /// Measure full speed.
-    pub full: bool,
-    /// Processor of the drivers.
-    pub load_core: usize,
-    /// Processor of the I/O core.
-    pub io_core: usize,
-    /// Where to draw the figures; then nothing else is measured.
+    /// Only the cost model.
+    #[arg(long)]
+    pub no_full_speed: bool,
+    /// Draw the figures of moderation and receive livelock into this directory, and do nothing else.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "no_full_speed"])]
     pub figures: Option<PathBuf>,
+    /// Alternations at full speed.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement at full speed; a row of the cost model takes a quarter of it.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = crate::bench::seconds)]
+    pub window: Duration,
+    /// Processor for the drivers.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
     /// Print JSON.
+    #[arg(long)]
     pub json: bool,
+}
+
+/// A price in nanoseconds, given in microseconds.
+fn nanoseconds(text: &str) -> Result<u32, String> {
+    let us = text.parse::<f64>().ok().filter(|us| (0.0..=1000.0).contains(us));
+    let time = us.and_then(|us| Duration::try_from_secs_f64(us / 1e6).ok());
+    let ns = time.and_then(|time| u32::try_from(time.as_nanos()).ok());
+    ns.ok_or_else(|| "allowed: microseconds from 0 to 1000".to_owned())
+}
+
+fn model(name: &str) -> Model {
+    match name {
+        "e1000" => Model::E1000,
+        _ => Model::E1000e,
+    }
 }
 
 /// Huge pages that the drivers' memory takes.
@@ -60,9 +87,6 @@ fn name(model: Model) -> &'static str {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// What could not be started or measured.
 pub fn run(args: &Args) -> Result<(), String> {
     if args.load_core == args.io_core {
         return Err(format!("drivers and I/O core both on processor {}: they need one each", args.io_core));
@@ -98,6 +122,6 @@ fn measure(args: &Args) -> Result<(Vec<model::Row>, Vec<full::Row>), String> {
         return Ok((Vec::new(), Vec::new()));
     }
     let page = if peers::free_huge_pages() >= HUGE_PAGES { Page::Huge } else { Page::Small };
-    let full = if args.full { full::measure(args, page)? } else { Vec::new() };
+    let full = if !args.no_full_speed { full::measure(args, page)? } else { Vec::new() };
     Ok((model::measure(args)?, full))
 }

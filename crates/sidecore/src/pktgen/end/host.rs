@@ -101,9 +101,6 @@ struct Incoming {
 }
 
 /// Opens `interface` with a lane for each of `threads`, to send frames of up to `longest` bytes.
-///
-/// # Errors
-/// The interface is not there or cannot be used so, has too few queues, or too small an MTU.
 pub fn open(kind: Kind, interface: &str, threads: usize, longest: usize) -> Result<Opened<HostLane>> {
     let name = format!("{}:{interface}", kind.name());
     let counters = CounterFile::anonymous().map_err(text)?.open_slot(PortId(0), interface);

@@ -41,9 +41,7 @@ pub enum Want {
 /// What was taken at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// Frames.
     pub frames: usize,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -101,9 +99,6 @@ pub enum Place {
 
 impl Place {
     /// What `-i` says.
-    ///
-    /// # Errors
-    /// No such kind.
     pub fn parse(text: &str) -> Result<Place> {
         if text.starts_with("vale") {
             return Ok(Place::Ring(text.to_owned()));

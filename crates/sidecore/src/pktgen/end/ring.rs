@@ -31,9 +31,6 @@ pub struct RingLane {
 }
 
 /// Attaches to the ring port `name` and takes a lane for each of `threads`, to send frames of up to `longest` bytes.
-///
-/// # Errors
-/// The port is not there or in use, or has too few rings, or too small ones for such frames.
 pub fn open(name: &str, threads: usize, header: Option<u32>, longest: usize) -> Result<Opened<RingLane>> {
     if let Some(bytes) = header {
         set_header(name, bytes).map_err(|e| format!("-H {bytes}: {e}"))?;

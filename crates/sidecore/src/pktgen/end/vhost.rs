@@ -27,9 +27,6 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// Connects to the socket at `path`, or listens there, for frames of up to `longest` bytes.
-///
-/// # Errors
-/// Nobody answers, or the negotiation fails.
 pub fn open(path: &str, server: bool, threads: usize, longest: usize) -> Result<Opened<VhostLane>> {
     if threads > 1 {
         return Err(format!("-p {threads}: a vhost-user port is driven by one thread"));
