@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use libfuzzer_sys::fuzz_target;
 use sidecore_abi::ring::{Answer, Request, MESSAGE};
 use sidecore_abi::vale::{self, Reply, Verb, REPLY};
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::Scheduler;
 use sidecore_engine::ring::Geometry;
@@ -49,7 +49,7 @@ fn world() -> &'static World {
         let directory = std::env::temp_dir().join(format!("sidecore-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("ring")).unwrap();
         set_directory(&directory.join("control.sock"));
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let mut config = RingConfig::new(&directory.join("port"));
         config.geometry = Geometry { slots: 8, buf_size: 64, pipes: 2, ..Geometry::default() };
         let port = RingPort::start(config, sidecore_fuzz::port(), Arc::clone(&cores) as Arc<dyn Scheduler>);

@@ -14,7 +14,8 @@ use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Index, PciDevice};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, RegionSpec, SharedPages};
-use sidecore_engine::port::{IngressQueue, Outcome, Port, QueueKey, Scheduler, Tally};
+use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::port::{IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::wire::{Mac, Offload};
 use sidecore_fuzz::{port, Guest, GPA, MEMORY};
 

@@ -21,9 +21,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::virtio::features as bit;
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::port::{Port, Scheduler};
+use sidecore_engine::port::{Port};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 
@@ -39,9 +39,9 @@ static INPUTS: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 static MOVING: AtomicU64 = AtomicU64::new(0);
 
-fn cores() -> &'static Arc<Cores> {
-    static CORES: OnceLock<Arc<Cores>> = OnceLock::new();
-    CORES.get_or_init(|| Cores::start(&CoreOptions::default()).unwrap())
+fn cores() -> &'static Arc<Fabric> {
+    static CORES: OnceLock<Arc<Fabric>> = OnceLock::new();
+    CORES.get_or_init(|| Fabric::start(&CoreOptions::default()).unwrap())
 }
 
 /// What is attached to a message.

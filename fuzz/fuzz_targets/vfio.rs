@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use sidecore_abi::vfio_user::Header;
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::port::Scheduler;
 use sidecore_engine::transport::vfio_user::fuzz_conversation;
 
 fn cores() -> Arc<dyn Scheduler> {
-    static CORES: OnceLock<Arc<Cores>> = OnceLock::new();
-    CORES.get_or_init(|| Cores::start(&CoreOptions::default()).unwrap()).clone()
+    static CORES: OnceLock<Arc<Fabric>> = OnceLock::new();
+    CORES.get_or_init(|| Fabric::start(&CoreOptions::default()).unwrap()).clone()
 }
 
 // A message is four bytes of choice and up to 63 of payload. Sizes are right: those that are not end the

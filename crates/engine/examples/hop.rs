@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue};
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::core::Lease;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
 
@@ -30,6 +31,7 @@ const BURST: usize = 64;
 const MEMORY: usize = 8 << 20;
 
 struct Side {
+    _leases: (Lease<EgressRing>, Lease<IngressRing>),
     tx: DriverQueue,
     rx: DriverQueue,
     tx_buf: Vec<Buf>,
@@ -60,7 +62,7 @@ fn ring(memory: &Arc<Memory>, map: &Arc<GuestMap>, parts: &Parts, options: Optio
     .unwrap()
 }
 
-fn side(port: &Arc<Port>, cores: &Arc<Cores>, options: Options, frame: &[u8]) -> Side {
+fn side(port: &Arc<Port>, cores: &Arc<Fabric>, options: Options, frame: &[u8]) -> Side {
     let memory = Memory::new(MEMORY, Page::Small).unwrap();
     let file = memory.fd().try_clone_to_owned().unwrap().into();
     let spec =
@@ -89,11 +91,12 @@ fn side(port: &Arc<Port>, cores: &Arc<Cores>, options: Options, frame: &[u8]) ->
     }
     rx.publish();
     let egress = EgressRing::new(Arc::clone(port), ring(&memory, &map, &rx_parts, options, bits), bits);
-    port.swap_egress(0, Some(Box::new(egress)));
+    let receive = port.lend(0, egress);
     let ingress =
         IngressRing::new(Arc::clone(port), ring(&memory, &map, &tx_parts, options, bits), None, bits);
-    cores.serve(port, 0, Box::new(ingress));
-    Side { tx, rx, tx_buf, rx_buf, memory, received: 0 }
+    let scheduler = Arc::clone(cores) as Arc<dyn Scheduler>;
+    let send = scheduler.serve(port, 0, ingress);
+    Side { tx, rx, tx_buf, rx_buf, memory, received: 0, _leases: (receive, send) }
 }
 
 impl Side {
@@ -142,9 +145,12 @@ fn main() {
     let options =
         Options { entries: ENTRIES, packed, event_idx: false, in_order: std::env::var("IN_ORDER").is_ok() };
     let counters = CounterFile::anonymous().unwrap();
-    let cores =
-        Cores::start(&CoreOptions { cpus: vec![1], spin: Duration::from_secs(60), ..CoreOptions::default() })
-            .unwrap();
+    let cores = Fabric::start(&CoreOptions {
+        cpus: vec![1],
+        spin: Duration::from_secs(60),
+        ..CoreOptions::default()
+    })
+    .unwrap();
     let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
     let ports: Vec<_> = (0..2 + idle)
         .map(|i| {

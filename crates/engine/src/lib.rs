@@ -3,16 +3,18 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold` → `mem` → `confine`, `door`, `wire`, `virtq`, `ring` → `frame` → `observe` → `port` → `device`, `host`, `policy`, `switch` → `core` →
-//! `transport`, `broker` → `state`.
+//! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
+//! `observe` → `port` → `policy` → `switch` → `fabric` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
 
+pub mod account;
 pub mod broker;
 pub mod confine;
 pub mod core;
 pub mod device;
 pub mod door;
+pub mod fabric;
 pub mod fault;
 pub mod frame;
 pub mod hold;

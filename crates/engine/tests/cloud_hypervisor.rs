@@ -19,11 +19,11 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::pci::{self, capability};
 use sidecore_abi::vfio_user::{irq, region};
 use sidecore_driver::vfio::Event;
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Peer, Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::VfioUser;
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 use sidecore_engine::wire::Mac;
@@ -48,7 +48,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Two ports on a wire, an I/O core, a directory for sockets.
 struct Rig {
     dir: PathBuf,
-    cores: Arc<Cores>,
+    cores: Arc<Fabric>,
     ports: [Arc<Port>; 2],
 }
 
@@ -60,7 +60,7 @@ impl Rig {
         let ports = [(0, "a"), (1, "b")].map(|(id, name)| {
             Arc::new(Port::new(PortId(id), name, file.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         });
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let wires = [PortId(1), PortId(0)].map(Attach::Wire);
         cores.publish(&Arc::new(Topology::new(&ports.iter().cloned().zip(wires).collect::<Vec<_>>())));
         Rig { dir, cores, ports }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Peer, Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::wire::Mac;
@@ -22,7 +22,7 @@ struct Rig {
     dir: PathBuf,
     attachments: Vec<VfioUser>,
     ports: Vec<Arc<Port>>,
-    _cores: Arc<Cores>,
+    _cores: Arc<Fabric>,
     _counters: CounterFile,
 }
 
@@ -39,7 +39,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-e1000-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let (mut attachments, mut ports) = (Vec::new(), Vec::new());
         for (index, model) in models.into_iter().enumerate() {

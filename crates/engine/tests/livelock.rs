@@ -6,7 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
-use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +17,15 @@ use sidecore_abi::virtio::features as f;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::{e1000, Frontend};
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::core::Lease;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{
-    Attachment, DropReason, IngressQueue, Port, PortId, QueueKey, Scheduler, Tally, WaitCount, DEFAULT_MTU,
+    Attachment, DropReason, IngressQueue, Port, PortId, Tally, WaitCount, DEFAULT_MTU,
 };
 use sidecore_engine::transport::vfio_user::{self, VfioUser};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
@@ -94,10 +94,6 @@ impl IngressQueue for Source {
     fn longest_sleep(&self) -> Option<Duration> {
         Some(Duration::from_millis(1))
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 /// A receiver at the other end of a socket that takes a frame only when it is told to.
@@ -118,7 +114,7 @@ impl Receiver {
 
 struct Rig {
     dir: PathBuf,
-    cores: Arc<Cores>,
+    cores: Arc<Fabric>,
     source: Arc<Port>,
     sink: Arc<Port>,
     wire: Arc<Topology>,
@@ -143,7 +139,7 @@ impl Rig {
             Arc::new(Port::new(PortId(id), name, counters.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         };
         let (source, sink) = (port(0, "source"), port(1, "sink"));
-        let cores = Cores::start(options).unwrap();
+        let cores = Fabric::start(options).unwrap();
         let wire =
             [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
         let wire = Arc::new(Topology::new(&wire));
@@ -167,7 +163,7 @@ impl Rig {
 
     /// Has a queue served that sends what it is ordered to, once the sink has a peer. With the file and the map of the
     /// frames' bodies.
-    fn serve(&self, orders: &Arc<AtomicU64>, large: bool) -> (QueueKey, std::fs::File, Arc<GuestMap>) {
+    fn serve(&self, orders: &Arc<AtomicU64>, large: bool) -> (Lease<Source>, std::fs::File, Arc<GuestMap>) {
         let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
         ftruncate(&file, BODIES).unwrap();
         let spec =
@@ -175,8 +171,8 @@ impl Rig {
         let bodies = Arc::new(GuestMap::new(&[spec]).unwrap());
         self.until("the sink has a peer", || self.sink.link());
         let source = Source { orders: Arc::clone(orders), bodies: Arc::clone(&bodies), large };
-        let key = Scheduler::serve(&*self.cores, &self.source, 0, Box::new(source));
-        (key, file, bodies)
+        let cores = Arc::clone(&self.cores) as Arc<dyn Scheduler>;
+        (cores.serve(&self.source, 0, source), file, bodies)
     }
 
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
@@ -203,7 +199,7 @@ impl Rig {
 
     /// Sends 3,000 frames as fast as it can to a `sink` that takes a few at a time.
     fn run_slowly(self, mut sink: Receiver, large: bool) {
-        let (key, ..) = self.serve(&Arc::new(AtomicU64::new(3_000)), large);
+        let (lease, ..) = self.serve(&Arc::new(AtomicU64::new(3_000)), large);
         self.until("the sender waits", || self.source_waits());
         // A large frame is cut into five.
         let all = if large { 15_000 } else { 3_000 };
@@ -213,7 +209,7 @@ impl Rig {
             got == all
         });
         assert_eq!(self.ring_full(), 0);
-        Scheduler::take_back(&*self.cores, key).unwrap();
+        lease.take_back().unwrap();
         let waits = self.waits();
         assert!(waits.count > 0 && waits.total_us > 0 && waits.given_up == 0, "{waits:?}");
     }
@@ -221,16 +217,16 @@ impl Rig {
     /// Sends less than the sink has buffers for.
     fn run_with_room(self) {
         let few = u64::from(RING / 4);
-        let (key, ..) = self.serve(&Arc::new(AtomicU64::new(few)), false);
+        let (lease, ..) = self.serve(&Arc::new(AtomicU64::new(few)), false);
         self.until("all were delivered", || self.sink.counters.totals().out_frames == few);
-        Scheduler::take_back(&*self.cores, key).unwrap();
+        lease.take_back().unwrap();
         assert_eq!(self.waits(), WaitCount::default());
     }
 
     /// Sends frames to a sink that has its buffers and never takes one back.
     fn run(self, large: bool) {
         let orders = Arc::new(AtomicU64::new(0));
-        let (key, file, bodies) = self.serve(&orders, large);
+        let (lease, file, bodies) = self.serve(&orders, large);
         // Until the ring is full.
         while self.ring_full() == 0 {
             let sent = self.source.counters.totals().in_frames;
@@ -252,7 +248,7 @@ impl Rig {
         assert!(waits.count >= 1 && waits.given_up == 1, "{waits:?}");
         assert!(!bodies.is_truncated(), "the bodies of frames that were dropped were read");
         assert!(self.sink.fault.get().is_none());
-        Scheduler::take_back(&*self.cores, key).unwrap();
+        lease.take_back().unwrap();
     }
 }
 

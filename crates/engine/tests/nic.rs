@@ -20,7 +20,7 @@ use std::time::Duration;
 use frames::{bytes_of, datagram};
 use nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
 use rig::{port, Joiner, Net};
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
@@ -123,7 +123,7 @@ fn a_host_interface_and_a_tap_share_a_wire() {
     let _turn = turn();
     for kind in KINDS {
         let file = CounterFile::anonymous().unwrap();
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let (host, nets) = (Net::new(), [Net::new(), Net::new()]);
         let ports = [port(&file, 0, "nic"), port(&file, 1, "tap")];
         nics::wire(&cores, &ports);

@@ -25,9 +25,10 @@ use sidecore_abi::pci;
 use sidecore_abi::vfio_user::{command, dma, flags, irq, region, DmaMap, Header, RegionAccess, SetIrqs};
 use sidecore_driver::vfio::{Channel, Client, Event};
 use sidecore_driver::Error;
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::core::Recall;
+use sidecore_engine::fabric::{CoreOptions, Fabric, NetSeat, Scheduler};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Peer, Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{fuzz_conversation, Endpoint, VfioUser};
 
 use huge_pages::{HugePages, HUGE};
@@ -58,7 +59,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-vfu-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let port = port("p");
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
+        let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let device = Scratch::new(&port, cores);
         let (inside, pages) = (Arc::clone(&device.inside), Arc::clone(&device.pages));
         let endpoint = Endpoint::Listen { path: dir.join("d.sock"), mode: Some(0o600), owner: (None, None) };
@@ -373,7 +374,10 @@ fn who_comes_and_goes_waits_longer_each_time() {
     let rig = Rig::new("comes-and-goes");
     let start = Instant::now();
     for visit in 1..=5 {
-        drop(rig.channel());
+        let channel = rig.channel();
+        // Who leaves before that came for nothing, and cost nothing.
+        rig.until("it is let in", |rig| rig.port.talk.count().connections == visit);
+        drop(channel);
         rig.until("it has left", |rig| rig.port.talk.count().brief == visit);
     }
     // 50, 100, 200 and 400 ms lie between five visits, on any machine.
@@ -755,21 +759,8 @@ fn the_client_of_cloud_hypervisor_is_served() {
 struct Idle;
 
 impl Scheduler for Idle {
-    fn serve(
-        &self,
-        _: &Arc<Port>,
-        _: usize,
-        queue: Box<dyn sidecore_engine::port::IngressQueue>,
-    ) -> sidecore_engine::port::QueueKey {
-        drop(queue);
-        sidecore_engine::port::QueueKey(0)
-    }
-
-    fn take_back(
-        &self,
-        _: sidecore_engine::port::QueueKey,
-    ) -> Option<Box<dyn sidecore_engine::port::IngressQueue>> {
-        None
+    fn seat(self: Arc<Self>, _: Box<dyn NetSeat>) -> Recall {
+        Box::new(|| ())
     }
 }
 

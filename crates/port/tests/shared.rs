@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rig::{frame, number, until, Engine};
-use sidecore_engine::port::{Attachment, Peer, Scheduler};
+use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::port::{Attachment, Peer};
 use sidecore_engine::transport::ring::{RingConfig, RingError, RingPort};
 use sidecore_port::Port;
 

@@ -15,39 +15,44 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::topology::Topology;
-use crate::port::{IngressQueue, Port, QueueKey};
+use super::task::Seat;
 
-/// Letters that a core reads before it turns to its queues again.
+/// Letters that a core reads before it turns to its tasks again.
 pub(super) const LETTERS_A_ROUND: usize = 4;
 
+/// Names a task among all that cores ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct TaskId(pub(super) u64);
+
 /// What a core can be asked.
-pub(super) enum Letter {
-    /// Poll this queue from now on.
-    Serve { key: QueueKey, port: Arc<Port>, index: usize, queue: Box<dyn IngressQueue> },
-    /// Hand the queue back.
-    TakeBack { key: QueueKey, answer: SyncSender<Option<Box<dyn IngressQueue>>> },
-    /// Use this topology from the next batch on.
-    Topology { topology: Arc<Topology>, answer: SyncSender<()> },
-    /// Serve no queue, or serve again.
+pub(super) enum Letter<L> {
+    /// Visit this task from now on.
+    Take { id: TaskId, seat: Box<dyn Seat<L>> },
+    /// Send the task home.
+    GiveBack { id: TaskId, answer: SyncSender<()> },
+    /// Send home all tasks of this owner.
+    Evict { owner: u16, answer: SyncSender<()> },
+    /// Do this with what the core has for its tasks.
+    Do { what: Box<dyn FnOnce(&mut L) + Send>, answer: SyncSender<()> },
+    /// Visit no task, or visit them again.
     Rest { rest: bool, answer: SyncSender<()> },
     /// End the thread.
     Stop,
 }
 
 /// A core's box.
-pub(super) struct Mailbox {
-    letters: Mutex<VecDeque<Letter>>,
+pub(super) struct Mailbox<L> {
+    letters: Mutex<VecDeque<Letter<L>>>,
     raised: AtomicBool,
     event: OwnedFd,
 }
 
-impl Mailbox {
-    pub(super) fn new() -> std::io::Result<Mailbox> {
+impl<L> Mailbox<L> {
+    pub(super) fn new() -> std::io::Result<Mailbox<L>> {
         Ok(Mailbox {
             letters: Mutex::new(VecDeque::new()),
             raised: AtomicBool::new(false),
@@ -56,7 +61,7 @@ impl Mailbox {
     }
 
     /// Puts a letter in and wakes the core if it sleeps.
-    pub(super) fn post(&self, letter: Letter) {
+    pub(super) fn post(&self, letter: Letter<L>) {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
         // Fails only when the counter is full: then the core is awake.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -72,7 +77,7 @@ impl Mailbox {
 
     /// The next letter. The flag is lowered first: a letter posted meanwhile raises it again. While letters are left the
     /// flag stands, and whoever asks it does not go to sleep.
-    pub(super) fn open(&self) -> Option<Letter> {
+    pub(super) fn open(&self) -> Option<Letter<L>> {
         if self.raised.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.event, &mut count);

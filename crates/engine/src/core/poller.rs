@@ -1,8 +1,8 @@
-//! How an idle core sleeps and what wakes it: an epoll set with the mailbox, the kick eventfds of the
-//! queues that it serves, and the descriptors of host interfaces.
+//! How an idle core sleeps and what wakes it: an epoll set with the mailbox, the events of its tasks: kick
+//! eventfds, descriptors of host interfaces.
 //!
 //! Kicks are watched edge-triggered and never read: an eventfd belongs to the VMM, which could make it
-//! block. The set watches duplicates of its own, so that a queue may close its descriptor at any time.
+//! block. The set watches duplicates of its own, so that a task may close its descriptor at any time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::port::QueueKey;
+use super::mailbox::TaskId;
 
 /// Most events handled per wake-up; the others are still there at the next one.
 pub(super) const EVENTS: usize = 32;
@@ -21,7 +21,7 @@ pub(super) struct Poller {
 }
 
 /// A descriptor that is being watched.
-pub(super) struct Watch {
+pub(super) struct Watched {
     fd: OwnedFd,
 }
 
@@ -34,21 +34,21 @@ impl Poller {
 
     /// Wakes for `fd` from now on. A descriptor that cannot be waited for (its VMM passed a plain file) is
     /// left out: its guest is served late, nobody else is hurt.
-    pub(super) fn watch(&self, key: QueueKey, fd: BorrowedFd<'_>) -> Option<Watch> {
+    pub(super) fn watch(&self, id: TaskId, fd: BorrowedFd<'_>) -> Option<Watched> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
-        epoll::add(&self.epoll, &fd, EventData::new_u64(key.0), EventFlags::IN | EventFlags::ET).ok()?;
-        Some(Watch { fd })
+        epoll::add(&self.epoll, &fd, EventData::new_u64(id.0), EventFlags::IN | EventFlags::ET).ok()?;
+        Some(Watched { fd })
     }
 
     /// Wakes for it no longer.
-    pub(super) fn unwatch(&self, watch: &Watch) {
-        // Closing would not do: the set knows the open file, which the queue may still have open.
+    pub(super) fn unwatch(&self, watch: &Watched) {
+        // Closing would not do: the set knows the open file, which the task may still have open.
         let _ = epoll::delete(&self.epoll, watch.fd.as_fd());
     }
 
-    /// Sleeps until something happens, at most `longest`; calls `kicked` for each queue that was kicked.
+    /// Sleeps until something happens, at most `longest`; calls `woken` for each task that woke us.
     /// False if nothing happened.
-    pub(super) fn wait(&self, longest: std::time::Duration, mut kicked: impl FnMut(QueueKey)) -> bool {
+    pub(super) fn wait(&self, longest: std::time::Duration, mut woken: impl FnMut(TaskId)) -> bool {
         let blank = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [blank; EVENTS];
         let timeout = rustix::event::Timespec {
@@ -61,7 +61,7 @@ impl Poller {
                     // A copy: the event is packed.
                     let data = event.data;
                     if data.u64() != 0 {
-                        kicked(QueueKey(data.u64()));
+                        woken(TaskId(data.u64()));
                     }
                 }
                 n > 0

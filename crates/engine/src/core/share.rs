@@ -1,22 +1,20 @@
-//! The share of a queue: its sender pays for copies.
+//! The share of a task: its owner pays for copies.
 //!
-//! Theory of operation. A core's turns are batches of [`TURN`] frames at most. A frame for everybody is as many
-//! deliveries as there are receivers, so a queue that floods is given as many frames at a time as make a turn's
-//! worth of copies, by what its dearest batch of late cost. A batch that was dearer all the same is paid for: the
-//! queue is passed over for as many rounds as it took turns, while others have frames. Nothing is dropped and
-//! nothing waits on a core that has nothing else to do.
+//! Theory of operation. A core's turns are visits of [`TURN`] items at most. An item that goes to several receivers is as
+//! many deliveries as there are receivers, so a task that floods is given as many items at a time as make a turn's worth of
+//! copies, by what its dearest visit of late cost. A visit that was dearer all the same is paid for: the task is passed over
+//! for as many rounds as it took turns, while others have work. Nothing is dropped and nothing waits on a core that has
+//! nothing else to do.
 
-use crate::frame::MAX_BATCH;
+/// Items of one turn, and deliveries.
+pub(crate) const TURN: usize = 256;
 
-/// Deliveries of one turn.
-const TURN: usize = MAX_BATCH;
-
-/// What a queue owes.
+/// What a task owes.
 #[derive(Debug)]
 pub(super) struct Share {
     /// Deliveries beyond its turns.
     debt: usize,
-    /// Copies of a frame: what its dearest batch of late had, less an eighth with each cheaper one.
+    /// Copies of an item: what its dearest visit of late had, less an eighth with each cheaper one.
     copies: usize,
 }
 
@@ -25,7 +23,7 @@ impl Share {
         Share { debt: 0, copies: 1 }
     }
 
-    /// Whether the queue is passed over in this round; `others`: other queues have frames.
+    /// Whether the task is passed over in this round; `others`: other tasks have work.
     #[inline]
     pub(super) fn passes(&mut self, others: bool) -> bool {
         if self.debt == 0 {
@@ -35,7 +33,7 @@ impl Share {
         others
     }
 
-    /// Frames of its next turn.
+    /// Items of its next turn.
     #[inline]
     pub(super) fn limit(&self) -> usize {
         if self.copies == 1 {
@@ -44,18 +42,18 @@ impl Share {
         (TURN / self.copies).max(1)
     }
 
-    /// Its batch of `frames` took so many `deliveries`.
+    /// Its visit of so many `items` took so many `deliveries`.
     #[inline]
-    pub(super) fn took(&mut self, frames: usize, deliveries: usize) {
-        if deliveries > frames || self.copies > 1 {
-            self.took_copies(frames, deliveries);
+    pub(super) fn took(&mut self, items: usize, deliveries: usize) {
+        if deliveries > items || self.copies > 1 {
+            self.took_copies(items, deliveries);
         }
     }
 
     #[cold]
-    fn took_copies(&mut self, frames: usize, deliveries: usize) {
+    fn took_copies(&mut self, items: usize, deliveries: usize) {
         let less = self.copies - (self.copies / 8).max(1);
-        self.copies = deliveries.div_ceil(frames.max(1)).max(less).max(1);
+        self.copies = deliveries.div_ceil(items.max(1)).max(less).max(1);
         self.debt += deliveries.saturating_sub(TURN);
     }
 }

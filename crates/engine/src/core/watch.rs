@@ -1,15 +1,15 @@
-//! Watching I/O cores that stand still in somebody's memory.
+//! Watching I/O cores that stand still in the memory of others.
 //!
-//! Theory of operation. Each core says in one word what it is at ([`Beat`]): a number that changes with every queue that it
-//! turns to, the port whose queue that is, and the port that it copies to. A thread of the control plane looks at those
+//! Theory of operation. Each core says in one word what it is at ([`Beat`]): a number that changes with every task that it
+//! turns to, the owner of the task, and the owner that it copies to. A thread of the control plane looks at those
 //! words ([`LOOK`]). A core whose word has not changed for [`STALL`], and which the kernel says is waiting for a page each
-//! time, is stalled; one that is merely not being run is not. The stall is counted at its port: at the sender's when its
-//! own queue was looked at, at both ports while frames were copied, since nobody can tell then in whose memory it waits.
-//! A port whose own memory stalls cores again and again is stopped (`Fault::MemoryStalled`).
+//! time, is stalled; one that is merely not being run is not. The stall is counted at its owner: at the sender's when its
+//! own task was looked at, at both owners while something was copied, since nobody can tell then in whose memory it waits.
+//! An owner whose own memory stalls cores again and again is stopped ([`Owner::stop_stalling`]).
 //!
 //! While no core is at work the thread looks once a second, so an idle engine sleeps.
 //!
-//! A fault cannot be cut short, and queues cannot be taken from a core in the middle of a batch: what else that core
+//! A fault cannot be cut short, and tasks cannot be taken from a core in the middle of a visit: what else that core
 //! serves waits, too.
 
 use std::collections::HashMap;
@@ -22,44 +22,44 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::port::{Fault, Port, PortId};
+use super::task::Owner;
 
 /// How often cores are looked at while one is at work.
 const LOOK: Duration = Duration::from_millis(20);
 /// And while none is.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// A batch that waits for as long is a stall.
+/// A visit that waits for as long is a stall.
 const STALL: Duration = Duration::from_millis(50);
-/// How often the log says of one port that it is slow.
+/// How often the log says of one owner that it is slow.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// What a core is at: 16 bits of its port and one, 16 of the receiver and one, 32 of a number. Written by the core alone.
+/// What a core is at: 16 bits of its owner and one, 16 of the receiver and one, 32 of a number. Written by the core alone.
 #[derive(Debug, Default)]
-pub(super) struct Beat(AtomicU64);
+pub struct Beat(AtomicU64);
 
 impl Beat {
-    /// The core turns to a queue of `port`.
+    /// The core turns to a task of `owner`.
     #[inline]
-    pub(super) fn begin(&self, port: PortId) {
+    pub(super) fn begin(&self, owner: u16) {
         let number = (self.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
-        self.0.store((number << 32) | (u64::from(port.0) + 1), Ordering::Relaxed);
+        self.0.store((number << 32) | (u64::from(owner) + 1), Ordering::Relaxed);
     }
 
-    /// It copies to `port` from now on; to nobody.
+    /// It copies to `owner` from now on; to nobody.
     #[inline]
-    pub(super) fn towards(&self, port: Option<PortId>) {
+    pub(crate) fn towards(&self, owner: Option<u16>) {
         let word = self.0.load(Ordering::Relaxed) & !0xffff_0000;
-        let port = port.map_or(0, |port| u64::from(port.0) + 1);
-        self.0.store(word | ((port & 0xffff) << 16), Ordering::Relaxed);
+        let owner = owner.map_or(0, |owner| u64::from(owner) + 1);
+        self.0.store(word | ((owner & 0xffff) << 16), Ordering::Relaxed);
     }
 
-    /// It looks at the receiver of all that the port sends.
+    /// It looks at the receivers of what the owner sends.
     #[inline]
-    pub(super) fn elsewhere(&self) {
-        self.towards(Some(PortId(u16::MAX - 1)));
+    pub(crate) fn elsewhere(&self) {
+        self.towards(Some(u16::MAX - 1));
     }
 
-    /// It is at nothing that belongs to a port.
+    /// It is at nothing that belongs to an owner.
     #[inline]
     pub(super) fn pause(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) & !0xffff_ffff, Ordering::Relaxed);
@@ -71,8 +71,8 @@ impl Beat {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "16 bits of a word")]
-fn ports_of(word: u64) -> [Option<PortId>; 2] {
-    [word as u16, (word >> 16) as u16].map(|number| number.checked_sub(1).map(PortId))
+fn owners_of(word: u64) -> [Option<u16>; 2] {
+    [word as u16, (word >> 16) as u16].map(|number| number.checked_sub(1))
 }
 
 /// A core, as the thread sees it.
@@ -85,19 +85,19 @@ struct Seen {
     told: bool,
 }
 
-type Ports = Arc<Mutex<HashMap<PortId, Weak<Port>>>>;
+type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
 
 /// What the thread knows.
 struct Looker {
     cores: Vec<Seen>,
-    ports: Ports,
-    said: HashMap<PortId, (Instant, u64)>,
+    owners: Owners,
+    said: HashMap<u16, (Instant, u64)>,
 }
 
 impl Looker {
-    fn new(beats: Vec<Arc<Beat>>, ports: Ports, now: Instant) -> Looker {
+    fn new(beats: Vec<Arc<Beat>>, owners: Owners, now: Instant) -> Looker {
         let seen = |beat| Seen { beat, word: 0, since: now, waits: false, told: false };
-        Looker { cores: beats.into_iter().map(seen).collect(), ports, said: HashMap::new() }
+        Looker { cores: beats.into_iter().map(seen).collect(), owners, said: HashMap::new() }
     }
 
     /// Looks at all cores at `now`; `waits` tells whether a core waits for a page. True if one is at work.
@@ -106,7 +106,7 @@ impl Looker {
         let mut stalls = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
             let word = core.beat.word();
-            let [source, receiver] = ports_of(word);
+            let [source, receiver] = owners_of(word);
             let Some(source) = source else {
                 core.word = word;
                 continue;
@@ -130,52 +130,45 @@ impl Looker {
         busy
     }
 
-    fn port(&self, id: PortId) -> Option<Arc<Port>> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    fn owner(&self, id: u16) -> Option<Arc<dyn Owner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
     }
 
-    fn stalled(
-        &mut self,
-        core: usize,
-        source: PortId,
-        receiver: Option<PortId>,
-        time: Duration,
-        now: Instant,
-    ) {
-        let Some(port) = self.port(source) else { return };
+    fn stalled(&mut self, core: usize, source: u16, receiver: Option<u16>, time: Duration, now: Instant) {
+        let Some(owner) = self.owner(source) else { return };
         if let Some(receiver) = receiver.filter(|receiver| *receiver != source) {
-            port.slow.stalled_with_another();
-            let other = self.port(receiver);
-            let name = other.as_ref().map_or("?", |other| other.name.as_str());
+            owner.slow().stalled_with_another();
+            let other = self.owner(receiver);
+            let name = other.as_ref().map_or("?", |other| other.name());
             if let Some(other) = &other {
-                other.slow.stalled_with_another();
+                other.slow().stalled_with_another();
             }
-            tracing::warn!(port = %port.name, core, to = name, "the core has waited for {time:?} in the memory of one of the two");
+            tracing::warn!(port = %owner.name(), core, to = name, "the core has waited for {time:?} in the memory of one of the two");
             return;
         }
-        tracing::warn!(port = %port.name, core, "the core has waited for {time:?} in the port's memory");
-        if port.slow.stalled(now) {
-            port.fault.set(Fault::MemoryStalled);
+        tracing::warn!(port = %owner.name(), core, "the core has waited for {time:?} in the port's memory");
+        if owner.slow().stalled(now) {
+            owner.stop_stalling();
         }
     }
 
-    /// Says which ports were slow, of each once a minute.
+    /// Says which owners were slow, of each once a minute.
     fn tell_slow(&mut self, now: Instant) {
-        let ports: Vec<Arc<Port>> = {
-            let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-            ports.retain(|_, port| port.strong_count() > 0);
-            ports.values().filter_map(Weak::upgrade).collect()
+        let owners: Vec<Arc<dyn Owner>> = {
+            let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+            owners.retain(|_, owner| owner.strong_count() > 0);
+            owners.values().filter_map(Weak::upgrade).collect()
         };
-        self.said.retain(|id, _| ports.iter().any(|port| port.id == *id));
-        for port in ports {
-            let count = port.slow.count();
-            let (at, before) = self.said.get(&port.id).copied().unwrap_or((now, 0));
+        self.said.retain(|id, _| owners.iter().any(|owner| owner.number() == *id));
+        for owner in owners {
+            let count = owner.slow().count();
+            let (at, before) = self.said.get(&owner.number()).copied().unwrap_or((now, 0));
             if count.batches == before || (before > 0 && now.saturating_duration_since(at) < SAY_EVERY) {
                 continue;
             }
-            self.said.insert(port.id, (now, count.batches));
+            self.said.insert(owner.number(), (now, count.batches));
             let (more, longest) = (count.batches - before, count.longest_us);
-            tracing::info!(port = %port.name, more, longest_us = longest, "batches took longer than 1 ms of an I/O core");
+            tracing::info!(port = %owner.name(), more, longest_us = longest, "batches took longer than 1 ms of an I/O core");
         }
     }
 }
@@ -203,7 +196,7 @@ impl State {
 
 /// The thread.
 pub(super) struct Watch {
-    ports: Ports,
+    owners: Owners,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -211,20 +204,20 @@ pub(super) struct Watch {
 impl Watch {
     /// Watches cores by their words and the numbers of their threads.
     pub(super) fn start(cores: Vec<(Arc<Beat>, i32)>) -> io::Result<Watch> {
-        let ports = Ports::default();
+        let owners = Owners::default();
         let (stop, stopped) = channel();
         let states: Vec<State> = cores.iter().map(|(_, thread)| State::of(*thread)).collect();
         let beats = cores.into_iter().map(|(beat, _)| beat).collect();
-        let looker = Looker::new(beats, Arc::clone(&ports), Instant::now());
+        let looker = Looker::new(beats, Arc::clone(&owners), Instant::now());
         let thread = std::thread::Builder::new().name("core-watch".to_owned());
         let thread = thread.spawn(move || run(looker, &states, &stopped))?;
-        Ok(Watch { ports, stop: Some(stop), thread: Some(thread) })
+        Ok(Watch { owners, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// A port that cores will serve.
-    pub(super) fn add(&self, port: &Arc<Port>) {
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        ports.insert(port.id, Arc::downgrade(port));
+    /// An owner that cores will serve.
+    pub(super) fn add(&self, owner: &Arc<dyn Owner>) {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        owners.insert(owner.number(), Arc::downgrade(owner));
     }
 }
 
@@ -254,31 +247,51 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::AtomicBool;
 
-    use crate::core::{CoreOptions, Cores};
-    use crate::frame::Batch;
-    use crate::observe::CounterFile;
-    use crate::port::{IngressQueue, Scheduler, Tally, DEFAULT_MTU, SLOW_BATCH};
+    use crate::core::Slow;
+
+    struct Guest {
+        number: u16,
+        slow: Slow,
+        stopped: AtomicBool,
+    }
+
+    impl Owner for Guest {
+        fn number(&self) -> u16 {
+            self.number
+        }
+        fn name(&self) -> &str {
+            "guest"
+        }
+        fn slow(&self) -> &Slow {
+            &self.slow
+        }
+        fn stop_stalling(&self) {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+    }
 
     struct Rig {
         beat: Arc<Beat>,
-        ports: [Arc<Port>; 2],
+        guests: [Arc<Guest>; 2],
         looker: Looker,
         now: Instant,
     }
 
     impl Rig {
         fn new() -> Rig {
-            let file = CounterFile::anonymous().unwrap();
-            let ports = [3, 7].map(|id| {
-                let counters = file.open_slot(PortId(id), "p");
-                Arc::new(Port::new(PortId(id), "p", counters, DEFAULT_MTU).unwrap())
+            let guests = [3, 7].map(|number| {
+                Arc::new(Guest { number, slow: Slow::default(), stopped: AtomicBool::new(false) })
             });
             let (beat, now) = (Arc::<Beat>::default(), Instant::now());
-            let known = ports.iter().map(|port| (port.id, Arc::downgrade(port))).collect();
+            let owner = |guest: &Arc<Guest>| {
+                let owner: Weak<dyn Owner> = Arc::<Guest>::downgrade(guest);
+                (guest.number, owner)
+            };
+            let known = guests.iter().map(owner).collect();
             let looker = Looker::new(vec![Arc::clone(&beat)], Arc::new(Mutex::new(known)), now);
-            Rig { beat, ports, looker, now }
+            Rig { beat, guests, looker, now }
         }
 
         /// So many looks at a core that does not move.
@@ -290,27 +303,31 @@ mod tests {
         }
 
         fn stalls(&self) -> [(u64, u64); 2] {
-            [0, 1].map(|at: usize| {
-                let count = self.ports[at].slow.count();
+            self.guests.each_ref().map(|guest| {
+                let count = guest.slow.count();
                 (count.stalls, count.shared_stalls)
             })
+        }
+
+        fn stopped(&self) -> [bool; 2] {
+            self.guests.each_ref().map(|guest| guest.stopped.load(Ordering::Relaxed))
         }
     }
 
     #[test]
-    fn a_core_that_waits_in_a_ports_memory_is_a_stall() {
+    fn a_core_that_waits_in_an_owners_memory_is_a_stall() {
         let mut rig = Rig::new();
-        rig.beat.begin(PortId(3));
+        rig.beat.begin(3);
         assert!(rig.looks(3, true));
         assert_eq!(rig.stalls(), [(0, 0), (0, 0)], "not yet");
         assert!(rig.looks(100, true));
         assert_eq!(rig.stalls(), [(1, 0), (0, 0)], "and then once");
-        // The next one, which is not the port's fault: the core is not being run.
-        rig.beat.begin(PortId(3));
+        // The next one, which is not the owner's fault: the core is not being run.
+        rig.beat.begin(3);
         rig.looks(100, false);
         // And one that copies.
-        rig.beat.begin(PortId(3));
-        rig.beat.towards(Some(PortId(7)));
+        rig.beat.begin(3);
+        rig.beat.towards(Some(7));
         rig.looks(100, true);
         assert_eq!(rig.stalls(), [(1, 1), (0, 1)]);
         rig.beat.towards(None);
@@ -319,64 +336,23 @@ mod tests {
         rig.beat.pause();
         assert!(!rig.looks(100, true));
         assert_eq!(rig.stalls(), [(2, 1), (0, 1)]);
-        assert_eq!(rig.ports[0].fault.get(), None);
+        assert_eq!(rig.stopped(), [false, false]);
     }
 
     #[test]
     fn who_stalls_again_and_again_is_stopped_and_its_partner_is_not() {
         let mut rig = Rig::new();
         for _ in 0..20 {
-            rig.beat.begin(PortId(3));
-            rig.beat.towards(Some(PortId(7)));
+            rig.beat.begin(3);
+            rig.beat.towards(Some(7));
             rig.looks(10, true);
         }
-        assert_eq!(rig.ports.each_ref().map(|port| port.fault.get()), [None, None]);
+        assert_eq!(rig.stopped(), [false, false]);
         for _ in 0..20 {
-            rig.beat.begin(PortId(7));
+            rig.beat.begin(7);
             rig.looks(10, true);
         }
-        assert_eq!(rig.ports.each_ref().map(|port| port.fault.get()), [None, Some(Fault::MemoryStalled)]);
-    }
-
-    /// A queue whose memory takes its time, once.
-    struct Slowly(bool);
-
-    impl IngressQueue for Slowly {
-        fn fetch(&mut self, _: &mut Batch, tally: &mut Tally) {
-            let begun = Instant::now();
-            if std::mem::take(&mut self.0) {
-                while begun.elapsed() <= SLOW_BATCH {
-                    std::hint::spin_loop();
-                }
-                tally.frames = 1;
-            }
-        }
-
-        fn release(&mut self, _: &mut Tally) {}
-
-        fn want_kicks(&mut self, _: bool) -> bool {
-            false
-        }
-
-        fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
-
-        fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
-            self
-        }
-    }
-
-    #[test]
-    fn a_slow_batch_is_counted_at_its_port() {
-        let Rig { ports: [port, _], .. } = Rig::new();
-        let cores = Cores::start(&CoreOptions::default()).unwrap();
-        let key = cores.serve(&port, 0, Box::new(Slowly(true)));
-        while port.slow.count().batches == 0 {
-            std::thread::yield_now();
-        }
-        assert!(port.slow.count().longest_us >= 1_000);
-        assert!(cores.take_back(key).is_some());
+        assert_eq!(rig.stopped(), [false, true]);
     }
 
     #[test]

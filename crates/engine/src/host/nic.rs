@@ -24,9 +24,10 @@ use libc::c_int;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
 use super::interface::{changes, is_name, take_error, Interface, MAX_NAME};
+use crate::core::Lease;
+use crate::fabric::Scheduler;
 use crate::port::{
-    Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, QueueKey, QueueStatus,
-    Scheduler, MAX_QUEUES,
+    Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, QueueStatus, MAX_QUEUES,
 };
 
 /// Why a port on an interface of the host could not be started.
@@ -197,8 +198,19 @@ struct Side {
     own_mtu: bool,
     /// Egress queues while the link is down; otherwise the port has them.
     parked: Vec<Box<dyn EgressQueue>>,
+    /// Those that the port has.
+    plugged: Vec<Lease<Box<dyn EgressQueue>>>,
     /// Ingress queues that the I/O cores have.
-    keys: Vec<QueueKey>,
+    served: Vec<Lease<Box<dyn IngressQueue>>>,
+}
+
+impl Side {
+    /// Takes the egress queues out of the port, the first one last: it is the port's link.
+    fn unplug(&mut self) -> Vec<Box<dyn EgressQueue>> {
+        let mut queues: Vec<_> = self.plugged.drain(..).rev().filter_map(Lease::take_back).collect();
+        queues.reverse();
+        queues
+    }
 }
 
 impl Inner {
@@ -235,33 +247,22 @@ impl Inner {
         let up = self.state.carrier.load(Ordering::Relaxed) && self.state.wanted.load(Ordering::Relaxed);
         match (up, side.parked.is_empty()) {
             (true, false) => {
-                for (index, queue) in side.parked.drain(..).enumerate() {
-                    drop(self.port.swap_egress(index, Some(queue)));
-                }
+                let parked = side.parked.drain(..).enumerate();
+                side.plugged = parked.map(|(index, queue)| self.port.lend(index, queue)).collect();
             }
-            (false, true) => side.parked = self.unplug(),
+            (false, true) => side.parked = side.unplug(),
             _ => {}
         }
-    }
-
-    /// Takes the egress queues out of the port, the first one last: it is the port's link.
-    fn unplug(&self) -> Vec<Box<dyn EgressQueue>> {
-        let mut queues: Vec<_> =
-            (0..self.count).rev().filter_map(|i| self.port.swap_egress(i, None)).collect();
-        queues.reverse();
-        queues
     }
 
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
         let mut side = self.side();
         side.parked.clear();
-        let keys = std::mem::take(&mut side.keys);
-        drop(self.unplug());
+        let served = std::mem::take(&mut side.served);
+        drop(side.unplug());
         drop(side);
-        for key in keys {
-            drop(self.scheduler.take_back(key));
-        }
+        drop(served);
     }
 }
 
@@ -277,8 +278,9 @@ impl HostPort {
         let Opened { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
         let Queues { ingress, egress, sockets, features, detail, sizes, keep } = queues;
-        let side = Side { interface, own_mtu: mtu.is_some(), parked: egress, keys: Vec::new() };
-        let count = side.parked.len();
+        let count = egress.len();
+        let (own_mtu, parked) = (mtu.is_some(), egress);
+        let side = Side { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
         let side = Mutex::new(side);
         let inner = Arc::new(Inner { kind, index, count, port, scheduler, state, sockets, side });
         let stop = match eventfd(0, EventfdFlags::CLOEXEC) {
@@ -293,7 +295,7 @@ impl HostPort {
         let watcher = Some(spawned.map_err(failed)?);
         let mut side = inner.side();
         for (index, queue) in ingress.into_iter().enumerate() {
-            side.keys.push(inner.scheduler.serve(&inner.port, index, queue));
+            side.served.push(inner.scheduler.serve(&inner.port, index, queue));
         }
         inner.refresh(&mut side);
         drop(side);

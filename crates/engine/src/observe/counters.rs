@@ -23,8 +23,8 @@ use sidecore_abi::counters::{
     SLOT_HEAD, SLOT_SIZE, VERSION,
 };
 
+use crate::account::{Drops, Outcome, PortId, Tally};
 use crate::open::{allocate, own_file};
-use crate::port::{Outcome, PortId, Tally};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
 
@@ -203,7 +203,7 @@ impl CoreBlock<'_> {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    fn add_drops(&self, drops: &crate::port::Drops) {
+    fn add_drops(&self, drops: &Drops) {
         if drops.any() {
             for (place, &n) in drops.counts().iter().enumerate() {
                 self.add(DROPS_AT + place, u64::from(n));
@@ -286,7 +286,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::DropReason;
+    use crate::account::DropReason;
 
     #[test]
     fn totals_are_the_sum_over_cores() {

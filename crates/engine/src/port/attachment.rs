@@ -1,25 +1,6 @@
-//! What stands behind a port, and how it reaches the I/O cores without knowing them.
-
-use std::sync::Arc;
+//! What stands behind a port.
 
 use serde::{Deserialize, Serialize};
-
-use super::{IngressQueue, Port};
-
-/// Names an ingress queue that an I/O core serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct QueueKey(pub u64);
-
-/// The I/O cores, as attachments see them.
-pub trait Scheduler: Send + Sync {
-    /// Gives ingress queue `index` of `port` to an I/O core, which polls it from its next round on. Several rings
-    /// that are served as one queue go by the number of the first.
-    fn serve(&self, port: &Arc<Port>, index: usize, queue: Box<dyn IngressQueue>) -> QueueKey;
-
-    /// Takes a queue back. When this returns, no batch of it is under way and no core will touch it
-    /// again: the quiescence that changing or unmapping its memory needs. `None` if the key is unknown.
-    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>>;
-}
 
 /// What stands behind a port: a conversation with a VMM, a host interface, a native program. Dropping
 /// it takes all queues back from cores and port, closes what it opened and removes its socket.

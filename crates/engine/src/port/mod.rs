@@ -3,240 +3,50 @@
 //! A [`Port`] is shared by everybody: its name and counters, its MTU, whether its link is up, and the
 //! egress side. The two directions differ in who owns them:
 //!
-//! * an **ingress queue** ([`IngressQueue`]) belongs to one I/O core, which polls it. Whoever wants to
-//!   change it asks that core to hand it back (`core::Cores::take_back`), which also proves that no
-//!   batch of that queue is under way;
-//! * an **egress queue** ([`EgressQueue`]) may be reached from several I/O cores and sits behind a
-//!   lock that is taken once per batch. Whoever wants to change it takes the lock and swaps it out.
+//! * an **ingress queue** ([`IngressQueue`]) is lent to one I/O core, which polls it. Whoever wants to
+//!   change it takes it back ([`Lease`]), which also proves that no batch of that queue is under way;
+//! * an **egress queue** ([`EgressQueue`]) is lent to the port, may be reached from several I/O cores
+//!   and sits behind a lock that is taken once per batch. Whoever wants to change it takes it back, too.
 //!
 //! That is the whole rule for memory that can vanish: a queue holds the `Arc` of the map that its
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
 mod attachment;
 mod claims;
+mod egress;
+mod ingress;
 mod links;
 mod mtu;
-mod slow;
 mod talk;
 mod waits;
 
-use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, MutexGuard, OnceLock};
 
-pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueKey, QueueStatus, Scheduler};
+pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueStatus};
 
-pub use sidecore_abi::counters::DropReason;
-
+pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
+pub use crate::core::{Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
+pub use egress::{EgressQueue, LentEgress, Plugged, Room};
+pub use ingress::IngressQueue;
 pub use links::LinkEvents;
-pub use slow::{Slow, SlowCount, SLOW_BATCH};
 pub use talk::{Talk, TalkCount, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 
-use crate::frame::{Batch, MAX_BATCH};
+use crate::core::{Lease, Lent, Owner};
 use crate::mem::Terms;
 pub use crate::mem::{Bell, BellCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::wire::offload::Offloads;
 
-/// A port's number: its place in the counters file and in the switch's tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(pub u16);
-
 /// Most egress queues of a port.
 pub const MAX_QUEUES: usize = 16;
 /// MTU of a port that was not given one, in bytes of the Ethernet payload.
 pub const DEFAULT_MTU: u32 = 1500;
-
-/// Frames on their way into the switch. One I/O core owns it; nothing here blocks.
-pub trait IngressQueue: Send {
-    /// Describes waiting frames in `batch` (which is empty), as many as there are and fit. What has to
-    /// be dropped at once is counted in `tally`. Zero frames: nothing to do, or the queue has stopped
-    /// itself and left a fault in its port.
-    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally);
-
-    /// Whether there may be frames: what costs no more than a look at the sender's index. Asked where work would have to be
-    /// done before they are fetched; true if it is not known.
-    fn has_frames(&mut self) -> bool {
-        true
-    }
-
-    /// Called instead of `fetch` while frames of the last one wait for their receiver: what is to be done in time, but
-    /// neither takes frames nor gives any back.
-    fn tend(&mut self, tally: &mut Tally) {
-        let _ = tally;
-    }
-
-    /// Gives the sender back what the last `fetch` took: its frames have been delivered or dropped.
-    /// Called after every `fetch`.
-    fn release(&mut self, tally: &mut Tally);
-
-    /// Asks for kicks (before the core sleeps) or declines them (while it polls). After asking, true
-    /// means that frames are waiting already and the core must not sleep.
-    fn want_kicks(&mut self, on: bool) -> bool;
-
-    /// A descriptor that becomes readable when a kick or a frame arrives: what a sleeping core waits for,
-    /// edge-triggered. `None` if there is none, or the queue has stopped itself.
-    fn kick_fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// How a poll that finds nothing compares with reading one cache line: true if it costs a system
-    /// call, so that the core asks less often.
-    fn poll_is_costly(&self) -> bool {
-        false
-    }
-
-    /// How long a core that serves this queue may sleep without looking at it, for queues whose work can
-    /// come without a kick, or at a set time. Asked after `want_kicks`; `None`: until it is kicked.
-    fn longest_sleep(&self) -> Option<Duration> {
-        None
-    }
-
-    /// The queue itself again, for the owner that takes it back from a core.
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
-}
-
-/// Frames on their way out of the switch. Reached under the port's lock, once per batch.
-pub trait EgressQueue: Send {
-    /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
-    /// receiver once if it is due. Every pick is either delivered or dropped with a reason.
-    ///
-    /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks is
-    /// dropped ([`DropReason::RingFull`]) before a byte of them is touched.
-    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome);
-
-    /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a frame
-    /// that would be in vain; false if it is not known.
-    fn is_full(&mut self) -> bool {
-        false
-    }
-
-    /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never end.
-    fn room(&mut self) -> Option<Room> {
-        None
-    }
-
-    /// The queue itself again, for the owner that swaps it out.
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
-}
-
-/// Buffers of a receiver: each takes a frame of usual size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Those that wait to be filled.
-    pub free: u32,
-    /// Those of the whole ring.
-    pub size: u32,
-}
-
-/// What happened while frames were fetched; the core adds it to the port's counters.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    /// Frames taken, including those dropped on the spot.
-    pub frames: u64,
-    /// Bytes of those frames.
-    pub bytes: u64,
-    /// Kicks that were drained.
-    pub kicks: u64,
-    /// Interrupts that told the sender of buffers given back.
-    pub interrupts: u64,
-    /// Frames dropped on the spot, by reason.
-    pub drops: Drops,
-}
-
-/// Numbers of dropped frames by reason.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Drops {
-    counts: [u32; sidecore_abi::counters::DROP_PLACES],
-    any: bool,
-}
-
-impl Drops {
-    /// Counts `n` drops.
-    #[inline]
-    pub fn add(&mut self, reason: DropReason, n: u32) {
-        self.counts[reason as usize] += n;
-        self.any = true;
-    }
-
-    /// Counts those of `others`, too.
-    pub fn merge(&mut self, others: &Drops) {
-        self.counts.iter_mut().zip(&others.counts).for_each(|(all, n)| *all += n);
-        self.any |= others.any;
-    }
-
-    /// Whether anything was dropped.
-    #[inline]
-    pub fn any(&self) -> bool {
-        self.any
-    }
-
-    /// The counts, in the order of the reasons' numbers.
-    #[inline]
-    pub fn counts(&self) -> &[u32] {
-        &self.counts
-    }
-}
-
-/// What became of the frames given to an egress queue.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Frames delivered.
-    pub frames: u64,
-    /// Bytes of those frames.
-    pub bytes: u64,
-    /// Interrupts sent.
-    pub interrupts: u64,
-    /// Frames dropped, by reason.
-    pub drops: Drops,
-    /// While a capture runs: each dropped pick with its reason.
-    pub trace: Option<Vec<(u16, DropReason)>>,
-}
-
-impl Default for Outcome {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Outcome {
-    /// Nothing yet.
-    pub fn new() -> Outcome {
-        Outcome { frames: 0, bytes: 0, interrupts: 0, drops: Drops::default(), trace: None }
-    }
-
-    /// Counts a delivered frame.
-    #[inline]
-    pub fn delivered(&mut self, bytes: u32) {
-        self.frames += 1;
-        self.bytes += u64::from(bytes);
-    }
-
-    /// Counts a dropped pick.
-    #[inline]
-    pub fn dropped(&mut self, pick: u16, reason: DropReason) {
-        self.drops.add(reason, 1);
-        if let Some(trace) = &mut self.trace {
-            if trace.len() < MAX_BATCH {
-                trace.push((pick, reason));
-            }
-        }
-    }
-
-    /// Counts all of `picks` as dropped.
-    pub fn dropped_all(&mut self, picks: &[u16], reason: DropReason) {
-        for &pick in picks {
-            self.dropped(pick, reason);
-        }
-    }
-}
-
-type Slot = Mutex<Option<Box<dyn EgressQueue>>>;
 
 /// An attachment to a switch.
 pub struct Port {
@@ -267,12 +77,13 @@ pub struct Port {
     /// What holds: the peer may have lowered it.
     mtu: AtomicU32,
     link: AtomicBool,
+    silent: AtomicBool,
     held: AtomicBool,
     carrier: AtomicBool,
     events: OnceLock<Arc<LinkEvents>>,
     accepts: AtomicU32,
     queues: AtomicUsize,
-    egress: [Slot; MAX_QUEUES],
+    slots: egress::Slots,
 }
 
 impl Port {
@@ -293,12 +104,13 @@ impl Port {
             most: AtomicU32::new(mtu),
             mtu: AtomicU32::new(mtu),
             link: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             held: AtomicBool::new(false),
             carrier: AtomicBool::new(true),
             events: OnceLock::new(),
             accepts: AtomicU32::new(0),
             queues: AtomicUsize::new(0),
-            egress: [const { Mutex::new(None) }; MAX_QUEUES],
+            slots: egress::Slots::default(),
         })
     }
 
@@ -312,6 +124,17 @@ impl Port {
     #[inline]
     pub fn link(&self) -> bool {
         self.link.load(Ordering::Relaxed)
+    }
+
+    /// Whether the operator wants it to send and receive nothing.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Has it send and receive nothing, whether or not what stands behind it complies; or lets it again.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
     }
 
     /// Whether somebody is behind it who would receive: the link is up, or is down only because the device
@@ -374,29 +197,56 @@ impl Port {
 
     /// The egress queue `index` under its lock.
     #[inline]
-    pub fn egress(&self, index: usize) -> Option<MutexGuard<'_, Option<Box<dyn EgressQueue>>>> {
-        // A panic while the lock was held has ended that batch; the queue itself is still whole.
-        Some(self.egress.get(index)?.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn egress(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
+        self.slots.lock(index)
     }
 
-    /// Puts `queue` into place `index` and returns what was there. When this returns, no I/O core
-    /// uses the old one any more. The link is up while queue 0 is there.
-    pub fn swap_egress(
-        &self,
-        index: usize,
-        queue: Option<Box<dyn EgressQueue>>,
-    ) -> Option<Box<dyn EgressQueue>> {
+    /// Lends `queue` to the port as egress queue `index`, in place of the one that was there. The link is up while queue 0
+    /// is there. The queue comes back, or ends, when no I/O core uses it any more.
+    pub fn lend<Q: EgressQueue + 'static>(self: &Arc<Port>, index: usize, queue: Q) -> Lease<Q> {
+        let (lent, home) = Lent::new(queue);
         // Whoever delivers here now waits for it.
         self.talk.changed(1);
-        let mut slot = self.egress(index)?;
-        let old = std::mem::replace(&mut *slot, queue);
-        drop(slot);
-        let used = (0..MAX_QUEUES).take_while(|&i| self.egress(i).is_some_and(|q| q.is_some())).count();
+        let serial = self.slots.plug(index, Box::new(lent));
+        self.count_queues();
+        let port = Arc::clone(self);
+        home.lease(Box::new(move || {
+            port.talk.changed(1);
+            port.slots.unplug(index, serial);
+            port.count_queues();
+        }))
+    }
+
+    /// Sends all its egress queues home: what stands behind the port does not take them back.
+    pub(crate) fn evict(&self) {
+        self.slots.clear();
+        self.count_queues();
+    }
+
+    fn count_queues(&self) {
+        let used = self.slots.used();
         self.queues.store(used, Ordering::Release);
         if self.link.swap(used > 0, Ordering::AcqRel) != (used > 0) {
             self.link_changed();
         }
-        old
+    }
+}
+
+impl Owner for Port {
+    fn number(&self) -> u16 {
+        self.id.0
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn slow(&self) -> &Slow {
+        &self.slow
+    }
+
+    fn stop_stalling(&self) {
+        self.fault.set(Fault::MemoryStalled);
     }
 }
 

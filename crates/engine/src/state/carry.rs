@@ -307,6 +307,8 @@ impl Means {
 
 /// Gives a device the carrier that the operator wants and its wire has.
 fn show_link(device: &mut dyn Attachment, spec: &PortSpec, port: &Port) -> Result<(), String> {
+    // Where the device does not comply, or is stuck, the cores see to it.
+    port.set_silent(!spec.link_wanted());
     device.set_link(spec.link_wanted())?;
     if spec.link_wanted() && !port.carrier() {
         device.follow(false)?;

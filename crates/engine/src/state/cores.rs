@@ -8,16 +8,17 @@ use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::spec::{Joint, SwitchSpec};
 use super::values::LookupName;
-use crate::core::{Attach, CoreStatus, Cores, Topology};
+use crate::core::CoreStatus;
+use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
 use crate::policy::Rules;
-use crate::port::{Port, PortId, Scheduler};
+use crate::port::{Port, PortId};
 use crate::switch::program::Program;
 use crate::switch::{Kind, Lookup, Switch, SwitchOptions, HOLD};
 
 /// I/O cores with the switches that they run.
 pub struct CoreFabric {
-    cores: Arc<Cores>,
+    cores: Arc<fabric::Fabric>,
     now: Mutex<Now>,
 }
 
@@ -34,7 +35,7 @@ struct Now {
 
 impl CoreFabric {
     /// The fabric of these cores.
-    pub fn new(cores: Arc<Cores>) -> CoreFabric {
+    pub fn new(cores: Arc<fabric::Fabric>) -> CoreFabric {
         CoreFabric { cores, now: Mutex::default() }
     }
 
@@ -190,6 +191,10 @@ impl Fabric for CoreFabric {
 
     fn rest(&self, rest: bool) {
         self.cores.rest(rest);
+    }
+
+    fn evict(&self, port: &Port) {
+        self.cores.evict(port);
     }
 
     fn addresses(&self) -> Vec<Address> {

@@ -217,7 +217,9 @@ impl Engine {
             }
             // Others may ask and change meanwhile.
             drop(inner);
-            retire::wait_for(&endings);
+            let late = retire::wait_for(&endings);
+            let stuck = self.lock().leaving.named(&late);
+            stuck.iter().for_each(|port| self.means.fabric.evict(port));
             self.means.reap(&mut self.lock());
             done?;
         }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::{PortSpec, SwitchSpec};
 use crate::core::CoreStatus;
-use crate::port::{Port, PortId, Scheduler};
+use crate::fabric::Scheduler;
+use crate::port::{Port, PortId};
 
 /// A port of the graph, and how it is specified.
 pub type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
@@ -33,6 +34,11 @@ pub trait Fabric: Send + Sync {
     /// Has the cores serve no queue, or serve them again. When this returns no batch is under way. While many ports
     /// start or stop, no frame shall come for one that is not there yet, or not any more.
     fn rest(&self, rest: bool);
+
+    /// Takes all queues of `port`, which is in no graph any more, from the cores: what stands behind it is stuck.
+    fn evict(&self, port: &Port) {
+        let _ = port;
+    }
 
     /// The addresses that the switches remember.
     fn addresses(&self) -> Vec<Address>;

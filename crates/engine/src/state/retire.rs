@@ -4,7 +4,8 @@
 //! that may take as long as a VMM likes: the last close of a file waits for whoever serves that file. So an attachment ends
 //! on a thread of its own ([`end`]), and a request waits for it for [`PATIENCE`] at most. An attachment that takes longer
 //! goes on ending by itself. Its port is out of the graph by then and counts among those that leave ([`Leaving`]): its sums
-//! still count, and its number is not given to another port before it has ended and a later request has found that out.
+//! still count, and its number is not given to another port before it has ended and a later request has found that out. The
+//! I/O cores give its queues back meanwhile (`Fabric::evict`): a VMM that keeps its thread from ending keeps no core with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
@@ -92,6 +93,12 @@ pub(super) struct Leaving(Vec<Leaver>);
 impl Leaving {
     pub(super) fn enter(&mut self, port: Arc<Port>, spec: PortSpec, deleted: bool, ending: &Ending) {
         self.0.push(Leaver { port, spec, deleted, ended: Arc::clone(&ending.ended) });
+    }
+
+    /// The ports among them with one of these names.
+    pub(super) fn named(&self, names: &[String]) -> Vec<Arc<Port>> {
+        let its = self.0.iter().map(|leaver| &leaver.port).filter(|port| names.contains(&port.name));
+        its.map(Arc::clone).collect()
     }
 
     /// Takes out those that have ended.

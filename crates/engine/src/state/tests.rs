@@ -7,9 +7,10 @@ use proptest::prelude::*;
 
 use super::kinds::{Kind, Place};
 use super::*;
-use crate::core::CoreStatus;
+use crate::core::{CoreStatus, Recall};
+use crate::fabric::{NetSeat, Scheduler};
 use crate::observe::CounterFile;
-use crate::port::{Attachment, AttachmentStatus, IngressQueue, Peer, Port, QueueKey, Scheduler};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// What a test's fakes have open. They end on other threads than the test's.
 #[derive(Default)]
@@ -113,11 +114,8 @@ struct Paper {
 }
 
 impl Scheduler for Paper {
-    fn serve(&self, _: &Arc<Port>, _: usize, _: Box<dyn IngressQueue>) -> QueueKey {
-        QueueKey(0)
-    }
-    fn take_back(&self, _: QueueKey) -> Option<Box<dyn IngressQueue>> {
-        None
+    fn seat(self: Arc<Self>, _: Box<dyn NetSeat>) -> Recall {
+        Box::new(|| ())
     }
 }
 

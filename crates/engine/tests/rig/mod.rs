@@ -5,16 +5,18 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use sidecore_engine::core::Recall;
+use sidecore_engine::fabric::{NetSeat, Scheduler};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{IngressQueue, Outcome, Port, PortId, QueueKey, Scheduler, Tally, DEFAULT_MTU};
+use sidecore_engine::port::{IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 
 /// A network namespace that lives as long as this.
 pub struct Net(File);
@@ -85,7 +87,7 @@ pub fn port(file: &CounterFile, id: u16, name: &str) -> Arc<Port> {
 }
 
 type Look = Box<dyn FnMut(&Port, &Batch) + Send>;
-type Served = (QueueKey, Arc<Port>, Box<dyn IngressQueue>);
+type Served = (u64, Arc<Port>, Box<dyn NetSeat>);
 
 /// One I/O core that joins port 0 with port 1, port 2 with port 3 and so on, and looks at what passes.
 pub struct Joiner {
@@ -95,7 +97,7 @@ pub struct Joiner {
     wake: OwnedFd,
     end: AtomicBool,
     next: AtomicU64,
-    taken: Mutex<VecDeque<mpsc::Sender<QueueKey>>>,
+    taken: Mutex<VecDeque<mpsc::Sender<u64>>>,
 }
 
 impl Joiner {
@@ -112,7 +114,7 @@ impl Joiner {
     }
 
     /// Learns which queues are taken back.
-    pub fn on_take_back(&self) -> mpsc::Receiver<QueueKey> {
+    pub fn on_take_back(&self) -> mpsc::Receiver<u64> {
         let (sender, receiver) = mpsc::channel();
         self.taken.lock().unwrap().push_back(sender);
         receiver
@@ -127,7 +129,7 @@ impl Joiner {
 
     /// One queue, for tests that move frames by hand.
     pub fn with_queue<R>(&self, index: usize, f: impl FnOnce(&mut dyn IngressQueue) -> R) -> R {
-        f(&mut *self.queues.lock().unwrap()[index].2)
+        f(self.queues.lock().unwrap()[index].2.queue())
     }
 
     fn rouse(&self) {
@@ -140,10 +142,11 @@ impl Joiner {
             let mut queues = self.queues.lock().unwrap();
             let moved = queues
                 .iter_mut()
-                .fold(false, |moved, (_, port, queue)| moved | self.round(port, &mut **queue, &mut batch));
+                .fold(false, |moved, (_, port, queue)| moved | self.round(port, queue.queue(), &mut batch));
             // Copies: a queue may be taken back and closed meanwhile.
-            let fds = queues.iter().filter_map(|(_, _, queue)| queue.kick_fd());
-            let fds: Vec<OwnedFd> = fds.map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+            let own = |fd: BorrowedFd| fd.try_clone_to_owned().unwrap();
+            let fds: Vec<OwnedFd> =
+                queues.iter_mut().filter_map(|(_, _, seat)| seat.queue().kick_fd().map(own)).collect();
             drop(queues);
             if moved {
                 continue;
@@ -179,28 +182,31 @@ impl Joiner {
 }
 
 impl Scheduler for Joiner {
-    fn serve(&self, port: &Arc<Port>, _: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
-        let key = QueueKey(self.next.fetch_add(1, Ordering::SeqCst));
+    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+        let key = self.next.fetch_add(1, Ordering::SeqCst);
+        let port = Arc::clone(seat.port());
         let mut ports = self.ports.lock().unwrap();
         if !ports.iter().any(|p| p.id == port.id) {
-            ports.push(Arc::clone(port));
+            ports.push(Arc::clone(&port));
         }
         drop(ports);
-        self.queues.lock().unwrap().push((key, Arc::clone(port), queue));
+        self.queues.lock().unwrap().push((key, port, seat));
         self.rouse();
-        key
+        Box::new(move || self.recall(key))
     }
+}
 
-    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>> {
+impl Joiner {
+    fn recall(&self, key: u64) {
         let mut queues = self.queues.lock().unwrap();
-        let place = queues.iter().position(|(k, ..)| *k == key)?;
-        let (_, _, queue) = queues.swap_remove(place);
+        let Some(place) = queues.iter().position(|(k, ..)| *k == key) else { return };
+        let (_, _, seat) = queues.swap_remove(place);
         drop(queues);
         self.rouse();
         for sender in self.taken.lock().unwrap().iter() {
             let _ = sender.send(key);
         }
-        Some(queue)
+        seat.go_home();
     }
 }
 

@@ -8,12 +8,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use sidecore_engine::core::Lease;
 use sidecore_engine::device::pci::{
     Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Region, Shared, Space, REGIONS,
 };
+use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, SharedPages};
-use sidecore_engine::port::{Fault, IngressQueue, Port, QueueKey, QueueStatus, Scheduler, Tally};
+use sidecore_engine::port::{Fault, IngressQueue, Port, QueueStatus, Tally};
 
 /// BAR 0: registers in its first page, the shared page in its second.
 pub const REGISTERS: u32 = 0;
@@ -63,7 +65,7 @@ pub struct Scratch {
     registers: [u32; COUNT],
     msix: Vec<u8>,
     map: Arc<GuestMap>,
-    queue: Option<QueueKey>,
+    queue: Option<Lease<Watcher>>,
     link: bool,
 }
 
@@ -106,15 +108,14 @@ impl Scratch {
         }
     }
 
-    fn stop(&mut self) -> Option<Box<Watcher>> {
-        let queue = self.cores.take_back(self.queue.take()?)?;
-        Some(queue.into_any().downcast().unwrap())
+    fn stop(&mut self) -> Option<Watcher> {
+        self.queue.take()?.take_back()
     }
 
     fn start(&mut self, address: u64) {
         let map = Arc::clone(&self.map);
         let queue = Watcher { map, address, inside: Arc::clone(&self.inside) };
-        self.queue = Some(self.cores.serve(&self.port, 0, Box::new(queue)));
+        self.queue = Some(self.cores.serve(&self.port, 0, queue));
     }
 
     fn register(&mut self, offset: u64, value: u32) {
@@ -273,9 +274,5 @@ impl IngressQueue for Watcher {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
-        self
     }
 }

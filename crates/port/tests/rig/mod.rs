@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::ring::{HostPort, RingConfig, RingPort};
 
@@ -35,7 +35,7 @@ pub struct Engine {
     pub directory: Directory,
     pub ports: Vec<Arc<Port>>,
     pub attachments: Vec<RingPort>,
-    pub cores: Arc<Cores>,
+    pub cores: Arc<Fabric>,
     pub hosts: Vec<HostPort>,
     file: CounterFile,
     switch: Arc<Switch>,
@@ -46,7 +46,7 @@ impl Engine {
     pub fn new(ports: usize, cpus: Vec<usize>, spin: Duration, change: impl Fn(&mut RingConfig)) -> Engine {
         let directory = Directory::new();
         let file = CounterFile::anonymous().unwrap();
-        let cores = Cores::start(&CoreOptions { cpus, spin, ..CoreOptions::default() }).unwrap();
+        let cores = Fabric::start(&CoreOptions { cpus, spin, ..CoreOptions::default() }).unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let ports: Vec<_> = (0..ports)
             .map(|i| {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::thread;
 
 use serde::Serialize;
-use sidecore_engine::core::{Attach, CoreOptions, CoreStatus, Cores, Topology};
+use sidecore_engine::core::CoreStatus;
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
@@ -138,7 +139,7 @@ struct Ours {
     // In this order: the TAPs take their queues back from the cores.
     taps: [Tap; 2],
     ports: [Arc<Port>; 2],
-    cores: Arc<Cores>,
+    cores: Arc<Fabric>,
     nets: [Net; 2],
 }
 
@@ -153,7 +154,7 @@ impl Ours {
         };
         let ports = [port(0, "left")?, port(1, "right")?];
         let cpus = vec![options.io_core];
-        let cores = Cores::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
+        let cores = Fabric::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let members = ports.each_ref().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch))));
         cores.publish(&Arc::new(Topology::new(&members)));

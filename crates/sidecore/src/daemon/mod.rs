@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use sidecore_engine::core::{CoreOptions, Cores};
+use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox};
@@ -113,7 +113,7 @@ pub fn run(args: RunArgs) -> Outcome {
     device_path().map_err(|e| format!("ring ports: {e}"))?;
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;
-    let cores = Cores::start(&CoreOptions {
+    let cores = Fabric::start(&CoreOptions {
         cpus: cpus.clone(),
         spin: Duration::from_micros(spin.get().into()),
         ..CoreOptions::default()

@@ -68,9 +68,11 @@ use self::stats::Stats;
 use self::transmitter::Transmitter;
 use self::tx::TxRing;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
+use crate::core::Lease;
+use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
-use crate::port::{Port, QueueKey, QueueStatus, Scheduler};
+use crate::port::{Port, QueueStatus};
 use crate::wire::Offloads;
 
 /// What the I/O cores and the conversation share.
@@ -129,12 +131,38 @@ fn ring_number(at: u32) -> usize {
     RINGS.iter().position(|ring| *ring == at).unwrap_or(0)
 }
 
-/// Where a queue is.
-enum Place<Q, K> {
-    Here(Box<Q>),
-    At(K),
-    /// Never seen: a queue that did not come back.
+/// A queue: at rest, or with those that serve it. Neither is never seen: it did not come back.
+enum Queue<Q> {
+    Here(Q),
+    Lent(Lease<Q>),
     Lost,
+}
+
+impl<Q> Queue<Q> {
+    fn is_lent(&self) -> bool {
+        matches!(self, Queue::Lent(_))
+    }
+
+    /// The queue, taken back from those that serve it.
+    fn take_back(&mut self) -> Option<&mut Q> {
+        if self.is_lent() {
+            if let Queue::Lent(lease) = std::mem::replace(self, Queue::Lost) {
+                *self = lease.take_back().map_or(Queue::Lost, Queue::Here);
+            }
+        }
+        match self {
+            Queue::Here(queue) => Some(queue),
+            Queue::Lent(_) | Queue::Lost => None,
+        }
+    }
+
+    /// Has it served, if it is at rest.
+    fn lend(&mut self, serve: impl FnOnce(Q) -> Lease<Q>) {
+        *self = match std::mem::replace(self, Queue::Lost) {
+            Queue::Here(queue) => Queue::Lent(serve(queue)),
+            other => other,
+        };
+    }
 }
 
 /// An e1000 or e1000e.
@@ -146,8 +174,8 @@ pub struct E1000 {
     phy: Phy,
     scheduler: Arc<dyn Scheduler>,
     map: Arc<GuestMap>,
-    tx: Place<Transmitter, QueueKey>,
-    rx: Place<Receiver, ()>,
+    tx: Queue<Box<Transmitter>>,
+    rx: Queue<Box<Receiver>>,
     carrier: bool,
     /// The guest lets it reach memory.
     master: bool,
@@ -219,8 +247,8 @@ impl E1000 {
             eeprom: Eeprom::new(model, settings.mac.0, subsystem),
             phy: Phy::new(model, true),
             scheduler,
-            tx: Place::Here(Box::new(transmitter)),
-            rx: Place::Here(Box::new(receiver)),
+            tx: Queue::Here(Box::new(transmitter)),
+            rx: Queue::Here(Box::new(receiver)),
             map,
             carrier: true,
             master: false,
@@ -237,29 +265,14 @@ impl E1000 {
         &self.shared.port
     }
 
-    /// Takes the transmit queue back, if a core has it.
-    fn take_tx(&mut self) -> Option<&mut Transmitter> {
-        if let Place::At(key) = self.tx {
-            let queue = self.scheduler.take_back(key).and_then(|queue| queue.into_any().downcast().ok());
-            self.tx = queue.map_or(Place::Lost, Place::Here);
-        }
-        match &mut self.tx {
-            Place::Here(queue) => Some(queue),
-            _ => None,
-        }
+    /// Has a core serve the transmit queue.
+    fn serve(&mut self) {
+        self.tx.lend(|queue| self.scheduler.serve(&self.shared.port, 0, queue));
     }
 
-    /// Takes the receive queue back, if the port has it.
-    fn take_rx(&mut self) -> Option<&mut Receiver> {
-        if let Place::At(()) = self.rx {
-            let queue = self.shared.port.swap_egress(0, None);
-            let queue = queue.and_then(|queue| queue.into_any().downcast().ok());
-            self.rx = queue.map_or(Place::Lost, Place::Here);
-        }
-        match &mut self.rx {
-            Place::Here(queue) => Some(queue),
-            _ => None,
-        }
+    /// Gives the receive queue to the port.
+    fn listen(&mut self) {
+        self.rx.lend(|queue| self.shared.port.lend(0, queue));
     }
 
     /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
@@ -274,25 +287,20 @@ impl E1000 {
         self.shared.port.set_held(listens && !self.carrier);
         let tx_on = alive && self.shared.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
         if rx_on {
-            if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {
-                self.shared.port.swap_egress(0, Some(queue));
-            }
-        } else if let Some(queue) = self.take_rx() {
+            self.listen();
+        } else if let Some(queue) = self.rx.take_back() {
             queue.rings().iter_mut().for_each(RxRing::rest);
         }
         // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
         let serve = rx_on || tx_on;
-        let now_on = matches!(self.tx, Place::At(_));
-        if serve && now_on && self.tx_is(tx_on) {
+        if serve && self.tx.is_lent() && self.tx_is(tx_on) {
             return;
         }
-        if let Some(queue) = self.take_tx() {
+        if let Some(queue) = self.tx.take_back() {
             queue.rings().iter_mut().for_each(|ring| ring.enable(tx_on));
         }
         if serve {
-            if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
-                self.tx = Place::At(self.scheduler.serve(&self.shared.port, 0, queue));
-            }
+            self.serve();
         }
         self.shared.transmitting.store(tx_on, Ordering::Relaxed);
     }
@@ -303,10 +311,10 @@ impl E1000 {
 
     /// Registers, PHY and queues as after power on (8254x SDM §14.2).
     fn chip_reset(&mut self) {
-        if let Some(queue) = self.take_tx() {
+        if let Some(queue) = self.tx.take_back() {
             queue.rings().iter_mut().for_each(TxRing::reset);
         }
-        if let Some(queue) = self.take_rx() {
+        if let Some(queue) = self.rx.take_back() {
             queue.rings().iter_mut().for_each(RxRing::reset);
         }
         let (model, mac) = (self.settings.model, self.settings.mac.0);
@@ -369,23 +377,19 @@ impl PciDevice for E1000 {
 
     fn dma_changed(&mut self, map: Arc<GuestMap>) {
         self.map = Arc::clone(&map);
-        let served = matches!(self.tx, Place::At(_));
-        if let Some(queue) = self.take_tx() {
+        let served = self.tx.is_lent();
+        if let Some(queue) = self.tx.take_back() {
             queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
         }
         if served {
-            if let Place::Here(queue) = std::mem::replace(&mut self.tx, Place::Lost) {
-                self.tx = Place::At(self.scheduler.serve(&self.shared.port, 0, queue));
-            }
+            self.serve();
         }
-        let running = matches!(self.rx, Place::At(()));
-        if let Some(queue) = self.take_rx() {
+        let running = self.rx.is_lent();
+        if let Some(queue) = self.rx.take_back() {
             queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
         }
         if running {
-            if let Place::Here(queue) = std::mem::replace(&mut self.rx, Place::At(())) {
-                self.shared.port.swap_egress(0, Some(queue));
-            }
+            self.listen();
         }
     }
 
@@ -435,8 +439,8 @@ impl PciDevice for E1000 {
             state: if on { "running".to_owned() } else { self.why_off(at) },
             interrupts: interrupts(number, direction == "egress"),
         };
-        let sending = self.tx_is(true) && matches!(self.tx, Place::At(_));
-        let receiving = matches!(self.rx, Place::At(()));
+        let sending = self.tx_is(true) && self.tx.is_lent();
+        let receiving = self.rx.is_lent();
         let directions = [("ingress", regs::TX_RINGS, sending), ("egress", regs::RX_RINGS, receiving)];
         let mut queues = Vec::new();
         for (direction, rings, on) in directions {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::rx::RxRing;
 use super::tx::TxRing;
-use super::{irq, regs, state, Model, Place, E1000};
+use super::{irq, regs, state, Model, Queue, E1000};
 use crate::device::pci::{Command, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
@@ -83,10 +83,10 @@ impl Persist for E1000 {
     }
 
     fn resume(&mut self) {
-        if let Some(queue) = self.take_tx() {
+        if let Some(queue) = self.tx.take_back() {
             queue.rings().iter_mut().for_each(TxRing::recover);
         }
-        if let Some(queue) = self.take_rx() {
+        if let Some(queue) = self.rx.take_back() {
             queue.rings().iter_mut().for_each(RxRing::recover);
         }
         self.master = self.config.command().has(Command::MASTER);
@@ -100,9 +100,9 @@ impl Persist for E1000 {
     }
 
     fn suspend(&mut self) {
-        self.take_tx();
-        self.take_rx();
+        self.tx.take_back();
+        self.rx.take_back();
         // Dropped, not only taken: what they hold is guest memory.
-        (self.tx, self.rx) = (Place::Lost, Place::Lost);
+        (self.tx, self.rx) = (Queue::Lost, Queue::Lost);
     }
 }

@@ -3,7 +3,6 @@
 //! One ring takes everything until the driver turns on receive side scaling; then `rss` chooses for each frame, and each
 //! ring gets its frames together and interrupts for itself. Whether one of them has room is nothing to the other.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::regs::QUEUES;
@@ -70,9 +69,5 @@ impl EgressQueue for Receiver {
     fn room(&mut self) -> Option<Room> {
         let used = if Rss::is_on(&self.shared.regs) { QUEUES } else { 1 };
         self.rings.iter_mut().take(used).filter_map(RxRing::room).min_by_key(|room| room.free)
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

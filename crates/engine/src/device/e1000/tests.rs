@@ -21,12 +21,14 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 
 use super::regs::{self, ring};
 use super::{E1000Config, Model, E1000};
+use crate::core::Recall;
 use crate::device::pci::{write_config, Index, PciDevice};
+use crate::fabric::{NetSeat, Scheduler};
 use crate::fault::Fault;
 use crate::frame::Batch;
 use crate::mem::{Arena, GuestMap, RegionSpec};
 use crate::observe::CounterFile;
-use crate::port::{DropReason, IngressQueue, Outcome, Port, PortId, QueueKey, Scheduler, Tally, DEFAULT_MTU};
+use crate::port::{DropReason, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 use crate::wire::{Gso, Mac, Offload, Plan, Sum, MAX_HEADER};
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
@@ -45,21 +47,24 @@ const REPORT_AT: u64 = RING_SIZE / 2;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<HashMap<u64, Box<dyn IngressQueue>>>,
+    queues: Mutex<HashMap<u64, Box<dyn NetSeat>>>,
     next: Mutex<u64>,
 }
 
 impl Scheduler for Desk {
-    fn serve(&self, _: &Arc<Port>, _: usize, mut queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
         let mut next = self.next.lock().unwrap();
         *next += 1;
-        queue.want_kicks(false);
-        self.queues.lock().unwrap().insert(*next, queue);
-        QueueKey(*next)
-    }
-
-    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>> {
-        self.queues.lock().unwrap().remove(&key.0)
+        let key = *next;
+        drop(next);
+        seat.queue().want_kicks(false);
+        self.queues.lock().unwrap().insert(key, seat);
+        Box::new(move || {
+            let seat = self.queues.lock().unwrap().remove(&key);
+            if let Some(seat) = seat {
+                seat.go_home();
+            }
+        })
     }
 }
 
@@ -172,7 +177,7 @@ impl Rig {
     /// One poll of the transmit queue: the frames with their offloads, and what was counted.
     fn poll(&self) -> (Vec<(Vec<u8>, Offload)>, Tally) {
         let mut queues = self.desk.queues.lock().unwrap();
-        let queue = queues.values_mut().next().expect("the transmit queue is not served");
+        let queue = queues.values_mut().next().expect("the transmit queue is not served").queue();
         let (mut batch, mut tally) = (Batch::new(), Tally::default());
         queue.fetch(&mut batch, &mut tally);
         let frames = batch.frames().iter().map(|f| (bytes(&batch, f), f.offload)).collect();
@@ -608,7 +613,7 @@ fn trapped_doorbells_are_counted_and_wake() {
     rig.poke(regs::TX_RING + ring::TAIL, 0);
     // Only a core that sleeps is woken.
     for asleep in [false, true] {
-        rig.desk.queues.lock().unwrap().values_mut().for_each(|queue| {
+        rig.desk.queues.lock().unwrap().values_mut().map(|seat| seat.queue()).for_each(|queue| {
             queue.want_kicks(asleep);
         });
         rig.write(regs::TX_RING + ring::TAIL, 1);

@@ -11,7 +11,6 @@
 //! 200 µs for two seconds, 1 ms from then on. A tail that is written by a trap wakes the core; a driver with a status
 //! block is not asked for that while naps are the shortest, so that a steady sender never leaves its guest.
 
-use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -149,9 +148,5 @@ impl IngressQueue for Transmitter {
             NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
         });
         [nap, self.shared.irq.alarm.due_in()].into_iter().flatten().min()
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

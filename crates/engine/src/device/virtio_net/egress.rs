@@ -4,7 +4,6 @@
 //! the sender's buffers. With MRG_RXBUF a frame may fill several chains (virtio 1.2 §5.1.6.4); without,
 //! one chain must hold it. Nothing is visible to the guest until the whole batch is published.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, NET_HDR_LEN};
@@ -298,10 +297,6 @@ impl EgressQueue for EgressRing {
     fn room(&mut self) -> Option<Room> {
         let (free, size) = self.queue.room();
         (!self.stopped).then_some(Room { free: free.into(), size: size.into() })
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }
 

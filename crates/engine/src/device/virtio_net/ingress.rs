@@ -4,7 +4,6 @@
 //! bytes are read once into private memory; what follows stays where it is. The chains are given back
 //! when the batch has been delivered.
 
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -211,9 +210,5 @@ impl IngressQueue for IngressRing {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().map(AsFd::as_fd)
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

@@ -1,6 +1,5 @@
 //! The control side of the network device: which rings exist, who serves them, what was negotiated.
 
-use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
@@ -9,9 +8,11 @@ use std::time::Duration;
 use sidecore_abi::virtio::features as bit;
 
 use super::{features, EgressRing, IngressRing};
+use crate::core::Lease;
 use crate::device::{NetworkControl, VirtioDevice};
+use crate::fabric::Scheduler;
 use crate::frame::Batch;
-use crate::port::{IngressQueue, Port, QueueKey, Scheduler, Tally, MAX_QUEUES};
+use crate::port::{IngressQueue, Port, Tally, MAX_QUEUES};
 use crate::virtq::{Position, Queue, RingConfig, RingConfigError};
 
 /// What an operator can choose of a virtio-net device.
@@ -46,8 +47,8 @@ pub struct VirtioNet {
     offered: u64,
     acked: u64,
     mac: Option<[u8; 6]>,
-    ingress: Vec<Option<QueueKey>>,
-    egress: Vec<bool>,
+    ingress: Vec<Option<Lease<IngressRing>>>,
+    egress: Vec<Option<Lease<EgressRing>>>,
 }
 
 /// Longest wait for an I/O core to pass an announcement on.
@@ -85,8 +86,8 @@ impl VirtioNet {
             offered,
             acked: 0,
             mac: config.mac,
-            ingress: vec![None; config.queue_pairs],
-            egress: vec![false; config.queue_pairs],
+            ingress: (0..config.queue_pairs).map(|_| None).collect(),
+            egress: (0..config.queue_pairs).map(|_| None).collect(),
         })
     }
 }
@@ -130,11 +131,10 @@ impl VirtioDevice for VirtioNet {
         let pair = index / 2;
         if index % 2 == 0 {
             let ring = EgressRing::new(Arc::clone(&self.port), queue, features);
-            self.port.swap_egress(pair, Some(Box::new(ring)));
-            self.egress[pair] = true;
+            self.egress[pair] = Some(self.port.lend(pair, ring));
         } else {
             let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features);
-            self.ingress[pair] = Some(self.scheduler.serve(&self.port, pair, Box::new(ring)));
+            self.ingress[pair] = Some(self.scheduler.serve(&self.port, pair, ring));
         }
         Ok(())
     }
@@ -142,15 +142,9 @@ impl VirtioDevice for VirtioNet {
     fn stop_ring(&mut self, index: usize) -> Option<Position> {
         let pair = index / 2;
         if index % 2 == 0 {
-            if !std::mem::take(self.egress.get_mut(pair)?) {
-                return None;
-            }
-            let ring = self.port.swap_egress(pair, None)?.into_any().downcast::<EgressRing>().ok()?;
-            Some(ring.position())
+            Some(self.egress.get_mut(pair)?.take()?.take_back()?.position())
         } else {
-            let key = self.ingress.get_mut(pair)?.take()?;
-            let ring = self.scheduler.take_back(key)?.into_any().downcast::<IngressRing>().ok()?;
-            Some(ring.position())
+            Some(self.ingress.get_mut(pair)?.take()?.take_back()?.position())
         }
     }
 
@@ -196,9 +190,9 @@ impl NetworkControl for VirtioNet {
         }
         let (sent, done) = sync_channel(1);
         let frame = Some(rarp(mac));
-        let key = self.scheduler.serve(&self.port, 0, Box::new(Announcement { frame, sent }));
+        let lease = self.scheduler.serve(&self.port, 0, Announcement { frame, sent });
         let result = done.recv_timeout(ANNOUNCE_WAIT);
-        self.scheduler.take_back(key);
+        drop(lease);
         result.map_err(|_| format!("no I/O core took the announcement within {ANNOUNCE_WAIT:?}"))
     }
 }
@@ -252,9 +246,5 @@ impl IngressQueue for Announcement {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

@@ -5,7 +5,6 @@
 //! outlive the call, and into pieces that the batch keeps mapped; the kernel copies, and answers EFAULT
 //! rather than raise a signal if memory has vanished.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
@@ -133,9 +132,5 @@ impl EgressQueue for PacketEgress {
             vectors = self.fill(i - first, vectors, frame, body);
         }
         self.flush(batch, &picks[first..], outcome);
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

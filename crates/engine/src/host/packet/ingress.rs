@@ -3,7 +3,6 @@
 //! Invariant of the `unsafe` here: the arena is private memory that only [`PacketIngress::fetch`] writes,
 //! when no batch of the queue is under way, each frame behind the one before.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -159,9 +158,5 @@ impl IngressQueue for PacketIngress {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

@@ -28,7 +28,8 @@ use std::sync::Arc;
 
 use super::interface::promiscuous;
 use super::nic::{self, check_queues, HostError, HostPort, Queues};
-use crate::port::{EgressQueue, IngressQueue, Port, Scheduler};
+use crate::fabric::Scheduler;
+use crate::port::{EgressQueue, IngressQueue, Port};
 use crate::wire::Offloads;
 use egress::PacketEgress;
 use ingress::PacketIngress;

@@ -8,7 +8,6 @@
 //! frames as this batch had, when it is published, so that they come while the next one is fetched; and while a long
 //! frame is copied, all lines of the next one's buffer.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
@@ -188,10 +187,6 @@ impl EgressQueue for RingEgress {
 
     fn room(&mut self) -> Option<Room> {
         (!self.traits.is_down()).then(|| Room { free: self.ring.look(), size: self.ring.slots() })
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }
 

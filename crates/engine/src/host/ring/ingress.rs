@@ -5,7 +5,6 @@
 //! read once. A packet with a slot that is not the client's, or that points out of the region
 //! (`NS_INDIRECT`), is dropped whole.
 
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -236,9 +235,5 @@ impl IngressQueue for RingIngress {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.kick.as_fd())
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

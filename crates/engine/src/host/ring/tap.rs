@@ -8,7 +8,6 @@
 //!
 //! Nothing kicks it. The core looks after naps that grow with the silence.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -139,10 +138,6 @@ impl IngressQueue for Tap {
 
     fn longest_sleep(&self) -> Option<Duration> {
         Some(if self.last_work.elapsed() < BUSY { SHORT_NAP } else { LONG_NAP })
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }
 

@@ -34,8 +34,9 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
+use crate::fabric::{Pairs, Scheduler};
 use crate::host::interface::Interface;
-use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueKey, QueueStatus, Scheduler};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::wire::Offloads;
 use open::{open_by_name, take_passed, Opened, Origin};
 pub use open::{TapError, TapSource};
@@ -71,21 +72,14 @@ struct Inner {
     scheduler: Arc<dyn Scheduler>,
     queues: Vec<Arc<Shared>>,
     carrier: Arc<AtomicBool>,
-    /// Ingress queues that the I/O cores have.
-    keys: Mutex<Vec<QueueKey>>,
+    lent: Mutex<Pairs<TapIngress, TapEgress>>,
 }
 
 impl Inner {
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
-        let keys = std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner));
-        // Egress first: the link goes down before frames cease to come.
-        for index in (0..keys.len()).rev() {
-            drop(self.port.swap_egress(index, None));
-        }
-        for key in keys {
-            drop(self.scheduler.take_back(key));
-        }
+        let lent = std::mem::take(&mut *self.lent.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lent);
     }
 }
 
@@ -134,18 +128,18 @@ impl Tap {
 
         // Everything that can fail has not: now the queues go live.
         port.set_accepts(accepts);
-        let inner = Arc::new(Inner { port, scheduler, queues, carrier, keys: Mutex::default() });
+        let inner = Arc::new(Inner { port, scheduler, queues, carrier, lent: Mutex::default() });
         let mut tap = Tap { name, origin, interface, accepts, inner, stop: Arc::new(stop), watcher: None };
         tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let inner = &tap.inner;
-        let mut keys = inner.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, shared) in inner.queues.iter().enumerate() {
-            inner.port.swap_egress(index, Some(Box::new(TapEgress::new(Arc::clone(shared)))));
+        let mut lent = inner.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for shared in &inner.queues {
+            lent.receive(&inner.port, TapEgress::new(Arc::clone(shared)));
         }
-        for (index, queue) in ingress.into_iter().enumerate() {
-            keys.push(inner.scheduler.serve(&inner.port, index, Box::new(queue)));
+        for queue in ingress {
+            lent.send(&inner.port, &inner.scheduler, queue);
         }
-        drop(keys);
+        drop(lent);
         Ok(tap)
     }
 

@@ -7,7 +7,6 @@
 //! that outlive the call and into pieces that the batch keeps mapped; the kernel copies, and answers
 //! EFAULT rather than raise a signal if memory has vanished.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,10 +130,6 @@ impl IngressQueue for TapIngress {
     fn poll_is_costly(&self) -> bool {
         true
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 /// Frames that the host receives.
@@ -209,9 +204,5 @@ impl EgressQueue for TapEgress {
                 Err(_) => outcome.dropped(pick, DropReason::HostRefused),
             }
         }
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

@@ -4,7 +4,6 @@
 //! until the entry of the transmit ring that gives it away. Only this side's chunks, the upper half of the
 //! frame memory, go round in these two rings.
 
-use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -127,9 +126,5 @@ impl EgressQueue for XdpEgress {
             // The frames are in the ring, and leave it when the interface is up again.
             let _ = self.flush();
         }
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

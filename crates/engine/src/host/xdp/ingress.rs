@@ -3,7 +3,6 @@
 //! Invariant of the `unsafe` here: a chunk that the receive ring hands over is ours until `release` puts it
 //! back into the fill ring; nobody writes there meanwhile.
 
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -171,9 +170,5 @@ impl IngressQueue for XdpIngress {
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.fd.as_fd())
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }

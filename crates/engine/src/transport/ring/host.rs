@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{ring_queues, RingError, Rings};
-use crate::host::ring::{RingPair, Traits};
-use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueKey, Scheduler};
+use crate::fabric::{Pairs, Scheduler};
+use crate::host::ring::{RingEgress, RingIngress, RingPair, Traits};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use crate::ring::{Geometry, GeometryError};
 
 /// What ends the place of a host port's rings.
@@ -42,7 +43,7 @@ pub(super) struct HostRings {
 struct State {
     /// The port is going away.
     closed: bool,
-    keys: Vec<QueueKey>,
+    lent: Pairs<RingIngress, RingEgress>,
     rings: Rings,
     slots: u32,
     clients: u64,
@@ -66,21 +67,16 @@ impl HostRings {
         state.rings = pairs.iter().map(RingPair::stats).collect();
         state.slots = slots;
         state.clients += 1;
-        for (index, pair) in pairs.into_iter().enumerate() {
-            drop(self.port.swap_egress(index, Some(Box::new(pair.egress))));
-            state.keys.push(self.scheduler.serve(&self.port, index, Box::new(pair.ingress)));
+        for pair in pairs {
+            state.lent.receive(&self.port, pair.egress);
+            state.lent.send(&self.port, &self.scheduler, pair.ingress);
         }
     }
 
     /// The client, or the port, is going: nobody uses the rings when this returns.
     pub(super) fn take_back(&self) {
         let mut state = self.state();
-        for index in (0..state.keys.len()).rev() {
-            drop(self.port.swap_egress(index, None));
-        }
-        for key in state.keys.drain(..) {
-            drop(self.scheduler.take_back(key));
-        }
+        state.lent.take_back();
         state.rings.clear();
     }
 }

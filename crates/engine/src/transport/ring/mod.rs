@@ -35,10 +35,11 @@ pub use server::MONITORS;
 use group::Member;
 
 use super::socket::{Listener, SocketError};
+use crate::fabric::Scheduler;
 use crate::host::ring::{Monitor, Traits};
 use crate::mem::take_no_descriptors;
 use crate::open::make_folder;
-use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus, Scheduler};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::ring::{Geometry, GeometryError, RingStats};
 
 /// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.

@@ -15,10 +15,10 @@ use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
 use super::{Inner, Listener};
-use crate::host::ring::{Monitor, RingPair, Sees, SentOnly, Traits};
+use crate::fabric::Pairs;
+use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, Sees, SentOnly, Traits};
 use crate::observe::capture::Watcher;
 use crate::open::spare::Seldom;
-use crate::port::QueueKey;
 use crate::ring::{pipe_end, Gate, Geometry, Region};
 
 /// That no client can be accepted.
@@ -84,7 +84,7 @@ impl Drop for Watching {
 /// An attached client: its queues, in the hands of cores and port.
 struct Client {
     inner: Arc<Inner>,
-    keys: Vec<QueueKey>,
+    lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
     /// Of each ring on which it receives: what keeps slots that it has released, and who reads them.
@@ -110,13 +110,7 @@ impl Drop for Client {
         if let Some(host) = &self.host {
             host.take_back();
         }
-        // Egress first: the link goes down before frames cease to come.
-        for index in (0..self.keys.len()).rev() {
-            drop(self.inner.port.swap_egress(index, None));
-        }
-        for key in self.keys.drain(..) {
-            drop(self.inner.scheduler.take_back(key));
-        }
+        self.lent.take_back();
         self.inner.state().rings.clear();
     }
 }
@@ -291,7 +285,7 @@ impl Server {
         let host = self.memory.as_ref().and_then(|memory| memory.host.clone());
         let mut client = Client {
             inner: Arc::clone(&self.inner),
-            keys: Vec::new(),
+            lent: Pairs::default(),
             host,
             region: Arc::clone(&region),
             gates: pairs.iter().map(RingPair::gate).collect(),
@@ -302,10 +296,9 @@ impl Server {
             state.rings = pairs.iter().map(RingPair::stats).collect();
             state.attaches += 1;
         }
-        for (index, pair) in pairs.into_iter().enumerate() {
-            drop(self.inner.port.swap_egress(index, Some(Box::new(pair.egress))));
-            let key = self.inner.scheduler.serve(&self.inner.port, index, Box::new(pair.ingress));
-            client.keys.push(key);
+        for pair in pairs {
+            client.lent.receive(&self.inner.port, pair.egress);
+            client.lent.send(&self.inner.port, &self.inner.scheduler, pair.ingress);
         }
         if let Some(host) = &client.host {
             host.serve(for_host, region.info().tx_slots);

@@ -5,28 +5,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::Inner;
+use crate::core::Lease;
 use crate::host::ring::{Lookers, Monitor, Sees, Tap};
 use crate::observe::capture::Watcher;
-use crate::port::QueueKey;
 use crate::ring::{Gate, Region};
 
 /// A followed ring. Dropping it ends that.
 pub(super) struct Tapped {
-    inner: Arc<Inner>,
     lookers: Arc<Lookers>,
-    key: QueueKey,
-}
-
-impl Drop for Tapped {
-    fn drop(&mut self) {
-        drop(self.inner.scheduler.take_back(self.key));
-    }
+    _tap: Lease<Tap>,
 }
 
 impl Tapped {
     fn serve(inner: &Arc<Inner>, tap: Tap, lookers: Arc<Lookers>) -> Tapped {
-        let key = inner.scheduler.serve(&inner.port, 0, Box::new(tap));
-        Tapped { inner: Arc::clone(inner), lookers, key }
+        Tapped { lookers, _tap: inner.scheduler.serve(&inner.port, 0, tap) }
     }
 
     /// `monitor` sees the ring's frames, as sent or received ones.

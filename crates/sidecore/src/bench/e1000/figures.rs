@@ -6,7 +6,6 @@
 //! goes before its application's, as in the paper's guests, and what the application has taken counts. A frame
 //! costs the driver and the application a fixed time, and the polling guest gives half of its time to each.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -195,10 +194,6 @@ impl IngressQueue for Source {
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 /// How a guest gets at its frames.
@@ -231,8 +226,8 @@ fn livelock(
         nic.arm_all().map_err(text)?;
     }
     let clock = Clock::new();
-    let key =
-        stage.scheduler().serve(&port, 0, Box::new(Source { head, gap: 1e3 / offered, clock, offered: 0.0 }));
+    let source = Source { head, gap: 1e3 / offered, clock, offered: 0.0 };
+    let lease = stage.scheduler().serve(&port, 0, source);
     let mut processor =
         Processor { nic, until: 0, look: 0, polling: false, socket: VecDeque::new(), taken: 0 };
     let warm = u64::try_from(args.window.as_nanos() / 20).unwrap_or(u64::MAX);
@@ -246,7 +241,7 @@ fn livelock(
     let (start, before) = (clock.now(), processor.taken);
     run(&mut processor, 5 * warm)?;
     let time = clock.now() - start;
-    stage.scheduler().take_back(key);
+    drop(lease);
     Ok((processor.taken - before) as f64 * 1e3 / time as f64)
 }
 

@@ -11,12 +11,12 @@ use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::vfio::Shortcut;
 use sidecore_driver::{session, Frontend};
-use sidecore_engine::core::{Attach, CoreOptions, Cores, Topology};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Port, PortId, Scheduler, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::transport::vhost_user::{VhostUser, VhostUserConfig};
@@ -60,7 +60,7 @@ pub struct Stage {
     // In this order: who is attached goes before the cores that serve it.
     attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
-    cores: Arc<Cores>,
+    cores: Arc<Fabric>,
     switch: Arc<Switch>,
     counters: CounterFile,
     scratch: Scratch,
@@ -74,7 +74,7 @@ impl Stage {
         Ok(Stage {
             attachments: Vec::new(),
             ports: Vec::new(),
-            cores: Cores::start(&options).map_err(text)?,
+            cores: Fabric::start(&options).map_err(text)?,
             switch: Arc::new(Switch::new("lan", SwitchOptions::default())),
             counters: CounterFile::anonymous().map_err(text)?,
             scratch: Scratch::new("sc-e1000").map_err(text)?,

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use sidecore_engine::core::Recall;
+use sidecore_engine::fabric::{NetSeat, Scheduler};
 use sidecore_engine::frame::{Batch, HEAD, MAX_BATCH};
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{
-    Attachment, DropReason, IngressQueue, Outcome, Port, PortId, QueueKey, Scheduler, Tally, DEFAULT_MTU,
-};
+use sidecore_engine::port::{Attachment, DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 use sidecore_engine::wire::Offload;
 
 use super::{Lane, Opened, Result, Sink, Source, Taken, Want};
@@ -48,20 +48,14 @@ impl Kind {
     }
 }
 
-/// A scheduler that keeps the queues instead of serving them.
+/// A scheduler that keeps the queues instead of serving them: the lanes have them.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Box<dyn IngressQueue>>>);
+struct Kept(Mutex<Vec<Box<dyn NetSeat>>>);
 
 impl Scheduler for Kept {
-    fn serve(&self, _: &Arc<Port>, _: usize, queue: Box<dyn IngressQueue>) -> QueueKey {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.push(queue);
-        QueueKey(queues.len() as u64)
-    }
-
-    /// The lanes have them by then.
-    fn take_back(&self, _: QueueKey) -> Option<Box<dyn IngressQueue>> {
-        None
+    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
+        Box::new(|| ())
     }
 }
 
@@ -94,7 +88,7 @@ struct Outgoing {
 
 /// A queue and the batch that was fetched from it.
 struct Incoming {
-    queue: Box<dyn IngressQueue>,
+    seat: Box<dyn NetSeat>,
     batch: Batch,
     /// The first frame that nobody has had.
     at: usize,
@@ -140,8 +134,8 @@ pub fn open(kind: Kind, interface: &str, threads: usize, longest: usize) -> Resu
             scratch: Vec::new(),
         })
         .collect();
-    for (number, queue) in queues.into_iter().enumerate() {
-        lanes[number % threads].incoming.push(Incoming { queue, batch: Batch::new(), at: 0 });
+    for (number, seat) in queues.into_iter().enumerate() {
+        lanes[number % threads].incoming.push(Incoming { seat, batch: Batch::new(), at: 0 });
     }
     Ok(Opened { lanes, queues: count, keep: Box::new(keep) })
 }
@@ -286,16 +280,17 @@ impl Lane for HostLane {
         }
         let mut wait = limit;
         let mut ready = false;
-        for Incoming { queue, .. } in &mut self.incoming {
+        for Incoming { seat, .. } in &mut self.incoming {
+            let queue = seat.queue();
             ready |= queue.want_kicks(true);
             wait = queue.longest_sleep().map_or(wait, |longest| wait.min(longest));
         }
-        let fds = self.incoming.iter().filter_map(|incoming| incoming.queue.kick_fd());
+        let fds = self.incoming.iter_mut().filter_map(|incoming| incoming.seat.queue().kick_fd());
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let wait = Timespec::try_from(wait).map_err(text)?;
         let polled = if ready { Ok(0) } else { poll(&mut fds, Some(&wait)) };
-        for Incoming { queue, .. } in &mut self.incoming {
-            queue.want_kicks(false);
+        for Incoming { seat, .. } in &mut self.incoming {
+            seat.queue().want_kicks(false);
         }
         match polled {
             Ok(_) | Err(Errno::INTR) => self.is_there(),
@@ -315,7 +310,7 @@ impl Incoming {
         if self.at == self.batch.len() {
             self.batch.clear();
             self.at = 0;
-            self.queue.fetch(&mut self.batch, &mut tally);
+            self.seat.queue().fetch(&mut self.batch, &mut tally);
         }
         for frame in self.batch.frames().iter().skip(self.at).take(limit) {
             done.frames += 1;
@@ -333,7 +328,7 @@ impl Incoming {
         }
         self.at += done.frames;
         if self.at == self.batch.len() {
-            self.queue.release(&mut tally);
+            self.seat.queue().release(&mut tally);
         }
         done
     }

@@ -108,10 +108,11 @@ fn a_sleeping_core_asks_for_kicks_where_they_can_wake_it() {
         rig.write(CSBAL, BLOCK as u32);
         rig.field(offset_of!(Csb, guest_csb_on), 1);
         rig.poll();
-        let wants = |rig: &Rig, on| rig.desk.queues.lock().unwrap().values_mut().any(|q| q.want_kicks(on));
+        let wants =
+            |rig: &Rig, on| rig.desk.queues.lock().unwrap().values_mut().any(|q| q.queue().want_kicks(on));
         let longest = |rig: &Rig| {
-            let queues = rig.desk.queues.lock().unwrap();
-            queues.values().filter_map(|q| q.longest_sleep()).min()
+            let mut queues = rig.desk.queues.lock().unwrap();
+            queues.values_mut().filter_map(|q| q.queue().longest_sleep()).min()
         };
         // While the last frame is not long ago, it looks again by itself, soon; later only where nothing can wake it.
         let mut asked = false;

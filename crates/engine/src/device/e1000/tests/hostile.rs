@@ -8,7 +8,7 @@ const LONG: u64 = 0x1000;
 
 fn queue<T>(rig: &Rig, see: impl FnOnce(&mut dyn IngressQueue) -> T) -> T {
     let mut queues = rig.desk.queues.lock().unwrap();
-    see(&mut **queues.values_mut().next().expect("the transmit queue is not served"))
+    see(queues.values_mut().next().expect("the transmit queue is not served").queue())
 }
 
 #[test]

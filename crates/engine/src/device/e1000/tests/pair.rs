@@ -206,7 +206,7 @@ fn without_messages_both_rings_have_the_causes_of_one() {
 #[test]
 fn a_trapped_tail_of_the_second_ring_wakes_and_is_counted() {
     let mut rig = pair();
-    rig.desk.queues.lock().unwrap().values_mut().for_each(|queue| {
+    rig.desk.queues.lock().unwrap().values_mut().map(|seat| seat.queue()).for_each(|queue| {
         assert!(!queue.want_kicks(true));
     });
     rig.transmit_1(0, &numbered(0));

@@ -1,12 +1,13 @@
 //! Every frame of a batch is delivered or counted, whatever becomes of its receiver's queues meanwhile.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::core::Attach;
+use crate::core::Lease;
+use crate::fabric::topology::{Attach, Topology};
 use crate::observe::CounterFile;
 use crate::port::{EgressQueue, DEFAULT_MTU};
+use crate::switch::Verdicts;
 
 /// What a queue does when it is given frames.
 type Then = Box<dyn Fn() + Send>;
@@ -28,10 +29,6 @@ impl EgressQueue for Sink {
             then();
         }
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 struct Rig {
@@ -41,6 +38,7 @@ struct Rig {
     topology: Topology,
     delivery: Delivery,
     verdicts: Verdicts,
+    _sinks: Vec<Lease<Sink>>,
 }
 
 impl Rig {
@@ -53,13 +51,22 @@ impl Rig {
         };
         let (from, to) = (port(0, "from"), port(1, "to"));
         let got = Arc::<Mutex<Vec<_>>>::default();
+        let mut sinks = Vec::new();
         for number in 0..queues {
             let sink = Sink { got: Arc::clone(&got), number, then: then(number, &to) };
-            assert!(to.swap_egress(number, Some(Box::new(sink))).is_none());
+            sinks.push(to.lend(number, sink));
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
         let topology = Topology::new(&wire);
-        Rig { from, to, got, topology, delivery: Delivery::new(0, Arc::default()), verdicts: Verdicts::new() }
+        Rig {
+            from,
+            to,
+            got,
+            topology,
+            delivery: Delivery::new(0, Arc::default()),
+            verdicts: Verdicts::new(),
+            _sinks: sinks,
+        }
     }
 
     fn forward(&mut self, batch: &Batch) {

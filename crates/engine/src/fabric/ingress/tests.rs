@@ -1,20 +1,22 @@
 //! A wire to a receiver of several queues, some of which give no buffers.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::Mutex;
 
 use super::*;
-use crate::core::Attach;
+use crate::core::by_hand::ByHand;
+use crate::core::Home;
+use crate::fabric::{Attach, CoreOptions, Fabric, Topology};
 use crate::frame::MAX_BATCH;
 use crate::observe::CounterFile;
 use crate::port::{DropReason, EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
 
 const QUEUES: usize = 4;
 const SIZE: u32 = 1024;
+/// The number of the only task.
+const SOURCE: u64 = 1;
 
 /// What the test and a sender share.
 #[derive(Default)]
@@ -58,10 +60,6 @@ impl IngressQueue for Source {
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 /// What the test and a queue of the receiver share.
@@ -96,15 +94,12 @@ impl EgressQueue for Sink {
         let free = u32::try_from(self.0.free.load(Ordering::Relaxed)).unwrap();
         Some(Room { free, size: SIZE })
     }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 struct Rig {
-    core: Core,
-    mailbox: Arc<Mailbox>,
+    core: ByHand<Local>,
+    home: Option<Home<Source>>,
+    _sinks: Vec<Lease<Sink>>,
     ports: [Arc<Port>; 2],
     sender: Arc<Sender>,
     queues: Vec<Arc<Receiver>>,
@@ -119,28 +114,18 @@ impl Rig {
             Arc::new(Port::new(PortId(id), name, counters, DEFAULT_MTU).unwrap())
         });
         let receivers: Vec<Arc<Receiver>> = (0..queues).map(|_| Arc::default()).collect();
+        let mut sinks = Vec::new();
         for (number, receiver) in receivers.iter().enumerate() {
             receiver.free.store(SIZE as usize, Ordering::Relaxed);
-            assert!(ports[1].swap_egress(number, Some(Box::new(Sink(Arc::clone(receiver))))).is_none());
+            sinks.push(ports[1].lend(number, Sink(Arc::clone(receiver))));
         }
-        let mailbox = Arc::new(Mailbox::new().unwrap());
-        let options = CoreOptions { patience, ..CoreOptions::default() };
-        let core =
-            Core::new(0, Arc::clone(&mailbox), Arc::default(), Arc::default(), &options, Instant::now())
-                .unwrap();
         let sender = Arc::<Sender>::default();
-        let mut rig = Rig { core, mailbox, ports, sender, queues: receivers, offered: 0 };
-        let queue = Box::new(Source(Arc::clone(&rig.sender)));
-        rig.tell(Letter::Serve { key: QueueKey(1), port: Arc::clone(&rig.ports[0]), index: 0, queue });
-        let wire = [(0, 1), (1, 0)].map(|(at, to)| (Arc::clone(&rig.ports[at]), Attach::Wire(PortId(to))));
-        let (answer, _answers) = sync_channel(1);
-        rig.tell(Letter::Topology { topology: Arc::new(Topology::new(&wire)), answer });
-        rig
-    }
-
-    fn tell(&mut self, letter: Letter) {
-        self.mailbox.post(letter);
-        assert!(self.core.read_mail());
+        let mut core = ByHand::new(Local::new(0, &Arc::default(), Instant::now()));
+        let (queue, home) = Lent::new(Source(Arc::clone(&sender)));
+        assert_eq!(core.take(Box::new(NetTask::new(&ports[0], 0, queue, patience))), SOURCE);
+        let wire = [(0, 1), (1, 0)].map(|(at, to)| (Arc::clone(&ports[at]), Attach::Wire(PortId(to))));
+        core.local().topology = Arc::new(Topology::new(&wire));
+        Rig { core, home: Some(home), _sinks: sinks, ports, sender, queues: receivers, offered: 0 }
     }
 
     fn offer(&mut self, frames: usize) {
@@ -171,20 +156,20 @@ fn one_stuck_queue_holds_its_own_frames_alone() {
     let mut rig = Rig::new(QUEUES, Duration::from_secs(1_000));
     rig.queues[2].free.store(3, Ordering::Relaxed);
     rig.offer(MAX_BATCH);
-    let moved = rig.core.serve(0);
+    let moved = rig.core.visit(0);
     let got = rig.got();
     assert!(got.iter().all(|n| *n > 0) && got[2] == 3, "{got:?}");
     let held = MAX_BATCH - got.iter().sum::<usize>();
     assert!(held > 0 && moved == got.iter().sum::<usize>() as u64);
     // The sender's frames stay its own, and are asked for again and again, but no more are taken.
     rig.offer(10);
-    assert_eq!((rig.core.serve(0), rig.core.serve(0)), (0, 0));
+    assert_eq!((rig.core.visit(0), rig.core.visit(0)), (0, 0));
     assert_eq!(rig.sender.out.load(Ordering::Relaxed), MAX_BATCH);
     rig.queues[2].free.store(1, Ordering::Relaxed);
-    assert_eq!(rig.core.serve(0), 1);
+    assert_eq!(rig.core.visit(0), 1);
     rig.queues[2].free.store(SIZE as usize, Ordering::Relaxed);
-    assert_eq!(rig.core.serve(0), held as u64 - 1);
-    assert_eq!(rig.core.serve(0), 10);
+    assert_eq!(rig.core.visit(0), held as u64 - 1);
+    assert_eq!(rig.core.visit(0), 10);
     assert_eq!(rig.check(), 0);
     assert_eq!(rig.got().iter().sum::<usize>(), MAX_BATCH + 10);
     let waits = rig.ports[0].waits.of(0);
@@ -197,8 +182,8 @@ fn a_queue_that_is_given_up_costs_the_wire_one_wait() {
     let mut rig = Rig::new(QUEUES, Duration::ZERO);
     rig.queues[1].free.store(0, Ordering::Relaxed);
     rig.offer(MAX_BATCH);
-    rig.core.serve(0);
-    rig.core.serve(0);
+    rig.core.visit(0);
+    rig.core.visit(0);
     let lost = rig.check();
     assert!(lost > 0 && rig.got()[1] == 0);
     assert_eq!(rig.got().iter().sum::<usize>() as u64 + lost, MAX_BATCH as u64);
@@ -206,14 +191,14 @@ fn a_queue_that_is_given_up_costs_the_wire_one_wait() {
     // From then on the wire goes on without it.
     for _ in 0..3 {
         rig.offer(64);
-        assert_eq!(rig.core.serve(0), 64);
+        assert_eq!(rig.core.visit(0), 64);
     }
     assert_eq!(rig.ports[0].waits.of(0).given_up, 1);
     let (lost, before) = (rig.check(), rig.got()[1]);
     // Until it gives buffers again.
     rig.queues[1].free.store(SIZE as usize, Ordering::Relaxed);
     rig.offer(MAX_BATCH);
-    assert_eq!(rig.core.serve(0), MAX_BATCH as u64);
+    assert_eq!(rig.core.visit(0), MAX_BATCH as u64);
     assert!(rig.check() == lost && rig.got()[1] > before);
 }
 
@@ -223,32 +208,29 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
         let mut rig = Rig::new(QUEUES, Duration::from_secs(1_000));
         rig.queues[0].free.store(0, Ordering::Relaxed);
         rig.offer(MAX_BATCH);
-        rig.core.serve(0);
+        rig.core.visit(0);
         assert_eq!(rig.sender.out.load(Ordering::Relaxed), MAX_BATCH);
         rig
     };
     let mut rig = stuck();
-    let (answer, back) = sync_channel(1);
-    rig.tell(Letter::TakeBack { key: QueueKey(1), answer });
-    assert!(back.recv().unwrap().is_some());
+    rig.core.give_back(SOURCE);
+    assert!(rig.home.take().unwrap().lease(Box::new(|| ())).take_back().is_some());
     assert!(rig.check() > 0);
 
     let mut rig = stuck();
-    let (answer, _answers) = sync_channel(1);
-    rig.tell(Letter::Rest { rest: true, answer });
+    rig.core.rest(true);
     assert!(rig.check() > 0);
 
     let mut rig = stuck();
-    let (answer, _answers) = sync_channel(1);
-    rig.tell(Letter::Topology { topology: Arc::default(), answer });
-    rig.core.serve(0);
+    rig.core.local().topology = Arc::default();
+    rig.core.visit(0);
     assert!(rig.check() > 0);
     assert!(rig.ports[0].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
 
     // The receiver has fewer queues meanwhile: frames of those that went are somebody else's, or nobody's.
     let mut rig = stuck();
     rig.ports[1].say_queues(1);
-    rig.core.serve(0);
+    rig.core.visit(0);
     assert!(rig.check() > 0);
 }
 
@@ -257,13 +239,13 @@ fn a_poll_that_finds_nothing_asks_no_receiver() {
     for queues in [1, QUEUES] {
         let mut rig = Rig::new(queues, Duration::from_secs(1));
         for _ in 0..10 {
-            assert_eq!(rig.core.serve(0), 0);
+            assert_eq!(rig.core.visit(0), 0);
         }
         let asked =
             |rig: &Rig| rig.queues.iter().map(|queue| queue.asked.load(Ordering::Relaxed)).sum::<usize>();
         assert_eq!(asked(&rig), 0);
         rig.offer(5);
-        assert_eq!(rig.core.serve(0), 5);
+        assert_eq!(rig.core.visit(0), 5);
         assert!(asked(&rig) > 0);
         rig.check();
     }
@@ -277,7 +259,7 @@ fn a_single_queue_is_waited_for_in_the_senders_own_ring() {
     let mut moved = 0;
     // The first frames of all are taken for large ones.
     while rig.queues[0].free.load(Ordering::Relaxed) > 1 {
-        moved += rig.core.serve(0);
+        moved += rig.core.visit(0);
         assert_eq!(rig.sender.out.load(Ordering::Relaxed), 0);
         if moved == 0 {
             break;
@@ -285,7 +267,79 @@ fn a_single_queue_is_waited_for_in_the_senders_own_ring() {
     }
     rig.queues[0].free.store(SIZE as usize, Ordering::Relaxed);
     while moved < MAX_BATCH as u64 {
-        moved += rig.core.serve(0);
+        moved += rig.core.visit(0);
     }
     assert_eq!(rig.check(), 0);
+}
+
+/// A queue whose memory takes its time, once.
+struct Slowly(bool);
+
+impl IngressQueue for Slowly {
+    fn fetch(&mut self, _: &mut Batch, tally: &mut Tally) {
+        let begun = Instant::now();
+        if std::mem::take(&mut self.0) {
+            while begun.elapsed() <= crate::core::SLOW_VISIT {
+                std::hint::spin_loop();
+            }
+            tally.frames = 1;
+        }
+    }
+
+    fn release(&mut self, _: &mut Tally) {}
+
+    fn want_kicks(&mut self, _: bool) -> bool {
+        false
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[test]
+fn a_slow_visit_is_counted_at_its_port() {
+    let port = &Rig::new(1, PATIENCE).ports[0];
+    let fabric = Fabric::start(&CoreOptions::default()).unwrap() as Arc<dyn Scheduler>;
+    let lease = fabric.serve(port, 0, Slowly(true));
+    while port.slow.count().batches == 0 {
+        std::thread::yield_now();
+    }
+    assert!(port.slow.count().longest_us >= 1_000);
+    assert!(lease.take_back().is_some());
+}
+
+#[test]
+fn an_evicted_port_has_no_queues_anywhere_and_its_leases_stay_good() {
+    let file = CounterFile::anonymous().unwrap();
+    let port = Arc::new(Port::new(PortId(0), "a", file.open_slot(PortId(0), "a"), DEFAULT_MTU).unwrap());
+    let fabric = Fabric::start(&CoreOptions::default()).unwrap();
+    let sender = Arc::<Sender>::default();
+    let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+    let send = scheduler.serve(&port, 0, Source(Arc::clone(&sender)));
+    let receive = port.lend(0, Sink(Arc::default()));
+    assert!(port.link());
+    fabric.evict(&port);
+    assert!(!port.link() && port.egress(0).unwrap().is_none());
+    // No core asks it any more.
+    sender.waiting.lock().unwrap().push_back(1);
+    fabric.publish(&Arc::default());
+    fabric.publish(&Arc::default());
+    assert_eq!(sender.waiting.lock().unwrap().len(), 1);
+    assert!(send.take_back().is_some() && receive.take_back().is_some());
+}
+
+#[test]
+fn a_port_whose_link_the_operator_puts_down_sends_and_receives_nothing() {
+    for silent in [0, 1] {
+        let mut rig = Rig::new(1, PATIENCE);
+        rig.ports[silent].set_silent(true);
+        rig.offer(10);
+        rig.core.visit(0);
+        assert_eq!((rig.got(), rig.check()), (vec![0], 10));
+        rig.ports[silent].set_silent(false);
+        rig.offer(5);
+        rig.core.visit(0);
+        assert_eq!((rig.got(), rig.check()), (vec![5], 10));
+    }
 }

@@ -1,5 +1,5 @@
-//! What a port costs the I/O core that serves it, beyond what is usual: batches that took very long, and stalls, in which
-//! the core stood still in the port's memory.
+//! What an owner of tasks costs the I/O cores, beyond what is usual: visits that took very long, and stalls, in which a core
+//! stood still in its memory.
 //!
 //! Touching memory that a VMM gave may wait: for a hole that is being punched there (0.3 s for each GiB, for as long as it
 //! takes), for a page that is on a disk. Nothing can cut such a wait short, but it can be told whose memory it was.
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// A batch that took longer counts as slow: a full one takes some 0.05 ms.
-pub const SLOW_BATCH: Duration = Duration::from_millis(1);
-/// A port whose own memory stalls a core so often within [`STALL_TIME`] is stopped.
+/// A visit that took longer counts as slow: a full one takes some 0.05 ms.
+pub const SLOW_VISIT: Duration = Duration::from_millis(1);
+/// An owner whose own memory stalls a core so often within [`STALL_TIME`] is stopped.
 const STALLS: usize = 8;
 const STALL_TIME: Duration = Duration::from_secs(3600);
 
-/// What was counted of one port.
+/// What was counted of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowCount {
     /// Batches that took longer than a millisecond of their I/O core.
@@ -25,9 +25,9 @@ pub struct SlowCount {
     pub total_us: u64,
     /// Microseconds of the longest.
     pub longest_us: u64,
-    /// Times that an I/O core stood still in this port's memory.
+    /// Times that an I/O core stood still in its memory.
     pub stalls: u64,
-    /// Times that one stood still while it copied from or to this port: in its memory or in the other port's.
+    /// Times that one stood still while it copied from or to it: in its memory or in the other one's.
     pub shared_stalls: u64,
 }
 
@@ -44,16 +44,16 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// Counts a slow batch. Happens so seldom that cores may share the counters.
+    /// Counts a slow visit. Happens so seldom that cores may share the counters.
     #[cold]
-    pub fn batch(&self, time: Duration) {
+    pub fn visit(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.ns.fetch_add(ns, Ordering::Relaxed);
         self.longest.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// Counts a stall in this port's own memory at `now`. True: there are too many.
+    /// Counts a stall in its own memory at `now`. True: there are too many.
     pub fn stalled(&self, now: Instant) -> bool {
         self.stalls.fetch_add(1, Ordering::Relaxed);
         let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Slow {
         lately.len() >= STALLS
     }
 
-    /// Counts a stall in this port's memory or in that of the one that it exchanged frames with.
+    /// Counts a stall in its memory or in that of the one that it exchanged frames with.
     pub fn stalled_with_another(&self) {
         self.shared_stalls.fetch_add(1, Ordering::Relaxed);
     }
@@ -96,8 +96,8 @@ mod tests {
         let stops: Vec<bool> = (0..10).map(|n| slow.stalled(start + Duration::from_secs(n))).collect();
         assert_eq!(stops.iter().position(|stop| *stop), Some(STALLS - 1));
         assert!(stops[STALLS..].iter().all(|stop| *stop), "and once more is too often then");
-        slow.batch(Duration::from_micros(1500));
-        slow.batch(Duration::from_micros(1200));
+        slow.visit(Duration::from_micros(1500));
+        slow.visit(Duration::from_micros(1200));
         let count = slow.count();
         assert_eq!((count.batches, count.total_us, count.longest_us, count.stalls), (2, 2700, 1500, 10));
     }

@@ -18,18 +18,13 @@ pub enum Attach {
     Wire(PortId),
 }
 
-/// A port with what it is attached to, ready for the hot path.
+/// A port with what it is attached to.
 pub(super) struct Member {
     pub(super) port: Arc<Port>,
-    pub(super) attach: View,
+    pub(super) attach: Attach,
+    /// All ports on its switch, if it is on one.
+    pub(super) everybody: Arc<[PortId]>,
     pub(super) rules: Rules,
-}
-
-/// An attachment as the hot path wants it.
-pub(super) enum View {
-    Nothing,
-    Switch { switch: Arc<Switch>, ports: Arc<[PortId]> },
-    Wire(PortId),
 }
 
 /// All ports and what they are attached to.
@@ -48,18 +43,20 @@ impl Topology {
     pub fn with_rules(ports: &[(Arc<Port>, Attach)], rules: impl Fn(PortId) -> Rules) -> Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
         for (port, attach) in ports {
-            let view = match attach {
-                Attach::Nothing => View::Nothing,
-                Attach::Wire(peer) => View::Wire(*peer),
-                Attach::Switch(switch) => {
-                    View::Switch { switch: Arc::clone(switch), ports: on(switch, ports) }
-                }
+            let everybody = match attach {
+                Attach::Switch(switch) => on(switch, ports),
+                Attach::Nothing | Attach::Wire(_) => Arc::default(),
             };
             let place = usize::from(port.id.0);
             if members.len() <= place {
                 members.resize_with(place + 1, || None);
             }
-            members[place] = Some(Member { port: Arc::clone(port), attach: view, rules: rules(port.id) });
+            members[place] = Some(Member {
+                port: Arc::clone(port),
+                attach: attach.clone(),
+                everybody,
+                rules: rules(port.id),
+            });
         }
         Topology { members }
     }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::pause::FOR_MORE;
+use super::FOR_MORE;
 use crate::frame::MAX_BATCH;
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
 
@@ -29,7 +29,7 @@ enum Receiver {
 }
 
 /// What an ingress queue knows of the queues at the other end of its wire.
-pub(super) struct Gate {
+pub(in crate::fabric) struct Gate {
     /// Whose frames they are, and of which of its queues.
     port: Arc<Port>,
     index: usize,
@@ -45,7 +45,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// That of ingress queue `index` of `port`.
-    pub(super) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> Gate {
+    pub(in crate::fabric) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> Gate {
         Gate {
             port: Arc::clone(port),
             index,
@@ -58,12 +58,12 @@ impl Gate {
     }
 
     /// Frames that are held.
-    pub(super) fn held(&self) -> usize {
+    pub(in crate::fabric) fn held(&self) -> usize {
         self.held.len()
     }
 
     /// All that was held is to be tried again: moves it to `picks`. `open`: it has waited long enough, and passes.
-    pub(super) fn again(&mut self, open: bool, picks: &mut Vec<u16>) {
+    pub(in crate::fabric) fn again(&mut self, open: bool, picks: &mut Vec<u16>) {
         picks.clear();
         picks.append(&mut self.held);
         (self.holding, self.open) = (0, open);
@@ -71,7 +71,7 @@ impl Gate {
 
     /// Splits `picks`, all of them for `queue`: those of the first part may be delivered now, the others are held. `room`
     /// says what the queue has, and `buffers` what a frame takes.
-    pub(super) fn split<'p>(
+    pub(in crate::fabric) fn split<'p>(
         &mut self,
         queue: usize,
         picks: &'p [u16],

@@ -1,12 +1,11 @@
 //! Who has how much of a core: rounds without threads, with queues that always have frames.
 
-use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
 
 use super::*;
-use crate::core::Attach;
+use crate::core::by_hand::ByHand;
+use crate::fabric::{Attach, Topology};
 use crate::observe::CounterFile;
 use crate::policy::{Rules, Storm, StormLimits};
 use crate::port::{EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
@@ -27,9 +26,6 @@ impl IngressQueue for Source {
     }
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
-    }
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }
 
@@ -58,9 +54,6 @@ impl EgressQueue for Sink {
         let free = u32::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         Some(Room { free, size: 1024 })
     }
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
 }
 
 fn frame(to: u8, from: u8) -> [u8; 60] {
@@ -71,7 +64,8 @@ fn frame(to: u8, from: u8) -> [u8; 60] {
 }
 
 struct Rig {
-    core: Core,
+    core: ByHand<Local>,
+    _leases: Vec<Lease<Sink>>,
     ports: Vec<Arc<Port>>,
     free: Vec<Arc<AtomicU64>>,
     own: Vec<Arc<AtomicU64>>,
@@ -83,37 +77,30 @@ impl Rig {
         let file = CounterFile::anonymous().unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let (mut ports, mut free, mut own, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut leases = Vec::new();
         for number in 0..count {
             let id = PortId(number.into());
             let port = Arc::new(Port::new(id, "p", file.open_slot(id, "p"), DEFAULT_MTU).unwrap());
             let buffers = Arc::new(AtomicU64::new(u32::MAX.into()));
             let sink = Sink { free: Arc::clone(&buffers), own: Arc::default() };
             own.push(Arc::clone(&sink.own));
-            assert!(port.swap_egress(0, Some(Box::new(sink))).is_none());
+            leases.push(port.lend(0, sink));
             all.push((Arc::clone(&port), Attach::Switch(Arc::clone(&switch))));
             ports.push(port);
             free.push(buffers);
         }
-        let mailbox = Arc::new(Mailbox::new().unwrap());
-        let (answer, answers) = sync_channel(1);
-        let topology = Arc::new(Topology::with_rules(&all, |_| rules.clone()));
-        mailbox.post(Letter::Topology { topology, answer });
+        let mut core = ByHand::new(Local::new(0, &Arc::default(), Instant::now()));
+        core.local().topology = Arc::new(Topology::with_rules(&all, |_| rules.clone()));
         for (index, bytes) in sends.iter().enumerate() {
-            let key = QueueKey(index as u64);
-            let (port, queue) = (Arc::clone(&ports[index]), Box::new(Source(*bytes)));
-            mailbox.post(Letter::Serve { key, port, index: 0, queue });
+            let (queue, _) = Lent::new(Source(*bytes));
+            core.take(Box::new(NetTask::new(&ports[index], 0, queue, PATIENCE)));
         }
-        let options = CoreOptions::default();
-        let mut core =
-            Core::new(0, mailbox, Arc::default(), Arc::default(), &options, Instant::now()).unwrap();
-        assert!(core.read_mail());
-        answers.recv().unwrap();
-        Rig { core, ports, free, own }
+        Rig { core, _leases: leases, ports, free, own }
     }
 
     fn rounds(&mut self, from: u64, count: u64) {
         for round in from..from + count {
-            self.core.round(round, Instant::now());
+            self.core.round(round);
         }
     }
 
@@ -137,10 +124,10 @@ impl Rig {
 fn flood_and_flow(count: u8, rules: &Rules) -> Rig {
     let mut rig = Rig::new(count, rules, &[frame(0xff, 0), frame(2, 1), frame(1, 2)]);
     // One round in which all are heard, guest 2 first; from then on it only receives.
-    rig.core.queues.swap(0, 2);
+    rig.core.swap(0, 2);
     rig.rounds(1, 1);
-    rig.core.queues.remove(0);
-    rig.core.queues.swap(0, 1);
+    rig.core.remove(0);
+    rig.core.swap(0, 1);
     rig
 }
 
@@ -156,7 +143,7 @@ fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
     assert!((150 * 256..=200 * 256).contains(&copies), "{copies}");
     rig.is_conserved();
     // Alone it waits for nobody.
-    rig.core.queues.truncate(1);
+    rig.core.truncate(1);
     let before = rig.sent(0);
     rig.rounds(202, 100);
     assert_eq!(rig.sent(0) - before, 100 * 8);

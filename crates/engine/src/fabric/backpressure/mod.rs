@@ -17,7 +17,11 @@
 //! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
 //! others.
 
+mod gate;
+
 use std::time::{Duration, Instant};
+
+pub(super) use gate::Gate;
 
 use crate::frame::{Batch, Frame};
 use crate::port::{Room, Wait};

@@ -12,7 +12,7 @@ pub(super) struct Meter {
     idle: AtomicU64,
     asleep: AtomicU64,
     rounds: AtomicU64,
-    frames: AtomicU64,
+    moved: AtomicU64,
     sleeps: AtomicU64,
 }
 
@@ -54,10 +54,10 @@ impl Meter {
     }
 
     #[inline]
-    pub(super) fn busy(&self, time: Duration, frames: u64) {
+    pub(super) fn busy(&self, time: Duration, moved: u64) {
         Self::add_time(&self.busy, time);
         Self::add(&self.rounds, 1);
-        Self::add(&self.frames, frames);
+        Self::add(&self.moved, moved);
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl Meter {
             idle_ns: load(&self.idle),
             sleep_ns: load(&self.asleep),
             busy_rounds: load(&self.rounds),
-            frames: load(&self.frames),
+            frames: load(&self.moved),
             sleeps: load(&self.sleeps),
         }
     }

@@ -1,0 +1,113 @@
+//! What is counted of frames on their way: what a fetch took, what a delivery did, what was dropped and why.
+//!
+//! A leaf, so that both the ports, which are counted, and the observer, which writes the counters down, stand above it.
+
+pub use sidecore_abi::counters::DropReason;
+
+use crate::frame::MAX_BATCH;
+
+/// A port's number: its place in the counters file and in the switch's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+/// What happened while frames were fetched; the core adds it to the port's counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Frames taken, including those dropped on the spot.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
+    /// Kicks that were drained.
+    pub kicks: u64,
+    /// Interrupts that told the sender of buffers given back.
+    pub interrupts: u64,
+    /// Frames dropped on the spot, by reason.
+    pub drops: Drops,
+}
+
+/// Numbers of dropped frames by reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drops {
+    counts: [u32; sidecore_abi::counters::DROP_PLACES],
+    any: bool,
+}
+
+impl Drops {
+    /// Counts `n` drops.
+    #[inline]
+    pub fn add(&mut self, reason: DropReason, n: u32) {
+        self.counts[reason as usize] += n;
+        self.any = true;
+    }
+
+    /// Counts those of `others`, too.
+    pub fn merge(&mut self, others: &Drops) {
+        self.counts.iter_mut().zip(&others.counts).for_each(|(all, n)| *all += n);
+        self.any |= others.any;
+    }
+
+    /// Whether anything was dropped.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any
+    }
+
+    /// The counts, in the order of the reasons' numbers.
+    #[inline]
+    pub fn counts(&self) -> &[u32] {
+        &self.counts
+    }
+}
+
+/// What became of the frames given to an egress queue.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Frames delivered.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
+    /// Interrupts sent.
+    pub interrupts: u64,
+    /// Frames dropped, by reason.
+    pub drops: Drops,
+    /// While a capture runs: each dropped pick with its reason.
+    pub trace: Option<Vec<(u16, DropReason)>>,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub fn new() -> Outcome {
+        Outcome { frames: 0, bytes: 0, interrupts: 0, drops: Drops::default(), trace: None }
+    }
+
+    /// Counts a delivered frame.
+    #[inline]
+    pub fn delivered(&mut self, bytes: u32) {
+        self.frames += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// Counts a dropped pick.
+    #[inline]
+    pub fn dropped(&mut self, pick: u16, reason: DropReason) {
+        self.drops.add(reason, 1);
+        if let Some(trace) = &mut self.trace {
+            if trace.len() < MAX_BATCH {
+                trace.push((pick, reason));
+            }
+        }
+    }
+
+    /// Counts all of `picks` as dropped.
+    pub fn dropped_all(&mut self, picks: &[u16], reason: DropReason) {
+        for &pick in picks {
+            self.dropped(pick, reason);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What an I/O core schedules.
+//!
+//! A [`Task`] is work that comes again and again: a queue of frames, of requests to a disk. A core polls it (`visit`) until
+//! nothing comes, then asks it to wake the core (`arm`) and sleeps. What the work is, the core does not know. `L` is what each
+//! core has for its tasks alone (its *local*): scratch memory, and whatever all tasks look at; nothing of it is locked.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::Lent;
+use super::slow::Slow;
+
+/// Work for an I/O core. One core has it at a time; nothing in it blocks.
+pub trait Task<L>: Send {
+    /// For whom it works.
+    fn owner(&self) -> Arc<dyn Owner>;
+
+    /// Does what there is to do, at most a budget's worth of it.
+    fn visit(&mut self, local: &mut L, budget: Budget) -> Visit;
+
+    /// Asks to wake the core, which is about to sleep. True: there is work already, and the core must not sleep.
+    #[must_use]
+    fn arm(&mut self) -> bool;
+
+    /// Declines to: the core polls from now on.
+    fn disarm(&mut self);
+
+    /// Shows `each` the descriptors that become readable when work comes: what a sleeping core waits for, edge-triggered.
+    /// None, where there are none, or where the task has stopped itself; asked for after `arm`.
+    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>));
+
+    /// How long the core may sleep without a look at it, for work that comes without an event, or at a set time. Asked after
+    /// `arm`; `None`: until it is woken.
+    fn next_look(&self) -> Option<Duration>;
+
+    /// How a visit that finds nothing compares with reading a cache line: true if it takes a system call, so that the core
+    /// asks less often.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
+    /// One of its events has woken the core.
+    fn woken(&mut self, local: &mut L) {
+        let _ = local;
+    }
+
+    /// Ends what a visit began and left for the next one: afterwards nothing is under way. Called before the task leaves the
+    /// core, and before the cores rest.
+    fn settle(&mut self, local: &mut L);
+}
+
+/// A task that can be sent home.
+pub trait Seat<L>: Task<L> {
+    /// Gives its owner back what was lent.
+    fn go_home(self: Box<Self>);
+}
+
+impl<L, T: Task<L>> Task<L> for Lent<T> {
+    fn owner(&self) -> Arc<dyn Owner> {
+        (**self).owner()
+    }
+    fn visit(&mut self, local: &mut L, budget: Budget) -> Visit {
+        (**self).visit(local, budget)
+    }
+    fn arm(&mut self) -> bool {
+        (**self).arm()
+    }
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
+        (**self).events(each);
+    }
+    fn next_look(&self) -> Option<Duration> {
+        (**self).next_look()
+    }
+    fn is_costly(&self) -> bool {
+        (**self).is_costly()
+    }
+    fn woken(&mut self, local: &mut L) {
+        (**self).woken(local);
+    }
+    fn settle(&mut self, local: &mut L) {
+        (**self).settle(local);
+    }
+}
+
+impl<L, T: Task<L>> Seat<L> for Lent<T> {
+    fn go_home(self: Box<Self>) {
+        Lent::go_home(*self);
+    }
+}
+
+/// What a visit may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Items: frames, requests.
+    pub items: usize,
+}
+
+/// What a visit did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visit {
+    /// Items that were finished. None: there was nothing to do, or nothing that could be done now.
+    pub moved: u64,
+    /// Items that were begun.
+    pub items: usize,
+    /// What those cost, in items that go to one receiver each: more than there were, if some went to several.
+    pub cost: usize,
+}
+
+/// For whom a task works, and who answers for what it costs.
+pub trait Owner: Send + Sync {
+    /// Its number among all owners, below 65,534.
+    fn number(&self) -> u16;
+    /// Its name, for the log.
+    fn name(&self) -> &str;
+    /// What it costs beyond what is usual.
+    fn slow(&self) -> &Slow;
+    /// Its memory stalls cores again and again: its tasks shall stop.
+    fn stop_stalling(&self);
+}

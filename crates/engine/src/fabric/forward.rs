@@ -1,0 +1,133 @@
+//! Pass 1: each frame of a batch gets its destinations, from the wire or the switch that its sender is attached to; those
+//! for everybody are copied to all that are there, as far as the sender's limits go.
+
+use std::time::Instant;
+
+use super::deliver::{queues_of, Delivery, ALL};
+use super::topology::{Attach, Member, Topology};
+use crate::frame::{is_group, Batch};
+use crate::port::{DropReason, Port, PortId};
+use crate::switch::{Members, Verdicts};
+
+impl Delivery {
+    /// Decides on every frame of `batch`, which came from `source`, and delivers it. Returns how many frames were handed
+    /// to ports: more than the batch has, if some went to several.
+    pub(super) fn forward(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &Batch,
+        now: u32,
+        verdicts: &mut Verdicts,
+    ) -> usize {
+        verdicts.clear();
+        self.begin();
+        // A port that is being removed is not in the topology any more, while its queues may still be served.
+        let member = topology.get(source.id);
+        let everybody: &[PortId] = match member {
+            _ if source.is_silent() => {
+                (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::LinkDown));
+                &[]
+            }
+            None | Some(Member { attach: Attach::Nothing, .. }) => {
+                (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
+                &[]
+            }
+            Some(Member { attach: Attach::Wire(peer), .. }) => {
+                verdicts.wire(batch, source, *peer);
+                &[]
+            }
+            Some(Member { attach: Attach::Switch(switch), everybody: ports, rules, .. }) => {
+                let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
+                let members = Members { ports, is_up };
+                switch.classify(batch, source, rules, now, &members, verdicts);
+                ports
+            }
+        };
+        let mut others = std::mem::take(&mut self.others);
+        others.clear();
+        if verdicts.any_flood() {
+            // Who has no peer is not there: a flooded frame that it does not get is no drop.
+            let there =
+                |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
+            others.extend(everybody.iter().copied().filter(there));
+            if let (Some(storm), false) =
+                (member.and_then(|member| member.rules.storm.as_ref()), others.is_empty())
+            {
+                let mut gate = storm.open(Instant::now());
+                let (frames, copies) = (batch.frames(), others.len());
+                verdicts.limit_floods(|frame| gate.admit(frames[frame].dst(), copies));
+            }
+            verdicts.floods(&mut self.floods);
+            if others.is_empty() {
+                self.floods
+                    .iter()
+                    .for_each(|pick| verdicts.drop(usize::from(*pick), DropReason::NoDestination));
+                verdicts.forget_floods();
+            } else {
+                let copies = (others.len() as u64 - 1) * self.floods.len() as u64;
+                source.counters.block(self.core).add_made(copies);
+            }
+        }
+        source.capture.ingress(batch, verdicts.drops());
+        if verdicts.any_flood() {
+            // A frame for a station that has not spoken yet is no storm: it is given what there is, as any other.
+            self.floods.retain(|pick| is_group(batch.frames()[usize::from(*pick)].dst()));
+            for &id in &others {
+                verdicts.picks(id, &mut self.picks);
+                if self.floods.len() > 1 {
+                    self.leave_room(topology, id, batch);
+                }
+                self.visit(topology, source, id, batch);
+            }
+        }
+        for &id in verdicts.destinations() {
+            // Whoever was flooded has had its own frames among them.
+            let id = PortId(id);
+            if !others.contains(&id) {
+                if verdicts.is_all_for_one(batch) {
+                    self.picks.clear();
+                    self.picks.extend_from_slice(&ALL[..batch.len()]);
+                } else {
+                    verdicts.picks_alone(id, &mut self.picks);
+                }
+                self.visit(topology, source, id, batch);
+            }
+        }
+        if verdicts.seconds() > 0 {
+            self.second_copies(topology, source, batch, verdicts);
+        }
+        self.others = others;
+        if !verdicts.drops().is_empty() {
+            self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
+        }
+        self.deliveries
+    }
+
+    /// Takes so many frames for groups out of `self.picks` that half of the buffers which port `id` has free now are
+    /// left to others: a flood without end would have each as soon as it comes, and nobody else's frame a chance. A lone
+    /// frame finds whatever there is.
+    fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
+        let Some(port) = topology.get(id).map(|member| &member.port) else { return };
+        let room = |queue| Some(port.egress(queue)?.as_mut()?.room()?.free as usize);
+        let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
+        let Some(rest) = self.floods.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
+            return;
+        };
+        self.picks.retain(|pick| rest.binary_search(pick).is_err());
+        self.count_drops(port, rest.iter().map(|_| DropReason::RingFull));
+        if port.capture.is_on() {
+            let drops: Vec<_> = rest.iter().map(|pick| (*pick, DropReason::RingFull)).collect();
+            port.capture.egress(batch, rest, &drops);
+        }
+    }
+
+    /// Delivers frames for addresses that two ports have to the second of them.
+    #[cold]
+    fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
+        source.counters.block(self.core).add_made(verdicts.seconds() as u64);
+        while let Some(id) = verdicts.take_seconds(&mut self.picks) {
+            self.visit(topology, source, id, batch);
+        }
+    }
+}

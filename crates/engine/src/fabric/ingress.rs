@@ -1,0 +1,305 @@
+//! A queue of frames as a task: fetch, forward, give back.
+//!
+//! Theory of operation. A visit takes one batch. What was fetched is [`Taken`]: a value that gives the sender its buffers back
+//! when it is done with, so that no way out of a visit can forget to. On a wire to a receiver of several queues some frames may
+//! have to wait for buffers (`backpressure::Gate`): then the batch is *held*, with what was taken, and the next visits deliver
+//! the rest before anything else is fetched.
+//!
+//! On a wire the receiver is asked for its room first, and only if the sender is seen to have frames: asking takes the
+//! receiver's lock.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backpressure::{Gate, Pause, NAP, PATIENCE};
+use super::deliver::Delivery;
+use super::{seconds, Local};
+use crate::account::Tally;
+use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit};
+use crate::frame::Batch;
+use crate::port::{IngressQueue, Port};
+
+// A turn's worth is a batch.
+const _: () = assert!(crate::core::TURN == crate::frame::MAX_BATCH);
+
+/// Who serves queues: the I/O cores, or what stands in their place.
+pub trait Scheduler: Send + Sync {
+    /// Serves the queue of `seat` until it is recalled, and sends it home then.
+    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall;
+
+    /// How long frames on a wire wait for a receiver that gives no buffers.
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+impl dyn Scheduler {
+    /// Gives ingress queue `index` of `port` to an I/O core, which polls it from its next round on. Several rings that are
+    /// served as one queue go by the number of the first.
+    pub fn serve<Q>(self: &Arc<Self>, port: &Arc<Port>, index: usize, queue: Q) -> Lease<Q>
+    where
+        Q: IngressQueue + 'static,
+    {
+        // And it will have to be taken back.
+        port.talk.changed(2);
+        let (queue, home) = Lent::new(queue);
+        let task = NetTask::new(port, index, queue, self.patience());
+        home.lease(Arc::clone(self).seat(Box::new(task)))
+    }
+}
+
+/// A queue that is to be served, whatever its type.
+pub trait NetSeat: Seat<Local> {
+    /// Whose it is.
+    fn port(&self) -> &Arc<Port>;
+    /// The queue, for who serves it by hand.
+    fn queue(&mut self) -> &mut dyn IngressQueue;
+    /// The queue as a task of an I/O core.
+    fn task(self: Box<Self>) -> Box<dyn Seat<Local>>;
+}
+
+/// An ingress queue that an I/O core serves.
+pub struct NetTask<Q> {
+    queue: Lent<Q>,
+    port: Arc<Port>,
+    /// Its number among the port's.
+    index: usize,
+    patience: Duration,
+    pause: Pause,
+    /// For a wire to one of several queues.
+    gate: Option<Box<Gate>>,
+    /// A batch that is not delivered whole.
+    held: Option<Box<Held>>,
+    /// Room for the next one.
+    spare: Option<Box<Held>>,
+}
+
+/// A batch of which some frames wait, and what its fetch counted. The queue gives nothing back, and is asked for nothing,
+/// until they are delivered.
+struct Held {
+    batch: Batch,
+    tally: Tally,
+}
+
+/// What a fetch took from `queue`. It is given back when this is done with, unless its frames are held.
+struct Taken<'q, Q: IngressQueue> {
+    queue: &'q mut Q,
+    tally: Tally,
+    held: bool,
+}
+
+impl<'q, Q: IngressQueue> Taken<'q, Q> {
+    #[inline]
+    fn fetch(queue: &'q mut Q, batch: &mut Batch) -> Taken<'q, Q> {
+        let mut tally = Tally::default();
+        queue.fetch(batch, &mut tally);
+        Taken { queue, tally, held: false }
+    }
+
+    /// What was held before.
+    fn again(queue: &'q mut Q, tally: Tally) -> Taken<'q, Q> {
+        Taken { queue, tally, held: false }
+    }
+
+    /// Some of its frames wait: what to go on with, [`Taken::again`].
+    fn hold(mut self) -> Tally {
+        self.held = true;
+        std::mem::take(&mut self.tally)
+    }
+
+    /// Gives it back; what was counted meanwhile.
+    #[inline]
+    fn give_back(mut self) -> Tally {
+        self.release();
+        self.held = true;
+        std::mem::take(&mut self.tally)
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if self.tally.frames > 0 && !self.held {
+            self.queue.release(&mut self.tally);
+        }
+    }
+}
+
+impl<Q: IngressQueue> Drop for Taken<'_, Q> {
+    #[inline]
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl<Q: IngressQueue> NetTask<Q> {
+    fn new(port: &Arc<Port>, index: usize, queue: Lent<Q>, patience: Duration) -> NetTask<Q> {
+        let (port, pause) = (Arc::clone(port), Pause::new(patience));
+        NetTask { queue, port, index, patience, pause, gate: None, held: None, spare: None }
+    }
+
+    /// Delivers what is held, as far as its receiver has room; all of it if it is `open`. When nothing is left the batch is
+    /// given back. Returns how many frames were moved.
+    #[cold]
+    fn deliver_held(&mut self, local: &mut Local, open: bool) -> u64 {
+        let (Some(mut held), Some(gate)) = (self.held.take(), self.gate.take()) else { return 0 };
+        if !open {
+            self.queue.tend(&mut held.tally);
+        }
+        local.beat.elsewhere();
+        let before = gate.held();
+        local.delivery.gate = Some(gate);
+        local.delivery.again(&local.topology, &self.port, &held.batch, open);
+        local.beat.towards(None);
+        self.gate = local.delivery.gate.take();
+        let left = self.gate.as_ref().map_or(0, |gate| gate.held());
+        let taken = Taken::again(&mut *self.queue, std::mem::take(&mut held.tally));
+        if left == 0 {
+            let tally = taken.give_back();
+            self.port.counters.block(local.number).add_tally(&tally);
+            held.batch.clear();
+            self.spare = Some(held);
+        } else {
+            held.tally = taken.hold();
+            self.held = Some(held);
+        }
+        before.saturating_sub(left) as u64
+    }
+
+    /// Holds what `local.batch` has and its receiver has no room for.
+    #[cold]
+    fn hold(&mut self, local: &mut Local, tally: Tally) {
+        let spare = self.spare.take();
+        let mut held = spare.unwrap_or_else(|| Box::new(Held { batch: Batch::new(), tally }));
+        held.tally = tally;
+        std::mem::swap(&mut held.batch, &mut local.batch);
+        self.held = Some(held);
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.held.is_some() || self.pause.is_on()
+    }
+}
+
+impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.port) as Arc<dyn Owner>
+    }
+
+    /// Moves one batch: fetch, decide, deliver, give back.
+    fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
+        if self.held.is_some() {
+            return Visit { moved: self.deliver_held(local, false), ..Visit::default() };
+        }
+        local.batch.clear();
+        let wired = Delivery::wired(&local.topology, &self.port);
+        let several = wired.is_some_and(|port| port.egress_queues() > 1);
+        let limit = match wired {
+            // No receiver is asked for room whose sender has nothing for it.
+            Some(_) if !self.queue.has_frames() => 0,
+            Some(port) if !several => {
+                // The receiver's memory.
+                local.beat.elsewhere();
+                let limit = self.pause.limit(Delivery::room(port, 0), Instant::now);
+                local.beat.towards(None);
+                limit
+            }
+            _ => self.pause.limit(None, Instant::now),
+        };
+        local.batch.set_limit(limit.min(budget.items));
+        let taken = Taken::fetch(&mut *self.queue, &mut local.batch);
+        if let Some(wait) = self.pause.over(&local.batch) {
+            self.port.waits.add(self.index, wait);
+        }
+        let mut visit = Visit { moved: taken.tally.frames, items: local.batch.len(), cost: 0 };
+        if !local.batch.is_empty() {
+            let now = seconds(local.epoch);
+            if several {
+                let (port, index, patience) = (&self.port, self.index, self.patience);
+                let new = || Box::new(Gate::new(port, index, patience));
+                local.delivery.gate = Some(self.gate.take().unwrap_or_else(new));
+            }
+            local.beat.elsewhere();
+            let Local { topology, batch, verdicts, delivery, .. } = local;
+            visit.cost = delivery.forward(topology, &self.port, batch, now, verdicts);
+            local.beat.towards(None);
+            self.pause.took(&local.batch);
+            if let Some(gate) = local.delivery.gate.take() {
+                let left = gate.held();
+                self.gate = Some(gate);
+                if left > 0 {
+                    visit.moved = visit.moved.saturating_sub(left as u64);
+                    let tally = taken.hold();
+                    self.hold(local, tally);
+                    return visit;
+                }
+            }
+        }
+        let tally = taken.give_back();
+        if tally.frames > 0 || tally.interrupts > 0 {
+            self.port.counters.block(local.number).add_tally(&tally);
+        }
+        visit
+    }
+
+    fn arm(&mut self) -> bool {
+        let frames = self.queue.want_kicks(true);
+        // Frames that wait for their receiver bring no kick, and must not keep the core awake.
+        frames && !self.is_waiting()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.want_kicks(false);
+    }
+
+    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
+        self.queue.kick_fd().into_iter().for_each(each);
+    }
+
+    fn next_look(&self) -> Option<Duration> {
+        let own = self.queue.longest_sleep();
+        if self.is_waiting() {
+            return Some(own.map_or(NAP, |own| own.min(NAP)));
+        }
+        own
+    }
+
+    fn is_costly(&self) -> bool {
+        self.queue.poll_is_costly()
+    }
+
+    fn woken(&mut self, local: &mut Local) {
+        let tally = Tally { kicks: 1, ..Tally::default() };
+        self.port.counters.block(local.number).add_tally(&tally);
+    }
+
+    fn settle(&mut self, local: &mut Local) {
+        if self.held.is_some() {
+            self.deliver_held(local, true);
+        }
+    }
+}
+
+impl<Q: IngressQueue + 'static> Seat<Local> for NetTask<Q> {
+    fn go_home(self: Box<Self>) {
+        self.queue.go_home();
+    }
+}
+
+impl<Q: IngressQueue + 'static> NetSeat for NetTask<Q> {
+    fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    fn queue(&mut self) -> &mut dyn IngressQueue {
+        &mut *self.queue
+    }
+
+    fn task(self: Box<Self>) -> Box<dyn Seat<Local>> {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod turns;

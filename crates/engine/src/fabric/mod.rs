@@ -1,0 +1,139 @@
+//! The fabric: what becomes of frames between a sender's queue and its receivers' queues.
+//!
+//! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch is
+//! *forwarded* (`forward`: by wire or switch, each frame gets its destinations), each destination is *delivered* to once
+//! (`deliver`), and then the sender is given its buffers back. Who is attached to whom says the [`Topology`], a snapshot that
+//! each core replaces between two visits. On a wire the sender waits for its receiver (`backpressure`); frames that ask for
+//! more than their receiver accepts are made plain on the way (`offload`).
+//!
+//! What a core has for all of that is its [`Local`]; nothing in it is shared or locked.
+
+mod backpressure;
+mod deliver;
+mod forward;
+mod ingress;
+mod offload;
+mod pairs;
+mod topology;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use ingress::{NetSeat, NetTask, Scheduler};
+pub use pairs::Pairs;
+pub use topology::{Attach, Topology};
+
+use self::backpressure::PATIENCE;
+use self::deliver::Delivery;
+use crate::core::{Beat, CoreStatus, Cores, Recall};
+use crate::frame::Batch;
+use crate::port::Port;
+use crate::switch::Verdicts;
+
+/// What can be chosen about the I/O cores.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Processors to pin the cores to, one core each. Empty: one core, not pinned.
+    pub cpus: Vec<usize>,
+    /// How long a core polls without finding anything before it sleeps.
+    pub spin: Duration,
+    /// How long a queue on a wire waits for a receiver that gives no buffers, before its frames are dropped.
+    pub patience: Duration,
+}
+
+impl Default for CoreOptions {
+    fn default() -> Self {
+        CoreOptions { cpus: Vec::new(), spin: Duration::from_micros(50), patience: PATIENCE }
+    }
+}
+
+/// What an I/O core has for its queues.
+pub struct Local {
+    /// The core's number: that of its blocks of counters.
+    number: usize,
+    epoch: Instant,
+    topology: Arc<Topology>,
+    batch: Batch,
+    verdicts: Verdicts,
+    delivery: Delivery,
+    beat: Arc<Beat>,
+}
+
+impl Local {
+    fn new(number: usize, beat: &Arc<Beat>, epoch: Instant) -> Local {
+        Local {
+            number,
+            epoch,
+            topology: Arc::default(),
+            batch: Batch::new(),
+            verdicts: Verdicts::new(),
+            delivery: Delivery::new(number, Arc::clone(beat)),
+            beat: Arc::clone(beat),
+        }
+    }
+}
+
+/// The I/O cores of an engine, with the fabric on them.
+pub struct Fabric {
+    cores: Arc<Cores<Local>>,
+    patience: Duration,
+    epoch: Instant,
+}
+
+impl Fabric {
+    /// Starts the cores, which know of no port yet.
+    ///
+    /// # Errors
+    /// More than `MAX_CORES` cores, or a processor that this process may not use.
+    pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
+        let epoch = Instant::now();
+        let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
+        let begin = || crate::confine::enter(crate::confine::Kinds::IO_CORE);
+        let cores = Cores::start(&options.cpus, options.spin, local, begin)?;
+        Ok(Arc::new(Fabric { cores, patience: options.patience, epoch }))
+    }
+
+    /// Installs `topology`. When this returns, no core uses an older one.
+    pub fn publish(&self, topology: &Arc<Topology>) {
+        let topology = Arc::clone(topology);
+        self.cores.each(move |local| local.topology = Arc::clone(&topology));
+    }
+
+    /// Has the cores serve no queue, or serve them again. They take queues and topologies meanwhile, and hand queues
+    /// back. When this returns no batch is under way.
+    pub fn rest(&self, rest: bool) {
+        self.cores.rest(rest);
+    }
+
+    /// Takes all queues of `port` from the cores and from the port, whatever becomes of what stands behind it.
+    pub fn evict(&self, port: &Port) {
+        self.cores.evict(port.id.0);
+        port.evict();
+    }
+
+    /// The clock of MAC tables: seconds since the start, from 1 on.
+    pub fn seconds(&self) -> u32 {
+        seconds(self.epoch)
+    }
+
+    /// How the cores are doing.
+    pub fn status(&self) -> Vec<CoreStatus> {
+        self.cores.status()
+    }
+}
+
+impl Scheduler for Fabric {
+    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+        self.cores.seat(seat.task())
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+}
+
+/// The clock of the MAC table: seconds since the engine started, from 1 on.
+fn seconds(epoch: Instant) -> u32 {
+    u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
+}

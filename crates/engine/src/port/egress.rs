@@ -1,0 +1,159 @@
+//! Egress queues: frames on their way out of the switch, and the slots of a port in which I/O cores find them.
+//!
+//! Theory of operation. Several I/O cores may deliver to one port. Each of its queues stands in a slot of its own, behind a
+//! lock that is taken once per batch; a slot has a cache line to itself, so that cores that deliver to different queues of a
+//! port do not meet. A queue is lent (`core::Lease`): its owner gets it back with its type when no core is in it any more.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::MAX_QUEUES;
+use crate::account::Outcome;
+use crate::core::Lent;
+use crate::frame::Batch;
+
+/// Frames on their way out of the switch. Reached under the port's lock, once per batch.
+pub trait EgressQueue: Send {
+    /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
+    /// receiver once if it is due. Every pick is either delivered or dropped with a reason.
+    ///
+    /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks is
+    /// dropped ([`DropReason::RingFull`]) before a byte of them is touched.
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome);
+
+    /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a frame
+    /// that would be in vain; false if it is not known.
+    fn is_full(&mut self) -> bool {
+        false
+    }
+
+    /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never end.
+    fn room(&mut self) -> Option<Room> {
+        None
+    }
+}
+
+/// Buffers of a receiver: each takes a frame of usual size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Those that wait to be filled.
+    pub free: u32,
+    /// Those of the whole ring.
+    pub size: u32,
+}
+
+impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        (**self).send(batch, picks, outcome);
+    }
+    fn is_full(&mut self) -> bool {
+        (**self).is_full()
+    }
+    fn room(&mut self) -> Option<Room> {
+        (**self).room()
+    }
+}
+
+/// A lent egress queue, as a slot holds it.
+pub trait LentEgress: EgressQueue {
+    /// Gives it back to its owner.
+    fn go_home(self: Box<Self>);
+}
+
+impl<Q: EgressQueue> EgressQueue for Lent<Q> {
+    #[inline]
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        (**self).send(batch, picks, outcome);
+    }
+    #[inline]
+    fn is_full(&mut self) -> bool {
+        (**self).is_full()
+    }
+    #[inline]
+    fn room(&mut self) -> Option<Room> {
+        (**self).room()
+    }
+}
+
+impl<Q: EgressQueue> LentEgress for Lent<Q> {
+    fn go_home(self: Box<Self>) {
+        Lent::go_home(*self);
+    }
+}
+
+/// A queue in its slot.
+pub struct Plugged {
+    /// Which of all that were ever plugged in here.
+    serial: u64,
+    queue: Box<dyn LentEgress>,
+}
+
+impl Deref for Plugged {
+    type Target = dyn LentEgress;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.queue
+    }
+}
+
+impl DerefMut for Plugged {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.queue
+    }
+}
+
+/// The slots of a port.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: [Slot; MAX_QUEUES],
+    serial: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot(Mutex<Option<Plugged>>);
+
+impl Slots {
+    /// The slot `index` under its lock.
+    #[inline]
+    pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
+        // A panic while the lock was held has ended that batch; the queue itself is still whole.
+        Some(self.slots.get(index)?.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.
+    pub(super) fn plug(&self, index: usize, queue: Box<dyn LentEgress>) -> u64 {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let old = self.lock(index).and_then(|mut slot| slot.replace(Plugged { serial, queue }));
+        if let Some(old) = old {
+            old.queue.go_home();
+        }
+        serial
+    }
+
+    /// Sends home the queue that was plugged into slot `index` as number `serial`, if it still is there.
+    pub(super) fn unplug(&self, index: usize, serial: u64) {
+        let Some(mut slot) = self.lock(index) else { return };
+        let plugged = slot.take_if(|plugged| plugged.serial == serial);
+        drop(slot);
+        if let Some(plugged) = plugged {
+            plugged.queue.go_home();
+        }
+    }
+
+    /// Sends all home.
+    pub(super) fn clear(&self) {
+        for index in (0..MAX_QUEUES).rev() {
+            let plugged = self.lock(index).and_then(|mut slot| slot.take());
+            if let Some(plugged) = plugged {
+                plugged.queue.go_home();
+            }
+        }
+    }
+
+    /// How many are used, from number 0 without gaps.
+    pub(super) fn used(&self) -> usize {
+        (0..MAX_QUEUES).take_while(|index| self.lock(*index).is_some_and(|slot| slot.is_some())).count()
+    }
+}
