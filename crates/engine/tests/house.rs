@@ -162,7 +162,19 @@ fn every_engine_file_says_what_it_is_for() {
 }
 
 /// Folders whose files must not use each other in a circle.
-const NO_CIRCLES: &[&str] = &["state"];
+const NO_CIRCLES: &[&str] = &[
+    "broker",
+    "confine",
+    "device/e1000",
+    "door",
+    "hold",
+    "host/tap",
+    "policy",
+    "ring",
+    "state",
+    "switch",
+    "wire",
+];
 
 /// Which files of `folder` each of them uses; what lies in a folder below counts as the file of that name. Who uses what
 /// `mod.rs` exports uses `mod`, which uses what it exports.

@@ -118,14 +118,14 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     for key in port.given().filter(|key| !kind.knows(key)) {
         bad(key.name, kind.not_known());
     }
-    if let (Some(mode), true) = (port.mode, kind.keys.contains(&"mode")) {
+    if let (Some(mode), true) = (port.mode, kind.names("mode")) {
         let interface = kind.place == Place::Interface;
         if mode.bits().is_some() == interface {
             let allowed = if interface { "copy, zerocopy, auto" } else { "octal digits, such as 0660" };
             bad("mode", format!("is none that kind {} knows; allowed: {allowed}", kind.name));
         }
     }
-    if let (Some(words), true) = (&port.features_off, kind.keys.contains(&"features-off")) {
+    if let (Some(words), true) = (&port.features_off, kind.names("features-off")) {
         let known = (kind.features)();
         if let Some(word) = words.0.iter().find(|word| !known.contains(word)) {
             bad("features-off", format!("{word:?} is not allowed; allowed: {}", known.join(", ")));

@@ -35,8 +35,8 @@ pub struct Kind {
     pub name: &'static str,
     /// What the words after the colon are.
     pub place: Place,
-    /// The options that it knows beyond those of every port.
-    pub keys: &'static [&'static str],
+    /// The options that it knows beyond those of every port, with blanks between them.
+    pub keys: &'static str,
     /// The words that `features-off` may name.
     pub features: fn() -> Vec<String>,
     /// Makes it.
@@ -48,7 +48,12 @@ pub struct Kind {
 impl Kind {
     /// Whether it knows this option.
     pub fn knows(&self, key: &Key) -> bool {
-        key.scope != Scope::Kind || self.keys.contains(&key.name)
+        key.scope != Scope::Kind || self.names(key.name)
+    }
+
+    /// Whether its row names `key`.
+    pub fn names(&self, key: &str) -> bool {
+        self.keys.split(' ').any(|named| named == key)
     }
 
     /// What to say of a key that it does not know.
@@ -106,95 +111,51 @@ impl Place {
     }
 }
 
+/// A kind that has no options, and leaves nothing behind.
+pub(super) const PLAIN: Kind = Kind {
+    name: "",
+    place: Place::Interface,
+    keys: "",
+    features: Vec::new,
+    start: |_, _, _| Err("there is no such kind".to_owned()),
+    forget: |_| (),
+};
+
 /// The kinds that this build has.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
         place: Place::Socket,
-        keys: &[
-            "role",
-            "mode",
-            "owner",
-            "queues",
-            "features-off",
-            "mac",
-            "journal",
-            "memory-file",
-            "prefault",
-            "fd",
-        ],
+        keys: "role mode owner queues features-off mac journal memory-file prefault fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
     },
-    Kind {
-        name: "tap",
-        place: Place::Interface,
-        keys: &["queues", "fd"],
-        features: Vec::new,
-        start: start_tap,
-        forget: |_| (),
-    },
-    Kind {
-        name: "packet",
-        place: Place::Interface,
-        keys: &["queues"],
-        features: Vec::new,
-        start: start_packet,
-        forget: |_| (),
-    },
-    Kind {
-        name: "xdp",
-        place: Place::Interface,
-        keys: &["queues", "mode"],
-        features: Vec::new,
-        start: start_xdp,
-        forget: |_| (),
-    },
+    Kind { name: "tap", place: Place::Interface, keys: "queues fd", start: start_tap, ..PLAIN },
+    Kind { name: "packet", place: Place::Interface, keys: "queues", start: start_packet, ..PLAIN },
+    Kind { name: "xdp", place: Place::Interface, keys: "queues mode", start: start_xdp, ..PLAIN },
     Kind {
         name: "e1000",
         place: Place::Socket,
-        keys: &[
-            "mode",
-            "owner",
-            "features-off",
-            "mac",
-            "moderation",
-            "receive-share",
-            "csb",
-            "memory-file",
-            "prefault",
-            "fd",
-        ],
+        keys: "mode owner features-off mac moderation receive-share csb memory-file prefault fd",
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
-        forget: |_| (),
+        ..PLAIN
     },
     Kind {
         name: "e1000e",
         place: Place::Socket,
-        keys: &[
-            "mode",
-            "owner",
-            "features-off",
-            "mac",
-            "moderation",
-            "receive-share",
-            "memory-file",
-            "prefault",
-            "fd",
-        ],
+        keys: "mode owner features-off mac moderation receive-share memory-file prefault fd",
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
-        forget: |_| (),
+        ..PLAIN
     },
     Kind {
         name: "ring",
         place: Place::Ring,
-        keys: &["mode", "owner", "queues", "slots", "buf-size", "extra-bufs", "pipes", "memory", "header"],
-        features: Vec::new,
+        keys: "mode owner queues slots buf-size extra-bufs pipes memory header",
         start: start_ring,
-        forget: |_| (),
+        ..PLAIN
     },
 ];
 

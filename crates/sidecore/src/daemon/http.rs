@@ -165,10 +165,9 @@ fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
 }
 
 async fn about(State(control): State<Control>) -> Json<About> {
-    let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect();
     let kind = |kind: &sidecore_engine::state::kinds::Kind| KindView {
         name: kind.name.to_owned(),
-        keys: words(kind.keys),
+        keys: kind.keys.split(' ').map(str::to_owned).collect(),
         features: (kind.features)(),
     };
     Json(About {
