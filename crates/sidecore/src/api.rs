@@ -59,8 +59,10 @@ pub struct DoorView {
     pub looks: u64,
     /// Those of which none was passed on.
     pub refused: u64,
-    /// Doors that were started: one, and another for each that met a stranger's file or was killed.
+    /// Doors that were started: one, and another for each that was killed, ended connections, or takes long to close a file.
     pub started: u64,
+    /// Connections that ended with a door, because they held what was never read.
+    pub kept: u64,
 }
 
 /// Clients of the daemon's own sockets.

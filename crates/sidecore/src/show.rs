@@ -269,6 +269,7 @@ fn daemon_table(about: &About) -> String {
     row("broker", format!("{is}; {} requests, {} refused", broker.requests, broker.refused));
     let door = &about.door;
     row("messages with descriptors", format!("{}, {} refused", door.looks, door.refused));
+    row("ended with unread messages", format!("{} connections", door.kept));
     row("doors started", door.started.to_string());
     table.text()
 }

@@ -122,7 +122,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_tgkill ALL, [third(libc::SIGABRT)], "abort";
     SYS_tgkill SLOW, [third(39), third(40)], "SIGRTMIN + 5 of either C library: a bell thread is woken out of a write";
     SYS_sched_yield ALL, [], "contended channels";
-    SYS_clock_gettime ALL, [], "where the vDSO has no clock";
+    SYS_clock_gettime EVERY, [], "where the vDSO has no clock";
     SYS_clock_nanosleep ALL, [], "pauses";
     SYS_getrandom EVERY, [], "keys of hash tables";
     SYS_getcpu ALL, [], "where the vDSO has none";
@@ -143,8 +143,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_getsockopt IO.union(SLOW), [], "errors of sockets; who is there; statistics of packet sockets";
 
     #[cfg(target_arch = "x86_64")]
-    SYS_poll SLOW, [], "waits";
-    SYS_ppoll SLOW, [], "waits";
+    SYS_poll SLOW.union(DR), [], "waits";
+    SYS_ppoll SLOW.union(DR), [], "waits";
     SYS_recvmsg SLOW.union(DR), [], "messages with descriptors; netlink";
     SYS_sendmsg TALK.union(DR), [], "messages with descriptors";
     SYS_accept4 TALK, [], "peers";

@@ -11,16 +11,18 @@
 //! socket: a look of no bytes hands out duplicates of the descriptors of the next piece that has any, and changes nothing.
 //! So either may be killed at any instant, and the look be repeated.
 //!
-//! A door that has met a stranger's file says so, waits until the daemon has dropped the message, closes it, and ends, however
-//! long that takes ([`Closing`]); the next look
-//! starts another one. A port whose file is still being closed is served no further descriptor before, and no other VMM:
+//! A door that has met a stranger's file says so, waits until the daemon has dropped the message, and closes it, however long that
+//! takes ([`Closing`]). Mostly it takes no time, and that door goes on; looks meanwhile start another one. A port whose file is still being closed is served no further descriptor before, and no other VMM:
 //! there is one such process for each port at most.
+//!
+//! Doors also end connections in which unread descriptors may be ([`hang_up()`]).
 //!
 //! With `memory-file=any` files are passed on as they are: the operator trusts that VMM.
 //!
 //! The protocol is one of records (SOCK_SEQPACKET): a request with a connection, and an answer with descriptors or a text.
 //! Without [`start`] (tests, fuzzers) the process looks by itself.
 
+mod hang_up;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -39,10 +41,12 @@ use rustix::net::{
     recvmsg, sendmsg, socketpair, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
     ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use rustix::process::{getrlimit, prlimit, Pid, Resource, Rlimit};
 
 use crate::mem::{is_eventfd, is_memory, link_name};
 use crate::open::broker::{broker, Request};
 
+pub use hang_up::{hang_up, keep};
 pub use server::serve;
 
 /// Most descriptors that the kernel lets one message carry (SCM_MAX_FD).
@@ -58,6 +62,8 @@ const TOO_MANY: u64 = PROTOCOL | 4;
 const CUT: u64 = PROTOCOL | 5;
 const FAILED: u64 = PROTOCOL | 6;
 const CLOSE: u64 = PROTOCOL | 7;
+const KEEP: u64 = PROTOCOL | 8;
+const CLOSED: u64 = PROTOCOL | 9;
 /// Words in front of a record's text.
 const WORDS: usize = 2;
 const RECORD: usize = 8 * WORDS + MAX_TEXT;
@@ -99,7 +105,7 @@ pub enum Why {
     NoDoor(String),
 }
 
-/// A door that closes what it was given, and ends. Readable when it has.
+/// A door that closes what it was given. Readable when it has, or has ended.
 #[derive(Debug)]
 pub struct Closing(OwnedFd);
 
@@ -108,6 +114,14 @@ impl Closing {
     pub fn begin(&self) {
         // It may have ended already, or have been told.
         let _ = say(&self.0, CLOSE, 0, "", &[]);
+    }
+
+    /// It is readable: a door that is still there goes on, unless there is another one by now.
+    pub fn done(self) {
+        let goes_on = matches!(hear(&self.0), Ok(Some(record)) if record.what == CLOSED);
+        if let Some(line) = LINE.get().filter(|_| goes_on) {
+            line.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(self.0);
+        }
     }
 }
 
@@ -143,6 +157,8 @@ pub struct Count {
     pub refused: u64,
     /// Doors that were started.
     pub started: u64,
+    /// Connections that ended with a door, because they held what was never read.
+    pub kept: u64,
 }
 
 static LOOKS: AtomicU64 = AtomicU64::new(0);
@@ -152,7 +168,8 @@ static STARTED: AtomicU64 = AtomicU64::new(0);
 /// What the doors of this process have done.
 pub fn count() -> Count {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    Count { on: LINE.get().is_some(), looks: of(&LOOKS), refused: of(&REFUSED), started: of(&STARTED) }
+    let (looks, refused, started) = (of(&LOOKS), of(&REFUSED), of(&STARTED));
+    Count { on: LINE.get().is_some(), looks, refused, started, kept: hang_up::kept() }
 }
 
 /// The door that is there, if one is. One look at a time.
@@ -189,7 +206,17 @@ pub(crate) fn spawn() -> io::Result<(OwnedFd, Child)> {
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     // What is typed at a terminal is for the daemon.
     command.process_group(0);
-    Ok((ours, command.spawn()?))
+    let child = command.spawn()?;
+    // The kernel holds descriptors that are under way, of all processes of its user, against this limit of a sender's.
+    let raise = |to: Option<u64>| {
+        let limit = Rlimit { current: to, maximum: to };
+        prlimit(Some(Pid::from_child(&child)), Resource::Nofile, limit).is_ok()
+    };
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    if !most.is_some_and(|most| raise(Some(most))) {
+        raise(getrlimit(Resource::Nofile).maximum);
+    }
+    Ok((ours, child))
 }
 
 /// Looks at the descriptors of the next piece of `connection` that has any, from where looks begin (SO_PEEK_OFF) on; they stay

@@ -1,19 +1,26 @@
 //! The door's side: looks where it is told to, and has nothing to lose.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{getrlimit, Resource};
 
-use super::{hear, say, see, Wanted, Why, ANY, CUT, FAILED, GIVEN, LOOK, STRANGER, TOO_MANY};
+use super::hang_up::{HOLD, MOST};
+use super::{
+    hear, say, see, Wanted, Why, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, KEEP, LOOK, STRANGER, TOO_MANY,
+};
 
-/// The number of the descriptor that is closed last: above those of all that come with one message. The kernel closes the
-/// descriptors of a process that ends in the order of their numbers.
-const LAST: i32 = 512;
+/// The number of the descriptor that is closed last: above those of all that come with one message, or the last there may be. The
+/// kernel closes the descriptors of a process that ends in the order of their numbers.
+const LAST: u64 = 512;
 
-/// Serves the daemon at the other end of `socket` until it is gone, or a stranger's file was met.
+/// Serves the daemon at the other end of `socket` until it is gone, or a second after the first connection that is to end.
 ///
 /// # Errors
 /// `InvalidInput`: `socket` is none of a daemon's. Else what the system says of it.
@@ -24,19 +31,35 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // Whoever waits for our end (`Closing`) is told behind the close of the last file, even if we are killed.
-    let last = fcntl_dupfd_cloexec(socket, LAST)?;
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let last = fcntl_dupfd_cloexec(socket, i32::try_from(LAST.min(most.saturating_sub(1))).unwrap_or(0))?;
     // Without filters it looks as well.
     let _ = crate::confine::alone(crate::confine::Kinds::DOOR);
-    attend(socket)?;
+    // Never closed: the end of this process does that, without waiting for what lingers.
+    let mut kept = ManuallyDrop::new(Vec::new());
+    attend(socket, &mut kept)?;
     drop(last);
     Ok(())
 }
 
-/// Does what the daemon says until it hangs up.
-pub(super) fn attend(socket: &OwnedFd) -> io::Result<()> {
+/// Does what the daemon says until it hangs up. What it is to keep is added to `kept`; with that, it returns before long.
+pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()> {
+    let mut until = None;
     loop {
+        if kept.len() >= MOST || !speaks(socket, until)? {
+            return Ok(());
+        }
         // A daemon that was killed resets the connection.
         let Ok(Some(record)) = hear(socket) else { return Ok(()) };
+        if record.what == KEEP {
+            until.get_or_insert_with(|| Instant::now() + HOLD);
+            kept.extend(record.fds);
+            continue;
+        }
+        if record.what == CLOSE {
+            // Said twice.
+            continue;
+        }
         let Some(connection) = record.fds.into_iter().next().filter(|_| record.what == LOOK) else {
             return Ok(());
         };
@@ -67,11 +90,22 @@ pub(super) fn attend(socket: &OwnedFd) -> io::Result<()> {
         if !seen.strangers.is_empty() {
             // The daemon drops the message first: whoever drops a file last may have to wait (a socket with SO_LINGER). It
             // says so, or is gone.
-            let _ = hear(socket);
+            let said = hear(socket);
             // This may take for ever.
             drop(seen);
-            return Ok(());
+            match said {
+                Ok(Some(_)) => say(socket, CLOSED, 0, "", &[])?,
+                _ => return Ok(()),
+            }
+            continue;
         }
         answered?;
     }
+}
+
+/// Waits for the daemon's next word, or its end; false if there is none by `until`.
+fn speaks(socket: &OwnedFd, until: Option<Instant>) -> io::Result<bool> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(socket, PollFlags::IN)], left.as_ref()))? > 0)
 }

@@ -36,7 +36,7 @@ fn send(to: &UnixStream, bytes: &[u8], fds: &[&OwnedFd]) {
 fn started() -> (OwnedFd, std::thread::JoinHandle<io::Result<()>>) {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    (ours, std::thread::spawn(move || server::attend(&theirs)))
+    (ours, std::thread::spawn(move || server::attend(&theirs, &mut Vec::new())))
 }
 
 #[test]
@@ -69,23 +69,51 @@ fn good_descriptors_pass_and_nothing_is_taken() {
 }
 
 #[test]
-fn one_stranger_keeps_all_out_and_ends_the_door() {
+fn one_stranger_keeps_all_out_and_the_door_goes_on() {
     let (door, thread) = started();
     let (theirs, ours) = UnixStream::pair().unwrap();
     send(&theirs, b"x", &[&memory(), &stranger()]);
     let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
     assert_eq!(refused, Why::Stranger("/dev/null".to_owned()));
-    // The door closes the file behind the message, so it waits for our word.
+    // The door closes the file behind the message, so it waits for our word; then it goes on.
     let closing = Closing(door);
     closing.begin();
+    closing.begin();
+    assert_eq!(hear(&closing.0).unwrap().unwrap().what, CLOSED);
+    let again = exchange(&closing.0, ours.as_fd(), WANTED).unwrap();
+    assert!(matches!(again, Err(Why::Stranger(_))), "{again:?}");
+    drop(closing);
     thread.join().unwrap().unwrap();
-    assert!(exchange(&closing.0, ours.as_fd(), WANTED).is_none(), "nobody answers any more");
     // Where any file may pass, so does this.
     let (door, thread) = started();
     let any = Wanted { any: true, ..WANTED };
     assert_eq!(exchange(&door, ours.as_fd(), any).unwrap().unwrap().len(), 2);
     drop(door);
     thread.join().unwrap().unwrap();
+}
+
+/// What it is to keep is closed behind its end, which comes soon, and not before.
+#[test]
+fn a_door_ends_with_what_it_keeps() {
+    let (door, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (peer, ours) = UnixStream::pair().unwrap();
+    send(&peer, b"never read", &[&event()]);
+    say(&door, KEEP, 0, "", &[ours.as_fd()]).unwrap();
+    drop(ours);
+    let mut kept = Vec::new();
+    server::attend(&theirs, &mut kept).unwrap();
+    assert_eq!(kept.len(), 1);
+    send(&peer, b"it is still there", &[]);
+    drop(kept);
+    (&peer).read_exact(&mut [0]).unwrap_err();
+    // So many at most; the rest is the next one's.
+    for _ in 0..hang_up::MOST + 1 {
+        say(&door, KEEP, 0, "", &[peer.as_fd()]).unwrap();
+    }
+    let mut kept = Vec::new();
+    server::attend(&theirs, &mut kept).unwrap();
+    assert_eq!(kept.len(), hang_up::MOST);
 }
 
 #[test]

@@ -63,8 +63,8 @@ impl Seldom {
 /// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the client that waits
 /// there, if it failed for the lack of descriptors. How many that were: none if nobody waits (the system looks for a
 /// descriptor before it looks for a client). `None`: it failed otherwise, or nobody could be turned away, and the listener
-/// is still readable.
-pub fn turn_away(listener: impl AsFd, error: &io::Error) -> Option<u64> {
+/// is still readable. `hang_up` is called before the client's connection is closed: under a lock, so that must wait for nobody.
+pub fn turn_away(listener: impl AsFd, error: &io::Error, hang_up: impl FnOnce(&OwnedFd)) -> Option<u64> {
     if !matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) {
         return None;
     }
@@ -73,7 +73,10 @@ pub fn turn_away(listener: impl AsFd, error: &io::Error) -> Option<u64> {
     drop(spare.take());
     let client = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
     let turned_away = match &client {
-        Ok(_) => Some(1),
+        Ok(client) => {
+            hang_up(client);
+            Some(1)
+        }
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Some(0),
         Err(_) => None,
     };

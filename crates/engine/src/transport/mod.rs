@@ -1,6 +1,7 @@
 //! Transports: how rings and registers reach us from a VMM or a native program.
 
 mod backoff;
+mod connection;
 pub mod ring;
 mod socket;
 mod supervise;

@@ -6,10 +6,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{shutdown, AddressFamily, Shutdown, SocketType};
 
 pub use crate::open::socket::{check_path, SocketError, MAX_PATH};
 
+use super::connection::Connection;
+use crate::door;
 use crate::open::socket::{self, SocketFile, Wanted};
 use crate::open::spare;
 
@@ -66,15 +68,16 @@ impl Listener {
     }
 
     /// A peer, if one waits. Where there is no descriptor for it, it is turned away.
-    pub(in crate::transport) fn accept(&self) -> io::Result<Option<UnixStream>> {
+    pub(in crate::transport) fn accept(&self) -> io::Result<Option<Connection>> {
         match self.socket.accept() {
-            Ok((stream, _)) => Ok(Some(stream)),
+            Ok((stream, _)) => Ok(Some(stream.into())),
             // The last one: it has left again.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
                 Ok(None)
             }
             Err(e) => {
-                let turned_away = spare::turn_away(&self.socket, &e).ok_or(e)?;
+                let turned_away =
+                    spare::turn_away(&self.socket, &e, |client| door::hang_up(client)).ok_or(e)?;
                 self.turned_away.fetch_add(turned_away, Ordering::Relaxed);
                 Ok(None)
             }
@@ -101,15 +104,29 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            file.remove();
+        let Some(file) = &self.file else {
+            // Somebody else may go on listening there.
+            door::keep(&self.socket);
+            return;
+        };
+        file.remove();
+        // Nobody comes any more, and those who wait may have sent something.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let end = loop {
+            match self.socket.accept() {
+                Ok((stream, _)) => drop(Connection::from(stream)),
+                Err(e) => break e,
+            }
+        };
+        if !matches!(end.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::InvalidInput) {
+            door::keep(&self.socket);
         }
     }
 }
 
 /// Calls a listener at `path`, without waiting for it to have time.
-pub(in crate::transport) fn call(path: &Path) -> io::Result<UnixStream> {
-    Ok(socket::call(path)?.into())
+pub(in crate::transport) fn call(path: &Path) -> io::Result<Connection> {
+    Ok(UnixStream::from(socket::call(path)?).into())
 }
 
 /// Where the next peer comes from.
@@ -118,7 +135,7 @@ pub(in crate::transport) enum Door {
     Listen { path: PathBuf, mode: Option<u32>, owner: (Option<u32>, Option<u32>), open: Option<Listener> },
     Call { path: PathBuf },
     Adopted { listener: Listener },
-    Once { stream: Option<UnixStream> },
+    Once { stream: Option<Connection> },
 }
 
 impl Door {
@@ -141,7 +158,7 @@ impl Door {
                     socket.set_nonblocking(true).map_err(|_| SocketError::BadDescriptor)?;
                     return Ok(Door::Adopted { listener: Listener::new(socket, None) });
                 }
-                Ok(Door::Once { stream: Some(fd.into()) })
+                Ok(Door::Once { stream: Some(UnixStream::from(fd).into()) })
             }
         }
     }

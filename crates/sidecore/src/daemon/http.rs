@@ -191,8 +191,8 @@ async fn about(State(control): State<Control>) -> Json<About> {
 }
 
 fn door() -> DoorView {
-    let sidecore_engine::door::Count { looks, refused, started, .. } = sidecore_engine::door::count();
-    DoorView { looks, refused, started }
+    let sidecore_engine::door::Count { looks, refused, started, kept, .. } = sidecore_engine::door::count();
+    DoorView { looks, refused, started, kept }
 }
 
 #[derive(Deserialize)]

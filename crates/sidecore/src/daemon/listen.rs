@@ -29,6 +29,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use sidecore_engine::door::hang_up;
 use sidecore_engine::open::spare;
 
 use super::http::Refusal;
@@ -166,7 +167,7 @@ async fn accept(
             Ok((stream, _)) => stream,
             Err(e) => {
                 tally.count(Why::Accept, &format!(": {e}"));
-                if spare::turn_away(listener, &e).is_some() {
+                if spare::turn_away(listener, &e, |client| hang_up(client)).is_some() {
                     continue;
                 }
                 // The connection stays, and the next `accept` would fail at once.

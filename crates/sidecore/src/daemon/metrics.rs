@@ -152,8 +152,8 @@ impl Collector for Snapshot {
             gauge "addresses", "Addresses that the switches remember", one(self.addresses as u64);
             gauge "sandbox", "1 if it is in force", self.sandbox_facts();
             counter "refused_calls", "System calls that the sandbox refused, by kind of thread", self.refused();
-            counter "door", "Messages of VMMs with descriptors: all, those of which none was passed on, and the processes that looked",
-                vec![of("looks", door.looks), of("refused", door.refused), of("started", door.started)];
+            counter "door", "Messages of VMMs with descriptors: all, and those of which none was passed on; connections that ended with something unread; and the processes for all that",
+                vec![of("looks", door.looks), of("refused", door.refused), of("kept", door.kept), of("started", door.started)];
             gauge "control_connections", "Connections to the control socket",
                 one(self.sockets.control.0);
             counter "control_refused", "Connections and requests that the control socket refused, and connections that it ended",

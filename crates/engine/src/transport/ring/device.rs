@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -166,7 +165,7 @@ struct Server {
 }
 
 struct Connection {
-    socket: UnixStream,
+    socket: super::super::connection::Connection,
     who: Asker,
     /// What has arrived of the next request.
     request: [u8; ASK],

@@ -3,7 +3,6 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -11,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MAX_RINGS, MESSAGE};
 
+use super::super::connection::Connection;
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
@@ -45,7 +45,7 @@ pub(super) struct Server {
 }
 
 struct Conversation {
-    socket: UnixStream,
+    socket: Connection,
     /// What has arrived of the next request.
     request: [u8; MESSAGE],
     arrived: usize,
@@ -189,7 +189,7 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, socket: UnixStream) {
+    fn welcome(&mut self, socket: Connection) {
         let idle = |c: &Conversation| matches!(c.role, Role::None);
         if self.conversations.iter().filter(|c| idle(c)).count() == CONVERSATIONS {
             if let Some(oldest) = self.conversations.iter().position(idle) {

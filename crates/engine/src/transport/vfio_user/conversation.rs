@@ -6,13 +6,14 @@
 //! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
 //! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
 //! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
-//! looks at the next piece, too, and tells of its descriptors with no byte of it.) A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
+//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them, which may have to wait
+//! where the last reference to a socket goes: so the door looks at those of later messages, too, which it keeps until a message is
+//! taken, in case that they go with it. A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
 //! [`PATIENCE`] and then up.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
+use super::super::connection::Connection;
 use super::super::wait::{wait, FIRST_WORD};
 use super::super::without_fds::receive;
 use super::keep::{Keep, Pending};
@@ -36,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const NEXT_LOOK: Duration = Duration::from_millis(1);
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
+/// What a file that does not pass the door costs its port, in changes: the time of another process.
+const STRANGER: usize = 100;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
 
@@ -81,7 +85,7 @@ pub(super) struct Conversation<'a> {
     /// Before the socket: first nobody touches the guest's memory any more, then the VMM learns that we are
     /// gone.
     session: Session,
-    stream: UnixStream,
+    stream: Connection,
     port: &'a Port,
     device: &'a SharedDevice,
     inbox: Inbox,
@@ -116,7 +120,7 @@ pub(super) struct Others<'a> {
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(
-        stream: UnixStream,
+        stream: Connection,
         session: Session,
         port: &'a Port,
         device: &'a SharedDevice,
@@ -141,7 +145,7 @@ impl<'a> Conversation<'a> {
 
     /// The conversation of a session that another daemon left: what was under way is ended first.
     pub(super) fn resume(
-        stream: UnixStream,
+        stream: Connection,
         mut session: Session,
         port: &'a Port,
         device: &'a SharedDevice,
@@ -159,7 +163,8 @@ impl<'a> Conversation<'a> {
             }
             // Such an answer is made again, of a question that changes nothing.
             if !with_fd {
-                let ended = talk.take(left).and_then(|_| talk.send_kept(unsent));
+                let ended =
+                    talk.pass_by().and_then(|()| talk.take(left)).and_then(|_| talk.send_kept(unsent));
                 ended.map_err(|end| std::io::Error::other(format!("the client is gone: {end:?}")))?;
             }
         }
@@ -216,7 +221,7 @@ impl<'a> Conversation<'a> {
             let (resampled, knocked, unheld) = (ready(resample_at), ready(door_at), ready(holder_at));
             drop(fds);
             if called {
-                if (others.leaving)() && self.session.hand_over() {
+                if (others.leaving)() && self.hand_over() {
                     return End::Left;
                 }
                 return End::Called;
@@ -225,7 +230,8 @@ impl<'a> Conversation<'a> {
                 return End::Closed;
             }
             if closed {
-                (self.closing, self.blocked) = (None, false);
+                self.closing.take().into_iter().for_each(Closing::done);
+                self.blocked = false;
             }
             if resampled {
                 if let Some(fd) = &resample {
@@ -274,6 +280,15 @@ impl<'a> Conversation<'a> {
         }
     }
 
+    /// Leaves the client to the next daemon, if that can go on.
+    fn hand_over(&mut self) -> bool {
+        let left = self.session.hand_over();
+        if left {
+            self.stream.leave();
+        }
+        left
+    }
+
     /// Charges the port for what messages have changed, and holds the next ones back if there were too many.
     fn hold(&mut self) {
         let changes = self.session.take_changes();
@@ -305,7 +320,10 @@ impl<'a> Conversation<'a> {
             let fds = std::mem::take(&mut self.inbox.fds);
             let pieces = self.inbox.pieces;
             let (due, result) = match self.inbox.stranger.take() {
-                Some(name) => self.session.refuse(&header, strange(header.command, name), &mut self.answer),
+                Some(name) => {
+                    self.port.talk.changed(STRANGER);
+                    self.session.refuse(&header, strange(header.command, name), &mut self.answer)
+                }
                 None => {
                     let payload = &self.inbox.bytes[Header::SIZE..size];
                     self.session.handle(&header, payload, fds, &mut self.answer)
@@ -357,12 +375,13 @@ impl<'a> Conversation<'a> {
             let header = Header::parse(&bytes[..have.min(Header::SIZE)]);
             let whole = header.as_ref().map(payload_size).transpose().map_err(End::Fault)?;
             let whole = whole.map(|payload| Header::SIZE + payload);
-            // A look ends behind the first piece with descriptors: one that goes too far ended behind a later message's.
-            if got.with_fds && whole.is_none_or(|whole| have <= whole) {
+            if got.with_fds {
                 if self.closing.is_some() {
                     return Ok(Read::Closing);
                 }
-                self.fetch(began, header.as_ref())?;
+                // A look ends behind the first piece with descriptors: one that goes too far ended behind a later message's.
+                let ours = whole.is_none_or(|whole| have <= whole);
+                self.fetch(began, header.as_ref(), ours)?;
                 self.look_from(have)?;
             }
             let (Some(header), Some(whole)) = (header, whole) else { continue };
@@ -376,17 +395,20 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Has the door fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later.
-    fn fetch(&mut self, at: usize, header: Option<&Header>) -> Result<(), End> {
-        self.inbox.pieces += 1;
+    /// Has the door fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
+    /// they are `ours`, the door only looks at them.
+    fn fetch(&mut self, at: usize, header: Option<&Header>, ours: bool) -> Result<(), End> {
+        self.inbox.pieces += usize::from(ours);
         self.look_from(at)?;
-        let for_memory = header.is_none_or(|header| header.command == command::DMA_MAP);
+        let for_memory = !ours || header.is_none_or(|header| header.command == command::DMA_MAP);
         let any = for_memory && self.port.terms.files() == Files::Any;
         match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any }) {
-            Ok(fds) => self.inbox.fds.extend(fds),
+            Ok(fds) if ours => self.inbox.fds.extend(fds),
+            Ok(_) => {}
             Err(refused) => {
                 self.closing = refused.closing;
                 match refused.why {
+                    Why::Stranger(_) if !ours => {}
                     Why::Stranger(name) => {
                         self.port.terms.refused();
                         self.inbox.stranger.get_or_insert(name);
@@ -399,6 +421,14 @@ impl<'a> Conversation<'a> {
             return Err(End::Fault("more descriptors came along than can be taken".to_owned()));
         }
         Ok(())
+    }
+
+    /// Has the door look at what was looked at by an earlier daemon's.
+    fn pass_by(&mut self) -> Result<(), End> {
+        match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
+            Ok(got) if got.with_fds => self.fetch(0, None, false),
+            _ => self.look_from(0),
+        }
     }
 
     /// The next look begins `at` bytes behind the first that was not taken.

@@ -43,6 +43,7 @@ pub use super::socket::{Endpoint, SocketError};
 use self::conversation::{Conversation, End, Others};
 use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::backoff::Backoff;
+use super::connection::Connection;
 use super::socket::{Door, Listener};
 use super::supervise;
 use super::wait::{await_close, has_left, wait, wait_for, CLOSING, LONGEST_WHY};
@@ -255,7 +256,7 @@ impl Host {
 
     fn run(&mut self) {
         if let Some((session, stream)) = self.found.take() {
-            self.talk(stream, Some(session));
+            self.talk(stream.into(), Some(session));
         }
         while !self.shared.state().stop {
             let peer = if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting };
@@ -263,7 +264,7 @@ impl Host {
             if let Some(closing) = &self.closing {
                 let told = || self.shared.set(Peer::Faulted, format!("{}; {CLOSING}", self.detail()));
                 if await_close(closing, &self.shared.wake, told) {
-                    self.closing = None;
+                    self.closing.take().into_iter().for_each(Closing::done);
                 }
                 continue;
             }
@@ -281,7 +282,7 @@ impl Host {
     }
 
     /// Waits for a client. `None`: the owner calls.
-    fn meet(&mut self) -> Option<UnixStream> {
+    fn meet(&mut self) -> Option<Connection> {
         loop {
             let mut pause = None;
             match &mut self.door {
@@ -318,7 +319,7 @@ impl Host {
         }
     }
 
-    fn talk(&mut self, stream: UnixStream, found: Option<Session>) {
+    fn talk(&mut self, stream: Connection, found: Option<Session>) {
         let name = &self.port.name;
         if found.is_none() {
             tracing::info!(port = %name, "a VMM has connected");

@@ -6,7 +6,9 @@
 //! given [`PATIENCE`] and then up.
 //!
 //! Descriptors of the VMM are never received here: the door (`crate::door`) hands out duplicates, if they are what a VMM may give,
-//! and then the message is read without them. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
+//! and then the message is read without them. Reading drops them, which may have to wait where the last reference to a socket
+//! goes; so nothing is read before the door has seen what could go with it, and where it refuses something, the message stays
+//! unread and the conversation ends. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
 //! those duplicates, and so do its answers come back.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -23,6 +25,7 @@ use rustix::net::{
 };
 use vhost::vhost_user::BackendReqHandler;
 
+use super::super::connection::Connection;
 use super::super::wait::{wait, FIRST_WORD};
 use super::super::without_fds::receive;
 use super::backend::{in_words, Backend};
@@ -59,7 +62,7 @@ pub(super) fn lock<D>(backend: &Mutex<Backend<D>>) -> MutexGuard<'_, Backend<D>>
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {
-    stream: UnixStream,
+    stream: Connection,
     handler: BackendReqHandler<Mutex<Backend<D>>>,
     /// The way to the handler.
     inner: UnixStream,
@@ -85,8 +88,8 @@ enum Step {
 impl<D: VirtioDevice> Conversation<D> {
     /// # Errors
     /// There are no descriptors left for it.
-    pub(super) fn new(stream: UnixStream, backend: Arc<Mutex<Backend<D>>>) -> std::io::Result<Self> {
-        stream.set_nonblocking(false)?;
+    pub(super) fn new(stream: Connection, backend: Arc<Mutex<Backend<D>>>) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
         let (inner, theirs) = UnixStream::pair()?;
         // Whole messages are in it, and whole answers fit: nobody waits there.
         inner.set_nonblocking(true)?;
@@ -192,12 +195,12 @@ impl<D: VirtioDevice> Conversation<D> {
             _ => {}
         }
         let mut bytes = [0; HEADER];
-        let (header, with_fds) = match receive(&self.stream, &mut bytes, RecvFlags::PEEK) {
+        let header = match receive(&self.stream, &mut bytes, RecvFlags::PEEK) {
             Ok(got) if got.bytes == HEADER => match Header::parse(bytes) {
-                Ok(header) => (header, got.with_fds),
+                Ok(header) => header,
                 Err(why) => return Step::End(bad(why)),
             },
-            Ok(_) => return Step::End(bad("descriptors are attached to the middle of a message".to_owned())),
+            Ok(_) => return Step::End(bad("a message's header comes in pieces".to_owned())),
             Err(_) => return Step::End(End::Closed),
         };
         if waiting < HEADER as u64 + u64::from(header.size) {
@@ -210,7 +213,7 @@ impl<D: VirtioDevice> Conversation<D> {
         if !flags.contains(PollFlags::OUT) {
             return Step::Wait("did not read our answers");
         }
-        match self.take(&header, with_fds).and_then(|(message, fds)| match header.message.by {
+        match self.take(&header).and_then(|(message, fds)| match header.message.by {
             By::Us(_) => self.answer(&header, &message, &fds),
             By::Crate | By::Nobody => self.pass_on(&message, &fds),
         }) {
@@ -219,47 +222,51 @@ impl<D: VirtioDevice> Conversation<D> {
         }
     }
 
-    /// Takes a message, all of which is there, and duplicates of its descriptors. `with_fds`: it may have some.
-    fn take(&mut self, header: &Header, with_fds: bool) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
+    /// Takes a message, all of which is there, and duplicates of its descriptors.
+    fn take(&mut self, header: &Header) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
         let unread = |e: rustix::io::Errno| format!("it cannot be read: {e}");
         let size = HEADER + header.size as usize;
-        // One byte more: a look ends behind the first piece with descriptors, and one that goes too far ended behind a
-        // later message's.
+        // One byte more, so that a look that goes too far shows.
         let mut message = vec![0; size + 1];
-        let look = |into: &mut [u8]| {
-            let got = rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::PEEK))?;
-            Ok(got.with_fds && got.bytes <= size)
-        };
-        let has_fds = with_fds && look(&mut message).map_err(unread)?;
-        // While they are still in the socket.
-        let looked = has_fds.then(|| {
-            let files = lock(&self.backend).terms.files();
-            let any = header.message.given == Given::Memory && files == Files::Any;
-            door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any })
-        });
-        let (mut have, mut pieces) = (0, 0);
+        let (mut have, mut fds) = (0, None);
         while have < size {
-            let into = &mut message[have..size];
-            let got = rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::empty()));
-            let got = got.map_err(unread)?;
+            let into = &mut message[have..];
+            let seen =
+                rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::PEEK)).map_err(unread)?;
+            // It ends behind the first piece with descriptors, if any are there; one that goes too far ended behind a later
+            // message's, or behind one that has a part of this message: nobody can tell before it is read.
+            let (ours, end) = (have + seen.bytes <= size, size.min(have + seen.bytes));
+            let passed = if seen.with_fds { self.look(header, ours)? } else { Vec::new() };
+            if seen.with_fds && ours && fds.replace(passed).is_some() {
+                return Err("descriptors are attached to more than one piece of it".to_owned());
+            }
+            let into = &mut message[have..end];
+            let got = rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::empty()))
+                .map_err(unread)?;
             if got.bytes == 0 {
                 return Err("the VMM left in the middle of it".to_owned());
             }
+            if got.with_fds && !(seen.with_fds && ours) {
+                return Err("one piece held it and another message, with descriptors".to_owned());
+            }
             have += got.bytes;
-            pieces += usize::from(got.with_fds);
         }
         message.truncate(size);
-        let fds = match looked.unwrap_or(Ok(Vec::new())) {
-            Ok(fds) => fds,
-            Err(refused) => {
-                self.closing = refused.closing;
-                return Err(self.strange(header, refused.why));
+        Ok((message, fds.unwrap_or_default()))
+    }
+
+    /// Has the door look at the first descriptors that wait: those of the message, or, unless they are `ours`, maybe those of a
+    /// later one.
+    fn look(&mut self, header: &Header, ours: bool) -> Result<Vec<OwnedFd>, String> {
+        let files = lock(&self.backend).terms.files();
+        let any = (!ours || header.message.given == Given::Memory) && files == Files::Any;
+        door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any }).map_err(|refused| {
+            self.closing = refused.closing;
+            match ours {
+                true => self.strange(header, refused.why),
+                false => format!("behind it: {}", refused.why),
             }
-        };
-        if pieces != usize::from(has_fds) {
-            return Err("descriptors are attached to more than one piece of it".to_owned());
-        }
-        Ok((message, fds))
+        })
     }
 
     /// Why a message is refused of which a descriptor did not pass.

@@ -29,7 +29,6 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -42,6 +41,7 @@ pub use super::socket::{check_path, Endpoint, SocketError, MAX_PATH};
 use self::backend::Backend;
 use self::conversation::{lock, Conversation, End};
 use self::journal::Slots;
+use super::connection::Connection;
 use super::socket::{call, Door, Listener};
 use super::supervise;
 use super::wait::{await_close, has_left, wait, wait_for, CLOSING, LONGEST_WHY};
@@ -278,7 +278,7 @@ impl<D: VirtioDevice> Host<D> {
                 let detail = || format!("{}; {CLOSING}", self.detail());
                 let told = || self.shared.set_status(idle(Peer::Faulted, detail()));
                 if await_close(closing, &self.shared.wake, told) {
-                    self.closing = None;
+                    self.closing.take().into_iter().for_each(Closing::done);
                 }
                 continue;
             }
@@ -296,7 +296,7 @@ impl<D: VirtioDevice> Host<D> {
     }
 
     /// Waits for a peer. `None`: the owner calls.
-    fn meet(&mut self) -> Option<UnixStream> {
+    fn meet(&mut self) -> Option<Connection> {
         let mut pause = PAUSES.0;
         loop {
             let mut again = None;
@@ -341,7 +341,7 @@ impl<D: VirtioDevice> Host<D> {
         }
     }
 
-    fn talk(&mut self, stream: UnixStream) {
+    fn talk(&mut self, stream: Connection) {
         let port = Arc::clone(&self.port);
         tracing::info!(port = %port.name, "a VMM has connected");
         port.talk.connected();

@@ -1,6 +1,7 @@
 //! A daemon ends at every step of a message, and the next one makes good what is left of it.
 
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -104,7 +105,7 @@ fn end_at(mut talk: Conversation, step: &str) {
     if reached("done") {
         talk.session.done();
     }
-    assert!(talk.session.hand_over());
+    assert!(talk.hand_over());
 }
 
 /// One message, asked by `ask`, in which one daemon ends and another goes on; then `after` has the last word.
@@ -121,7 +122,7 @@ fn across(
     let first = Daemon::new(Model::E1000e);
     let mut session = Session::new("p", &first.device, &Terms::default());
     session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
-    let mut talk = Conversation::new(ours, session, &first.port, &first.device).unwrap();
+    let mut talk = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
     client.say(command::VERSION, &[0, 0, 1, 0], &[]);
     next(&mut talk);
     client.hear();
@@ -136,7 +137,7 @@ fn across(
     let second = Daemon::new(Model::E1000e);
     let (session, stream) =
         Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
-    let mut talk = Conversation::resume(stream, session, &second.port, &second.device).unwrap();
+    let mut talk = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
     if step == "handled" {
         next(&mut talk);
     }
