@@ -109,6 +109,7 @@ def symlink_race(stage):
     folder, secret = foreign_folder(stage)
     target = os.path.join(folder, "evil.sock")
 
+    stage.daemon.name("s", target)
     swapper = stage.helper("swap", target, secret, os.path.join(folder, "spare"), NOBODY)
     before = os.stat(secret)
     rounds = 1000 if stage.full else 250
@@ -135,6 +136,7 @@ def journal_through_a_link(stage):
     folder, secret = foreign_folder(stage)
     os.symlink(secret, os.path.join(folder, "evil.sock.journal"))
     with stage.during():
+        stage.daemon.name("s", f"{folder}/evil.sock")
         spec = {"name": "evil", "kind": "vhost-user", "where": f"{folder}/evil.sock", "switch": "evil"}
         status, answer = http(stage.daemon.control, "POST", "/v1/ports", spec)
         if status == 200:

@@ -171,6 +171,7 @@ def veth_loop(stage):
     refused = False
     for end in ("scv0", "scv1"):
         from outside.daemon import http
+        stage.daemon.name("i", end)
         status, _ = http(stage.daemon.control, "POST", "/v1/ports", {"name": end, "kind": "packet", "where": end, "switch": "evil"})
         refused = refused or status >= 400
     if not refused:

@@ -127,6 +127,15 @@ class Daemon:
             raise Failure(f"{method} {target}: {status} {answer}")
         return answer
 
+    def name(self, kind, path):
+        """Tells the broker, as an operator may, what may be at `path`: `s` a socket, `c` a call, `j` a journal, `p` a program; or `i` of an interface."""
+        operators = self.path("ring/.operators")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            try:
+                s.sendto(kind.encode() + path.encode(), operators)
+            except FileNotFoundError:
+                pass  # The sandbox is off, or the broker is gone.
+
     def ports(self, timeout=10.0):
         answer = self.ask("GET", "/v1/ports", timeout=timeout)
         return {p["name"]: p for p in answer["ports"]}

@@ -9,6 +9,10 @@ use crate::bytes::{Reader, Writer};
 
 /// The socket's file name.
 pub const SOCKET: &str = ".netmap";
+
+/// The file beside it where operators tell the daemon's broker, which keeps the privileges, what the daemon may have: a datagram
+/// of one letter and what is meant, `i` and the name of an interface for one.
+pub const OPERATORS: &str = ".operators";
 /// Bytes of a request.
 pub const ASK: usize = 128;
 /// Bytes of a reply.

@@ -82,6 +82,24 @@ ring_call(const char *name)
 	return fd;
 }
 
+/* Sends a datagram to the socket `name` beside those of ports, if it is there and we may. */
+void
+ring_tell(const char *name, const void *text, size_t length)
+{
+	struct timeval patience = { .tv_sec = PATIENCE };
+	struct sockaddr_un address;
+	int saved = errno;
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0 && socket_path(name, &address) == 0) {
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+		(void)sendto(fd, text, length, MSG_NOSIGNAL, (struct sockaddr *)&address, sizeof(address));
+	}
+	if (fd >= 0)
+		close(fd);
+	errno = saved;
+}
+
 /* Connects, asks and reads the answer with its descriptors; the connection, or -1. */
 static int
 converse(const char *name, struct ring_request *request, struct ring_answer *answer, int *fds, int *count)

@@ -8,6 +8,7 @@
 
 #include <net/netmap.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define RING_MAGIC 0x676e6972u /* "ring" */
@@ -96,6 +97,7 @@ struct ring_port {
 
 /* A connection to the socket of port `name`, or -1 and errno. */
 int ring_call(const char *name);
+void ring_tell(const char *name, const void *text, size_t length);
 
 /* 0, or -1 and errno. */
 int ring_ask(const char *name, uint32_t ask, uint32_t value, struct ring_answer *answer);

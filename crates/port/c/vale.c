@@ -10,6 +10,25 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* Tells the daemon's broker of the interface that a request may lead to: only operators may, and the daemon itself is none. */
+static void
+name_interface(const char *name, uint32_t verb)
+{
+	const char *colon = strrchr(name, ':');
+	const char *from = colon ? colon + 1 : name;
+	size_t len = strlen(from);
+	int host = len > 0 && from[len - 1] == '^';
+	char text[64] = "i";
+
+	if (verb != VALE_ATTACH && !(verb == VALE_OPEN && host))
+		return;
+	len -= host;
+	if (len == 0 || len >= sizeof(text))
+		return;
+	memcpy(text + 1, from, len);
+	ring_tell(".operators", text, len + 1);
+}
+
 int
 vale_ask(const char *name, struct vale_ask *ask, struct vale_reply *reply, int *lease)
 {
@@ -25,6 +44,7 @@ vale_ask(const char *name, struct vale_ask *ask, struct vale_reply *reply, int *
 	ask->version = VALE_VERSION;
 	memset(ask->name, 0, sizeof(ask->name));
 	memcpy(ask->name, name, len);
+	name_interface(name, ask->verb);
 	fd = ring_call(".netmap");
 	if (fd < 0)
 		return -1;

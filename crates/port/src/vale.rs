@@ -1,10 +1,10 @@
 //! What is asked of the daemon beyond one port: ports on demand, and `vale-ctl`'s verbs (`sidecore_abi::vale`).
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 
-use sidecore_abi::vale::{text, Ask, Reply, Verb, REPLY, SOCKET};
+use sidecore_abi::vale::{text, Ask, Reply, Verb, OPERATORS, REPLY, SOCKET};
 
 use crate::attach::{directory, PATIENCE};
 
@@ -45,7 +45,11 @@ pub struct Done {
 
 /// A connection to the daemon. Ports that it had made on demand are there for as long as it is open.
 #[derive(Debug)]
-pub struct Vale(UnixStream);
+pub struct Vale {
+    socket: UnixStream,
+    /// The folder of the daemon's sockets.
+    folder: PathBuf,
+}
 
 /// The socket of the daemon that the environment names.
 pub fn socket_path() -> PathBuf {
@@ -62,7 +66,8 @@ impl Vale {
         let socket = UnixStream::connect(path).map_err(missing)?;
         socket.set_read_timeout(Some(PATIENCE)).map_err(ValeError::Broken)?;
         socket.set_write_timeout(Some(PATIENCE)).map_err(ValeError::Broken)?;
-        Ok(Vale(socket))
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        Ok(Vale { socket, folder })
     }
 
     /// Asks for something.
@@ -71,8 +76,9 @@ impl Vale {
     /// The daemon refuses, or is gone.
     pub fn ask(&mut self, ask: &Ask) -> Result<Done, ValeError> {
         let mut bytes = [0; REPLY];
-        self.0.write_all(&ask.to_bytes()).map_err(ValeError::Broken)?;
-        self.0.read_exact(&mut bytes).map_err(ValeError::Broken)?;
+        self.name_interface(ask);
+        self.socket.write_all(&ask.to_bytes()).map_err(ValeError::Broken)?;
+        self.socket.read_exact(&mut bytes).map_err(ValeError::Broken)?;
         let strange = || ValeError::Broken(io::Error::other("the daemon speaks another language or version"));
         let reply = Reply::from_bytes(&bytes).ok_or_else(strange)?;
         if reply.errno != 0 {
@@ -81,6 +87,19 @@ impl Vale {
         }
         let name = text(&reply.name).ok_or_else(strange)?.to_owned();
         Ok(Done { name, switch: reply.switch, port: reply.port })
+    }
+
+    /// Tells the daemon's broker of the interface that `ask` may lead to: only operators may, and the daemon itself is none.
+    fn name_interface(&self, ask: &Ask) {
+        let Some(name) = text(&ask.name) else { return };
+        let host = name.strip_suffix('^');
+        let leads = ask.verb == Verb::Attach as u32 || ask.verb == Verb::Open as u32 && host.is_some();
+        let short = host.unwrap_or(name).rsplit(':').next().unwrap_or(name);
+        // What cannot be told the daemon's answer tells of.
+        let Some(socket) = UnixDatagram::unbound().ok().filter(|_| leads) else { return };
+        if socket.set_write_timeout(Some(PATIENCE)).is_ok() {
+            let _ = socket.send_to(format!("i{short}").as_bytes(), self.folder.join(OPERATORS));
+        }
     }
 
     /// Has port `name` be there; the ring port by whose name it is attached to.

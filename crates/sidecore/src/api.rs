@@ -50,6 +50,9 @@ pub struct BrokerView {
     pub requests: u64,
     /// How many of that were not done.
     pub refused: u64,
+    /// Where it has ended for good: ports that it would have to do more for when their next VMM comes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missed_by: Vec<String>,
 }
 
 /// What the doors of the daemon have done: the processes that receive the descriptors of VMMs.

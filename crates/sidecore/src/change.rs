@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use hyper::Method;
 use serde_json::{Map, Value};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{text, PortSpec, Spec, Verb};
+use sidecore_engine::state::{text, Spec, Verb};
 
 use crate::api::{About, Changes};
 use crate::cli::{AddArgs, ApplyArgs, Control, DelArgs, SaveArgs, SetArgs};
@@ -37,10 +37,12 @@ pub fn add(args: &AddArgs) -> Outcome {
     };
     let parts = args.specs.iter().map(read).collect::<Result<Vec<Value>, String>>()?;
     let client = client(&args.control)?;
-    if !args.switch {
-        let ports: Vec<PortSpec> = args.specs.iter().flat_map(|spec| text::port(spec, KINDS)).collect();
-        broker::tell(&args.control.path(), &ports);
-    }
+    let specs = args.specs.iter();
+    let spec = match args.switch {
+        true => Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() },
+        false => Spec { ports: specs.flat_map(|spec| text::port(spec, KINDS)).collect(), ..Spec::default() },
+    };
+    broker::tell(&args.control.path(), &spec);
     for part in &parts {
         report(&client.send(Method::POST, collection(args.switch), part)?)?;
     }
@@ -65,6 +67,7 @@ pub fn set(args: &SetArgs) -> Outcome {
         }
     }
     let path = format!("{}/{}", collection(args.switch), segment(&args.name));
+    broker::tell_change(&args.control.path(), &patch);
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }
 
@@ -72,7 +75,7 @@ pub fn apply(args: &ApplyArgs) -> Outcome {
     let spec = read_file(&args.file)?;
     let path = if args.dry_run { "/v1/config?dry-run=true" } else { "/v1/config" };
     if !args.dry_run {
-        broker::tell(&args.control.path(), &spec.ports);
+        broker::tell(&args.control.path(), &spec);
     }
     let answer = client(&args.control)?.send(Method::PUT, path, &spec);
     report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)

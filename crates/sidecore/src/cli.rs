@@ -1,6 +1,7 @@
 //! The one table of commands and flags. `--help`, man pages and completions are generated from it;
 //! the grammar of ports and switches is `state::text`'s, and their options come from `options`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,12 +102,9 @@ pub struct BrokerArgs {
     /// Who asks has given its privileges up.
     #[arg(long)]
     pub strict: bool,
-    /// Then, a folder below which sockets may be; as often as wanted.
+    /// Then, what may be where, as operators say it; as often as wanted.
     #[arg(long)]
-    pub below: Vec<PathBuf>,
-    /// Then, a journal outside the daemon's folder; as often as wanted.
-    #[arg(long)]
-    pub journal: Vec<PathBuf>,
+    pub named: Vec<OsString>,
     /// Permission bits of the control socket.
     #[arg(long)]
     pub socket_mode: Option<Mode>,

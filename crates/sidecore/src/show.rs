@@ -267,6 +267,12 @@ fn daemon_table(about: &About) -> String {
         None => "gone: another one is started when it is needed".to_owned(),
     };
     row("broker", format!("{is}; {} requests, {} refused", broker.requests, broker.refused));
+    if !broker.missed_by.is_empty() {
+        row(
+            "broker missed by",
+            format!("{}: their next VMMs may not be served", broker.missed_by.join(", ")),
+        );
+    }
     let door = &about.door;
     row("messages with descriptors", format!("{}, {} refused", door.looks, door.refused));
     row("ended with unread messages", format!("{} connections", door.kept));

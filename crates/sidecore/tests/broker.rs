@@ -6,7 +6,7 @@
 mod rig;
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -84,6 +84,30 @@ fn interfaces_are_opened_by_the_broker_and_outlive_it() {
     }
 }
 
+/// A daemon without privileges gets no interface that no operator has named.
+#[test]
+fn operators_name_interfaces() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to make a network namespace");
+        return;
+    }
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    command.args(["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--port", "t=tap:sctap0"]);
+    command.env("SIDECORE_SOCKET", place.path("control.sock")).stdin(Stdio::null());
+    let daemon = Daemon::start(&mut command);
+    for (kind, name) in [("tap", "sctap1"), ("packet", "lo"), ("xdp", "lo")] {
+        let body = format!("{{\"name\": \"x\", \"kind\": \"{kind}\", \"where\": \"{name}\"}}");
+        let (_, answer) = place.http("POST", "/v1/ports", &body);
+        assert!(answer.contains("opens interfaces only"), "{kind}: {answer}");
+    }
+    place.ok(&["add", "p=packet:lo"]);
+    place.ok(&["set", "t", "mtu=2000"]);
+    place.ok(&["del", "t"]);
+    place.ok(&["add", "t=tap:sctap1,mtu=1800"]);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
 #[test]
 fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what_it_cannot() {
     let place = Place::new();
@@ -108,7 +132,9 @@ fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what
         (&serde_json::Value::Null, true),
         "{view}"
     );
-    assert!(place.ok(&["show", "daemon"]).contains("gone: ports go on"));
+    assert_eq!(view["missed_by"], serde_json::json!(["a"]), "{view}");
+    let table = place.ok(&["show", "daemon"]);
+    assert!(table.contains("gone: ports go on") && table.contains("a: their next VMMs"), "{table}");
     assert_eq!(place.ports(), ["a"]);
 }
 
@@ -132,7 +158,7 @@ fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("only below") && answer.contains("sidecore add"), "{answer}");
+    assert!(answer.contains("makes sockets only") && answer.contains("sidecore add"), "{answer}");
     place.ok(&["add", "--socket", &socket, &port("a")]);
     UnixStream::connect(place.path("a.sock")).unwrap();
     assert!(place.path("a.journal").exists());
@@ -141,7 +167,18 @@ fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_
         place.write("b.toml", "[[port]]\nname = \"b\"\nkind = \"vhost-user\"\nwhere = \"DIR/b.sock\"\n");
     place.ok(&["apply", "--socket", &socket, file.to_str().unwrap()]);
     UnixStream::connect(place.path("b.sock")).unwrap();
-    let operators = place.path("run/control.operators");
+    // What is changed is said anew.
+    place.ok(&["set", "--socket", &socket, "b", &format!("where={}", place.at("c.sock"))]);
+    UnixStream::connect(place.path("c.sock")).unwrap();
+    let vmm = UnixListener::bind(place.path("vmm.sock")).unwrap();
+    place.ok(&["add", "--socket", &socket, &format!("v=vhost-user:{},role=client", place.at("vmm.sock"))]);
+    vmm.accept().unwrap();
+    let program = place.write("program", "mov r0, 0\nexit\n");
+    let lookup = format!("lookup=ebpf:{}", program.display());
+    place.ok(&["add", "--socket", &socket, "--switch", &format!("s,{lookup}")]);
+    place.ok(&["add", "--socket", &socket, "--switch", "t"]);
+    place.ok(&["set", "--socket", &socket, "--switch", "t", &lookup]);
+    let operators = place.path("run/ring/.operators");
     assert_eq!(rig::mode(&operators), rig::mode(Path::new(&socket)));
     let broker = daemon.broker();
     assert!(daemon.end(Signal::TERM).success());

@@ -5,29 +5,30 @@
 //! the one that a daemon without a broker runs itself. When the other end is gone, so is the broker.
 //!
 //! What a worker can do that has turned hostile, at worst:
-//! * sockets: made where nothing is, or where a dead one is, below a folder that is [`Named`]; removed
+//! * sockets: made where nothing is, or where a dead one is, at a path or in a folder that is [`Named`]; removed
 //!   only if this broker made them. Files that are there are neither opened nor replaced;
+//! * calls: to whoever listens at a path that is [`Named`] for that;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
-//! * reading: the configuration file, a file that is a lookup program as a whole, `/etc/passwd` and `/etc/group`;
+//! * reading: the configuration file, a lookup program that is [`Named`], `/etc/passwd` and `/etc/group`;
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
-//! * holders: this program, with the one argument that makes it one, at a path that ends in `.hold`;
-//! * interfaces: by name, as a packet, AF_XDP or TAP socket of this network namespace; MTU and *up*. That is much: whoever
-//!   has a packet socket sees the host's frames.
+//! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
+//! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*. Where there is one,
+//!   that is much: a packet socket can be turned to any interface.
 //!
 //! Without [`Rules::strict`] nobody is kept from anything that the daemon may do itself: sockets are made everywhere, journals
 //! opened where they are ours alone (`open::own_file`), and programs read before anybody knows whether they are any.
 //!
-//! Where sockets and journals may be is said by the configuration, and by operators: whoever may open the control socket may
-//! send a [`Named`] to the broker's own one ([`Rules::operators`]), which the daemon, without privileges, cannot.
+//! What may be where is said by the configuration, and by operators: whoever may open the control socket may send a
+//! [`Named`] to the broker's own one ([`Rules::operators`]), which the daemon, without privileges, cannot.
 //!
-//! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, records and answers of one size.
+//! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, [`rules::MAX_NAMED`] names, records and answers of one size.
 
+mod rules;
 mod table;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -35,69 +36,16 @@ use rustix::io::Errno;
 use rustix::net::{recv, RecvFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-use crate::open::broker::{answer, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
-use crate::open::socket::{listen_here, SocketError, SocketFile, Wanted};
+pub use rules::Rules;
+
+use crate::open::broker::{answer, number, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
+use crate::open::socket::{listen_here, SocketError, SocketFile};
 
 /// Most sockets that it remembers, and most holders and doors that it waits for.
 pub const MAX_SOCKETS: usize = 4096;
 
 /// How soon it tries again to get the socket at which operators speak.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-
-/// What a broker is told by whoever starts it.
-#[derive(Debug, Default)]
-pub struct Rules {
-    /// The configuration file.
-    pub config: Option<PathBuf>,
-    /// Whether the daemon has given its privileges up, and could be somebody else's by now.
-    pub strict: bool,
-    /// If so, what sockets and journals may be at.
-    pub named: Vec<Named>,
-    /// What a configuration names: each time that the file is read, this is added.
-    pub names: Option<fn(&str) -> Vec<Named>>,
-    /// Where operators say what else.
-    pub operators: Option<Wanted>,
-}
-
-impl Rules {
-    /// The configuration file has been read again.
-    fn learn(&mut self, text: &str) {
-        for named in self.names.map(|names| names(text)).unwrap_or_default() {
-            self.add(named);
-        }
-    }
-
-    fn add(&mut self, named: Named) {
-        if !self.named.contains(&named) && self.named.len() < MAX_SOCKETS {
-            self.named.push(named);
-        }
-    }
-
-    /// Whether a socket may be at `path`.
-    fn allow(&self, path: &Path) -> io::Result<()> {
-        let folders = || {
-            self.named.iter().filter_map(|named| match named {
-                Named::Folder(folder) => Some(folder),
-                Named::Journal(_) => None,
-            })
-        };
-        if !self.strict || folders().any(|folder| path.starts_with(folder)) {
-            return Ok(());
-        }
-        let folders: Vec<_> = folders().map(|folder| folder.display().to_string()).collect();
-        let why = format!("the broker makes and calls sockets only below {}; add the port with `sidecore add`, or name it in the configuration file and reload that", folders.join(", "));
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-    }
-
-    /// Whether a journal may be at `path`.
-    fn allow_journal(&self, path: &Path) -> io::Result<()> {
-        if !self.strict || self.named.iter().any(|named| matches!(named, Named::Journal(at) if at == path)) {
-            return Ok(());
-        }
-        let why = "the broker opens journals only in the daemon's folder, and where the configuration file or `sidecore add` wants one";
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-    }
-}
 
 /// The socket at which operators speak.
 struct Operators {
@@ -136,11 +84,13 @@ pub fn serve(socket: &OwnedFd, rules: Rules) -> io::Result<()> {
             Err(e) if e.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => return Ok(()),
             got => got?,
         };
-        // The number of what cannot be read is not known; the other end gives such a broker up.
         let (number, result) = match Request::decode(&bytes[..len]) {
             Ok((request, number)) if request.fds() == fds.len() => (number, broker.carry_out(request, &fds)),
             Ok((_, number)) => (number, Err(bad("wrong number of descriptors"))),
-            Err(e) => (0, Err(Refusal::from(io::Error::new(io::ErrorKind::InvalidInput, e.to_string())))),
+            Err(e) => (
+                number(&bytes[..len]),
+                Err(Refusal::from(io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))),
+            ),
         };
         if answer(socket, number, result).is_err() {
             return Ok(());
@@ -239,9 +189,11 @@ mod tests {
 
     use super::*;
     use crate::open::broker::{Answer, Broker as Client};
+    use crate::open::socket::Wanted;
     use crate::open::tests::Dir;
     use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     fn started(rules: Rules) -> (Client, std::thread::JoinHandle<()>) {
         let (ours, theirs) =
@@ -258,8 +210,11 @@ mod tests {
     fn sockets_are_made_where_they_may_be_and_only_ours_are_removed() {
         let dir = Dir::new("broker");
         std::fs::create_dir(dir.at("in")).unwrap();
-        let (client, thread) =
-            started(Rules { strict: true, named: vec![Named::Folder(dir.at("in"))], ..Rules::default() });
+        let (client, thread) = started(Rules {
+            strict: true,
+            named: vec![Named::Folder(dir.at("in")), Named::Call(dir.at("vmm"))],
+            ..Rules::default()
+        });
         let made = client.ask(&listen(dir.at("in/a")), &[]).unwrap();
         assert!(made.fd.is_some() && dir.at("in/a").exists());
         let error = |request| client.ask(&request, &[]).map(|_: Answer| ()).unwrap_err().error;
@@ -268,6 +223,13 @@ mod tests {
         error(listen(dir.at("in/file")));
         error(listen(dir.at("in/a")));
         assert_eq!(error(Request::Hold { path: dir.at("in/a") }).kind(), io::ErrorKind::InvalidInput);
+        std::fs::create_dir(dir.at("in/below")).unwrap();
+        assert_eq!(error(listen(dir.at("in/below/a"))).kind(), io::ErrorKind::PermissionDenied);
+        // What may be made may not be called.
+        let call = |name| Request::Call { path: dir.at(name) };
+        assert_eq!(error(call("in/a")).kind(), io::ErrorKind::PermissionDenied);
+        let _vmm = std::os::unix::net::UnixListener::bind(dir.at("vmm")).unwrap();
+        assert!(client.ask(&call("vmm"), &[]).unwrap().fd.is_some());
         assert_eq!(error(Request::Remove { number: 99 }).kind(), io::ErrorKind::NotFound);
         assert_eq!(error(Request::Config).kind(), io::ErrorKind::NotFound);
         assert_eq!(
@@ -283,8 +245,9 @@ mod tests {
 
     /// What an operator has said before the daemon was asked counts, and nobody else's word does.
     #[test]
-    fn operators_name_folders_and_journals() {
+    fn operators_name_sockets_folders_and_journals() {
         let dir = Dir::new("operators");
+        std::fs::create_dir(dir.at("ring")).unwrap();
         std::fs::create_dir(dir.at("out")).unwrap();
         let operators = Wanted {
             path: Named::place(&dir.at("control.sock")),
@@ -303,20 +266,35 @@ mod tests {
         Named::Journal(dir.at("out/j")).tell(&dir.at("control.sock")).unwrap();
         client.ask(&journal, &[]).unwrap();
         assert_eq!(refused(&listen(dir.at("out/a"))), io::ErrorKind::PermissionDenied);
-        Named::Folder(dir.at("out")).tell(&dir.at("control.sock")).unwrap();
+        Named::Socket(dir.at("out/a")).tell(&dir.at("control.sock")).unwrap();
         client.ask(&listen(dir.at("out/a")), &[]).unwrap();
+        assert_eq!(refused(&listen(dir.at("out/b"))), io::ErrorKind::PermissionDenied);
+        Named::Folder(dir.at("out")).tell(&dir.at("control.sock")).unwrap();
+        client.ask(&listen(dir.at("out/b")), &[]).unwrap();
         drop(client);
         thread.join().unwrap();
         assert!(!operators.path.exists());
     }
 
     #[test]
-    fn only_a_lookup_program_is_read() {
+    fn only_a_lookup_program_that_is_named_is_read() {
         let dir = Dir::new("reads");
+        std::fs::write(dir.at("other"), "exit\n").unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.at("pipe"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
         std::fs::write(dir.at("secret"), "root:$6$...:1::::::\n").unwrap();
         std::fs::write(dir.at("program"), "mov r0, 0\nexit\n").unwrap();
-        let (client, thread) = started(Rules { strict: true, ..Rules::default() });
+        let named = ["secret", "program", "pipe"].map(|name| Named::Program(dir.at(name))).to_vec();
+        let (client, thread) = started(Rules { strict: true, named, ..Rules::default() });
         let read = |name| client.ask(&Request::Program { path: dir.at(name) }, &[]);
+        assert_eq!(read("other").unwrap_err().error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(read("pipe").unwrap_err().error.to_string().contains("regular"));
         let refused = read("secret").unwrap_err().error.to_string();
         assert!(!refused.contains("$6$"), "{refused}");
         let program = read("program").unwrap().fd.unwrap();

@@ -32,7 +32,7 @@ impl Broker {
     pub(super) fn carry_out(&mut self, request: Request, fds: &[OwnedFd]) -> Result<Answer, Refusal> {
         match request {
             Request::Listen { path, seqpacket, mode, owner, backlog } => {
-                self.rules.allow(&path)?;
+                self.rules.allow_socket(&path)?;
                 let kind = if seqpacket { SocketType::SEQPACKET } else { SocketType::STREAM };
                 let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
                 let wanted = Wanted { path, kind, mode, owner, backlog };
@@ -46,24 +46,20 @@ impl Broker {
                 Ok(Answer::default())
             }
             Request::Call { path } => {
-                self.rules.allow(&path)?;
+                self.rules.allow_call(&path)?;
                 Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?))
             }
-            Request::Hold { path } | Request::Find { path }
-                if path.extension() != Some(std::ffi::OsStr::new("hold")) =>
-            {
-                Err(bad("a holder's socket ends in .hold"))
-            }
             Request::Hold { path } => {
-                self.rules.allow(&path)?;
+                self.rules.allow_holder(&path)?;
                 self.room()?;
                 let child = hold::spawn(&path).map_err(hold::refusal)?;
                 self.adopt(child)?;
                 Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
             }
             Request::Find { path } => {
-                self.rules.allow(&path)?;
-                Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
+                self.rules.allow_holder(&path)?;
+                // Who asks may wait for one that is busy; others wait for us.
+                Ok(Answer::fd(hold::introduce(&path).map_err(hold::refusal)?))
             }
             Request::Journal { name } => {
                 let opened = open::journal_here(&name).map_err(|(path, error)| {
@@ -95,21 +91,9 @@ impl Broker {
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "there is no configuration file").into()),
             },
             Request::Program { path } => {
+                self.rules.allow_program(&path)?;
                 let mut text = String::new();
-                let opened = rustix::fs::open(
-                    &path,
-                    // A pipe or a device is not waited for.
-                    rustix::fs::OFlags::RDONLY
-                        | rustix::fs::OFlags::NONBLOCK
-                        | rustix::fs::OFlags::NOCTTY
-                        | rustix::fs::OFlags::CLOEXEC,
-                    rustix::fs::Mode::empty(),
-                );
-                let file = File::from(opened.map_err(io::Error::from)?);
-                if !file.metadata()?.is_file() {
-                    return Err(bad("it is no regular file"));
-                }
-                file.take(MAX_PROGRAM).read_to_string(&mut text)?;
+                open::regular_file(&path)?.take(MAX_PROGRAM).read_to_string(&mut text)?;
                 // Who may not read it shall not learn what is in a file that is something else.
                 if self.rules.strict && Program::assemble(&text).is_err() {
                     return Err(bad("it is no lookup program"));
@@ -125,14 +109,32 @@ impl Broker {
                 self.adopt(child)?;
                 Ok(Answer::fd(socket))
             }
-            Request::Tap { name, create, multi } => host::tap(&name, create, multi),
-            Request::Packet { buffer } => host::packet(buffer),
-            Request::Xdp { buffer } => host::xdp(buffer),
+            Request::Tap { name, create, multi } => {
+                self.rules.allow_interface(&name)?;
+                host::tap(&name, create, multi)
+            }
+            Request::Packet { name, buffer } => {
+                self.rules.allow_interface(&name)?;
+                host::packet(buffer)
+            }
+            Request::Xdp { name, buffer } => {
+                self.rules.allow_interface(&name)?;
+                host::xdp(buffer)
+            }
             Request::Sockets { queues } => host::sockets(queues),
             Request::Enter { queue } => host::enter(fds, queue),
-            Request::Attach { interface, native } => host::attach(fds, interface, native),
-            Request::Mtu { name, mtu } => host::mtu(&name, mtu),
-            Request::Up { name } => host::up(&name),
+            Request::Attach { name, native } => {
+                self.rules.allow_interface(&name)?;
+                host::attach(fds, &name, native)
+            }
+            Request::Mtu { name, mtu } => {
+                self.rules.allow_interface(&name)?;
+                host::mtu(&name, mtu)
+            }
+            Request::Up { name } => {
+                self.rules.allow_interface(&name)?;
+                host::up(&name)
+            }
         }
     }
 }

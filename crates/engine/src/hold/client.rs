@@ -107,8 +107,9 @@ impl Holder {
     pub(crate) fn connect(path: &Path) -> Result<Holder, HoldError> {
         let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
         let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
-        let socket = broker.fd(&Request::Find { path }, &[]);
-        socket.map(|socket| Holder { socket }).map_err(|r| system("call the holder")(r.error))
+        let request = Request::Find { path };
+        let find = || broker.fd(&request, &[]).map_err(|refusal| system("call the holder")(refusal.error));
+        patiently(find).map(|socket| Holder { socket })
     }
 
     /// Has `fd` kept under `key`, instead of what was there.
@@ -167,9 +168,13 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
 
 /// A connection to the holder at `path`, which is our own user's and listens to us.
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd, HoldError> {
+    patiently(|| introduce(path))
+}
+
+fn patiently(call: impl Fn() -> Result<OwnedFd, HoldError>) -> Result<OwnedFd, HoldError> {
     let begun = Instant::now();
     loop {
-        match introduce(path) {
+        match call() {
             // Strangers of our own user fill its queue, or took our place in it.
             Err(HoldError::System { source, .. }) if is_crowded(&source) && begun.elapsed() < ANSWER => {
                 std::thread::sleep(AGAIN);
@@ -187,7 +192,7 @@ fn is_crowded(error: &io::Error) -> bool {
 }
 
 /// Calls the holder at `path`, and says its secret.
-fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
+pub(crate) fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
     let socket = call(path)?;
     // A holder without one is of a version that asks for none.
     if let Some(secret) = secret::read(path).map_err(system("read the holder's secret"))? {
@@ -202,20 +207,17 @@ fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
 
 /// A connection to the holder at `path`, which is our own user's.
 fn call(path: &Path) -> Result<OwnedFd, HoldError> {
-    let connected = || -> io::Result<OwnedFd> {
-        let socket = socket::call_here(path, SocketType::SEQPACKET)?;
+    let connected = || -> io::Result<Option<OwnedFd>> {
+        let Some(socket) = socket::call_own(path, SocketType::SEQPACKET)? else { return Ok(None) };
         // It was called without waiting, and is waited for from now on.
         rustix::io::ioctl_fionbio(&socket, false)?;
         for which in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, which, Some(ANSWER))?;
         }
-        Ok(socket)
+        Ok(Some(socket))
     };
     let socket = connected().map_err(system("call the holder"))?;
-    match is_ours(&socket) {
-        true => Ok(socket),
-        false => Err(HoldError::Stranger(path.to_owned())),
-    }
+    socket.filter(|socket| is_ours(socket)).ok_or_else(|| HoldError::Stranger(path.to_owned()))
 }
 
 /// The error as a broker tells it.

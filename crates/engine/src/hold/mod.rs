@@ -36,7 +36,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-pub(crate) use client::{connect, refusal, spawn};
+pub(crate) use client::{connect, introduce, refusal, spawn};
 pub use client::{Found, HoldError, Holder};
 pub use server::serve;
 

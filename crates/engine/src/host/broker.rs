@@ -59,10 +59,10 @@ pub(crate) fn enter(fds: &[OwnedFd], queue: u32) -> Result<Answer, Refusal> {
 }
 
 /// Attaches the program for a map to an interface.
-pub(crate) fn attach(fds: &[OwnedFd], interface: u32, native: bool) -> Result<Answer, Refusal> {
+pub(crate) fn attach(fds: &[OwnedFd], name: &str, native: bool) -> Result<Answer, Refusal> {
     let [map] = fds else { return Err(bad("a map is needed")) };
-    let interface = i32::try_from(interface).map_err(|_| bad("it is no interface's number"))?;
-    Ok(Answer::fd(bpf::attach_here(map, interface, native)?))
+    check(name)?;
+    Ok(Answer::fd(bpf::attach_here(map, Interface::new(name)?.index()?, native)?))
 }
 
 /// Sets the MTU of an interface.

@@ -299,13 +299,12 @@ pub(super) fn promiscuous(fd: &OwnedFd, index: c_int) -> io::Result<()> {
     unsafe { set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
 }
 
-/// A packet socket that receives nothing yet: of protocol zero (packet(7)). With room for `buffer` bytes in each direction, if
-/// that is not 0.
-pub(super) fn packet_socket(buffer: u32) -> io::Result<OwnedFd> {
-    match broker() {
-        Some(broker) => broker.fd(&Request::Packet { buffer }, &[]).map_err(|refusal| refusal.error),
-        None => packet_socket_here(buffer),
-    }
+/// A packet socket for the interface `name` that receives nothing yet: of protocol zero (packet(7)). With room for `buffer` bytes
+/// in each direction, if that is not 0.
+pub(super) fn packet_socket(name: &str, buffer: u32) -> io::Result<OwnedFd> {
+    let Some(broker) = broker() else { return packet_socket_here(buffer) };
+    let request = Request::Packet { name: name.to_owned(), buffer };
+    broker.fd(&request, &[]).map_err(|refusal| refusal.error)
 }
 
 /// The same, by this process.

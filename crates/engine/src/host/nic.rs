@@ -163,6 +163,8 @@ pub(super) struct Queues {
     pub(super) features: Vec<String>,
     /// More for people.
     pub(super) detail: String,
+    /// Frames on other queues would pass to the host, and there was none when it started.
+    pub(super) needs_all: bool,
     /// Entries of the ingress and of the egress rings; 0 if there are none.
     pub(super) sizes: [u32; 2],
     /// Closed when the port is.
@@ -174,6 +176,7 @@ pub struct HostPort {
     inner: Arc<Inner>,
     features: Vec<String>,
     detail: String,
+    needs_all: bool,
     sizes: [u32; 2],
     stop: Arc<OwnedFd>,
     watcher: Option<JoinHandle<()>>,
@@ -277,7 +280,7 @@ impl HostPort {
         let failed = opened.failed("cannot start its thread");
         let Opened { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
-        let Queues { ingress, egress, sockets, features, detail, sizes, keep } = queues;
+        let Queues { ingress, egress, sockets, features, detail, needs_all, sizes, keep } = queues;
         let count = egress.len();
         let (own_mtu, parked) = (mtu.is_some(), egress);
         let side = Side { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
@@ -299,7 +302,19 @@ impl HostPort {
         }
         inner.refresh(&mut side);
         drop(side);
-        Ok(HostPort { inner, features, detail, sizes, stop, watcher, keep })
+        Ok(HostPort { inner, features, detail, needs_all, sizes, stop, watcher, keep })
+    }
+}
+
+impl HostPort {
+    /// That the interface has got more queues than the port knows of, if it has.
+    fn misses(&self) -> Option<String> {
+        let inner = &*self.inner;
+        let now = inner.side().interface.receive_queues().ok().filter(|_| self.needs_all)?;
+        (now > inner.count).then(|| {
+            let count = inner.count;
+            format!("its interface receives on {now} queues now, and the port on {count}: the host keeps what comes in on the others; delete and add the port")
+        })
     }
 }
 
@@ -366,7 +381,7 @@ impl Attachment for HostPort {
                 if carrier { "up" } else { "down" },
                 self.detail
             ),
-            hint: None,
+            hint: self.misses(),
             features: self.features.clone(),
             queues: (0..inner.count)
                 .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))

@@ -57,16 +57,16 @@ pub enum Request {
     Find { path: PathBuf },
     /// A queue of a TAP interface.
     Tap { name: String, create: bool, multi: bool },
-    /// A packet socket, and bytes for its buffers.
-    Packet { buffer: u32 },
-    /// An AF_XDP socket, and bytes for its buffer.
-    Xdp { buffer: u32 },
+    /// A packet socket for an interface, and bytes for its buffers.
+    Packet { name: String, buffer: u32 },
+    /// An AF_XDP socket for an interface, and bytes for its buffer.
+    Xdp { name: String, buffer: u32 },
     /// A map of AF_XDP sockets.
     Sockets { queues: u32 },
     /// Puts a socket into a map; both go along.
     Enter { queue: u32 },
     /// Loads the one program for the map that goes along, and attaches it to an interface.
-    Attach { interface: u32, native: bool },
+    Attach { name: String, native: bool },
     /// The MTU of an interface.
     Mtu { name: String, mtu: u32 },
     /// An interface is brought up.
@@ -129,12 +129,10 @@ impl Arguments<'_> {
     }
 }
 
-/// An absolute path without `..`.
+/// An absolute path.
 fn path(text: &[u8]) -> Result<PathBuf, NoRequest> {
     let path = Path::new(std::ffi::OsStr::from_bytes(text));
-    let plain = |part| !matches!(part, std::path::Component::ParentDir);
-    let good = path.is_absolute() && !text.contains(&0) && path.components().all(plain);
-    good.then(|| path.to_owned()).ok_or(NoRequest)
+    (path.is_absolute() && !text.contains(&0)).then(|| path.to_owned()).ok_or(NoRequest)
 }
 
 /// A name without a folder.
@@ -166,13 +164,13 @@ impl Request {
             Request::Tap { name, create, multi } => {
                 (6, [flag(*create), flag(*multi), 0, 0, 0], name.clone().into_bytes())
             }
-            Request::Packet { buffer } => (7, [u64::from(*buffer), 0, 0, 0, 0], Vec::new()),
-            Request::Xdp { buffer } => (8, [u64::from(*buffer), 0, 0, 0, 0], Vec::new()),
+            Request::Packet { name, buffer } => {
+                (7, [u64::from(*buffer), 0, 0, 0, 0], name.clone().into_bytes())
+            }
+            Request::Xdp { name, buffer } => (8, [u64::from(*buffer), 0, 0, 0, 0], name.clone().into_bytes()),
             Request::Sockets { queues } => (9, [u64::from(*queues), 0, 0, 0, 0], Vec::new()),
             Request::Enter { queue } => (10, [u64::from(*queue), 0, 0, 0, 0], Vec::new()),
-            Request::Attach { interface, native } => {
-                (11, [u64::from(*interface), flag(*native), 0, 0, 0], Vec::new())
-            }
+            Request::Attach { name, native } => (11, [flag(*native), 0, 0, 0, 0], name.clone().into_bytes()),
             Request::Mtu { name, mtu } => (12, [u64::from(*mtu), 0, 0, 0, 0], name.clone().into_bytes()),
             Request::Up { name } => (13, [0; 5], name.clone().into_bytes()),
             Request::Journal { name } => (14, [0; 5], name.clone().into_bytes()),
@@ -195,11 +193,37 @@ impl Request {
         }
     }
 
+    /// Whether its text keeps to its rule.
+    fn is_sound(&self) -> bool {
+        match self {
+            Request::Listen { path: at, .. }
+            | Request::Call { path: at }
+            | Request::Hold { path: at }
+            | Request::Find { path: at }
+            | Request::JournalAt { path: at }
+            | Request::Program { path: at } => path(at.as_os_str().as_bytes()).is_ok(),
+            Request::Tap { name: text, .. }
+            | Request::Packet { name: text, .. }
+            | Request::Xdp { name: text, .. }
+            | Request::Attach { name: text, .. }
+            | Request::Mtu { name: text, .. }
+            | Request::Up { name: text }
+            | Request::Journal { name: text }
+            | Request::Forget { name: text }
+            | Request::Next { after: text } => name(text.as_bytes()).is_ok(),
+            _ => true,
+        }
+    }
+
     /// The record, with the number by which the answer is known.
     ///
     /// # Errors
-    /// A path is longer than [`MAX_TEXT`].
+    /// A path is longer than [`MAX_TEXT`], or a text is no path or name.
     pub fn encode(&self, number: u64) -> io::Result<[u8; RECORD]> {
+        if !self.is_sound() {
+            let why = "the broker knows no such path or name: none has a zero byte, a name has no '/' or space and begins with no '.'";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         let (op, words, text) = self.fields();
         record(PROTOCOL | op, number, words, &text)
     }
@@ -228,11 +252,11 @@ impl Request {
             4 => Request::Hold { path: path(text)? },
             5 => Request::Find { path: path(text)? },
             6 => Request::Tap { create: a.flag()?, multi: a.flag()?, name: name(text)? },
-            7 => Request::Packet { buffer: a.small()? },
-            8 => Request::Xdp { buffer: a.small()? },
+            7 => Request::Packet { buffer: a.small()?, name: name(text)? },
+            8 => Request::Xdp { buffer: a.small()?, name: name(text)? },
             9 => Request::Sockets { queues: a.small()? },
             10 => Request::Enter { queue: a.small()? },
-            11 => Request::Attach { interface: a.small()?, native: a.flag()? },
+            11 => Request::Attach { native: a.flag()?, name: name(text)? },
             12 => Request::Mtu { mtu: a.small()?, name: name(text)? },
             13 => Request::Up { name: name(text)? },
             14 => Request::Journal { name: name(text)? },
@@ -281,29 +305,47 @@ fn parts(bytes: &[u8]) -> Option<(u64, u64, [u64; 5], &[u8])> {
     Some((what, number, arguments, text))
 }
 
+/// The number of a record that is no request, as far as it can be told.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    parts(bytes).map_or(0, |(_, number, ..)| number)
+}
+
 /// What an operator allows a broker whose daemon has given its privileges up: to be told to the broker itself, by whoever
-/// may open its socket, beside the control socket and with its permissions.
+/// may open its socket, beside those of ring ports and with the control socket's permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// Sockets below this folder.
+    /// A socket of ours at this path, and its holder's beside it.
+    Socket(PathBuf),
+    /// Sockets of ours in this folder, and in none below it.
     Folder(PathBuf),
+    /// Calls to whoever listens at this path.
+    Call(PathBuf),
     /// A journal at this path.
     Journal(PathBuf),
+    /// A lookup program at this path.
+    Program(PathBuf),
+    /// The interface of this name.
+    Interface(String),
 }
 
 impl Named {
     /// Where the broker of the daemon with this control socket hears of it.
     pub fn place(control_socket: &Path) -> PathBuf {
-        control_socket.with_extension("operators")
+        let folder = control_socket.parent().unwrap_or(Path::new("."));
+        folder.join("ring").join(sidecore_abi::vale::OPERATORS)
     }
 
     /// What it is, as text.
     pub fn encode(&self) -> Vec<u8> {
-        let (kind, path) = match self {
-            Named::Folder(path) => (b'f', path),
-            Named::Journal(path) => (b'j', path),
+        let (kind, text) = match self {
+            Named::Socket(path) => (b's', path.as_os_str()),
+            Named::Folder(path) => (b'f', path.as_os_str()),
+            Named::Call(path) => (b'c', path.as_os_str()),
+            Named::Journal(path) => (b'j', path.as_os_str()),
+            Named::Program(path) => (b'p', path.as_os_str()),
+            Named::Interface(name) => (b'i', name.as_ref()),
         };
-        [&[kind], path.as_os_str().as_bytes()].concat()
+        [&[kind], text.as_bytes()].concat()
     }
 
     /// What `bytes` say.
@@ -311,9 +353,14 @@ impl Named {
     /// # Errors
     /// Nothing that is known.
     pub fn decode(bytes: &[u8]) -> Result<Named, NoRequest> {
-        match bytes.split_first() {
-            Some((b'f', text)) if text.len() <= MAX_TEXT => Ok(Named::Folder(path(text)?)),
-            Some((b'j', text)) if text.len() <= MAX_TEXT => Ok(Named::Journal(path(text)?)),
+        let (kind, text) = bytes.split_first().filter(|(_, text)| text.len() <= MAX_TEXT).ok_or(NoRequest)?;
+        match kind {
+            b's' => Ok(Named::Socket(path(text)?)),
+            b'f' => Ok(Named::Folder(path(text)?)),
+            b'c' => Ok(Named::Call(path(text)?)),
+            b'j' => Ok(Named::Journal(path(text)?)),
+            b'p' => Ok(Named::Program(path(text)?)),
+            b'i' => Ok(Named::Interface(name(text)?)),
             _ => Err(NoRequest),
         }
     }
@@ -364,12 +411,13 @@ impl From<io::Error> for Refusal {
 }
 
 /// Kinds of errors without a number of the system's.
-const KINDS: [io::ErrorKind; 5] = [
+const KINDS: [io::ErrorKind; 6] = [
     io::ErrorKind::Other,
     io::ErrorKind::NotFound,
     io::ErrorKind::PermissionDenied,
     io::ErrorKind::InvalidInput,
     io::ErrorKind::InvalidData,
+    io::ErrorKind::UnexpectedEof,
 ];
 
 /// Sends an answer to the request `number`.
@@ -560,9 +608,25 @@ impl Line {
             Err(e) => return Some(Err(e.into())),
         };
         let socket = self.socket.as_ref()?;
-        send(socket, &bytes, fds).ok()?;
+        // It is there, and may have time later.
+        let late = |e: io::Error| match e.kind() {
+            io::ErrorKind::WouldBlock => {
+                Some(Err(io::Error::other("the broker does not answer in time").into()))
+            }
+            _ => None,
+        };
+        if let Err(e) = send(socket, &bytes, fds) {
+            return late(e);
+        }
         let mut bytes = [0; RECORD];
-        let (len, mut fds) = receive(socket, &mut bytes).ok()?;
+        let (len, mut fds) = loop {
+            match receive(socket, &mut bytes) {
+                // Too late for its request.
+                Ok((len, _)) if (1..self.last).contains(&number(&bytes[..len])) => {}
+                Ok(got) => break got,
+                Err(e) => return late(e),
+            }
+        };
         let (what, number, words, text) = parts(&bytes[..len])?;
         if number != self.last {
             return None;
@@ -606,11 +670,11 @@ mod tests {
             Request::Hold { path: path() },
             Request::Find { path: path() },
             Request::Tap { name: name(), create: true, multi: false },
-            Request::Packet { buffer: 8 << 20 },
-            Request::Xdp { buffer: 0 },
+            Request::Packet { name: name(), buffer: 8 << 20 },
+            Request::Xdp { name: name(), buffer: 0 },
             Request::Sockets { queues: 16 },
             Request::Enter { queue: 3 },
-            Request::Attach { interface: 7, native: true },
+            Request::Attach { name: name(), native: true },
             Request::Mtu { name: name(), mtu: 9000 },
             Request::Up { name: name() },
             Request::Journal { name: name() },
@@ -653,11 +717,13 @@ mod tests {
 
     #[test]
     fn paths_and_names_keep_to_their_rules() {
-        for bad in ["", "x", "../x", "/a/../b", "/a/..", "/a\0b"] {
+        for bad in ["", "x", "../x", "/a\0b"] {
             assert!(path(bad.as_bytes()).is_err(), "{bad:?}");
+            assert!(Request::Call { path: bad.into() }.encode(1).is_err(), "{bad:?}");
         }
         for bad in ["a/b", ".a", "..", "a b", "a\0", "ä", &"x".repeat(256)] {
             assert!(name(bad.as_bytes()).is_err(), "{bad:?}");
+            assert!(Request::Up { name: bad.into() }.encode(1).is_err(), "{bad:?}");
         }
         let long = Request::Call { path: format!("/{}", "x".repeat(MAX_TEXT)).into() };
         assert_eq!(long.encode(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -20,6 +20,7 @@ mod journal;
 pub mod socket;
 pub mod spare;
 
+pub(crate) use file::regular_file;
 pub use file::{allocate, own_file, remove_own, OwnFile};
 pub use folder::{is_tight, make_folder, Folder, Spot};
 pub(crate) use journal::{forget_here, journal_here, next_here};

@@ -342,3 +342,11 @@ pub fn call(path: &Path) -> io::Result<OwnedFd> {
 pub(crate) fn call_here(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     connect_to(&super::folder::reach(path)?, kind)
 }
+
+/// Calls a listener of this kind at `path` if the socket's file is our own user's. `None`: it is somebody else's, who learns
+/// nothing.
+pub(crate) fn call_own(path: &Path, kind: SocketType) -> io::Result<Option<OwnedFd>> {
+    let file = super::folder::reach(path)?;
+    let is_own = fstat(&file)?.st_uid == rustix::process::geteuid().as_raw();
+    is_own.then(|| connect_to(&file, kind)).transpose()
+}

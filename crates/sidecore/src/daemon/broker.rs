@@ -4,9 +4,10 @@
 //! It is started before anything else runs, so that the daemon may give everything up afterwards. When it ends the daemon's
 //! ports go on; the daemon starts another one, if it still may, when it next needs one.
 
-use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,12 +16,13 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+use serde_json::{Map, Value};
 use sidecore_engine::broker::Rules;
 use sidecore_engine::open;
 use sidecore_engine::open::broker::Named;
 use sidecore_engine::open::socket::Wanted;
-use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::values::{Mode, Owner};
+use sidecore_engine::state::kinds::{self, Place, KINDS};
+use sidecore_engine::state::values::{LookupName, Mode, Owner, Role};
 use sidecore_engine::state::{text, PortSpec, Spec};
 use tracing::warn;
 
@@ -34,7 +36,7 @@ struct Daemon {
     config: Option<PathBuf>,
     /// The daemon will give its privileges up.
     strict: bool,
-    /// Where its ports have sockets and journals.
+    /// What its configuration names.
     named: Vec<Named>,
     /// Who may open its control socket.
     mode: Option<Mode>,
@@ -48,34 +50,67 @@ pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) ->
     let started = || {
         let config = config.map(absolute).transpose()?;
         let (mode, owner) = (spec.daemon.socket_mode, spec.daemon.socket_owner.clone());
-        let daemon =
-            Daemon { socket: absolute(socket)?, config, strict, named: named(&spec.ports), mode, owner };
+        let daemon = Daemon { socket: absolute(socket)?, config, strict, named: named(spec), mode, owner };
         open::broker::set_broker(Box::new(move || spawn(&daemon)))
     };
     started().map_err(|e| format!("cannot start the broker: {e}"))
 }
 
-/// The folders in which ports have their sockets, and the journals that they have elsewhere.
-fn named(ports: &[PortSpec]) -> Vec<Named> {
-    let sockets = ports.iter().filter(|port| port.place.contains('/') || port.kind == "vhost-user");
-    let paths = sockets.filter_map(|port| std::path::absolute(&port.place).ok());
-    let folders: BTreeSet<PathBuf> = paths.filter_map(|path| path.parent().map(Path::to_owned)).collect();
-    let journals = ports.iter().filter_map(|port| port.journal.as_deref());
-    let journals = journals.filter(|journal| *journal != Path::new("none"));
-    let journals = journals.filter_map(|journal| std::path::absolute(journal).ok());
-    folders.into_iter().map(Named::Folder).chain(journals.map(Named::Journal)).collect()
+/// The paths that a configuration names, each for what it is for.
+fn named(spec: &Spec) -> Vec<Named> {
+    let ports = spec.ports.iter().flat_map(named_by_port);
+    let programs = spec.switches.iter().filter_map(|switch| switch.lookup.as_ref()?.program());
+    let all = ports.chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
+    // The daemon says what is wrong with a path that is none.
+    all.filter(|named| Named::decode(&named.encode()).as_ref() == Ok(named)).collect()
+}
+
+fn at(path: &Path, named: fn(PathBuf) -> Named) -> Option<Named> {
+    std::path::absolute(path).ok().map(named)
+}
+
+fn named_by_port(port: &PortSpec) -> Vec<Named> {
+    let place = kinds::find(KINDS, &port.kind).map(|kind| kind.place);
+    let is_path = place == Ok(Place::Socket) || place == Ok(Place::Ring) && port.place.contains('/');
+    let how = if port.role == Some(Role::Client) { Named::Call } else { Named::Socket };
+    let socket = (is_path && port.fd.is_none()).then(|| at(Path::new(&port.place), how)).flatten();
+    let journal = port.journal.as_deref().filter(|journal| *journal != Path::new("none"));
+    let journal = journal.and_then(|journal| at(journal, Named::Journal));
+    let interface = (place == Ok(Place::Interface)).then(|| Named::Interface(port.place.clone()));
+    [socket, journal, interface].into_iter().flatten().collect()
 }
 
 /// The same of a configuration's text, which is root's own.
-fn named_by(text: &str) -> Vec<Named> {
+fn named_by_text(text: &str) -> Vec<Named> {
     // One that makes no sense is refused by the daemon, which says why.
-    text::from_toml("", text, KINDS).map(|spec| named(&spec.ports)).unwrap_or_default()
+    text::from_toml("", text, KINDS).map(|spec| named(&spec)).unwrap_or_default()
 }
 
-/// Tells the broker of the daemon with this control socket where an operator wants ports.
-pub fn tell(socket: &Path, ports: &[PortSpec]) {
+/// Tells the broker of the daemon with this control socket what an operator wants.
+pub fn tell(socket: &Path, spec: &Spec) {
+    named(spec).iter().for_each(|named| tell_one(socket, named));
+}
+
+/// The same of a change, which says nothing of the rest of its port or switch. Only what the operator has written counts, not
+/// what the daemon says of the rest.
+pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
+    let path = |key: &str| Some(Path::new(patch.get(key)?.as_str()?));
+    let client = patch.get("role").map(|role| role == "client");
+    let place = |how| path("where").and_then(|path| at(path, how));
+    let listen = place(Named::Socket).filter(|_| client != Some(true));
+    let call = place(Named::Call).filter(|_| client != Some(false));
+    let journal = path("journal").and_then(|path| at(path, Named::Journal));
+    let interface = path("where").and_then(Path::to_str).filter(|name| !name.contains('/'));
+    let interface = interface.map(|name| Named::Interface(name.to_owned()));
+    let lookup = patch.get("lookup").and_then(|lookup| lookup.as_str()?.parse::<LookupName>().ok());
+    let program =
+        lookup.as_ref().and_then(LookupName::program).and_then(|path| at(Path::new(path), Named::Program));
+    [listen, call, journal, interface, program].iter().flatten().for_each(|named| tell_one(socket, named));
+}
+
+fn tell_one(socket: &Path, named: &Named) {
     // Nobody hears it where the sandbox is off; else the daemon's answer says what its broker does not do.
-    named(ports).into_iter().for_each(|named| drop(named.tell(socket)));
+    let _ = named.tell(socket);
 }
 
 fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
@@ -93,11 +128,8 @@ fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
     if daemon.strict {
         command.arg("--strict");
     }
-    for named in &daemon.named {
-        match named {
-            Named::Folder(folder) => command.arg("--below").arg(folder),
-            Named::Journal(journal) => command.arg("--journal").arg(journal),
-        };
+    for named in daemon.named.iter().filter(|_| daemon.strict) {
+        command.arg("--named").arg(OsString::from_vec(named.encode()));
     }
     if let Some(mode) = daemon.mode {
         command.arg("--socket-mode").arg(format!("{:04o}", mode.0));
@@ -127,12 +159,19 @@ pub fn look() {
     tell_end(&mut CHILD.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// What there is to know of it.
-pub fn view() -> BrokerView {
+/// What there is to know of it, by a daemon with these ports.
+pub fn view(ports: impl FnOnce() -> Vec<PortSpec>) -> BrokerView {
     let mut child = CHILD.lock().unwrap_or_else(PoisonError::into_inner);
     tell_end(&mut child);
     let (requests, refused) = open::broker::broker().map_or((0, 0), open::broker::Broker::counts);
-    BrokerView { pid: child.as_ref().map(Child::id), requests, refused }
+    let pid = child.as_ref().map(Child::id);
+    // Their VMMs need a holder, a call or, sooner or later, another door.
+    let meets_vmms =
+        |port: &&PortSpec| kinds::find(KINDS, &port.kind).is_ok_and(|kind| kind.place == Place::Socket);
+    let is_lost = pid.is_none() && STARTED.load(Ordering::Relaxed);
+    let ports = if is_lost { ports() } else { Vec::new() };
+    let missed_by = ports.iter().filter(meets_vmms).map(|port| port.name.clone()).collect();
+    BrokerView { pid, requests, refused, missed_by }
 }
 
 fn tell_end(child: &mut Option<Child>) {
@@ -160,9 +199,14 @@ pub fn serve(args: BrokerArgs) -> Outcome {
     }
     sidecore_engine::hold::set_program("/proc/self/exe".into());
     open::set_journals(&args.socket);
-    // What is beside the control socket is the daemon's own.
-    let below = args.below.into_iter().chain(args.socket.parent().map(Path::to_owned));
-    let named = below.map(Named::Folder).chain(args.journal.into_iter().map(Named::Journal)).collect();
+    // Where operators speak. One that cannot be made is told of by the daemon, which needs it, too.
+    let _ = Named::place(&args.socket).parent().map(|folder| open::make_folder(folder, 0o755));
+    // What is beside the control socket is the daemon's own, and so are sockets of ring ports.
+    let own = args.socket.parent().map(|folder| [folder.to_owned(), folder.join("ring")]);
+    let mut named: Vec<Named> = own.into_iter().flatten().map(Named::Folder).collect();
+    for text in &args.named {
+        named.push(Named::decode(text.as_bytes()).map_err(|e| format!("broker: --named: {e}"))?);
+    }
     let operators = Wanted {
         path: Named::place(&args.socket),
         kind: SocketType::DGRAM,
@@ -171,7 +215,8 @@ pub fn serve(args: BrokerArgs) -> Outcome {
         backlog: 0,
     };
     let operators = args.strict.then_some(operators);
-    let rules = Rules { config: args.config, strict: args.strict, named, names: Some(named_by), operators };
+    let rules =
+        Rules { config: args.config, strict: args.strict, named, names: Some(named_by_text), operators };
     sidecore_engine::broker::serve(&socket, rules).map_err(fail)
 }
 

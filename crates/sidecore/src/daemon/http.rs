@@ -185,7 +185,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
         },
         kinds: KINDS.iter().map(kind).collect(),
         sandbox: control.sandbox.view(),
-        broker: super::broker::view(),
+        broker: super::broker::view(|| control.engine.everything().ports),
         door: door(),
     })
 }

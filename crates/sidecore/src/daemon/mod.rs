@@ -101,8 +101,7 @@ pub fn run(args: RunArgs) -> Outcome {
     // Files that VMMs give are met by a process that can be done without.
     sidecore_engine::door::start().map_err(|e| format!("cannot start the door: {e}"))?;
     let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
-    // A duplicate: the claim, a lock, goes with the last of them.
-    let counter_file = claimed.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
+    let counter_file = claimed.file.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
         std::io::ErrorKind::StorageFull => format!(
             "there is no room for the counters file {} (about 4 MB): {e}; make room, or choose another path with --counters",
             counters.display()

@@ -143,10 +143,10 @@ fn every_field_is_described_and_no_other() {
         clients: ClientsView::default(),
         kinds: vec![],
         sandbox: sandbox.clone(),
-        broker: BrokerView { pid: Some(1), requests: 1, refused: 1 },
+        broker: BrokerView { pid: Some(1), requests: 1, refused: 1, missed_by: vec![s()] },
         door: DoorView::default(),
     };
-    let broker = BrokerView { pid: None, ..about.broker.clone() };
+    let broker = BrokerView { pid: None, missed_by: vec![], ..about.broker.clone() };
     compare(seen, "BrokerView", &about.broker, &broker);
     compare(seen, "DoorView", &about.door, &about.door);
     compare(seen, "ClientsView", &about.clients, &about.clients);

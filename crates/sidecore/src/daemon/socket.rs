@@ -14,9 +14,17 @@ use sidecore_engine::state::values::{Mode, Owner};
 /// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood must not fill it.
 const BACKLOG: i32 = 1024;
 
-/// Takes the counters file at `path` for this process; it is given up when the result is dropped.
+/// The counters file, which is this process's own until this is dropped.
+pub struct Claim {
+    /// The file.
+    pub file: File,
+    /// Who may read the counters may lock that file: what is locked is another one beside it, which nobody else can open.
+    _lock: File,
+}
+
+/// Takes the counters file at `path` for this process.
 /// Making it anew would cut it short under a daemon that still writes to it.
-pub fn claim(path: &Path) -> Result<File, String> {
+pub fn claim(path: &Path) -> Result<Claim, String> {
     let fail = |e: io::Error| {
         match e.kind() {
         ErrorKind::NotFound => format!(
@@ -27,12 +35,15 @@ pub fn claim(path: &Path) -> Result<File, String> {
     }
     };
     make_directory(path)?;
-    let file = own_file(path, 0o644).map_err(fail)?.file;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let lock = own_file(Path::new(&beside), 0o600).map_err(fail)?.file;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
+            let file = own_file(path, 0o644).map_err(fail)?.file;
             // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
             let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-            Ok(file)
+            Ok(Claim { file, _lock: lock })
         }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
             "counters file {} belongs to another daemon that runs; choose other paths with --socket and --counters",

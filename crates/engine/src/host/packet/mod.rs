@@ -75,6 +75,7 @@ pub fn start(
         sockets: Vec::new(),
         features: vec!["vnet_hdr".to_owned()],
         detail: String::new(),
+        needs_all: false,
         sizes: [0, 0],
         keep: Vec::new(),
     };
@@ -82,7 +83,7 @@ pub fn start(
     let mtu = opened.interface.mtu().map_err(opened.failed("cannot read its MTU"))?;
     let mut sockets = Vec::new();
     for index in 0..config.queues {
-        let fd = sys::open().map_err(opened.failed("cannot open a packet socket"))?;
+        let fd = sys::open(opened.interface.name()).map_err(opened.failed("cannot open a packet socket"))?;
         let ring = Ring::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
         queues.sizes[0] = ring.slots();
         // Deaf until all of them are there: none must take a frame that belongs to another.

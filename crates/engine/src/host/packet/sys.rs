@@ -20,9 +20,9 @@ fn set(fd: &OwnedFd, name: c_int, value: c_int) -> io::Result<()> {
     unsafe { set_option(fd, SOL_PACKET, name, &value) }
 }
 
-/// A socket of the kind that we want, bound to nothing.
-pub(super) fn open() -> io::Result<OwnedFd> {
-    let fd = packet_socket(BUFFER)?;
+/// A socket of the kind that we want for the interface `name`, bound to nothing.
+pub(super) fn open(name: &str) -> io::Result<OwnedFd> {
+    let fd = packet_socket(name, BUFFER)?;
     set(&fd, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as c_int)?;
     set(&fd, libc::PACKET_VNET_HDR, 1)?;
     set(&fd, libc::PACKET_IGNORE_OUTGOING, 1)?;

@@ -184,11 +184,11 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(PROG_LOAD, &attr) }
 }
 
-/// Attaches the program for the sockets in `map` to an interface until the link that this returns is closed, whoever closes it: a
+/// Attaches the program for the sockets in `map` to the interface `name`, which has the number `index`, until the link that this returns is closed, whoever closes it: a
 /// daemon that is killed leaves nothing behind. Native means in the driver, otherwise in the stack.
-pub(super) fn attach(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
-    let Some(broker) = broker() else { return attach_here(map, interface, native) };
-    let request = Request::Attach { interface: interface.unsigned_abs(), native };
+pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> io::Result<OwnedFd> {
+    let Some(broker) = broker() else { return attach_here(map, index, native) };
+    let request = Request::Attach { name: name.to_owned(), native };
     broker.fd(&request, &[map.as_fd()]).map_err(|refusal| refusal.error)
 }
 

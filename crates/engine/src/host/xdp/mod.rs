@@ -118,6 +118,7 @@ pub fn start(
         } else {
             String::new()
         },
+        needs_all: count == there,
         sizes: [SLOTS; 2],
         keep: Vec::new(),
     };
@@ -127,7 +128,8 @@ pub fn start(
     }
     let (link, native) = attach(&opened, &map, config.mode)?;
     // Only a packet socket can make an interface promiscuous for as long as it lives.
-    let watcher = packet_socket(0).map_err(opened.failed("cannot open a packet socket"))?;
+    let watcher =
+        packet_socket(opened.interface.name(), 0).map_err(opened.failed("cannot open a packet socket"))?;
     promiscuous(&watcher, opened.index).map_err(opened.failed("cannot make it promiscuous"))?;
 
     if opened.interface.takes_tags_out() {
@@ -170,8 +172,8 @@ fn add(
 ) -> Result<bool, HostError> {
     let bytes = 2 * SLOTS as usize * chunk as usize;
     let umem = Mapping::private(bytes).map_err(opened.failed("cannot map memory for its frames"))?;
-    let (fd, rings) =
-        sys::open(&umem, bytes, chunk).map_err(opened.failed("cannot make an AF_XDP socket"))?;
+    let (fd, rings) = sys::open(opened.interface.name(), &umem, bytes, chunk)
+        .map_err(opened.failed("cannot make an AF_XDP socket"))?;
     let zero_copy = bind(&fd, opened, queue, mode).map_err(|e| bind_error(opened, e))?;
     bpf::put_socket(map, queue, &fd).map_err(opened.failed("cannot enter a socket into the map"))?;
     let (fd, umem) = (Arc::new(fd), Arc::new(umem));
@@ -229,11 +231,11 @@ fn attach(opened: &Opened, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, boo
     let step = "the kernel refuses the XDP program, or cannot attach it";
     let name = opened.interface.name();
     let busy = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
-    let error = match bpf::attach(map, opened.index, true) {
+    let error = match bpf::attach(map, name, opened.index, true) {
         Ok(link) => return Ok((link, true)),
         Err(error) if busy(&error) || mode == XdpMode::ZeroCopy => error,
         Err(native) => {
-            match bpf::attach(map, opened.index, false) {
+            match bpf::attach(map, name, opened.index, false) {
                 Ok(link) => {
                     tracing::warn!(interface = name, "its driver refuses the XDP program ({native}): it runs in the stack, which is slower");
                     return Ok((link, false));

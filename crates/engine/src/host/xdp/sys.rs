@@ -30,10 +30,11 @@ pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket with rings and frame memory `umem`, of chunks of `chunk` bytes.
-pub(super) fn open(umem: &Mapping, bytes: usize, chunk: u32) -> io::Result<(OwnedFd, Rings)> {
+/// A socket for the interface `name` with rings and frame memory `umem`, of chunks of `chunk` bytes.
+pub(super) fn open(name: &str, umem: &Mapping, bytes: usize, chunk: u32) -> io::Result<(OwnedFd, Rings)> {
+    let request = Request::Xdp { name: name.to_owned(), buffer: BUFFER };
     let fd = match broker() {
-        Some(broker) => broker.fd(&Request::Xdp { buffer: BUFFER }, &[]).map_err(|refusal| refusal.error)?,
+        Some(broker) => broker.fd(&request, &[]).map_err(|refusal| refusal.error)?,
         None => socket_here(BUFFER)?,
     };
     let register = libc::xdp_umem_reg {

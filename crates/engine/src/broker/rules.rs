@@ -1,0 +1,153 @@
+//! What a broker may do for a daemon that has given its privileges up: what the configuration or an operator has named.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::open::broker::Named;
+use crate::open::socket::Wanted;
+
+/// Most names that it remembers. What was not used for longest makes room.
+pub const MAX_NAMED: usize = 16_384;
+
+/// What a broker is told by whoever starts it.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    /// Whether the daemon has given its privileges up, and could be somebody else's by now.
+    pub strict: bool,
+    /// If so, what may be where; what was used last stands last.
+    pub named: Vec<Named>,
+    /// What a configuration names: each time that the file is read, this is added.
+    pub names: Option<fn(&str) -> Vec<Named>>,
+    /// Where operators say what else.
+    pub operators: Option<Wanted>,
+}
+
+impl Rules {
+    /// The configuration file has been read again.
+    pub(super) fn learn(&mut self, text: &str) {
+        for named in self.names.map(|names| names(text)).unwrap_or_default() {
+            self.add(named);
+        }
+    }
+
+    pub(super) fn add(&mut self, named: Named) {
+        if self.is_named(&named) {
+            return;
+        }
+        if self.named.len() >= MAX_NAMED {
+            // Folders are few, and stand for many.
+            let oldest = self.named.iter().position(|old| !matches!(old, Named::Folder(_)));
+            self.named.remove(oldest.unwrap_or(0));
+        }
+        self.named.push(named);
+    }
+
+    /// Whether exactly this is named; if so, it was used just now.
+    fn is_named(&mut self, wanted: &Named) -> bool {
+        let found = self.named.iter().position(|named| named == wanted);
+        if let Some(at) = found {
+            self.named[at..].rotate_left(1);
+        }
+        found.is_some()
+    }
+
+    fn allow(&mut self, wanted: Named, what: &str) -> io::Result<()> {
+        if !self.strict || self.is_named(&wanted) {
+            return Ok(());
+        }
+        let why = format!(
+            "the broker {what} only where the configuration file or an operator says so: use `sidecore add`, `set` or `apply`, or \
+             write it into the configuration file and reload that"
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    /// Whether a socket of ours may be at `path`.
+    pub(super) fn allow_socket(&mut self, path: &Path) -> io::Result<()> {
+        match path.parent() {
+            Some(folder) if self.is_named(&Named::Folder(folder.to_owned())) => Ok(()),
+            _ => self.allow(Named::Socket(path.to_owned()), "makes sockets"),
+        }
+    }
+
+    /// Whether a holder may be at `path`: beside a socket of ours.
+    pub(super) fn allow_holder(&mut self, path: &Path) -> io::Result<()> {
+        match path.extension() {
+            Some(end) if end == "hold" => self.allow_socket(&path.with_extension("")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "a holder's socket ends in .hold")),
+        }
+    }
+
+    /// Whether whoever listens at `path` may be called.
+    pub(super) fn allow_call(&mut self, path: &Path) -> io::Result<()> {
+        self.allow(Named::Call(path.to_owned()), "calls VMMs (role=client, with where=PATH)")
+    }
+
+    /// Whether a journal may be at `path`.
+    pub(super) fn allow_journal(&mut self, path: &Path) -> io::Result<()> {
+        self.allow(Named::Journal(path.to_owned()), "opens journals outside the daemon's folder")
+    }
+
+    /// Whether the file at `path` may be read as a lookup program.
+    pub(super) fn allow_program(&mut self, path: &Path) -> io::Result<()> {
+        self.allow(Named::Program(path.to_owned()), "reads lookup programs")
+    }
+
+    /// Whether the interface `name` may be used.
+    pub(super) fn allow_interface(&mut self, name: &str) -> io::Result<()> {
+        self.allow(Named::Interface(name.to_owned()), "opens interfaces")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(named: &[Named]) -> Rules {
+        Rules { strict: true, named: named.to_vec(), ..Rules::default() }
+    }
+
+    #[test]
+    fn a_name_is_for_one_thing_at_one_place() {
+        let at = PathBuf::from;
+        let mut rules = rules(&[
+            Named::Socket(at("/run/vm.sock")),
+            Named::Folder(at("/run/x")),
+            Named::Call(at("/run/qemu.sock")),
+            Named::Program(at("/etc/p")),
+        ]);
+        for good in ["/run/vm.sock", "/run//./vm.sock", "/run/x/a"] {
+            rules.allow_socket(Path::new(good)).unwrap();
+            rules.allow_holder(Path::new(&format!("{good}.hold"))).unwrap();
+        }
+        for bad in ["/run/docker.sock", "/run/x", "/run/x/y/a", "/run/vm.sock/a", "/run/qemu.sock", "/etc/p"]
+        {
+            assert!(rules.allow_socket(Path::new(bad)).is_err(), "{bad}");
+            assert!(rules.allow_holder(Path::new(&format!("{bad}.hold"))).is_err(), "{bad}");
+        }
+        assert!(rules.allow_holder(Path::new("/run/vm.sock")).is_err());
+        rules.allow_call(Path::new("/run/qemu.sock")).unwrap();
+        for bad in ["/run/vm.sock", "/run/x/a", "/run/qemu.sock/a", "/run"] {
+            assert!(rules.allow_call(Path::new(bad)).is_err(), "{bad}");
+        }
+        rules.allow_program(Path::new("/etc/p")).unwrap();
+        assert!(rules.allow_program(Path::new("/etc/q")).is_err());
+        assert!(rules.allow_journal(Path::new("/etc/p")).is_err());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_makes_room() {
+        let name = |n: usize| PathBuf::from(format!("/run/{n}"));
+        let mut rules = rules(&[Named::Folder("/x".into())]);
+        rules.named.extend((0..MAX_NAMED - 1).map(|n| Named::Socket(name(n))));
+        rules.allow_socket(&name(0)).unwrap();
+        rules.add(Named::Socket(name(MAX_NAMED)));
+        assert_eq!(rules.named.len(), MAX_NAMED);
+        assert!(rules.allow_socket(&name(1)).is_err());
+        for kept in [name(0), name(2), name(MAX_NAMED), "/x/y".into()] {
+            rules.allow_socket(&kept).unwrap();
+        }
+    }
+}
