@@ -12,7 +12,7 @@ from outside.case import attack
 from outside.daemon import Failure, until
 from outside.flow import pause
 
-from .second import connect, lingering
+from .second import connect, lingering, vale
 
 KINDS = {"v": "vhost-user", "g": "e1000"}
 HELLO = {"v": struct.pack("<III", vhost.GET_FEATURES, 1, 0),
@@ -334,3 +334,44 @@ def few_descriptors(stage):
         start(stage, "v", "g")
     with stage.during():
         both_get_in(stage)
+
+
+@attack("third", needs=("root",))
+def netmap_places(stage):
+    """Four users have all connections to the netmap socket that they may; then root wants one."""
+    stage.start(args=["--vale-mode", "0666"])
+    for folder in (stage.at(""), stage.at("ring")):
+        os.chmod(folder, 0o755)
+    end, theirs = socket.socketpair()
+    children = []
+    for user in range(61001, 61005):
+        child = os.fork()
+        if child == 0:
+            try:
+                end.close()
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                places = []
+                for _ in range(256):
+                    places.append(connect(stage.at("ring/.netmap")))
+                    vale(places[-1], 2, "")
+            except OSError:
+                pass
+            theirs.send(b"y")
+            theirs.recv(1)
+            os._exit(0)
+        children.append(child)
+    theirs.close()
+    stage.cleanup(lambda: (end.close(), [os.waitpid(child, 0) for child in children]))
+    with stage.during():
+        end.settimeout(30)
+        for _ in children:
+            end.recv(1)
+        stage.notes["places"] = stage.daemon.ask("GET", "/v1/daemon")["clients"]["netmap"]["open"]
+        try:
+            stage.check(vale(connect(stage.at("ring/.netmap")), 2, "") is not None, "root is refused at the netmap socket")
+        except OSError as error:
+            stage.problems.append(f"root is refused at the netmap socket: {error}")
+    end.close()
+    [os.waitpid(child, 0) for child in children]
+    children.clear()

@@ -24,6 +24,8 @@ use crate::open::spare::Seldom;
 /// Connections at a time, and those of one user other than root and ourselves.
 const CONNECTIONS: usize = 1024;
 const CONNECTIONS_OF_A_USER: usize = 256;
+/// Those of all such users together: the rest is for root and ourselves.
+const CONNECTIONS_OF_OTHERS: usize = CONNECTIONS - CONNECTIONS_OF_A_USER;
 /// How long a connection may take over its first request, or over the rest of one that has begun. Between requests it may
 /// be silent for as long as it likes: it is the lease of what it had made.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -222,7 +224,8 @@ impl Server {
         let of_user = |c: &&Connection| c.who.ids.0 == uid;
         let too_many_of_user =
             !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;
-        if !too_many_of_user && self.connections.len() < CONNECTIONS {
+        let places = if privileged { CONNECTIONS } else { CONNECTIONS_OF_OTHERS };
+        if !too_many_of_user && self.connections.len() < places {
             return Ok(());
         }
         let silent = |c: &Connection| c.owes.is_some() && (!too_many_of_user || c.who.ids.0 == uid);

@@ -11,6 +11,7 @@ use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMe
 use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MAX_RINGS, MESSAGE};
 
 use super::super::connection::Connection;
+use super::super::wait::wait_for;
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
@@ -127,7 +128,13 @@ impl Server {
     }
 
     pub(super) fn run(mut self) {
+        self.inner.port.talk.is_held_here();
         loop {
+            // As a VMM's conversation: clients that ask for more than the port may take wait for each other.
+            let held = self.inner.port.talk.hold();
+            if held.is_some_and(|time| wait_for(&*self.stop, Some(time))) {
+                return;
+            }
             let mut fds = vec![
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
