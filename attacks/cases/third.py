@@ -320,11 +320,14 @@ def descriptors_under_way(stage):
         finally:
             os._exit(0)
     theirs.close()
-    stage.cleanup(lambda: (end.close(), os.waitpid(child, 0)))
+    stage.cleanup(end.close)
     with stage.during():
         end.settimeout(10)
         stage.check(end.recv(1) == b"y", "descriptors are not under way")
         both_get_in(stage)
+    # It has the neighbours' pipes, too.
+    end.close()
+    os.waitpid(child, 0)
 
 
 @attack("third")

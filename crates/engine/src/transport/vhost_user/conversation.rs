@@ -264,9 +264,23 @@ impl<D: VirtioDevice> Conversation<D> {
             self.closing = refused.closing;
             match ours {
                 true => self.strange(header, refused.why),
-                false => format!("behind it: {}", refused.why),
+                false => format!("behind it: {}", self.behind(refused.why)),
             }
         })
+    }
+
+    /// What is said of a later message of which a descriptor did not pass: the one in which the first piece with any ends.
+    fn behind(&self, why: Why) -> String {
+        let mut bytes = [0; 4096];
+        let seen = receive(&self.stream, &mut bytes, RecvFlags::PEEK).map_or(0, |got| got.bytes);
+        let mut rest = &bytes[..seen];
+        while let Some(Ok(header)) = rest.first_chunk().map(|head| Header::parse(*head)) {
+            match rest.get(HEADER + header.size as usize..).filter(|rest| !rest.is_empty()) {
+                Some(later) => rest = later,
+                None => return format!("{}: {}", header.message.name, self.strange(&header, why)),
+            }
+        }
+        why.to_string()
     }
 
     /// Why a message is refused of which a descriptor did not pass.
