@@ -529,3 +529,62 @@ def map_storm(stage):
         stage.notes["maps"] = count
         stage.budget("evil", start)
     nic.client.close()
+
+
+@attack("third")
+def truncation_of_terabytes(stage):
+    """A sparse file of two terabytes is cut short, where the daemon may not have as much private memory in its place."""
+    import resource
+
+    limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+    stage.start("vhost-user:DIR/evil.sock", ports=["more=vhost-user:DIR/more.sock,switch=evil"], before=limit)
+    with stage.during(stage.seconds):
+        # What is in place of the first one's memory must leave something for the second one's.
+        for name in ("evil", "more"):
+            size, fd = 2 << 40, vhost.memfd(4 << 20)
+            os.ftruncate(fd, size)
+            # What the attacker maps is small; the table names all of it.
+            guest = Guest(stage.at(f"{name}.sock"), 4 << 20, fd, start=False)
+            stage.cleanup(guest.close)
+            guest.front.table([(0, size, USER, 0)], [fd])
+            guest.start(0, guest.rx)
+            guest.start(1, guest.tx)
+            guest.send(FRAME)
+            served(stage, name)
+            os.ftruncate(fd, 0)
+            guest.tx.ring()
+            stage.fault(name, "memory_truncated")
+
+
+@attack("third")
+def untouched_pages(stage):
+    """Each frame lies in a page that nobody has touched, and the I/O core has the kernel find and clear it."""
+    size, ring = 256 << 20, 2048
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during():
+        guest = Guest(stage.at("evil.sock"), size, start=False, ring=ring)
+        stage.cleanup(guest.close)
+        guest.front.table([(0, size, USER, 0)], [guest.fd])
+        guest.start(0, guest.rx)
+        guest.start(1, guest.tx)
+        tx, first, sent = guest.tx, 2 << 20, 0
+        for place in range(ring):
+            struct.pack_into("<H", guest.memory, tx.avail + 4 + 2 * place, place)
+        end, at = time.monotonic() + max(stage.seconds, 2), first
+        while time.monotonic() < end:
+            for place in range(sent, sent + ring):
+                # 14 bytes behind a header of zeros: a page that was never written holds that.
+                tx.put(place % ring, at, 26)
+                at += 4096
+            sent += ring
+            tx.index(sent & 0xFFFF)
+            tx.ring()
+            until(lambda: stage.alive() or tx.used_index() == sent & 0xFFFF, 30, "the daemon takes the frames")
+            if at + ring * 4096 > size:
+                vhost.punch(guest.fd, first, size - first, True)
+                at = first
+        stage.progress("while untouched pages are sent")
+        counters = stage.daemon.port("evil")["counters"]
+        stage.notes["a_batch"] = round(counters["in_frames"] / max(counters["batches"], 1))
+        stage.check(counters["in_frames"] < 224 * counters["batches"], f"{stage.notes['a_batch']} frames a batch: no bound in time ends them")
+    guest.front.close()

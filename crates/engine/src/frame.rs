@@ -8,7 +8,9 @@
 //! A batch lives from `IngressQueue::fetch` to `IngressQueue::release`; the pieces are valid just as
 //! long. It is allocated when the core starts and never grows.
 
-use crate::mem::{Piece, Pieces};
+use std::time::Duration;
+
+use crate::mem::{ticks, ticks_in, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::wire::{offload::Offload, Gso};
 
@@ -23,6 +25,13 @@ pub const BATCH_COST: u32 = 768 * 1024;
 /// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
 /// segments would be 30 ms.
 pub const SEGMENT_COST: u32 = 512;
+
+/// How long frames are fetched into a batch. Reading a frame takes some 20 ns, unless its page has to be found or cleared
+/// first: that is up to a millisecond for huge pages, and may be so for each frame of a hostile guest.
+pub const BATCH_TIME: Duration = Duration::from_micros(200);
+/// The clock is read once for so many frames, the first time before.
+const FRAMES_A_LOOK: usize = 32;
+const FIRST_LOOK: usize = 4;
 
 /// One Ethernet frame.
 #[repr(C, align(64))]
@@ -100,6 +109,9 @@ pub struct Batch {
     limit: usize,
     /// What its frames cost.
     cost: u32,
+    /// When fetching into it began, and how long it may take: ticks.
+    begun: u64,
+    time: u64,
     /// The pieces of all frames.
     pub pieces: Pieces,
     /// Whether any frame carries an offload request, so that the plain case is one test a batch.
@@ -120,6 +132,8 @@ impl Batch {
             len: 0,
             limit: MAX_BATCH,
             cost: 0,
+            begun: 0,
+            time: ticks_in(BATCH_TIME),
             pieces: Pieces::new(BATCH_PIECES),
             any_offload: false,
         }
@@ -133,10 +147,17 @@ impl Batch {
         self.any_offload = false;
     }
 
-    /// At most so many frames are to be fetched into it, from now on.
+    /// At most so many frames are to be fetched into it, from now on, and for [`BATCH_TIME`].
     #[inline]
     pub fn set_limit(&mut self, frames: usize) {
+        self.begun = ticks();
         self.limit = frames.min(self.frames.len());
+    }
+
+    /// Fetching takes so long at most, in place of [`BATCH_TIME`].
+    #[cfg(test)]
+    pub(crate) fn set_time(&mut self, time: Duration) {
+        self.time = ticks_in(time);
     }
 
     /// Number of frames.
@@ -161,7 +182,18 @@ impl Batch {
         self.limit.saturating_sub(self.len)
     }
 
-    /// Whether its frames cost so much that no more may be fetched ([`BATCH_COST`]).
+    /// Ends it if its frames have taken too long.
+    #[inline]
+    fn look(&mut self) {
+        if (self.len % FRAMES_A_LOOK == 0 || self.len == FIRST_LOOK)
+            && ticks().wrapping_sub(self.begun) > self.time
+            && self.begun != 0
+        {
+            self.cost = BATCH_COST;
+        }
+    }
+
+    /// Whether its frames cost so much, or took so long, that no more may be fetched ([`BATCH_COST`], [`BATCH_TIME`]).
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.cost >= BATCH_COST
@@ -188,6 +220,7 @@ impl Batch {
         self.any_offload |= !frame.offload.is_none();
         self.cost = self.cost.saturating_add(frame.cost());
         self.len += 1;
+        self.look();
     }
 
     /// The same for a frame without offloads.
@@ -197,6 +230,7 @@ impl Batch {
         debug_assert!(frame.offload.is_none());
         self.cost = self.cost.saturating_add(frame.len);
         self.len += 1;
+        self.look();
     }
 
     /// The pieces behind the head of `frame`.
@@ -236,6 +270,22 @@ mod tests {
             taken += 1;
         }
         (taken, batch.cost)
+    }
+
+    #[test]
+    fn a_batch_ends_when_its_frames_take_too_long() {
+        let fill = |batch: &mut Batch| {
+            batch.clear();
+            batch.set_limit(MAX_BATCH);
+            while batch.room() > 0 && batch.push_short(&[0; 60]) {}
+            batch.len()
+        };
+        let mut batch = Batch::new();
+        batch.set_time(Duration::MAX);
+        assert_eq!(fill(&mut batch), MAX_BATCH);
+        // However fast they come, the first look finds that they took longer.
+        batch.set_time(Duration::ZERO);
+        assert_eq!((fill(&mut batch), fill(&mut batch)), (FIRST_LOOK, FIRST_LOOK));
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod rig;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rig::{Place, LIMIT};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -64,20 +64,13 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
     capture.write_all(b"GET /v1/capture/a HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     capture.read_exact(&mut [0; 12]).unwrap();
     daemon.await_log("a VMM has connected");
-    // A thread gives itself its name, on a busy machine some time after it was started.
-    let all = ["io-core-0", "vfu-nic", "vu-vm", "ring-a", "netmap", "carriers", "capture"];
-    let is_there = |name: &str| threads(daemon.pid()).iter().any(|(other, _)| other == name);
-    let limit = Instant::now() + LIMIT;
-    while !all.iter().all(|name| is_there(name)) && Instant::now() < limit {
-        std::thread::sleep(Duration::from_millis(10));
-    }
     let threads = threads(daemon.pid());
     for (name, cpus) in &threads {
         let is_core = name.starts_with("io-core-");
         assert_eq!(numbers(cpus).contains(&core), is_core, "{name} may run on {cpus}: {threads:?}");
         assert!(!is_core || *cpus == cores, "{name} may run on {cpus}");
     }
-    for wanted in all {
+    for wanted in ["io-core-0", "vfu-nic", "vu-vm", "ring-a", "netmap", "carriers", "capture"] {
         assert!(threads.iter().any(|(name, _)| name == wanted), "no {wanted}: {threads:?}");
     }
     assert_eq!(daemon.holders().len(), 1);

@@ -1,4 +1,4 @@
-//! A core without a thread, for tests that go through its rounds by hand.
+//! A core without a thread, for tests that go through its rounds by hand: however long these take, they do the same.
 
 use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ impl<L: 'static> ByHand<L> {
     pub(crate) fn new(local: L) -> ByHand<L> {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let spin = Duration::from_micros(50);
-        let core = Core::new(Arc::clone(&mailbox), Arc::default(), Arc::default(), spin, local).unwrap();
+        let mut core = Core::new(Arc::clone(&mailbox), Arc::default(), Arc::default(), spin, local).unwrap();
+        core.busy = None;
         ByHand { core, mailbox, next: 1 }
     }
 

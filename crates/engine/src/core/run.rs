@@ -60,6 +60,8 @@ pub(super) struct Core<L> {
     spin: Duration,
     /// What it is at, for the watch.
     beat: Arc<Beat>,
+    /// For how long visits that did something took. Without it (tests) time costs nothing.
+    pub(super) busy: Option<Duration>,
     /// When the last visit ended that did something, or the round began: the clock as it was read last.
     clock: Instant,
     /// No task is visited.
@@ -85,6 +87,7 @@ impl<L> Core<L> {
             crowd: 0,
             spin,
             beat,
+            busy: Some(Duration::ZERO),
             clock: Instant::now(),
             resting: false,
         })
@@ -160,8 +163,14 @@ impl<L> Core<L> {
             if seated.costly && now < seated.not_before {
                 continue;
             }
-            // Who made more copies than a turn has lets the others go first.
-            if seated.share.passes(self.crowd > usize::from(seated.moved)) {
+            let others = self.crowd > usize::from(seated.moved);
+            // Who took long lets the others go first. It is no reason for another one to wait: two of them would for ever.
+            if seated.share.waits(others, self.busy.unwrap_or_default(), now) {
+                seated.moved = false;
+                continue;
+            }
+            // So does who made more copies than a turn has.
+            if seated.share.passes(others) {
                 seated.moved = true;
                 crowd += 1;
                 continue;
@@ -198,6 +207,11 @@ impl<L> Core<L> {
             let now = Instant::now();
             let took = now - self.clock;
             self.clock = now;
+            if let Some(busy) = &mut self.busy {
+                *busy += took;
+                let others = self.crowd.saturating_sub(seated.moved.into());
+                seated.share.took_time(visit.items, took, others, *busy, now);
+            }
             if took > SLOW_VISIT {
                 seated.owner.slow().visit(took);
             }

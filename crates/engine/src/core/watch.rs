@@ -3,7 +3,7 @@
 //! Theory of operation. Each core says in one word what it is at ([`Beat`]): a number that changes with every task that it
 //! turns to, the owner of the task, and the owner that it copies to. A thread of the control plane looks at those
 //! words ([`LOOK`]). A core whose word has not changed for [`STALL`], and which the kernel says is waiting for a page each
-//! time, is stalled; one that is merely not being run is not. The stall is counted at its owner: at the sender's when its
+//! time, or busy with pages (its time in the kernel grows), is stalled; one that is merely not being run is not. The stall is counted at its owner: at the sender's when its
 //! own task was looked at, at both owners while something was copied, since nobody can tell then in whose memory it waits.
 //! An owner whose own memory stalls cores again and again is stopped ([`Owner::stop_stalling`]).
 //!
@@ -12,6 +12,7 @@
 //! A fault cannot be cut short, and tasks cannot be taken from a core in the middle of a visit: what else that core
 //! serves waits, too.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -173,24 +174,37 @@ impl Looker {
     }
 }
 
-/// The state of a thread, as the kernel has it: whether it waits for a page (or a disk).
-struct State(Option<File>);
+/// A thread, as the kernel sees it: whether it waits for a page (or a disk), or has the kernel find and clear pages.
+struct State {
+    file: Option<File>,
+    /// Its time in the kernel, as it was last.
+    system: Cell<u64>,
+}
 
 impl State {
     fn of(thread: i32) -> State {
         // Opened once: later there may be no permission to.
-        State(File::open(format!("/proc/self/task/{thread}/stat")).ok())
+        let file = File::open(format!("/proc/self/task/{thread}/stat")).ok();
+        let state = State { file, system: Cell::new(0) };
+        state.waits();
+        state
     }
 
+    /// Whether it waits now, or has been in the kernel since the last look: what it does there for its tasks takes microseconds.
     fn waits(&self) -> bool {
-        let mut text = [0; 128];
-        let Some(got) = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()) else {
+        let mut text = [0; 512];
+        let Some(got) = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()) else {
             return false;
         };
-        // "number (name) state …": the name may hold anything.
+        // "number (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime …" (proc(5)): the
+        // name may hold anything.
         let text = text.get(..got).unwrap_or_default();
         let name_end = text.iter().rposition(|byte| *byte == b')');
-        name_end.and_then(|end| text.get(end + 2)) == Some(&b'D')
+        let Some(rest) = name_end.and_then(|end| text.get(end + 2..)) else { return false };
+        let system = rest.split(|byte| *byte == b' ').nth(12).and_then(|word| std::str::from_utf8(word).ok());
+        let system = system.and_then(|word| word.parse().ok()).unwrap_or(0);
+        let grown = self.system.replace(system) < system;
+        rest.first() == Some(&b'D') || grown
     }
 }
 
@@ -358,7 +372,13 @@ mod tests {
     #[test]
     fn the_state_of_a_thread_is_read() {
         let state = State::of(rustix::thread::gettid().as_raw_nonzero().get());
-        assert!(state.0.is_some() && !state.waits(), "it runs");
+        assert!(state.file.is_some() && (0..100).any(|_| !state.waits()), "it runs");
         assert!(!State::of(0).waits());
+        // A thread that has its pages cleared all the time.
+        let end = Instant::now() + Duration::from_secs(20);
+        while !state.waits() {
+            assert!(Instant::now() < end, "no time in the kernel");
+            drop(std::hint::black_box(vec![1u8; 64 << 20]));
+        }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod sigbus;
 mod signal;
 pub(crate) mod sigsys;
 mod terms;
+mod ticks;
 mod words;
 
 pub use arena::Arena;
@@ -28,4 +29,5 @@ pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;
 pub use signal::Signal;
 pub use terms::{Files, MemoryCount, Terms};
+pub use ticks::{ticks, ticks_in};
 pub use words::Words;

@@ -40,6 +40,8 @@ impl Flag {
 
 /// Most watched mappings. Repaired, they are twice as many, half of what a process may have.
 const ENTRIES: usize = 16_384;
+/// Bytes that are repaired at once where not all can be.
+const PART: usize = 2 << 20;
 /// Mappings that the rest of the process may need.
 const RESERVE: usize = 4_096;
 /// Most mappings of one port: two tables of 509 regions (what vhost in Linux allows), the old one and the new one
@@ -259,25 +261,29 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         return;
     }
     if let Some(seen) = TABLE.find(at) {
-        // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once.
+        // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once. It may be terabytes, which
+        // counts for nothing if they are shared memory; as private memory they would leave nothing for anything else
+        // (RLIMIT_DATA). Where they are too many all the same (vm.overcommit_memory=2) a batch gets what it touches, bit by bit.
         let page = at & !(seen.page - 1);
         let rest = seen.start + seen.len - page;
-        // SAFETY: the range lies in a mapping of ours that is watched, hence still mapped; replacing it
-        // by anonymous memory keeps every pointer into it valid. `flag` is kept alive by the entry.
-        unsafe {
-            let new = libc::mmap(
-                page as *mut libc::c_void,
-                rest,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if new != libc::MAP_FAILED {
-                if !seen.flag.is_null() {
-                    (*seen.flag).store(true, Ordering::Relaxed);
+        for len in [rest, rest.min(seen.page.max(PART)), seen.page] {
+            // SAFETY: the range lies in a mapping of ours that is watched, hence still mapped; replacing it
+            // by anonymous memory keeps every pointer into it valid. `flag` is kept alive by the entry.
+            unsafe {
+                let new = libc::mmap(
+                    page as *mut libc::c_void,
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                );
+                if new != libc::MAP_FAILED {
+                    if !seen.flag.is_null() {
+                        (*seen.flag).store(true, Ordering::Relaxed);
+                    }
+                    return;
                 }
-                return;
             }
         }
     }
