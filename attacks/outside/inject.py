@@ -58,16 +58,18 @@ class Thread:
         self.used = 0
 
     def code(self):
-        """A place behind the code of the program, which nobody runs."""
+        """The program's entry, which has been run for good (System V ABI, ELF header: `e_type`, `e_entry`)."""
         program = os.readlink(f"/proc/{self.daemon.pid}/exe")
+        with open(f"/proc/{self.daemon.pid}/exe", "rb") as file:
+            header = file.read(64)
+        (kind,), (entry,) = struct.unpack_from("<H", header, 16), struct.unpack_from("<Q", header, 24)
         for line in open(f"/proc/{self.daemon.pid}/maps"):
             fields = line.split()
-            if fields[1] == "r-xp" and fields[-1] == program:
-                spot = int(fields[0].split("-")[1], 16) - 16
-                if self.read(spot, 16)[len(CODE):] == bytes(16 - len(CODE)):
-                    self.write(spot, CODE)
-                    return spot
-        raise Failure("the program has no room behind its code")
+            if fields[-1] == program and int(fields[2], 16) == 0:
+                spot = entry + (int(fields[0].split("-")[0], 16) if kind == 3 else 0)
+                self.write(spot, CODE)
+                return spot
+        raise Failure("the program's first mapping is not there")
 
     def read(self, at, length):
         return os.pread(self.memory.fileno(), length, at)
