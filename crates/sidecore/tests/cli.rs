@@ -75,10 +75,6 @@ fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
             "port x: key `switch`: there is no switch \"core\"; allowed: lan",
         ),
         (
-            &["run", "--port", "x=vhost-user:/nowhere/x.sock"],
-            "port x: there is no folder for the socket \"/nowhere/x.sock\"; make it, or choose another path; nothing was changed",
-        ),
-        (
             &["run", "--port", "x=e1000e:/x,features-off=pcix"],
             "port x: key `features-off`: \"pcix\" is not allowed; allowed: exitless",
         ),

@@ -125,9 +125,11 @@ fn links_in_the_place_of_our_files_are_refused() {
     std::fs::set_permissions(place.path("control.journals"), std::fs::Permissions::from_mode(0o700)).unwrap();
     link("control.journals/a");
     let port = format!("a=vhost-user:{}", place.at("a.sock"));
-    let refused = place.fails(&["run", "--port", &port]);
+    let daemon = place.daemon(&["--port", &port]);
+    let refused = daemon.await_log("it does not start");
     assert!(refused.contains("control.journals/a") && refused.contains("link"), "{refused}");
     untouched();
+    drop(daemon);
 
     link("mine.journal");
     let daemon = place.daemon(&[]);

@@ -11,7 +11,9 @@
 //!
 //! If a step up to 4 fails, everything done is undone backwards: the old graph is published again, and
 //! ports that had to stop in step 3 are started as they were. Only there can undoing fail as well (the
-//! host may refuse now what it gave before); such a port stays, stopped, and says why.
+//! host may refuse now what it gave before); such a port stays, stopped, and says why. So does a port that cannot be started
+//! when the daemon begins ([`How::EachAlone`]): what stands at its socket's name, or is missing of its interface, is no reason
+//! for the others not to run. Stopped ports are tried again each second.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -59,11 +61,23 @@ enum Back {
     Retune(PortSpec),
 }
 
+/// How a change is carried out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// Not at all: what it would be is asked for.
+    Not,
+    /// As a whole, or not at all.
+    Whole,
+    /// A new port that cannot be started stays, stopped.
+    EachAlone,
+}
+
 /// A change under way.
 pub(super) struct Carrier<'c> {
     means: &'c Means,
     inner: &'c mut Inner,
     wanted: &'c Spec,
+    how: How,
     back: Vec<Back>,
     /// What ends when the change is done; whoever carries it out waits for it without the engine's lock.
     endings: &'c mut Vec<Ending>,
@@ -76,9 +90,10 @@ impl<'c> Carrier<'c> {
         means: &'c Means,
         inner: &'c mut Inner,
         wanted: &'c Spec,
+        how: How,
         endings: &'c mut Vec<Ending>,
     ) -> Carrier<'c> {
-        Carrier { means, inner, wanted, back: Vec::new(), endings }
+        Carrier { means, inner, wanted, how, back: Vec::new(), endings }
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
@@ -117,7 +132,13 @@ impl<'c> Carrier<'c> {
         let (blocked, early): (Vec<&PortSpec>, Vec<_>) =
             added.iter().partition(|spec| holder(spec).is_some());
         for spec in early {
-            self.start(spec)?;
+            match (self.start(spec), self.how) {
+                (Err((name, cause)), How::EachAlone) => {
+                    tracing::error!(port = %name, "it does not start, and is tried again each second: {cause}");
+                    self.set_stopped(&name, cause);
+                }
+                (started, _) => started?,
+            }
         }
         let late: Vec<&PortSpec> = restarted.iter().copied().chain(blocked).collect();
         let mut stopping = names(Verb::Restarted);
@@ -187,6 +208,12 @@ impl<'c> Carrier<'c> {
         Ok(())
     }
 
+    fn set_stopped(&mut self, name: &str, cause: String) {
+        if let Some(live) = self.inner.ports.get_mut(name) {
+            live.stopped = Some(cause);
+        }
+    }
+
     /// Stops a port whose place is needed; it can be started again.
     fn stop(&mut self, name: &str) -> Result<(), Failure> {
         let Some(live) = self.inner.ports.get_mut(name) else { return Ok(()) };
@@ -240,8 +267,8 @@ impl<'c> Carrier<'c> {
                         lost.push(format!("port {name}: {cause}"));
                         if let Some(live) = self.inner.ports.get_mut(&name) {
                             live.spec = spec;
-                            live.stopped = Some(cause);
                         }
+                        self.set_stopped(&name, cause);
                     }
                 }
                 Back::Retune(spec) => {
@@ -294,6 +321,28 @@ impl Live {
 }
 
 impl Means {
+    /// Starts the ports that could not be started, those that can be now. A cause is logged when it is another than before.
+    pub fn try_again(&self, inner: &mut Inner) {
+        let mut came = false;
+        for (name, live) in inner.ports.iter_mut().filter(|(_, live)| live.stopped.is_some()) {
+            match self.attach(&live.spec, &live.port) {
+                Ok(attachment) => {
+                    (live.attachment, live.stopped, came) = (Some(attachment), None, true);
+                    tracing::info!(port = %name, "it has started");
+                }
+                Err(cause) => {
+                    if live.stopped.as_ref() != Some(&cause) {
+                        tracing::error!(port = %name, "it does not start: {cause}");
+                    }
+                    live.stopped = Some(cause);
+                }
+            }
+        }
+        if came {
+            inner.follow();
+        }
+    }
+
     fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));

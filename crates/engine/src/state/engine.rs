@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use super::carry::{Carrier, Undone};
+use super::carry::{Carrier, How, Undone};
 use super::check::check;
 use super::fabric::Fabric;
 use super::follow::Follower;
@@ -114,10 +114,25 @@ impl Engine {
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
     /// `dry_run`.
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
-        self.change_with(dry_run, |running, visitors| {
+        let how = if dry_run { How::Not } else { How::Whole };
+        self.change_with(how, |running, visitors| {
             *running = visitors.with(wanted.clone(), running);
             Ok(())
         })
+    }
+
+    /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started keeps no other from
+    /// running: it is `stopped`, says why, and is [tried again](Engine::try_again).
+    pub fn begin(&self, wanted: &Spec) -> Result<Vec<Change>, Error> {
+        self.change_with(How::EachAlone, |running, _| {
+            *running = wanted.clone();
+            Ok(())
+        })
+    }
+
+    /// Starts ports that could not be started, if they can be now.
+    pub fn try_again(&self) {
+        self.means.try_again(&mut self.lock());
     }
 
     /// Adds a port or a switch.
@@ -172,7 +187,7 @@ impl Engine {
     }
 
     fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {
-        self.change_with(false, |spec, _| edit(spec))
+        self.change_with(How::Whole, |spec, _| edit(spec))
     }
 
     /// Loads what the switches need.
@@ -191,7 +206,7 @@ impl Engine {
     /// Makes what `edit` makes of the configuration, and of who visits, the configuration; or says what would change.
     pub(super) fn change_with(
         &self,
-        dry_run: bool,
+        how: How,
         edit: impl FnOnce(&mut Spec, &mut Visitors) -> Result<(), Error>,
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
@@ -209,9 +224,9 @@ impl Engine {
         let wanted = Spec { daemon: DaemonSpec::default(), ..wanted }.settled();
         let changes = between(&inner.spec, &wanted);
         self.prepare(&wanted)?;
-        if !dry_run && !changes.is_empty() {
+        if how != How::Not && !changes.is_empty() {
             let mut endings = Vec::new();
-            let done = Carrier::new(&self.means, &mut inner, &wanted, &mut endings).run(&changes);
+            let done = Carrier::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
             if done.is_ok() {
                 inner.visitors = visitors;
             }

@@ -319,7 +319,10 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
                 status.queues.iter().filter(|q| q.direction == "ingress" && q.state.starts_with("running"));
             (peer_name(status.peer), status.detail, status.hint, status.features, ingress.count())
         }
-        None => ("stopped", stopped.clone().unwrap_or_default(), None, Vec::new(), 0),
+        None => {
+            let hint = stopped.as_ref().map(|_| "it is tried again each second".to_owned());
+            ("stopped", stopped.clone().unwrap_or_default(), hint, Vec::new(), 0)
+        }
     };
     let switch = switches.iter().find(|switch| Some(&switch.name) == spec.switch.as_ref());
     let lookup = switch.filter(|switch| !switch.learns()).and_then(|switch| switch.lookup.as_ref());

@@ -321,6 +321,30 @@ fn ports_that_swap_places_and_a_failure_between_them() {
     assert_eq!(numbers(&paper).get("a"), before.get("a"), "a port that restarts keeps its number");
 }
 
+/// One VMM's user can put a file at its socket's name before the daemon starts.
+#[test]
+fn a_port_that_cannot_start_keeps_no_other_from_running() {
+    let (engine, paper) = engine();
+    HOST.with(|host| host.open.lock().unwrap().insert("/b".to_owned()));
+    engine.begin(&spec(&["a=sock:/a", "b=sock:/b", "c=sock:/c"])).unwrap();
+    let b = || engine.ports().ports.swap_remove(1).state.unwrap();
+    assert_eq!((&*b().peer, &*b().detail), ("stopped", "cannot bind /b: address in use"));
+    assert_eq!(numbers(&paper).len(), 3, "it has its place among the others");
+    // It is no obstacle to other changes, and is changed itself only if it can be started.
+    engine.apply(&spec(&["a=sock:/a,mtu=9000", "b=sock:/b", "d=sock:/d"]), false).unwrap();
+    let set = |text: &str| engine.put(&port(text)).map(drop);
+    set("b=sock:/b,queues=2").unwrap_err();
+    engine.try_again();
+    assert_eq!(b().peer, "stopped");
+    HOST.with(|host| host.open.lock().unwrap().remove("/b"));
+    engine.try_again();
+    assert_eq!((&*b().peer, b().hint), ("waiting", None));
+    assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
+    // What makes no sense is an error at the start, too.
+    let (engine, _) = self::engine();
+    engine.begin(&spec(&["a=sock:/x", "b=sock:/x"])).unwrap_err();
+}
+
 /// Configurations that make sense, so that what fails does so while it is carried out: each port has a
 /// home, from which all may move on by one; one of the homes refuses to lose its carrier, and now and
 /// then a port is sent to a place that refuses it.

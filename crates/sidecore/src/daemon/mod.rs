@@ -122,7 +122,7 @@ pub fn run(args: RunArgs) -> Outcome {
     let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
     // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.
     engine.fabric().rest(true);
-    engine.apply(&spec, false).map_err(|e| e.to_string())?;
+    engine.begin(&spec).map_err(|e| e.to_string())?;
     engine.fabric().rest(false);
     engine.sweep();
     let device = serve_programs(&engine, &spec.daemon)?;
@@ -187,6 +187,7 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
                 let tick = move || {
                     broker::look();
                     engine.fabric().tick();
+                    engine.try_again();
                 };
                 let _ = tokio::task::spawn_blocking(tick).await;
             }
