@@ -270,6 +270,13 @@ fn one_daemon_per_socket_and_another_after_a_kill() {
     assert!(output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("the daemon is not running"));
     assert!(place.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
+    // A daemon of an older version writes to the counters without the other lock; who only reads them is no daemon.
+    let counters = place.path("control.counters");
+    let older = std::fs::File::options().write(true).open(&counters).unwrap();
+    assert!(place.fails(&["run"]).contains("belongs to another daemon that runs"));
+    drop(older);
+    let reader = std::fs::File::open(&counters).unwrap();
+    rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let _next = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
     assert_eq!(place.ports(), ["a"]);
 }

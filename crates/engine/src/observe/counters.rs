@@ -10,7 +10,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -81,6 +81,14 @@ impl CounterFile {
         ftruncate(&file, 0)?;
         allocate(&file, FILE_SIZE as u64)?;
         Self::map(file.into())
+    }
+
+    /// Whether a process has the file open to write, as its daemon has. `file` is open to read only: the kernel grants a lease
+    /// for it if there is no writer. Whoever may only read the file cannot make it look written.
+    pub fn is_written(file: &File) -> bool {
+        // SAFETY: no pointers. The lease goes when the file is closed.
+        let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+        granted < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
     }
 
     /// A counters file without a name, for tests and benchmarks.

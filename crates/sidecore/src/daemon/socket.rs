@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::SocketType;
+use sidecore_engine::observe::CounterFile;
 use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, Wanted};
 use sidecore_engine::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
@@ -38,17 +40,30 @@ pub fn claim(path: &Path) -> Result<Claim, String> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     let lock = own_file(Path::new(&beside), 0o600).map_err(fail)?.file;
+    let taken = || {
+        format!(
+            "counters file {} belongs to another daemon that runs; choose other paths with --socket and --counters",
+            path.display()
+        )
+    };
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
+            let found = own_file(path, 0o644).map_err(fail)?.file;
+            let read = File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(fail)?;
+            drop(found);
+            // A daemon of an older version has no such lock file.
+            if CounterFile::is_written(&read) {
+                return Err(taken());
+            }
+            drop(read);
             let file = own_file(path, 0o644).map_err(fail)?.file;
+            // For such a daemon that comes later. A reader who keeps it from us keeps nothing else from us.
+            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
             // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
             let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
             Ok(Claim { file, _lock: lock })
         }
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
-            "counters file {} belongs to another daemon that runs; choose other paths with --socket and --counters",
-            path.display()
-        )),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken()),
         Err(e) => Err(fail(e.into())),
     }
 }
