@@ -1,16 +1,19 @@
-"""What VMMs' users and other local users do to the daemon's start."""
+"""What VMMs' users and other local users do to the daemon's start, and to its log."""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 from outside import vhost
 from outside.case import attack
 from outside.daemon import until
+from outside.flow import pause
 
 from .fourth import own_folder
+from .second import connect, vale
 
 NOBODY = 65534
 
@@ -56,3 +59,20 @@ def taken_names(stage):
         guest.close()
     for name in put:
         stage.daemon.ask("DELETE", f"/v1/ports/{name}")
+
+
+@attack("fifth", needs=("root",))
+def log_of_many_names(stage):
+    """A netmap user has ports made by ever new names: each name has lines of its own in the log."""
+    stage.start("vhost-user:DIR/evil.sock")
+    lines = stage.daemon.lines
+    with stage.during():
+        before, rounds, end = len(lines), 0, time.monotonic() + stage.seconds
+        while time.monotonic() < end:
+            k = connect(stage.at("ring/.netmap"))
+            vale(k, 1, f"valen{rounds}:c", slots=2, rings=1)
+            k.close()
+            rounds += 1
+        pause(0.5)
+        stage.notes["lines, rounds"] = len(lines) - before, rounds
+        stage.check(rounds < 40 or len(lines) - before <= 80, f"{len(lines) - before} lines of {rounds} rounds in {stage.seconds:.0f} s")

@@ -514,10 +514,10 @@ impl Verbs for Vale {
             if self.leases.values().any(|kept| kept.contains(&name)) {
                 continue;
             }
-            self.makers.forget(&name);
+            let user = self.makers.forget(&name);
             match self.engine.end_visit(&name) {
-                Ok(_) => tracing::info!(port = %name, "its last user is gone, and so is it"),
-                Err(error) => tracing::error!(port = %name, "it cannot go with its last user: {error}"),
+                Ok(_) => tracing::info!(port = %name, user, "its last user is gone, and so is it"),
+                Err(error) => tracing::error!(port = %name, user, "it cannot go with its last user: {error}"),
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Much of what the engine tells is caused by peers: VMMs that come and leave, messages that are refused, guests that stop
 //! their devices. A hostile one causes thousands of such lines a second, which fill disks and hide what others cause. So
 //! each place in the code has [`BURST`] lines for each port, and then one every [`EVERY`]; how many were left out is told once a
-//! [`TELL`]. What is below the level `info` was asked for, and is not limited.
+//! [`TELL`]. A user of the netmap socket chooses the names of ports: lines that name a user count for that user instead. What is below the level `info` was asked for, and is not limited.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -147,25 +147,41 @@ impl<S> Filter<S> for Limited {
         if !place.target().starts_with(ENGINE) || *place.level() > Level::INFO {
             return true;
         }
-        let mut port = Port(String::new());
-        event.record(&mut port);
-        self.0.admit(place.callsite(), place, &port.0, Instant::now())
+        let mut whose = Whose::default();
+        event.record(&mut whose);
+        self.0.admit(place.callsite(), place, &whose.name(), Instant::now())
     }
 }
 
-/// The field `port` of an event.
-struct Port(String);
+/// The fields of an event that say who has caused it.
+#[derive(Default)]
+struct Whose {
+    port: String,
+    user: Option<String>,
+}
 
-impl Visit for Port {
+impl Whose {
+    fn name(self) -> String {
+        self.user.map_or(self.port, |user| format!("user {user}"))
+    }
+}
+
+impl Visit for Whose {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "port" {
-            self.0 = format!("{value:?}");
+        match field.name() {
+            "port" => self.port = format!("{value:?}"),
+            "user" => self.user = Some(format!("{value:?}")),
+            _ => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::Subscriber;
+
     use super::*;
 
     #[test]
@@ -194,6 +210,27 @@ mod tests {
             limit.admit(metadata.callsite(), metadata, &port.to_string(), start);
         }
         assert_eq!(limit.lines().len(), PLACES + 1);
+    }
+
+    struct Told(Arc<AtomicU32>);
+
+    impl<S: Subscriber> Layer<S> for Told {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whoever names ports has not as many lines as names.
+    #[test]
+    fn a_user_has_one_limit_for_all_ports_that_it_names() {
+        let told = Arc::<AtomicU32>::default();
+        let layer = Told(Arc::clone(&told)).with_filter(Limited(Arc::default()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for (i, user) in (0..200).flat_map(|i| [(i, Some(7_u32)), (i, None)]) {
+                tracing::info!(target: ENGINE, port = %i, user, "made");
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), BURST + 200);
     }
 
     /// A place in the code.

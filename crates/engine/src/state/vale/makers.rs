@@ -26,9 +26,9 @@ impl Makers {
         self.0.insert(port.to_owned(), who.ids.0);
     }
 
-    /// `port` is gone: one that bears its name later is somebody else's.
-    pub(super) fn forget(&mut self, port: &str) {
-        self.0.remove(port);
+    /// `port` is gone: one that bears its name later is somebody else's. Returns whose it was.
+    pub(super) fn forget(&mut self, port: &str) -> Option<u32> {
+        self.0.remove(port)
     }
 
     /// Ports that are not in `spec` are nobody's.
