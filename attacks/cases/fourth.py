@@ -15,6 +15,12 @@ from outside.daemon import http
 from outside.flow import pause
 
 NOBODY = 65534
+NEWNET = 0x40000000
+
+
+def in_new_network():
+    if asking.LIBC.unshare(NEWNET):
+        raise OSError("unshare")
 
 
 def given(number):
@@ -211,3 +217,19 @@ def locked_counters(stage):
     stage.first_pid = stage.daemon.pid
     if not started:
         stage.spared.add("end")
+
+
+@attack("fourth", needs=("root", "tun"))
+def stolen_tap_queue(stage):
+    """A user without any capability attaches a queue of its own to the interface of a TAP port with several queues."""
+    stage.start("vhost-user:DIR/evil.sock", ports=["t=tap:scqueues,switch=evil,queues=4"], before=in_new_network)
+    # IFF_TAP, IFF_NO_PI, IFF_MULTI_QUEUE, IFF_VNET_HDR; TUNSETIFF
+    taker = ("import fcntl, os, struct\n"
+             "tun = os.open('/dev/net/tun', os.O_RDWR)\n"
+             f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+             "try: fcntl.ioctl(tun, 0x400454ca, struct.pack('16sH22x', b'scqueues', 0x2 | 0x1000 | 0x100 | 0x4000))\n"
+             "except PermissionError: raise SystemExit(3)\n")
+    with stage.during():
+        inside = ["nsenter", "-t", str(stage.daemon.pid), "-n", sys.executable, "-c", taker]
+        done = subprocess.run(inside, capture_output=True, text=True, timeout=20)
+        stage.check(done.returncode == 3, f"it is attached: {done.returncode} {done.stderr[-200:]}")

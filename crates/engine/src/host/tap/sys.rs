@@ -82,7 +82,22 @@ pub(crate) fn queue_here(name: &str, how: Attach) -> Result<OwnedFd, NoQueue> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let queue = open(c"/dev/net/tun", flags, Mode::empty()).map_err(|e| NoQueue::Driver(e.into()))?;
     attach(&queue, name, how).map_err(NoQueue::Attach)?;
+    if how.create {
+        set_owner(&queue).map_err(NoQueue::Attach)?;
+    }
     Ok(queue)
+}
+
+/// Makes the interface ours: one without an owner lets every user of the host attach a further queue to it.
+fn set_owner(queue: &OwnedFd) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    // SAFETY: TUNSETOWNER takes the user in place of a pointer.
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, c_ulong::from(user)) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
