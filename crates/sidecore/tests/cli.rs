@@ -255,6 +255,19 @@ fn what_is_saved_is_what_runs() {
     assert_eq!(place.ports(), ["a", "d"]);
 }
 
+/// What is wrong with one port's place is no reason for others not to run; asked for later, it is an error.
+#[test]
+fn a_port_that_cannot_start_is_told_of() {
+    let place = Place::new();
+    let why = "there is no folder for the socket \"/nowhere/x.sock\"; make it, or choose another path";
+    let daemon = place.daemon(&["--port", "x=vhost-user:/nowhere/x.sock"]);
+    assert!(daemon.await_log("it does not start").contains(why));
+    let ports = place.show("ports");
+    let state = &ports["ports"][0]["state"];
+    assert_eq!((&state["peer"], &state["detail"]), (&json!("stopped"), &json!(why)));
+    assert!(place.fails(&["add", "y=vhost-user:/nowhere/y.sock"]).contains("nothing was changed"));
+}
+
 #[test]
 fn one_daemon_per_socket_and_another_after_a_kill() {
     let place = Place::new();
