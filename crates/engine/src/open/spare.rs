@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +31,15 @@ pub fn keep() {
         // Where there is none, `turn_away` tries again.
         *spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
     }
+}
+
+/// Accepts a client. Not while another one is turned away, in the place that the reserve is to have again.
+///
+/// # Errors
+/// As of the system's call.
+pub fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+    let _reserve = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    listener.accept().map(|(stream, _)| stream)
 }
 
 /// Clients that were hung up on because there was no descriptor for them.

@@ -69,8 +69,8 @@ impl Listener {
 
     /// A peer, if one waits. Where there is no descriptor for it, it is turned away.
     pub(in crate::transport) fn accept(&self) -> io::Result<Option<Connection>> {
-        match self.socket.accept() {
-            Ok((stream, _)) => Ok(Some(stream.into())),
+        match spare::accept(&self.socket) {
+            Ok(stream) => Ok(Some(stream.into())),
             // The last one: it has left again.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
                 Ok(None)
