@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::csb::{CSBAH, CSBAL};
+use sidecore_engine::core::Recall;
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Index, PciDevice};
+use sidecore_engine::fabric::{NetSeat, Scheduler};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, RegionSpec, SharedPages};
-use sidecore_engine::fabric::Scheduler;
-use sidecore_engine::port::{IngressQueue, Outcome, Port, Tally};
+use sidecore_engine::port::{Outcome, Port, Tally};
 use sidecore_engine::wire::{Mac, Offload};
 use sidecore_fuzz::{port, Guest, GPA, MEMORY};
 
@@ -91,21 +92,21 @@ const RING: u32 = 16;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<(u64, HashMap<u64, Box<dyn IngressQueue>>)>,
+    queues: Mutex<(u64, HashMap<u64, Box<dyn NetSeat>>)>,
 }
 
 impl Scheduler for Desk {
-    fn serve(&self, _: &Arc<Port>, _: usize, mut queue: Box<dyn IngressQueue>) -> QueueKey {
+    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
         let mut desk = self.queues.lock().unwrap();
         desk.0 += 1;
         let key = desk.0;
-        queue.want_kicks(false);
-        desk.1.insert(key, queue);
-        QueueKey(key)
-    }
-
-    fn take_back(&self, key: QueueKey) -> Option<Box<dyn IngressQueue>> {
-        self.queues.lock().unwrap().1.remove(&key.0)
+        seat.queue().want_kicks(false);
+        desk.1.insert(key, seat);
+        drop(desk);
+        Box::new(move || {
+            let seat = self.queues.lock().unwrap().1.remove(&key);
+            seat.into_iter().for_each(|seat| seat.go_home());
+        })
     }
 }
 
@@ -287,7 +288,8 @@ impl Run<'_> {
     fn poll(&mut self) {
         let mut desk = self.desk.queues.lock().unwrap();
         let batch = &mut self.world.batch;
-        for queue in desk.1.values_mut() {
+        for seat in desk.1.values_mut() {
+            let queue = seat.queue();
             batch.clear();
             let mut tally = Tally::default();
             queue.fetch(batch, &mut tally);

@@ -21,9 +21,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::virtio::features as bit;
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::port::{Port};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::port::Port;
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 
@@ -283,8 +283,7 @@ fuzz_target!(|data: &[u8]| {
     let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
     let mut input = Input(data);
     let packed = input.byte() & 1 == 1;
-    let mut vmm =
-        Vmm { socket: ours, guest: Guest::new(), kick, offered: [0; RINGS as usize], packed };
+    let mut vmm = Vmm { socket: ours, guest: Guest::new(), kick, offered: [0; RINGS as usize], packed };
     let ran = talk(&mut vmm, &script(packed), input, &port);
     // Must come back, whatever the conversation is waiting for.
     drop(conversation);

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use sidecore_abi::vfio_user::Header;
+use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::fabric::{CoreOptions, Fabric};
-use sidecore_engine::port::Scheduler;
 use sidecore_engine::transport::vfio_user::fuzz_conversation;
 
 fn cores() -> Arc<dyn Scheduler> {

@@ -20,6 +20,9 @@ use super::slow::SLOW_VISIT;
 pub(crate) const TURN: usize = 256;
 /// Time of one turn: several times what 256 frames of the usual size take.
 const TIME: Duration = Duration::from_micros(200);
+/// For so long a dear visit is remembered: the core may have been kept from running by others, and a task that is seldom
+/// visited would be cheap again only after minutes.
+const MEMORY: Duration = Duration::from_millis(100);
 /// Visits that take longer are paid for.
 const LONG: Duration = SLOW_VISIT;
 
@@ -32,6 +35,8 @@ pub(super) struct Share {
     copies: usize,
     /// Nanoseconds of an item: what its dearest visit of late took, less a 64th with each cheaper one. Zero: few.
     dear: u32,
+    /// When that was.
+    since: Option<Instant>,
     /// What is to be paid for a long visit.
     wait: Option<Wait>,
 }
@@ -46,7 +51,7 @@ struct Wait {
 
 impl Share {
     pub(super) fn new() -> Share {
-        Share { debt: 0, copies: 1, dear: 0, wait: None }
+        Share { debt: 0, copies: 1, dear: 0, since: None, wait: None }
     }
 
     /// Whether the task still waits at `now` for what a long visit took; `others`: other tasks did something in the last
@@ -121,9 +126,17 @@ impl Share {
         // Below this, a turn's worth of items fits into the time of a turn.
         const FEW: u32 = TIME.subsec_nanos() / 256;
         const _: () = assert!(TURN == 256);
-        let each = u32::try_from(time.as_nanos() / items.max(1) as u128).unwrap_or(u32::MAX);
-        let dear = each.max(self.dear - self.dear / 64);
-        self.dear = if dear > FEW { dear } else { 0 };
+        // Where a visit only ended what an earlier one began, nothing is known of items.
+        if items > 0 {
+            let each = u32::try_from(time.as_nanos() / items as u128).unwrap_or(u32::MAX);
+            let remembers = self.since.is_some_and(|since| now.saturating_duration_since(since) < MEMORY);
+            let kept = if remembers { self.dear - self.dear / 64 } else { 0 };
+            if each >= kept {
+                self.since = Some(now);
+            }
+            let dear = each.max(kept);
+            self.dear = if dear > FEW { dear } else { 0 };
+        }
         if time > LONG {
             let others = u32::try_from(others).unwrap_or(u32::MAX).max(1);
             self.wait = Some(Wait { busy: busy + time.saturating_mul(others), until: now + time });
@@ -152,7 +165,17 @@ mod tests {
         assert!(share.waits(true, ms(301), start + ms(2)));
         assert!(!share.waits(false, ms(301), start + ms(2)));
         assert!(!share.waits(true, ms(301), start + ms(2)));
-        // It is believed again after a while.
+        // A visit that ends an earlier one says nothing of items; and after a while all is forgotten.
+        share.took_time(0, Duration::from_micros(300), 3, ms(302), start);
+        assert_eq!(share.limit(), 1);
+        let mut other = Share::new();
+        other.took_time(0, Duration::from_micros(300), 3, ms(302), start);
+        assert_eq!(other.limit(), TURN);
+        other.took_time(1, Duration::from_micros(300), 3, ms(302), start);
+        assert_eq!(other.limit(), 1);
+        other.took_time(1, Duration::from_nanos(300), 3, ms(302), start + MEMORY);
+        assert_eq!(other.limit(), TURN);
+        // It is believed again after many cheap ones.
         let visits = (0..10_000).take_while(|_| {
             share.took_time(share.limit(), Duration::from_micros(1), 3, ms(400), start);
             share.limit() < TURN
