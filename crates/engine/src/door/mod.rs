@@ -27,8 +27,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -37,20 +36,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
-use rustix::net::{
-    recvmsg, sendmsg, socketpair, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
-    ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{socketpair, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{getrlimit, prlimit, Pid, Resource, Rlimit};
 
 use crate::mem::{is_eventfd, is_memory, link_name};
 use crate::open::broker::{broker, Request};
+use crate::open::passing::{self, MAX_FDS};
 
 pub use hang_up::{hang_up, keep};
 pub use server::serve;
 
-/// Most descriptors that the kernel lets one message carry (SCM_MAX_FD).
-const MAX_FDS: usize = 253;
 /// Longest text of an answer.
 const MAX_TEXT: usize = 512;
 /// The first word of each record: the protocol's number above, what is asked or answered below.
@@ -286,17 +281,13 @@ struct Seen {
 
 /// Looks, in this process.
 fn see(connection: BorrowedFd, wanted: Wanted) -> io::Result<Seen> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::io::retry_on_intr(|| recvmsg(connection, &mut [], &mut control, flags))?;
-    let fds = taken(&mut control);
-    let came = fds.len();
+    let got = passing::receive(connection, &mut [], MAX_FDS, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    let came = got.fds.len();
     let passes = |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd);
-    let (good, strangers): (Vec<_>, Vec<_>) = fds.into_iter().partition(passes);
+    let (good, strangers): (Vec<_>, Vec<_>) = got.fds.into_iter().partition(passes);
     let verdict = match strangers.first() {
         Some(first) => Err(Why::Stranger(link_name(first.as_fd()))),
-        None if got.flags.contains(ReturnFlags::CTRUNC) => Err(Why::Cut),
+        None if got.cut => Err(Why::Cut),
         None if came > wanted.most => Err(Why::TooMany { came: came as u64, most: wanted.most }),
         None => Ok(()),
     };
@@ -307,16 +298,6 @@ fn see(connection: BorrowedFd, wanted: Wanted) -> io::Result<Seen> {
 fn look_here(connection: BorrowedFd, wanted: Wanted) -> Result<Vec<OwnedFd>, Refused> {
     let seen = see(connection, wanted).map_err(|e| Why::NoDoor(e.to_string()))?;
     Ok(seen.verdict.map(|()| seen.good)?)
-}
-
-fn taken(control: &mut RecvAncillaryBuffer) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = part {
-            fds.extend(more);
-        }
-    }
-    fds
 }
 
 /// A record, as it came.
@@ -332,26 +313,14 @@ struct Record {
 fn say(socket: &OwnedFd, what: u64, number: u64, text: &str, fds: &[BorrowedFd]) -> io::Result<()> {
     let mut bytes = [what.to_ne_bytes(), number.to_ne_bytes()].concat();
     bytes.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_TEXT)]);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        // There is room for as many as one message can carry.
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let flags = SendFlags::NOSIGNAL;
-    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags))?;
+    passing::send(socket, &bytes, fds, SendFlags::empty())?;
     Ok(())
 }
 
 /// The next record. `None`: the other end is gone, or makes no sense.
 fn hear(socket: &OwnedFd) -> io::Result<Option<Record>> {
     let mut bytes = [0; RECORD];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
-        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let fds = taken(&mut control);
+    let got = passing::receive(socket, &mut bytes, MAX_FDS, RecvFlags::empty())?;
     let Some((words, text)) = bytes.get(..got.bytes).and_then(|all| all.split_at_checked(8 * WORDS)) else {
         return Ok(None);
     };
@@ -361,6 +330,5 @@ fn hear(socket: &OwnedFd) -> io::Result<Option<Record>> {
         u64::from_ne_bytes(word)
     };
     let text = String::from_utf8_lossy(text).into_owned();
-    let cut = got.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Some(Record { what: word(0), number: word(1), text, fds, cut }))
+    Ok(Some(Record { what: word(0), number: word(1), text, fds: got.fds, cut: got.cut }))
 }

@@ -1,7 +1,7 @@
 //! A door as a thread, and what it hands out.
 
 use std::fs::File;
-use std::io::{IoSlice, Read};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{eventfd, EventfdFlags};
@@ -27,10 +27,7 @@ fn stranger() -> OwnedFd {
 
 fn send(to: &UnixStream, bytes: &[u8], fds: &[&OwnedFd]) {
     let fds: Vec<BorrowedFd> = fds.iter().map(|fd| fd.as_fd()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    passing::send(to, bytes, &fds, SendFlags::empty()).unwrap();
 }
 
 fn started() -> (OwnedFd, std::thread::JoinHandle<io::Result<()>>) {

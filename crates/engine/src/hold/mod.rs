@@ -23,18 +23,16 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::open::passing;
 
 pub(crate) use client::{connect, introduce, refusal, spawn};
 pub use client::{Found, HoldError, Holder};
@@ -88,34 +86,14 @@ fn say(socket: impl AsFd, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Re
     let mut bytes = [0; RECORD];
     bytes[..8].copy_from_slice(&what.to_ne_bytes());
     bytes[8..].copy_from_slice(&key.to_ne_bytes());
-    let fds: Vec<BorrowedFd> = fd.into_iter().collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        // There is room: it was made for one.
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-    }
-    // A wait with a limit is not begun again by the system (signal(7)), also where it was no signal that interrupted it.
-    rustix::io::retry_on_intr(|| {
-        sendmsg(&socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
-    })?;
+    passing::send(socket, &bytes, fd.as_slice(), SendFlags::empty())?;
     Ok(())
 }
 
 /// The next record; an end of the connection is an error.
 fn hear(socket: impl AsFd) -> io::Result<Record> {
     let mut bytes = [0; RECORD];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut fd = None;
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = part {
-            fd = fds.last();
-        }
-    }
+    let got = passing::receive(socket, &mut bytes, 1, RecvFlags::empty())?;
     if got.bytes != RECORD {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -124,7 +102,7 @@ fn hear(socket: impl AsFd) -> io::Result<Record> {
         word.copy_from_slice(&bytes[at..at + 8]);
         u64::from_ne_bytes(word)
     };
-    Ok(Record { what: word(0), key: word(8), fd })
+    Ok(Record { what: word(0), key: word(8), fd: got.fds.into_iter().next() })
 }
 
 /// Whether the other end of `socket` is of our own user.

@@ -5,8 +5,7 @@
 //! descriptor before the next is read. Whoever sends records may be hostile, so [`Request::decode`] takes exactly what
 //! [`Request::encode`] makes: no word without a meaning, no text without a rule.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
-use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::passing;
 
 /// Longest text of a record: a path.
 pub const MAX_TEXT: usize = 4096;
@@ -438,20 +436,7 @@ pub fn answer(socket: impl AsFd, number: u64, answer: Result<Answer, Refusal>) -
         }
     };
     let fds: Vec<BorrowedFd> = fd.iter().map(AsFd::as_fd).collect();
-    send(socket, &bytes, &fds)
-}
-
-fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        // There is room for as many as there ever are.
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    // A wait with a limit is not begun again by the system (signal(7)).
-    rustix::io::retry_on_intr(|| {
-        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
-    })?;
+    passing::send(socket, &bytes, &fds, SendFlags::empty())?;
     Ok(())
 }
 
@@ -460,20 +445,9 @@ fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd]) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn receive(socket: impl AsFd, bytes: &mut [u8; RECORD]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes[..])], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = part {
-            fds.extend(more);
-        }
-    }
+    let got = passing::receive(socket, bytes, MAX_FDS, RecvFlags::empty())?;
     // What was cut off, of either, is no record.
-    let cut = got.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC);
-    Ok((if cut { 1 } else { got.bytes }, fds))
+    Ok((if got.cut { 1 } else { got.bytes }, got.fds))
 }
 
 /// Starts another broker, for one that is gone.
@@ -615,8 +589,8 @@ impl Line {
             }
             _ => None,
         };
-        if let Err(e) = send(socket, &bytes, fds) {
-            return late(e);
+        if let Err(e) = passing::send(socket, &bytes, fds, SendFlags::empty()) {
+            return late(e.into());
         }
         let mut bytes = [0; RECORD];
         let (len, mut fds) = loop {

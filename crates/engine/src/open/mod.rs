@@ -17,6 +17,7 @@ pub mod broker;
 mod file;
 mod folder;
 mod journal;
+pub(crate) mod passing;
 pub mod socket;
 pub mod spare;
 
