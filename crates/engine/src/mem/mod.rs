@@ -6,6 +6,7 @@ mod bell;
 mod foreign;
 #[cfg(test)]
 pub(crate) mod huge_pages;
+mod journal;
 mod map;
 mod pages;
 mod peek;
@@ -21,6 +22,7 @@ mod words;
 pub use arena::Arena;
 pub use bell::{founder, Bell, BellCount};
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
+pub use journal::{memory_file, Slot, Slots};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use pages::SharedPages;
 pub use peek::{peeked, set_peeked, take_no_descriptors};

@@ -5,9 +5,9 @@
 //! in memory, and giving a descriptor back overwrites it. Whoever is killed half-way through a batch
 //! leaves descriptors of which nobody can tell any more what they were.
 //!
-//! So a ring writes ahead: first every used descriptor of the batch and both positions go into its slot of
-//! a shared file, then into the ring, then the slot is `committed`. The first descriptor of the batch is
-//! written last and publishes all of it. Who finds the slot without `committed` looks at that descriptor:
+//! So a ring writes ahead (`mem::journal`): every used descriptor of the batch and both positions. A slot is open without
+//! `committed`. The first descriptor of the batch is
+//! written last and publishes all of it. Who finds the slot open looks at that descriptor:
 //! if it is still available in its lap, the batch is written once more, else it had been published.
 //!
 //! A slot in the layout of vhost-user's inflight region for packed rings, as far as we use it:
@@ -25,25 +25,23 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{compiler_fence, Ordering};
-use std::sync::Arc;
 
 use sidecore_abi::virtio::packed;
 
 use super::packed::{Place, Ring};
 use super::Position;
-use crate::mem::{Piece, SharedFile, MAX_BATCH};
+use crate::mem::{Piece, Slot, MAX_BATCH};
 
+/// Words of a slot.
 const FEATURES: usize = 0;
-const VERSION: usize = 8;
-const INDICES: usize = 16;
-const MARK: usize = 24;
-/// Bytes before the per-descriptor part of a slot.
-const HEAD: usize = 32;
-/// Bytes per descriptor.
-const ENTRY: usize = 32;
+const VERSION: usize = 1;
+const INDICES: usize = 2;
+const MARK: usize = 3;
+/// Words before the per-descriptor part of a slot, and of each descriptor.
+const HEAD: usize = 4;
+const ENTRY: usize = 4;
 /// Of the used descriptor in an entry.
-const USED: usize = 16;
+const USED: usize = 2;
 /// What slots are aligned to: a cache line.
 const ALIGN: usize = 64;
 const COMMITTED: u64 = 1 << 48;
@@ -57,53 +55,38 @@ pub(super) struct Used {
 }
 
 /// The slot of one ring.
-pub struct Journal {
-    shared: Arc<SharedFile>,
-    at: usize,
+pub struct Journal(Slot);
+
+/// The word that opens a slot about the way from `old` to `new`.
+fn indices(old: u16, new: u16) -> u64 {
+    let (index, wrap) = (|bits: u16| u64::from(bits & 0x7fff), |bits: u16| u64::from(bits >> 15));
+    index(new) | index(old) << 16 | wrap(new) << 32 | wrap(old) << 40
 }
 
 impl Journal {
     /// Bytes of a slot for batches of `used` descriptors.
     pub const fn bytes(used: usize) -> usize {
-        (HEAD + ENTRY * used).next_multiple_of(ALIGN)
+        (8 * (HEAD + ENTRY * used)).next_multiple_of(ALIGN)
     }
 
-    /// The slot at byte `at` of `shared`.
-    pub fn at(shared: &Arc<SharedFile>, at: usize) -> Journal {
-        Journal { shared: Arc::clone(shared), at }
-    }
-
-    #[inline]
-    fn load(&self, field: usize) -> u64 {
-        self.shared.word(self.at + field).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
-    }
-
-    #[inline]
-    fn store(&self, field: usize, value: u64) {
-        if let Some(word) = self.shared.word(self.at + field) {
-            word.store(value.to_le(), Ordering::Release);
-        }
-    }
-
-    fn write(&self, old: u16, new: u16, committed: bool) {
-        let (index, wrap) = (|bits: u16| u64::from(bits & 0x7fff), |bits: u16| u64::from(bits >> 15));
-        let word = index(new) | index(old) << 16 | wrap(new) << 32 | wrap(old) << 40;
-        self.store(INDICES, if committed { word | COMMITTED } else { word });
+    /// The one in `slot`.
+    pub fn new(slot: Slot) -> Journal {
+        Journal(slot)
     }
 
     /// The slot no longer says anything about its ring: the position was handed to the front end.
     pub fn close(&self) {
-        self.store(MARK, 0);
+        self.0.set(MARK, 0);
     }
 
     /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot
     /// is about that ring and nobody closed it. A batch that was not published is published now.
     pub fn recover(&self, desc: &Piece, device: &Piece, size: u16) -> Option<Position> {
-        let mark = self.load(MARK);
+        let mark = self.0.get(MARK);
         if mark == 0 || mark != u64::from(read_u16(device, packed::EVENT_OFF_WRAP)) {
             return None;
         }
-        let word = self.load(INDICES);
+        let word = self.0.get(INDICES);
         #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
         let place = |index: u64, wrap: u64| (index as u16 & 0x7fff) | ((wrap as u16 & 1) << 15);
         let (new, old) = (place(word, word >> 32), place(word >> 16, word >> 40));
@@ -125,7 +108,7 @@ impl Journal {
         let (mut at, mut left) = (old, size);
         let mut batch = Vec::new();
         while at != new {
-            let word = self.load(HEAD + ENTRY * batch.len() + USED);
+            let word = self.0.get(HEAD + ENTRY * batch.len() + USED);
             #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
             let used = Used { id: word as u16, descs: (word >> 16) as u16, len: (word >> 32) as u32 };
             if used.descs == 0 || used.descs > left || batch.len() == MAX_BATCH {
@@ -141,7 +124,7 @@ impl Journal {
     /// Starts the journal of a ring at `used`. `device` gets the mark.
     #[must_use]
     pub fn begin(self, features: u64, size: u16, used: u16, device: &Piece) -> Journal {
-        let held = self.load(MARK);
+        let held = self.0.get(MARK);
         let mark = if held != 0 && held == u64::from(read_u16(device, packed::EVENT_OFF_WRAP)) {
             held
         } else {
@@ -149,11 +132,11 @@ impl Journal {
         };
         // Closed while it is written, so that a crash in between leaves nothing half true.
         self.close();
-        self.store(FEATURES, features);
-        self.store(VERSION, 1 | u64::from(size) << 16);
-        self.write(used, used, true);
+        self.0.set(FEATURES, features);
+        self.0.set(VERSION, 1 | u64::from(size) << 16);
+        self.0.set(INDICES, indices(used, used) | COMMITTED);
         device.write(&u16::try_from(mark).unwrap_or(1).to_le_bytes());
-        self.store(MARK, mark);
+        self.0.set(MARK, mark);
         self
     }
 
@@ -162,19 +145,15 @@ impl Journal {
     pub(super) fn will_publish(&mut self, before: Place, after: Place, batch: impl Iterator<Item = Used>) {
         for (i, used) in batch.enumerate() {
             let word = u64::from(used.id) | u64::from(used.descs) << 16 | u64::from(used.len) << 32;
-            self.store(HEAD + ENTRY * i + USED, word);
+            self.0.set(HEAD + ENTRY * i + USED, word);
         }
-        self.write(before.bits(), after.bits(), false);
-        // Who is killed has made its stores in the order of the program; this keeps that order. Only the
-        // same machine reads them.
-        compiler_fence(Ordering::SeqCst);
+        self.0.open(INDICES, indices(before.bits(), after.bits()));
     }
 
     /// After it has been published: the ring stands at `after`, index and wrap counter as in [`Position`].
     #[inline]
     pub fn published(&mut self, after: u16) {
-        compiler_fence(Ordering::SeqCst);
-        self.write(after, after, true);
+        self.0.close(INDICES, indices(after, after) | COMMITTED);
     }
 }
 
@@ -189,11 +168,12 @@ fn read_u16(piece: &Piece, offset: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{GuestMap, Pieces, RegionSpec};
+    use crate::mem::{GuestMap, Pieces, RegionSpec, Slots};
     use crate::virtq::{Access, Notifier, Queue, RingConfig};
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
     use sidecore_abi::virtio::{features, DESC_F_NEXT, DESC_F_WRITE, PACKED_F_AVAIL, PACKED_F_USED};
     use std::fs::File;
+    use std::sync::Arc;
 
     const SIZE: u16 = 8;
     /// Descriptors of each chain that the driver makes available, and what the device writes.
@@ -203,7 +183,7 @@ mod tests {
     /// Guest memory: the ring, its two event areas, buffers.
     struct Guest {
         map: Arc<GuestMap>,
-        slots: Arc<SharedFile>,
+        slots: Slots,
     }
 
     fn file(bytes: usize) -> File {
@@ -218,7 +198,7 @@ mod tests {
             let spec = RegionSpec { gpa: 0, size: 0x2000, user_addr: 0, offset: 0, file: file(0x2000) };
             let map = Arc::new(GuestMap::new(&[spec]).unwrap());
             let bytes = Journal::bytes(MAX_BATCH);
-            let slots = Arc::new(SharedFile::map(&file(bytes), 0, bytes as u64).unwrap());
+            let slots = Slots::open(&file(bytes), bytes, 1).unwrap();
             let guest = Guest { map, slots };
             // What earlier laps left: used descriptors.
             let idle = if at.wrap { 0 } else { PACKED_F_AVAIL | PACKED_F_USED };
@@ -266,7 +246,7 @@ mod tests {
         }
 
         fn journal(&self) -> Journal {
-            Journal::at(&self.slots, 0)
+            Journal::new(self.slots.slot(0).unwrap())
         }
 
         fn recover(&self) -> Option<u16> {
@@ -326,7 +306,7 @@ mod tests {
             assert_eq!(guest.words(), after);
 
             // As it was before `published`.
-            guest.journal().write(at.bits(), end.bits(), false);
+            guest.journal().0.set(INDICES, indices(at.bits(), end.bits()));
             let changed: Vec<usize> = (0..WORDS).filter(|i| before[*i] != after[*i]).collect();
             assert_eq!(changed.len(), if in_order { 1 } else { BATCH.len() });
             let first = 2 * usize::from(at.index) + 1;
@@ -379,16 +359,16 @@ mod tests {
         let before = guest.words();
         let _ = guest.run(at, false);
         guest.set_words(&before);
-        guest.journal().write(at.bits(), at.bits(), false);
+        guest.journal().0.set(INDICES, indices(at.bits(), at.bits()));
         assert_eq!((guest.recover(), guest.words()), (None, before), "a batch of nothing");
         for descs in [0u64, 1, 5, 0xffff] {
             let guest = Guest::new(at);
             let before = guest.words();
             let end = guest.run(at, false);
             guest.set_words(&before);
-            guest.journal().write(at.bits(), end.bits(), false);
+            guest.journal().0.set(INDICES, indices(at.bits(), end.bits()));
             for i in 0..MAX_BATCH {
-                guest.journal().store(HEAD + ENTRY * i + USED, descs << 16);
+                guest.journal().0.set(HEAD + ENTRY * i + USED, descs << 16);
             }
             let recovered = guest.recover();
             match descs {

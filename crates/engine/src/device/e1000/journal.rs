@@ -1,10 +1,8 @@
 //! Where a ring is, written down so that a killed daemon's successor goes on at the right descriptor.
 //!
 //! Theory of operation. A ring's place changes in two steps that cannot be one: descriptors are marked done, and the
-//! head moves. A process can be killed between any two instructions, and the guest runs on. So before the first
-//! descriptor of a batch is marked, the journal holds what will be written and where the head will be then (the
-//! *intent*); the head's own word is the commit; then the intent is closed. A successor that finds an open intent has to
-//! tell whether the guest has seen the batch:
+//! head moves. So both are written ahead (`mem::journal`), as an *intent*; the head's own word is the commit. A successor that finds an
+//! open intent has to tell whether the guest has seen the batch:
 //!
 //! * *Transmit.* Marking a descriptor twice harms nobody as long as the driver has not filled it anew. It has, if its
 //!   tail has come past the old head, or the word is another. Else all of them are marked (again), and the head moves.
@@ -21,12 +19,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-
-use crate::mem::SharedFile;
+use crate::mem::{memory_file, SharedFile, Slot};
 
 /// Words of one ring's part.
 const HEADS: usize = 0;
@@ -52,10 +47,7 @@ const EXTENDED: u64 = 1 << 62;
 
 /// One ring's part of a device's journal.
 #[derive(Clone)]
-pub(super) struct Journal {
-    file: Arc<SharedFile>,
-    base: usize,
-}
+pub(super) struct Journal(Slot);
 
 /// Where a ring is, as its journal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,58 +76,43 @@ fn halves(word: u64) -> (u32, u32) {
 impl Journal {
     /// A new device's: the file and the journals of its rings: of each pair the transmit ring's and the receive ring's.
     pub(super) fn create() -> io::Result<(File, [Journal; RINGS])> {
-        let fd = memfd_create(c"sidecore-e1000-rings", MemfdFlags::CLOEXEC)?;
-        ftruncate(&fd, (8 * RINGS * WORDS) as u64)?;
-        Journal::open(fd)
+        Journal::open(memory_file(c"sidecore-e1000-rings", 8 * RINGS * WORDS)?.into())
     }
 
     /// Those that stand in `file`.
     pub(super) fn open(file: OwnedFd) -> io::Result<(File, [Journal; RINGS])> {
         let file = File::from(file);
         let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
-        let part = |ring: usize| Journal { file: Arc::clone(&shared), base: 8 * ring * WORDS };
-        Ok((file, std::array::from_fn(part)))
-    }
-
-    #[inline]
-    fn set(&self, at: usize, value: u64) {
-        if let Some(word) = self.file.word(self.base + 8 * at) {
-            word.store(value, Ordering::Release);
-        }
-    }
-
-    #[inline]
-    fn get(&self, at: usize) -> u64 {
-        self.file.word(self.base + 8 * at).map_or(0, |word| word.load(Ordering::Acquire))
+        Ok((file, std::array::from_fn(|ring| Journal(Slot::at(&shared, 8 * ring * WORDS)))))
     }
 
     /// Nothing is known of the ring.
     pub(super) fn clear(&self) {
-        self.set(LENGTH, 0);
-        self.set(INTENT, 0);
-        OWN.iter().for_each(|own| (0..OWN_WORDS).for_each(|at| self.set(own + at, 0)));
+        self.0.set(LENGTH, 0);
+        self.0.set(INTENT, 0);
+        OWN.iter().for_each(|own| (0..OWN_WORDS).for_each(|at| self.0.set(own + at, 0)));
     }
 
     /// The ring is described by these registers now.
     pub(super) fn latch(&self, (bal, bah, len): (u32, u32, u32), head: u32, published: u32) {
-        self.set(LENGTH, 0);
-        self.set(BASE, u64::from(bal) | u64::from(bah) << 32);
+        self.0.set(LENGTH, 0);
+        self.0.set(BASE, u64::from(bal) | u64::from(bah) << 32);
         self.moved(head, published, published);
-        self.set(LENGTH, len.into());
+        self.0.set(LENGTH, len.into());
     }
 
     /// The head is here now. `published`: what its register says; `before`: what it may still say.
     #[inline]
     pub(super) fn moved(&self, head: u32, published: u32, before: u32) {
         let low = |word: u32| u64::from(word & 0xffff);
-        self.set(HEADS, low(head) | low(published) << 16 | low(before) << 32);
+        self.0.set(HEADS, low(head) | low(published) << 16 | low(before) << 32);
     }
 
     /// Where the ring is; `None`: it has not been described yet.
     pub(super) fn position(&self) -> Option<Position> {
-        let (len, _) = halves(self.get(LENGTH));
-        let (bal, bah) = halves(self.get(BASE));
-        let (low, before) = halves(self.get(HEADS));
+        let (len, _) = halves(self.0.get(LENGTH));
+        let (bal, bah) = halves(self.0.get(BASE));
+        let (low, before) = halves(self.0.get(HEADS));
         let published = [low >> 16, before];
         (len != 0).then_some(Position { bal, bah, len, head: low & 0xffff, published })
     }
@@ -151,14 +128,14 @@ impl Journal {
     ) {
         for (index, (place, [low, high])) in filled.iter().enumerate().take(MAX_ENTRIES) {
             let at = ENTRIES + ENTRY * index;
-            self.set(at, (*place).into());
-            self.set(at + 1, *low);
-            self.set(at + 2, *high);
+            self.0.set(at, (*place).into());
+            self.0.set(at + 1, *low);
+            self.0.set(at + 2, *high);
         }
-        self.set(BEFORE, first[0]);
-        self.set(BEFORE + 1, first[1]);
+        self.0.set(BEFORE, first[0]);
+        self.0.set(BEFORE + 1, first[1]);
         let kind = if extended { EXTENDED } else { 0 };
-        self.set(INTENT, OPEN | kind | (filled.len() as u64) << 32 | u64::from(head));
+        self.0.open(INTENT, OPEN | kind | (filled.len() as u64) << 32 | u64::from(head));
     }
 
     /// Transmit descriptors are about to be marked: places and second words. `own` is what the ring remembers then.
@@ -166,25 +143,25 @@ impl Journal {
     pub(super) fn begin_transmit(&self, head: u32, reports: &[(u32, u64)], own: [u64; OWN_WORDS]) {
         for (index, (place, word)) in reports.iter().enumerate().take(MAX_ENTRIES) {
             let at = ENTRIES + ENTRY * index;
-            self.set(at, (*place).into());
-            self.set(at + 1, *word);
+            self.0.set(at, (*place).into());
+            self.0.set(at + 1, *word);
         }
-        own.iter().enumerate().for_each(|(at, word)| self.set(OWN[1] + at, *word));
-        self.set(INTENT, OPEN | (reports.len() as u64) << 32 | u64::from(head));
+        own.iter().enumerate().for_each(|(at, word)| self.0.set(OWN[1] + at, *word));
+        self.0.open(INTENT, OPEN | (reports.len() as u64) << 32 | u64::from(head));
     }
 
     /// The head has moved. What the transmit ring remembers is what it wanted to remember.
     #[inline]
     pub(super) fn end(&self, own: Option<[u64; OWN_WORDS]>) {
         for (at, word) in own.iter().flatten().enumerate() {
-            self.set(OWN[0] + at, *word);
+            self.0.set(OWN[0] + at, *word);
         }
-        self.set(INTENT, 0);
+        self.0.close(INTENT, 0);
     }
 
     /// The batch that was being marked, if there is one.
     pub(super) fn intent(&self) -> Option<Intent> {
-        let intent = self.get(INTENT);
+        let intent = self.0.get(INTENT);
         let (head, rest) = halves(intent);
         let count = (rest & 0xffff) as usize;
         (intent & OPEN != 0 && count <= MAX_ENTRIES).then_some(Intent {
@@ -197,16 +174,16 @@ impl Journal {
     /// Entry `index` of that batch: the place and two words.
     pub(super) fn entry(&self, index: usize) -> (u32, [u64; 2]) {
         let at = ENTRIES + ENTRY * index;
-        (halves(self.get(at)).0, [self.get(at + 1), self.get(at + 2)])
+        (halves(self.0.get(at)).0, [self.0.get(at + 1), self.0.get(at + 2)])
     }
 
     /// The first descriptor's words before that batch.
     pub(super) fn before(&self) -> [u64; 2] {
-        [self.get(BEFORE), self.get(BEFORE + 1)]
+        [self.0.get(BEFORE), self.0.get(BEFORE + 1)]
     }
 
     /// What the transmit ring remembers: before the batch that was being marked, or after it.
     pub(super) fn own(&self, after: bool) -> [u64; OWN_WORDS] {
-        std::array::from_fn(|at| self.get(OWN[usize::from(after)] + at))
+        std::array::from_fn(|at| self.0.get(OWN[usize::from(after)] + at))
     }
 }

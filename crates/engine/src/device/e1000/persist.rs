@@ -10,10 +10,10 @@ use std::sync::Arc;
 use super::rx::RxRing;
 use super::tx::TxRing;
 use super::{irq, regs, state, Model, Queue, E1000};
-use crate::device::pci::{Command, Image, Persist};
+use crate::device::pci::{Command, Format, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
-const LAYOUT: u64 = 2;
+const VERSION: u32 = 2;
 
 /// Places in the image behind the registers.
 const CONFIG: usize = state::SAVED;
@@ -25,14 +25,12 @@ const REST: usize = IRQ + irq::SAVED;
 const SIZE: usize = REST + 8;
 
 impl Persist for E1000 {
-    fn layout(&self) -> u64 {
-        let part = if self.settings.model == Model::E1000e { 1 } else { 0 };
+    fn format(&self) -> Format {
+        let model = if self.settings.model == Model::E1000e { "e1000e" } else { "e1000" };
         // What the guest was told of the regions, and of the status block.
-        LAYOUT | part << 32 | u64::from(self.settings.exitless) << 33 | u64::from(self.shared.csb) << 34
-    }
-
-    fn size(&self) -> usize {
-        SIZE
+        let told = [(self.settings.exitless, ",exitless"), (self.shared.csb, ",csb")];
+        let told = told.into_iter().filter_map(|(told, name)| told.then_some(name));
+        Format { kind: std::iter::once(model).chain(told).collect(), version: VERSION, size: SIZE }
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use config::{Command, ConfigSpace, Identity, MsixPlace};
 pub use interrupts::{Index, Interrupts, Mode};
-pub use persist::{Image, Persist};
+pub use persist::{Format, Image, Persist};
 
 use crate::fault::Fault;
 use crate::mem::{GuestMap, SharedPages};

@@ -6,12 +6,69 @@
 //! words, of which the transport keeps two copies in shared memory and makes one of them valid by a single store.
 //! So what is found is the state before a message or the one after it, never one in between.
 //!
-//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed.
+//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed. In front of its copies stands
+//! what it is of ([`Format`]): who finds another format than its own refuses it, and says both.
 
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::fault::shown;
 
 /// Words that are compared and copied together: a cache line.
 const CHUNK: usize = 8;
+
+/// What an image is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// The device, with those of its options that its guest was told of: 32 bytes are kept.
+    pub kind: String,
+    /// Another one wherever an image, or a file that belongs to it, would be misread.
+    pub version: u32,
+    /// Words in an image, with those of whoever else writes into it.
+    pub size: usize,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}, version {}, of {} words", self.kind, self.version, self.size)
+    }
+}
+
+impl Format {
+    /// Words of a head.
+    pub const HEAD: usize = 8;
+    const MAGIC: u64 = u64::from_le_bytes(*b"sidecore");
+
+    /// What stands in front of an image; `of` is the version of what is around it.
+    pub fn head(&self, of: u64) -> [u64; Format::HEAD] {
+        let mut kind = [0; 32];
+        kind.iter_mut().zip(self.kind.bytes()).for_each(|(to, byte)| *to = byte);
+        let [a, b, c, d] =
+            std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| kind[8 * at + byte])));
+        [Format::MAGIC, of, self.version.into(), self.size as u64, a, b, c, d]
+    }
+
+    /// Whether `head` is one of ours. An error says what it is instead.
+    pub fn check(&self, of: u64, head: [u64; Format::HEAD]) -> Result<(), String> {
+        let [magic, around, version, size, kind @ ..] = head;
+        if head == self.head(of) {
+            return Ok(());
+        }
+        let is = match (magic == Format::MAGIC, around == of) {
+            (true, true) => {
+                let kind: Vec<u8> =
+                    kind.into_iter().flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
+                let kind = shown(&String::from_utf8_lossy(&kind), 32);
+                format!("{kind}, version {version}, of {size} words")
+            }
+            (true, false) => format!("one of format {around}"),
+            (false, _) => "not an image of sidecore".to_owned(),
+        };
+        Err(format!(
+            "its state has another format: it is {is}; this sidecore, with the options that the port has, reads {self}, of format {of}"
+        ))
+    }
+}
 
 /// A device's state as words, and which of them two copies lack.
 pub struct Image {
@@ -86,11 +143,8 @@ impl Image {
 /// The order of a take-over, on a device that is as new: [`adopt`](Persist::adopt), then the transport gives back
 /// eventfds and memory, then [`resume`](Persist::resume).
 pub trait Persist {
-    /// A number that differs wherever the state, or what the guest was told of the device, would be misread.
-    fn layout(&self) -> u64;
-
-    /// Words of its image.
-    fn size(&self) -> usize;
+    /// What its image is of.
+    fn format(&self) -> Format;
 
     /// Its files, always as many, in the same order; those that it has from now on.
     fn files(&self) -> Vec<BorrowedFd<'_>>;
@@ -132,6 +186,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_image_of_another_kind_or_version_is_refused_by_name() {
+        let format = |kind: &str, version| Format { kind: kind.to_owned(), version, size: 8 };
+        let ours = format("e1000e,csb", 3);
+        assert_eq!(ours.check(2, ours.head(2)), Ok(()));
+        let why = |head| ours.check(2, head).unwrap_err();
+        for (other, is) in [
+            (format("e1000", 3), "it is e1000, version 3,"),
+            (format("e1000e,csb", 2), "it is e1000e,csb, version 2,"),
+        ] {
+            let why = why(other.head(2));
+            assert!(why.contains(is) && why.contains("reads e1000e,csb, version 3,"), "{why}");
+        }
+        assert!(why(ours.head(1)).contains("it is one of format 1;"));
+        assert!(why([0; Format::HEAD]).contains("not an image"));
+        assert!(why(format("\u{202e}x", 3).head(2)).contains("it is \\u{202e}x,"));
     }
 
     #[test]

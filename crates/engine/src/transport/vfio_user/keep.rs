@@ -22,7 +22,7 @@
 //! Answers reach the socket as references to the file's pages, so the file is far larger than a socket's buffer: a stretch
 //! is written again when its former content has long been read.
 //!
-//! Nobody but us and the holder ever sees these files. Their layout has a number; another one is refused.
+//! Nobody but us and the holder ever sees these files. What they are of stands in front ([`Format`]); another one is refused.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,22 +30,18 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use std::sync::Arc;
 
 use super::messages::Answer;
-use crate::device::pci::{Image, Index, PciDevice};
+use crate::device::pci::{Format, Image, Index, PciDevice, Persist};
 use crate::hold::{Found, Holder};
-use crate::mem::SharedFile;
+use crate::mem::{memory_file, SharedFile, Slot};
 
-/// Words of the state's head.
-const MAGIC: (usize, u64) = (0, u64::from_le_bytes(*b"sidecore"));
-/// The second one is ours to raise when anything here, or in what a session saves, means something else.
-const LAYOUT: (usize, u64) = (1, 1);
-const DEVICE: usize = 2;
-const SIZE: usize = 3;
-const COMMIT: usize = 4;
-const DONE: usize = 5;
+/// To be raised when anything here, or in what a session saves, means something else.
+const VERSION: u64 = 2;
+/// Words of the state, behind what it is of.
+const COMMIT: usize = Format::HEAD;
+const DONE: usize = COMMIT + 1;
 const HEAD: usize = 64;
 /// Words in front of a copy: bytes of the message, and where its answer is.
 const TAKEN: usize = 0;
@@ -96,29 +92,26 @@ pub(super) struct Pending {
 pub(super) struct Keep {
     holder: Holder,
     keys: BTreeSet<u64>,
-    state: SharedFile,
+    state: Slot,
     answers: SharedFile,
     answers_file: File,
     /// Where the next answer goes.
     at: usize,
     pub(super) image: Image,
+    /// Words of it that are the device's.
+    pub(super) device: usize,
     count: u64,
 }
 
-fn memory_file(name: &std::ffi::CStr, size: usize) -> io::Result<File> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
-    ftruncate(&fd, size as u64)?;
-    Ok(fd.into())
+/// The image of a device and of a session that saves `words`, and what it is of.
+fn image_of(device: &dyn Persist, words: usize) -> (Format, Image) {
+    let format = device.format();
+    let size = format.size + words;
+    (Format { size, ..format }, Image::new(size))
 }
 
-fn word(state: &SharedFile, at: usize) -> u64 {
-    state.word(8 * at).map_or(0, |word| word.load(Ordering::Acquire))
-}
-
-fn set_word(state: &SharedFile, at: usize, value: u64) {
-    if let Some(word) = state.word(8 * at) {
-        word.store(value, Ordering::Release);
-    }
+fn map(file: &File) -> io::Result<SharedFile> {
+    SharedFile::map(file, 0, file.metadata()?.len())
 }
 
 impl Keep {
@@ -131,16 +124,13 @@ impl Keep {
         words: usize,
     ) -> Result<Keep, String> {
         let device = device.persist().ok_or("this kind of device cannot be taken over")?;
-        let image = Image::new(device.size() + words);
+        let (format, image) = image_of(device, words);
+        let size = format.size - words;
         let file = memory_file(c"sidecore-vfio-user", 8 * (HEAD + 2 * (COPY_HEAD + image.size())));
         let file = file.map_err(|e| e.to_string())?;
         let answers_file = memory_file(c"sidecore-answers", ANSWERS).map_err(|e| e.to_string())?;
-        let map =
-            |file: &File| -> io::Result<SharedFile> { SharedFile::map(file, 0, file.metadata()?.len()) };
-        let state = map(&file).map_err(|e| e.to_string())?;
-        for (at, value) in [MAGIC, LAYOUT, (DEVICE, device.layout()), (SIZE, image.size() as u64)] {
-            set_word(&state, at, value);
-        }
+        let state = Slot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
+        format.head(VERSION).into_iter().enumerate().for_each(|(at, word)| state.set(at, word));
         let mut keep = Keep {
             holder,
             keys: BTreeSet::new(),
@@ -149,6 +139,7 @@ impl Keep {
             answers_file,
             at: 0,
             image,
+            device: size,
             count: 0,
         };
         keep.put(key::STATE, file.as_fd())?;
@@ -180,22 +171,16 @@ impl Keep {
         let answers_file = File::from(take(key::ANSWERS, "the file of answers")?);
         let files = (0..device.files().len()).map(|index| take(key::device(index), "a file of the device"));
         let files = files.collect::<Result<Vec<_>, _>>()?;
-        let size = file.metadata().map_err(|e| e.to_string())?.len();
-        let state = SharedFile::map(&file, 0, size).map_err(|e| e.to_string())?;
-        let mut image = Image::new(device.size() + words);
-        let expected = [MAGIC, LAYOUT, (DEVICE, device.layout()), (SIZE, image.size() as u64)];
-        if let Some((at, wanted)) = expected.into_iter().find(|(at, wanted)| word(&state, *at) != *wanted) {
-            let is = word(&state, at);
-            return Err(format!(
-                "its state has another format (word {at} is {is:#x}, {wanted:#x} is known): another version of \
-                 sidecore left it, or the port's options were others"
-            ));
-        }
-        let count = word(&state, COMMIT);
+        let state = Slot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
+        let (format, mut image) = image_of(device, words);
+        let size = format.size - words;
+        format.check(VERSION, std::array::from_fn(|at| state.get(at)))?;
+        let count = state.get(COMMIT);
         let copy = copy_at(&image, count);
-        (0..image.size()).for_each(|at| image.put(at, word(&state, copy + COPY_HEAD + at)));
+        (0..image.size()).for_each(|at| image.put(at, state.get(copy + COPY_HEAD + at)));
         let answers = SharedFile::map(&answers_file, 0, ANSWERS as u64).map_err(|e| e.to_string())?;
-        let keep = Keep { holder, keys, state, answers, answers_file, at: ANSWERS, image, count };
+        let keep =
+            Keep { holder, keys, state, answers, answers_file, at: ANSWERS, image, device: size, count };
         Ok((keep, stream.into(), files))
     }
 
@@ -243,13 +228,13 @@ impl Keep {
         let next = self.count + 1;
         let copy = copy_at(&self.image, next);
         let state = &self.state;
-        self.image.copy_to(which(next), |at, word| set_word(state, copy + COPY_HEAD + at, word));
-        set_word(state, copy + TAKEN, taken as u64);
-        set_word(state, copy + ANSWER, self.at as u64);
-        set_word(state, copy + ANSWER_LEN, bytes.len() as u64);
-        set_word(state, copy + WITH_FD, with_fd.into());
+        self.image.copy_to(which(next), |at, word| state.set(copy + COPY_HEAD + at, word));
+        state.set(copy + TAKEN, taken as u64);
+        state.set(copy + ANSWER, self.at as u64);
+        state.set(copy + ANSWER_LEN, bytes.len() as u64);
+        state.set(copy + WITH_FD, with_fd.into());
         self.count = next;
-        set_word(state, COMMIT, next);
+        state.set(COMMIT, next);
         if !with_fd {
             self.at += bytes.len();
         }
@@ -262,16 +247,16 @@ impl Keep {
 
     /// The message that was committed last was taken and answered.
     pub(super) fn done(&self) {
-        set_word(&self.state, DONE, self.count);
+        self.state.set(DONE, self.count);
     }
 
     /// What was under way when the daemon before us ended.
     pub(super) fn pending(&mut self) -> io::Result<Option<Pending>> {
-        if word(&self.state, DONE) == self.count {
+        if self.state.get(DONE) == self.count {
             return Ok(None);
         }
         let copy = copy_at(&self.image, self.count);
-        let number = |at| usize::try_from(word(&self.state, copy + at)).unwrap_or(usize::MAX);
+        let number = |at| usize::try_from(self.state.get(copy + at)).unwrap_or(usize::MAX);
         let (start, len) = (number(ANSWER), number(ANSWER_LEN));
         let with_fd = number(WITH_FD) != 0;
         let position = usize::try_from(self.answers_file.stream_position()?).unwrap_or(usize::MAX);

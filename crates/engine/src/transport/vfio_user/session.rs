@@ -180,7 +180,7 @@ impl Session {
     ) -> Result<Session, String> {
         let mut guard = lock(device);
         let model = guard.persist().ok_or("this kind of device cannot be taken over")?;
-        let at = model.size();
+        let at = keep.device;
         // Before anything of the device is asked for: it becomes another one.
         model.adopt(files, &keep.image)?;
         drop(guard);
@@ -241,7 +241,7 @@ impl Session {
         let Some(keep) = &mut self.keep else { return };
         let mut device = lock(&self.device);
         let Some(model) = device.persist() else { return };
-        let at = model.size();
+        let at = keep.device;
         model.save(&mut keep.image);
         drop(device);
         keep.image.put(at, self.agreed.map_or(0, |agreed| agreed.word()));

@@ -7,27 +7,18 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-
-use crate::mem::{BadFile, SharedFile, Terms, MAX_BATCH};
+use crate::mem::{self, memory_file, BadFile, Terms, MAX_BATCH};
 use crate::virtq::Journal;
 
 /// The slots of a device's rings.
-pub(super) struct Slots {
-    shared: Arc<SharedFile>,
-    slot: usize,
-    count: usize,
-}
+pub(super) struct Slots(mem::Slots);
 
 impl Slots {
     /// An inflight region for `count` queues of `size` entries: the file, its bytes.
     pub(super) fn create(count: u16, size: u16) -> io::Result<(File, u64)> {
-        let bytes = (Journal::bytes(usize::from(size)) * usize::from(count)) as u64;
-        let fd = memfd_create(c"sidecore-inflight", MemfdFlags::CLOEXEC)?;
-        ftruncate(&fd, bytes)?;
-        Ok((fd.into(), bytes))
+        let bytes = Journal::bytes(size.into()) * usize::from(count);
+        Ok((memory_file(c"sidecore-inflight", bytes)?, bytes as u64))
     }
 
     /// The region of `bytes` from `offset` on in `file`, which the front end gives on `terms`, divided as `create` does.
@@ -39,37 +30,25 @@ impl Slots {
         size: u16,
         terms: &Terms,
     ) -> Result<Slots, BadFile> {
-        let slot = Journal::bytes(usize::from(size));
-        let count = usize::from(count);
-        if bytes < (slot * count) as u64 || offset % 8 != 0 {
-            let why =
-                format!("{count} queues of {size} entries need {slot} bytes each, it has {bytes} in all");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
-        }
-        Ok(Slots { shared: Arc::new(SharedFile::lent(file, offset, bytes, terms)?), slot, count })
+        mem::Slots::lent((file, offset, bytes), Journal::bytes(size.into()), count.into(), terms).map(Slots)
     }
 
     /// Slots in `file`, which is made long enough for the largest batch of each ring, and has room for all of it from now
     /// on: a file system that is full later shall not be found out by a write to the mapping.
     pub(super) fn open(file: &File, count: usize) -> io::Result<Slots> {
         let slot = Journal::bytes(MAX_BATCH);
-        let bytes = (slot * count) as u64;
-        crate::open::allocate(file, bytes)?;
-        Ok(Slots { shared: Arc::new(SharedFile::map(file, 0, bytes)?), slot, count })
+        crate::open::allocate(file, (slot * count) as u64)?;
+        mem::Slots::open(file, slot, count).map(Slots)
     }
 
     /// Slots that live as long as this process.
     pub(super) fn anonymous(count: usize) -> io::Result<Slots> {
         let slot = Journal::bytes(MAX_BATCH);
-        let bytes = (slot * count) as u64;
-        let fd = memfd_create(c"sidecore-positions", MemfdFlags::CLOEXEC)?;
-        ftruncate(&fd, bytes)?;
-        Ok(Slots { shared: Arc::new(SharedFile::map(&fd.into(), 0, bytes)?), slot, count })
+        mem::Slots::open(&memory_file(c"sidecore-positions", slot * count)?, slot, count).map(Slots)
     }
 
     /// The journal of ring `index`, if there is one.
     pub(super) fn slot(&self, index: usize) -> Option<Journal> {
-        let at = self.slot.checked_mul(index)?;
-        (index < self.count).then(|| Journal::at(&self.shared, at))
+        self.0.slot(index).map(Journal::new)
     }
 }

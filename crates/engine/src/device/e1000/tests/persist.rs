@@ -12,7 +12,7 @@ impl Rig {
 
     /// The same, from an image that somebody has changed.
     fn taken_over_with(mut self, change: impl FnOnce(&mut Image)) -> Result<Rig, String> {
-        let mut image = Image::new(self.device.size());
+        let mut image = Image::new(self.device.format().size);
         self.device.save(&mut image);
         change(&mut image);
         let files = self.device.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();

@@ -1,0 +1,114 @@
+//! Journals: what somebody is about to do to memory that others watch, written down where it outlives us.
+//!
+//! Theory of operation. Who gives a batch of descriptors back writes several things, and can be killed between any two of them. So
+//! first the whole batch goes into a [`Slot`] of a shared file, and then the word that *opens* it; then the batch is carried out; then
+//! the same word *closes* it. Who comes later and finds the slot open finds the batch whole: it looks at the descriptors to tell how
+//! far it came, and makes good the rest. Found closed, nothing is to be done. What a slot says and how that is told is the business of the ring
+//! (`virtq::journal`, `device::e1000::journal`).
+//!
+//! Who is killed has made its stores in the order of the program; this keeps that order, and only the same machine reads them. The
+//! other side may be able to write into the file, so what is read from it is compared with what can be.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{compiler_fence, Ordering};
+use std::sync::Arc;
+
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+use super::foreign::BadFile;
+use super::shared::SharedFile;
+use super::terms::Terms;
+
+/// A file of `bytes` zeros in memory.
+///
+/// # Errors
+/// What the system says.
+pub fn memory_file(name: &CStr, bytes: usize) -> io::Result<File> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    ftruncate(&fd, bytes as u64)?;
+    Ok(fd.into())
+}
+
+/// Slots of one size, one behind the other in a file.
+pub struct Slots {
+    file: Arc<SharedFile>,
+    bytes: usize,
+    count: usize,
+}
+
+impl Slots {
+    /// Those in `file`, which is our own and long enough.
+    ///
+    /// # Errors
+    /// What the system says of mapping it.
+    pub fn open(file: &File, bytes: usize, count: usize) -> io::Result<Slots> {
+        let file = Arc::new(SharedFile::map(file, 0, (bytes * count) as u64)?);
+        Ok(Slots { file, bytes, count })
+    }
+
+    /// Those in the `len` bytes from `offset` on in `file`, which a peer gives on `terms`.
+    ///
+    /// # Errors
+    /// There is no room for them, or the file is none that may be given.
+    pub fn lent(
+        (file, offset, len): (&File, u64, u64),
+        bytes: usize,
+        count: usize,
+        terms: &Terms,
+    ) -> Result<Slots, BadFile> {
+        if len < (bytes * count) as u64 || offset % 8 != 0 {
+            let why = format!("{count} slots of {bytes} bytes do not fit into {len} bytes at {offset:#x}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
+        }
+        Ok(Slots { file: Arc::new(SharedFile::lent(file, offset, len, terms)?), bytes, count })
+    }
+
+    /// One of them, if there is that many.
+    pub fn slot(&self, index: usize) -> Option<Slot> {
+        (index < self.count).then(|| Slot::at(&self.file, index * self.bytes))
+    }
+}
+
+/// Words of a file, from some byte on.
+#[derive(Clone)]
+pub struct Slot {
+    file: Arc<SharedFile>,
+    at: usize,
+}
+
+impl Slot {
+    /// Those from byte `at` of `file` on.
+    pub fn at(file: &Arc<SharedFile>, at: usize) -> Slot {
+        Slot { file: Arc::clone(file), at }
+    }
+
+    /// Word `index`; zero beyond the end.
+    #[inline]
+    pub fn get(&self, index: usize) -> u64 {
+        self.file.word(self.at + 8 * index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
+    }
+
+    /// Sets word `index`, if there is one.
+    #[inline]
+    pub fn set(&self, index: usize, value: u64) {
+        if let Some(word) = self.file.word(self.at + 8 * index) {
+            word.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// Opens the slot by a word, when all that it shall say stands in it. What is done next is done later.
+    #[inline]
+    pub fn open(&self, index: usize, value: u64) {
+        self.set(index, value);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Closes it by that word. All that was done before was done earlier.
+    #[inline]
+    pub fn close(&self, index: usize, value: u64) {
+        compiler_fence(Ordering::SeqCst);
+        self.set(index, value);
+    }
+}
