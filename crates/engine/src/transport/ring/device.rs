@@ -1,23 +1,22 @@
 //! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
 //!
 //! One thread reads requests and hands them, one at a time, to whoever knows ports and switches ([`Verbs`]). A
-//! connection that ends, for whatever reason, is reported: what was made for it may go. Nothing that a client
-//! leaves unsent, or does not read, makes the thread wait.
+//! connection that ends, for whatever reason, is reported: what was made for it may go.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::net::{recv, send, sockopt::socket_peercred, RecvFlags, SendFlags};
+use rustix::net::{send, sockopt::socket_peercred, SendFlags};
 use sidecore_abi::vale::{Ask, Reply, ASK};
 
-use super::{Listener, SocketError};
+use super::super::server::connection::Connection;
+use super::super::server::many::{part, serve, Place, Requests};
+use super::super::server::socket::{Listener, SocketError};
+use super::super::server::{Line, Running};
+use crate::confine::Kinds;
 use crate::mem::take_no_descriptors;
 use crate::open::spare::Seldom;
 
@@ -81,7 +80,7 @@ impl Clients {
     }
 }
 
-/// That a user has too many connections, and that none can be accepted.
+/// That a user has too many connections.
 static SAID: Seldom = Seldom::new();
 
 /// Who asks.
@@ -104,9 +103,8 @@ pub trait Verbs: Send {
 
 /// The running socket. Dropping it ends the thread; what was made stays.
 pub struct Device {
-    stop: Arc<OwnedFd>,
     clients: Arc<Clients>,
-    thread: Option<JoinHandle<()>>,
+    _running: Running,
 }
 
 impl Device {
@@ -123,22 +121,13 @@ impl Device {
         let system = |source| SocketError::System { what: "serve requests", path: path.to_owned(), source };
         let listener = Listener::bind(path, Some(mode), owner)?;
         take_no_descriptors(&listener);
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
-        let stop = Arc::new(stop);
+        let line = Line::new().map_err(system)?;
         let clients = Arc::<Clients>::default();
-        let server = Server {
-            listener,
-            stop: Arc::clone(&stop),
-            verbs,
-            connections: Vec::new(),
-            next: 0,
-            clients: Arc::clone(&clients),
-        };
-        let thread = std::thread::Builder::new().name("netmap".to_owned()).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::NETMAP);
-            server.run();
-        });
-        Ok(Device { stop, clients, thread: Some(thread.map_err(system)?) })
+        let mut server = Server { verbs, connections: Vec::new(), next: 0, clients: Arc::clone(&clients) };
+        let owner = Arc::clone(&line);
+        let body = move || serve(&mut server, &listener, &owner);
+        let running = Running::start(&line, "netmap".to_owned(), Kinds::NETMAP, body);
+        Ok(Device { clients, _running: running.map_err(system)? })
     }
 
     /// Its connections.
@@ -147,92 +136,29 @@ impl Device {
     }
 }
 
-impl Drop for Device {
-    fn drop(&mut self) {
-        // Cannot fail: nobody else writes to it.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 struct Server {
-    listener: Listener,
-    stop: Arc<OwnedFd>,
     verbs: Box<dyn Verbs>,
-    connections: Vec<Connection>,
+    connections: Vec<Place<Asker>>,
     next: u64,
     clients: Arc<Clients>,
 }
 
-struct Connection {
-    socket: super::super::connection::Connection,
-    who: Asker,
-    /// What has arrived of the next request.
-    request: [u8; ASK],
-    arrived: usize,
-    /// Since when a request is owed.
-    owes: Option<Instant>,
-}
-
 impl Server {
-    fn run(mut self) {
-        loop {
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
-            ];
-            fds.extend(self.connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)));
-            let left = self.connections.iter().filter_map(|c| c.owes).min();
-            let left = left.map(|since| timespec(PATIENCE.saturating_sub(since.elapsed())));
-            match poll(&mut fds, left.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return tracing::error!("the netmap socket: poll: {error}"),
-            }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
-            if ready[0] {
-                return;
-            }
-            // From the end, so that places stay right.
-            for place in (0..self.connections.len()).rev().filter(|place| ready[2 + place]) {
-                if !self.hear(place) {
-                    self.part(place);
-                }
-            }
-            let owes = |c: &Connection| c.owes.is_some_and(|since| since.elapsed() >= PATIENCE);
-            while let Some(place) = self.connections.iter().position(owes) {
-                self.clients.count(Why::Late, 1);
-                self.part(place);
-            }
-            if ready[1] {
-                self.admit();
-            }
-            self.clients.open.store(self.connections.len() as u64, Ordering::Relaxed);
-        }
-    }
-
-    fn part(&mut self, place: usize) {
-        let gone = self.connections.remove(place);
-        self.verbs.gone(gone.who.connection);
-    }
-
     /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; an error says why nobody does.
     fn make_room(&mut self, uid: u32) -> Result<(), Why> {
         let privileged = uid == 0 || uid == crate::open::broker::maker();
-        let of_user = |c: &&Connection| c.who.ids.0 == uid;
+        let of_user = |c: &&Place<Asker>| c.role.ids.0 == uid;
         let too_many_of_user =
             !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;
         let places = if privileged { CONNECTIONS } else { CONNECTIONS_OF_OTHERS };
         if !too_many_of_user && self.connections.len() < places {
             return Ok(());
         }
-        let silent = |c: &Connection| c.owes.is_some() && (!too_many_of_user || c.who.ids.0 == uid);
+        let silent = |c: &Place<Asker>| c.owes.is_some() && (!too_many_of_user || c.role.ids.0 == uid);
         match self.connections.iter().position(silent) {
             Some(place) => {
                 self.clients.count(Why::Displaced, 1);
-                self.part(place);
+                part(self, place);
                 Ok(())
             }
             None if too_many_of_user => Err(Why::User),
@@ -240,64 +166,62 @@ impl Server {
         }
     }
 
-    fn admit(&mut self) {
-        match self.listener.accept() {
-            Ok(Some(socket)) => {
-                let Ok(peer) = socket_peercred(&socket) else { return };
-                let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
-                if let Err(why) = self.make_room(who.ids.0) {
-                    self.clients.count(why, 1);
-                    if SAID.is_due() {
-                        tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
-                    }
-                    return;
-                }
-                self.next += 1;
-                let owes = Some(Instant::now());
-                self.connections.push(Connection { socket, who, request: [0; ASK], arrived: 0, owes });
-            }
-            Ok(None) => self.clients.count(Why::Descriptors, self.listener.turned_away()),
-            Err(error) => {
-                // The client waits in the backlog.
-                if SAID.is_due() {
-                    tracing::warn!("the netmap socket cannot take a client in: {error}");
-                }
-                let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-                let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
-            }
-        }
+    fn count_open(&self) {
+        self.clients.open.store(self.connections.len() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Requests for Server {
+    type Role = Asker;
+    const SIZE: usize = ASK;
+    const PATIENCE: Option<Duration> = Some(PATIENCE);
+
+    fn places(&mut self) -> &mut Vec<Place<Asker>> {
+        &mut self.connections
     }
 
-    /// Reads what has arrived, and answers a whole request; false if the connection is to end.
-    fn hear(&mut self, place: usize) -> bool {
-        let connection = &mut self.connections[place];
-        let room = &mut connection.request[connection.arrived..];
-        let n = match recv(&connection.socket, room, RecvFlags::DONTWAIT) {
-            Ok((n, _)) if n > 0 => n,
-            Err(Errno::AGAIN | Errno::INTR) => return true,
-            Ok(_) | Err(_) => return false,
-        };
-        connection.arrived += n;
-        if connection.arrived < ASK {
-            connection.owes.get_or_insert_with(Instant::now);
-            return true;
+    fn admit(&mut self, socket: Connection) {
+        let Ok(peer) = socket_peercred(&socket) else { return };
+        let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
+        if let Err(why) = self.make_room(who.ids.0) {
+            self.clients.count(why, 1);
+            if SAID.is_due() {
+                tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
+            }
+            return;
         }
-        (connection.arrived, connection.owes) = (0, None);
-        let reply = match Ask::from_bytes(&connection.request) {
-            Some(ask) => self.verbs.ask(connection.who, &ask),
+        self.next += 1;
+        self.connections.push(Place::new(socket, who));
+        self.count_open();
+    }
+
+    fn turned_away(&mut self, count: u64) {
+        self.clients.count(Why::Descriptors, count);
+    }
+
+    fn answer(&mut self, place: usize, request: &[u8]) -> bool {
+        let Some(place) = self.connections.get(place) else { return false };
+        let reply = match Ask::from_bytes(request) {
+            Some(ask) => self.verbs.ask(place.role, &ask),
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
         // A reply fits into a socket's buffer; who leaves so many unread that it does not is dropped.
         let bytes = reply.to_bytes();
-        let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let sent = send(&place.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71
     }
-}
 
-fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
+    fn late(&mut self) {
+        self.clients.count(Why::Late, 1);
+    }
+
+    fn gone(&mut self, who: Asker) {
+        self.verbs.gone(who.connection);
+        self.count_open();
+    }
+
+    fn name(&self) -> String {
+        "the netmap socket".to_owned()
     }
 }
 

@@ -20,12 +20,9 @@ mod server;
 mod taps;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
-use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::{End, Info};
 
 pub use device::{device_path, Asker, Clients, Device, Verbs};
@@ -34,7 +31,10 @@ pub use server::MONITORS;
 
 use group::Member;
 
-use super::socket::{Listener, SocketError};
+use super::server::many::serve;
+use super::server::socket::{Listener, SocketError};
+use super::server::{Line, Running};
+use crate::confine::Kinds;
 use crate::fabric::Scheduler;
 use crate::host::ring::{Monitor, Traits};
 use crate::mem::take_no_descriptors;
@@ -132,8 +132,7 @@ pub enum RingError {
 /// A running ring port.
 pub struct RingPort {
     inner: Arc<Inner>,
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _running: Running,
 }
 
 /// What the thread and the owner share.
@@ -222,16 +221,16 @@ impl RingPort {
         }
         let listener = Listener::bind(&config.path, config.mode, config.owner)?;
         take_no_descriptors(&listener);
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
         let name = format!("ring-{}", port.name);
         let inner =
             Arc::new(Inner { port, scheduler, config, member, info, traits, state: Mutex::default() });
-        let server = server::Server::new(Arc::clone(&inner), listener, Arc::clone(&stop));
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::RING);
-            server.run();
+        let (line, mut server) = (Line::new()?, server::Server::new(Arc::clone(&inner)));
+        let (owner, port) = (Arc::clone(&line), Arc::clone(&inner.port));
+        let running = Running::start(&line, name, Kinds::RING, move || {
+            port.talk.is_held_here();
+            serve(&mut server, &listener, &owner);
         })?;
-        Ok(RingPort { inner, stop, thread: Some(thread) })
+        Ok(RingPort { inner, _running: running })
     }
 }
 
@@ -276,15 +275,5 @@ impl Attachment for RingPort {
     /// Rings have no carrier that a program could see; what it sends meanwhile is dropped at the other end.
     fn follow(&mut self, _: bool) -> Result<(), String> {
         Ok(())
-    }
-}
-
-impl Drop for RingPort {
-    fn drop(&mut self) {
-        // Cannot fail: nobody else writes to it.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

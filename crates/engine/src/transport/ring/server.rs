@@ -1,29 +1,25 @@
 //! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes or monitors.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{recv, sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MAX_RINGS, MESSAGE};
+use rustix::net::SendFlags;
+use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
-use super::super::connection::Connection;
-use super::super::wait::wait_for;
+use super::super::server::connection::Connection;
+use super::super::server::many::{Place, Requests};
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
-use super::{Inner, Listener};
+use super::Inner;
 use crate::fabric::Pairs;
 use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, Sees, SentOnly, Traits};
 use crate::observe::capture::Watcher;
-use crate::open::spare::Seldom;
+use crate::open::passing;
 use crate::ring::{pipe_end, Gate, Geometry, Region};
-
-/// That no client can be accepted.
-static SAID: Seldom = Seldom::new();
 
 /// Conversations at a time; one more takes the place of the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
@@ -31,13 +27,8 @@ const CONVERSATIONS: usize = 8;
 pub const MONITORS: usize = 8;
 /// The first number of a monitor's memory: far from those of ports.
 const MONITOR_MEMORY: u32 = 1 << 15;
-/// Most descriptors of an answer: the memory, and for each pair of rings a kick and two pipes.
-const MAX_FDS: usize = 1 + 3 * MAX_RINGS;
-
 pub(super) struct Server {
     inner: Arc<Inner>,
-    listener: Listener,
-    stop: Arc<OwnedFd>,
     conversations: Vec<Conversation>,
     /// There while somebody is attached, or has an end of a pipe.
     memory: Option<Memory>,
@@ -45,16 +36,10 @@ pub(super) struct Server {
     next_memory: u32,
 }
 
-struct Conversation {
-    socket: Connection,
-    /// What has arrived of the next request.
-    request: [u8; MESSAGE],
-    arrived: usize,
-    role: Role,
-}
+type Conversation = Place<Role>;
 
 /// What a conversation has.
-enum Role {
+pub(super) enum Role {
     /// Nothing: it asked something.
     None,
     /// The port's rings.
@@ -66,7 +51,7 @@ enum Role {
 }
 
 /// A monitor, in the hands of the port.
-struct Watching {
+pub(super) struct Watching {
     inner: Arc<Inner>,
     monitor: Arc<Monitor>,
     /// What of it looks at the port, where captures do.
@@ -83,7 +68,7 @@ impl Drop for Watching {
 }
 
 /// An attached client: its queues, in the hands of cores and port.
-struct Client {
+pub(super) struct Client {
     inner: Arc<Inner>,
     lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
@@ -116,98 +101,57 @@ impl Drop for Client {
     }
 }
 
-/// What comes after a request.
-enum Next {
-    Wait,
-    HangUp,
-}
+impl Requests for Server {
+    type Role = Role;
+    const SIZE: usize = MESSAGE;
+    const PATIENCE: Option<Duration> = None;
 
-impl Server {
-    pub(super) fn new(inner: Arc<Inner>, listener: Listener, stop: Arc<OwnedFd>) -> Server {
-        Server { inner, listener, stop, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
+    fn places(&mut self) -> &mut Vec<Conversation> {
+        &mut self.conversations
     }
 
-    pub(super) fn run(mut self) {
-        self.inner.port.talk.is_held_here();
-        loop {
-            // As a VMM's conversation: clients that ask for more than the port may take wait for each other.
-            let held = self.inner.port.talk.hold();
-            if held.is_some_and(|time| wait_for(&*self.stop, Some(time))) {
-                return;
-            }
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
-            ];
-            fds.extend(self.conversations.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)));
-            match poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(port = %self.inner.port.name, "poll: {error}");
-                    return;
-                }
-            }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
-            if ready[0] {
-                return;
-            }
-            // From the end, so that places stay right.
-            for place in (0..self.conversations.len()).rev().filter(|place| ready[2 + place]) {
-                if let Next::HangUp = self.hear(place) {
-                    self.hang_up(place);
-                }
-            }
-            let keeps = |c: &Conversation| match &c.role {
-                Role::Client(_) | Role::End(_) => true,
-                Role::Monitor(watching) => watching.pipe.is_some(),
-                Role::None => false,
-            };
-            if !self.conversations.iter().any(keeps) {
-                self.memory = None;
-            }
-            if ready[1] {
-                self.admit();
-            }
-        }
-    }
-
-    fn admit(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok(Some(socket)) => self.welcome(socket),
-                Ok(None) => {
-                    let turned_away = self.listener.turned_away();
-                    self.inner.port.talk.refused(turned_away);
-                    if turned_away == 0 {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    // The client waits in the backlog.
-                    if SAID.is_due() {
-                        tracing::warn!(port = %self.inner.port.name, "cannot take a client in: {error}");
-                    }
-                    let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-                    let _ = poll(&mut [PollFd::new(&*self.stop, PollFlags::IN)], Some(&pause));
-                    return;
-                }
-            }
-        }
-    }
-
-    fn welcome(&mut self, socket: Connection) {
+    fn admit(&mut self, socket: Connection) {
         let idle = |c: &Conversation| matches!(c.role, Role::None);
         if self.conversations.iter().filter(|c| idle(c)).count() == CONVERSATIONS {
             if let Some(oldest) = self.conversations.iter().position(idle) {
                 self.conversations.remove(oldest);
             }
         }
-        self.conversations.push(Conversation { socket, request: [0; MESSAGE], arrived: 0, role: Role::None });
+        self.conversations.push(Place::new(socket, Role::None));
     }
 
-    fn hang_up(&mut self, place: usize) {
-        match self.conversations.remove(place).role {
+    /// As a VMM's conversation: clients that ask for more than the port may take wait for each other.
+    fn hold(&self) -> Option<Duration> {
+        self.inner.port.talk.hold()
+    }
+
+    fn turned_away(&mut self, count: u64) {
+        self.inner.port.talk.refused(count);
+    }
+
+    fn answer(&mut self, place: usize, request: &[u8]) -> bool {
+        let request = Request::from_bytes(request);
+        let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
+            tracing::warn!(port = %self.inner.port.name, "a client speaks another language or version");
+            // It may be gone.
+            let _ = self.reply(place, Err(Errno::PROTO), &[]);
+            return false;
+        };
+        let sent = match ask {
+            Ask::Attach => self.attach(place, request.extra_bufs),
+            Ask::Info => self.reply(place, Ok(()), &[]),
+            Ask::SetHeader => {
+                let possible = self.inner.traits.set_header(request.value, &self.inner.port);
+                self.reply(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
+            }
+            Ask::Pipe => self.open_end(place, &request),
+            Ask::Monitor => self.watch(place, &request),
+        };
+        sent.is_ok()
+    }
+
+    fn gone(&mut self, role: Role) {
+        match role {
             Role::None => {}
             Role::Monitor(watching) => {
                 if let (Some(memory), Some(pipe)) = (&mut self.memory, watching.pipe) {
@@ -234,53 +178,37 @@ impl Server {
         }
     }
 
-    /// Reads what has arrived, and answers whole requests.
-    fn hear(&mut self, place: usize) -> Next {
-        let conversation = &mut self.conversations[place];
-        let room = &mut conversation.request[conversation.arrived..];
-        let n = match recv(&conversation.socket, room, RecvFlags::DONTWAIT) {
-            Ok((n, _)) if n > 0 => n,
-            Err(Errno::AGAIN | Errno::INTR) => return Next::Wait,
-            Ok(_) | Err(_) => return Next::HangUp,
+    fn answered(&mut self) {
+        let keeps = |c: &Conversation| match &c.role {
+            Role::Client(_) | Role::End(_) => true,
+            Role::Monitor(watching) => watching.pipe.is_some(),
+            Role::None => false,
         };
-        conversation.arrived += n;
-        if conversation.arrived < MESSAGE {
-            return Next::Wait;
+        if !self.conversations.iter().any(keeps) {
+            self.memory = None;
         }
-        conversation.arrived = 0;
-        let request = Request::from_bytes(&conversation.request);
-        let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
-            tracing::warn!(port = %self.inner.port.name, "a client speaks another language or version");
-            // It may be gone.
-            let _ = self.answer(place, Err(Errno::PROTO), &[]);
-            return Next::HangUp;
-        };
-        let sent = match ask {
-            Ask::Attach => self.attach(place, request.extra_bufs),
-            Ask::Info => self.answer(place, Ok(()), &[]),
-            Ask::SetHeader => {
-                let possible = self.inner.traits.set_header(request.value, &self.inner.port);
-                self.answer(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
-            }
-            Ask::Pipe => self.open_end(place, &request),
-            Ask::Monitor => self.watch(place, &request),
-        };
-        match sent {
-            Ok(()) => Next::Wait,
-            Err(_) => Next::HangUp,
-        }
+    }
+
+    fn name(&self) -> String {
+        format!("ring port {}", self.inner.port.name)
+    }
+}
+
+impl Server {
+    pub(super) fn new(inner: Arc<Inner>) -> Server {
+        Server { inner, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
     }
 
     fn attach(&mut self, place: usize, extra_bufs: u32) -> io::Result<()> {
         let attached = |c: &Conversation| matches!(c.role, Role::Client(_));
         if self.conversations.iter().any(attached) || !matches!(self.conversations[place].role, Role::None) {
-            return self.answer(place, Err(Errno::BUSY), &[]);
+            return self.reply(place, Err(Errno::BUSY), &[]);
         }
         let (region, mut pairs) = match self.make(extra_bufs) {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(port = %self.inner.port.name, "cannot make rings: {error}");
-                return self.answer(place, Err(Errno::NOMEM), &[]);
+                return self.reply(place, Err(Errno::NOMEM), &[]);
             }
         };
         // Our copies of what the client gets; the queues go live, and then it is told.
@@ -362,19 +290,19 @@ impl Server {
     /// Makes the conversation an end of a pipe.
     fn open_end(&mut self, place: usize, request: &Request) -> io::Result<()> {
         let Some(end) = End::from_code(request.value) else {
-            return self.answer(place, Err(Errno::INVAL), &[]);
+            return self.reply(place, Err(Errno::INVAL), &[]);
         };
         if !matches!(self.conversations[place].role, Role::None) {
-            return self.answer(place, Err(Errno::BUSY), &[]);
+            return self.reply(place, Err(Errno::BUSY), &[]);
         }
         let opened = self
             .memory(request.extra_bufs)
             .and_then(|memory| memory.open(request.pipe, end, request.flags & EXCLUSIVE != 0));
         let (open, users) = match opened {
             Ok(Some(open)) => open,
-            Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
+            Ok(None) => return self.reply(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
-                return self.answer(place, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
+                return self.reply(place, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
             }
         };
         self.conversations[place].role = Role::End(open);
@@ -391,13 +319,13 @@ impl Server {
     /// Makes the conversation a monitor of what is asked for.
     fn watch(&mut self, place: usize, request: &Request) -> io::Result<()> {
         let Some(sees) = Sees::from_value(request.value) else {
-            return self.answer(place, Err(Errno::INVAL), &[]);
+            return self.reply(place, Err(Errno::INVAL), &[]);
         };
         if !matches!(self.conversations[place].role, Role::None) {
-            return self.answer(place, Err(Errno::BUSY), &[]);
+            return self.reply(place, Err(Errno::BUSY), &[]);
         }
         if self.inner.state().monitors.len() == MONITORS {
-            return self.answer(place, Err(Errno::NOSPC), &[]);
+            return self.reply(place, Err(Errno::NOSPC), &[]);
         }
         let base = self.inner.config.geometry;
         let rings = if sees.end.is_some() { 1 } else { base.rings };
@@ -415,10 +343,10 @@ impl Server {
         });
         let (region, watching, wakes) = match looking {
             Ok(Some(looking)) => looking,
-            Ok(None) => return self.answer(place, Err(Errno::NOSPC), &[]),
+            Ok(None) => return self.reply(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
                 tracing::warn!(port = %self.inner.port.name, "cannot make a monitor: {error}");
-                return self.answer(place, Err(Errno::NOMEM), &[]);
+                return self.reply(place, Err(Errno::NOMEM), &[]);
             }
         };
         self.inner.state().monitors.push(Arc::clone(&watching.monitor));
@@ -456,7 +384,7 @@ impl Server {
         Ok(Some(watching))
     }
 
-    fn answer(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn reply(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let info = self.memory.as_ref().map_or(&self.inner.info, |memory| memory.region.info());
         let info = Info { header: self.inner.traits.header(), ..*info };
         self.send(place, result.err(), info, fds)
@@ -479,14 +407,7 @@ impl Server {
             };
         }
         let bytes = Answer { errno, info }.to_bytes();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::other("more descriptors than a message may carry"));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let socket = &self.conversations[place].socket;
-        let sent = sendmsg(socket, &[io::IoSlice::new(&bytes)], &mut ancillary, flags)?;
+        let sent = passing::send(&self.conversations[place].socket, &bytes, fds, SendFlags::DONTWAIT)?;
         if sent == MESSAGE {
             Ok(())
         } else {

@@ -6,59 +6,39 @@
 //! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
 //! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
 //! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
-//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them, which may have to wait
-//! where the last reference to a socket goes: so the door looks at those of later messages, too, which it keeps until a message is
-//! taken, in case that they go with it. A message may come in parts; a peer that stops in the middle of one, or that does not read our answers, is given
-//! [`PATIENCE`] and then up.
+//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them,
+//! which may have to wait where the last reference to a socket goes: so the door looks at those of later messages, too, which it keeps until
+//! a message is taken, in case that they go with it.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::sendfile;
 use rustix::io::Errno;
-use rustix::net::{sendmsg, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvFlags, SendFlags};
 use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
-use super::super::connection::Connection;
-use super::super::wait::{wait, FIRST_WORD};
-use super::super::without_fds::receive;
+use super::super::server::connection::Connection;
+use super::super::server::conversation::{End, Heard, Talk, Waits, ALSO, PATIENCE};
+use super::super::server::wait::wait;
+use super::super::server::without_fds::receive;
+use super::commands;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
 use super::session::{lock, Session, SharedDevice};
 use crate::door::{self, Closing, Wanted, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
-use crate::port::{Fault, Port};
+use crate::open::passing;
+use crate::port::{AttachmentStatus, Fault, Peer, Port};
 
-/// How long a peer may take over the rest of a message, or over reading our answers.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long until we look again whether the rest of a message has come.
-const NEXT_LOOK: Duration = Duration::from_millis(1);
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
 /// What a file that does not pass the door costs its port, in changes: the time of another process.
 const STRANGER: usize = 100;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
-
-/// How a conversation ended.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The peer closed it.
-    Closed,
-    /// Its owner wants something.
-    Called,
-    /// Another daemon goes on with it.
-    Left,
-    /// The peer did not begin to talk.
-    Silent,
-    /// The peer broke a rule; the words say which.
-    Fault(String),
-    /// A queue found a fault that its owner does not get over by a reset.
-    Stopped(Fault),
-}
 
 /// A message on its way in: what is in the socket, up to its end or beyond.
 #[derive(Default)]
@@ -81,65 +61,54 @@ enum Read {
 }
 
 /// A conversation.
-pub(super) struct Conversation<'a> {
+pub(super) struct Conversation {
     /// Before the socket: first nobody touches the guest's memory any more, then the VMM learns that we are
     /// gone.
     session: Session,
     stream: Connection,
-    port: &'a Port,
-    device: &'a SharedDevice,
+    port: Arc<Port>,
+    device: SharedDevice,
     inbox: Inbox,
     answer: Answer,
-    /// When the peer began to keep us waiting.
-    waiting_since: Option<Instant>,
     /// How much of the socket was looked at, and not taken.
     peeked: usize,
     /// Where a file is closed that did not pass.
     closing: Option<Closing>,
     /// A message waits for that.
     blocked: bool,
-    /// When the peer came.
-    begun: Instant,
-    /// Until when its messages are held back.
-    held_until: Option<Instant>,
+    /// The eventfd by which the ends of interrupts are told, while they are heard.
+    resample: Option<Arc<OwnedFd>>,
+    /// The holder is gone.
+    unheld: bool,
+    /// What was told last.
+    told: Option<News>,
 }
 
-/// What the thread waits for beside the peer.
-pub(super) struct Others<'a> {
-    /// Readable when the owner calls.
-    pub(super) wake: BorrowedFd<'a>,
-    /// Readable when another peer knocks.
-    pub(super) door: Option<BorrowedFd<'a>>,
-    /// Told of a knock. False: nobody could be let in or turned away, and the door is still readable.
-    pub(super) knocked: &'a mut dyn FnMut() -> bool,
-    /// Whether the owner calls because another daemon will go on.
-    pub(super) leaving: &'a dyn Fn() -> bool,
-    /// Told after messages were handled.
-    pub(super) changed: &'a mut dyn FnMut(&Session),
-}
+/// What of a conversation is worth telling.
+type News = (Option<Fault>, bool, u64, Option<&'static str>);
 
-impl<'a> Conversation<'a> {
+impl Conversation {
     pub(super) fn new(
         stream: Connection,
         session: Session,
-        port: &'a Port,
-        device: &'a SharedDevice,
-    ) -> std::io::Result<Conversation<'a>> {
+        port: &Arc<Port>,
+        device: &SharedDevice,
+    ) -> std::io::Result<Conversation> {
         stream.set_nonblocking(true)?;
         set_peeked(&stream, 0)?;
         Ok(Conversation {
             session,
             stream,
-            port,
-            device,
+            port: Arc::clone(port),
+            device: Arc::clone(device),
             inbox: Inbox { bytes: vec![0; FIRST_LOOK], ..Inbox::default() },
             answer: Answer::default(),
-            waiting_since: None,
             peeked: 0,
             closing: None,
             blocked: false,
-            begun: Instant::now(),
-            held_until: None,
+            resample: None,
+            unheld: false,
+            told: None,
         })
     }
 
@@ -147,9 +116,9 @@ impl<'a> Conversation<'a> {
     pub(super) fn resume(
         stream: Connection,
         mut session: Session,
-        port: &'a Port,
-        device: &'a SharedDevice,
-    ) -> std::io::Result<Conversation<'a>> {
+        port: &Arc<Port>,
+        device: &SharedDevice,
+    ) -> std::io::Result<Conversation> {
         stream.set_nonblocking(true)?;
         let left = peeked(&stream)?;
         let pending = session.kept().map_or(Ok(None), Keep::pending)?;
@@ -173,160 +142,28 @@ impl<'a> Conversation<'a> {
         Ok(talk)
     }
 
-    /// Talks until there is an end. Everything that the peer gave us is gone when this returns, or is the next daemon's; but
-    /// for a file that did not pass the door, which may still be being closed there.
-    pub(super) fn run(mut self, others: Others) -> (End, Option<Closing>) {
-        let end = self.talk(others);
-        (end, self.closing.take())
-    }
-
-    fn talk(&mut self, mut others: Others) -> End {
-        (others.changed)(&self.session);
-        self.hold();
-        loop {
-            let (resample, rest) = self.session.resample();
-            let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
-            let held = held.filter(|left| !left.is_zero());
-            // A part of a message leaves the socket readable: then only time helps.
-            let waiting =
-                self.waiting_since.map(|since| NEXT_LOOK.min(PATIENCE.saturating_sub(since.elapsed())));
-            let first_word =
-                (!self.session.is_agreed()).then(|| FIRST_WORD.saturating_sub(self.begun.elapsed()));
-            let limit = [held.or(waiting).or(first_word), rest].into_iter().flatten().min();
-            let listens = if waiting.is_none() && !self.blocked { PollFlags::IN } else { PollFlags::empty() };
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(others.wake, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.port.fault.event(), PollFlags::IN),
-            ];
-            let spoken_at = held.is_none().then_some(fds.len());
-            fds.extend(spoken_at.map(|_| PollFd::new(&self.stream, listens)));
-            let resample_at = resample.as_ref().map(|_| fds.len());
-            fds.extend(resample.as_deref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            // Nothing is said to these before all is heard, which it is not while the peer is held.
-            let door = others.door.filter(|_| held.is_none());
-            let door_at = door.map(|_| fds.len());
-            fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
-            let holder = self.session.holder().filter(|_| held.is_none());
-            let holder_at = holder.as_ref().map(|_| fds.len());
-            fds.extend(holder.map(|holder| PollFd::from_borrowed_fd(holder, PollFlags::IN)));
-            let closing_at = self.closing.as_ref().map(|_| fds.len());
-            fds.extend(self.closing.as_ref().map(|closing| PollFd::new(closing, PollFlags::IN)));
-            if wait(&mut fds, limit).is_err() {
-                return End::Closed;
-            }
-            let ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
-            let (called, stopped, closed) = (ready(Some(0)), ready(Some(1)), ready(closing_at));
-            let left = self.blocked && ready(spoken_at);
-            let spoken = held.is_none() && (ready(spoken_at) || waiting.is_some() || closed);
-            let (resampled, knocked, unheld) = (ready(resample_at), ready(door_at), ready(holder_at));
-            drop(fds);
-            if called {
-                if (others.leaving)() && self.hand_over() {
-                    return End::Left;
-                }
-                return End::Called;
-            }
-            if left {
-                return End::Closed;
-            }
-            if closed {
-                self.closing.take().into_iter().for_each(Closing::done);
-                self.blocked = false;
-            }
-            if resampled {
-                if let Some(fd) = &resample {
-                    self.session.resampled(fd);
-                }
-            }
-            if stopped {
-                // A fault stops the queues, not the conversation: the guest can reset the device. The next
-                // fault after that makes the event readable again.
-                let _ = rustix::io::read(self.port.fault.event(), &mut [0; 8]);
-                if let Some(fault) = self.port.fault.get() {
-                    tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
-                    lock(self.device).faulted(fault);
-                    (others.changed)(&self.session);
-                    // A reset by the guest mends nothing then.
-                    if !fault.penalty().is_zero() {
-                        return End::Stopped(fault);
-                    }
-                }
-            }
-            let mut all_heard = true;
-            if spoken {
-                match self.listen() {
-                    Ok(all) => all_heard = all,
-                    Err(end) => return end,
-                }
-                (others.changed)(&self.session);
-                self.hold();
-            }
-            let too_late = || self.begun.elapsed() >= FIRST_WORD;
-            if all_heard && !self.session.is_agreed() && too_late() {
-                return End::Silent;
-            }
-            if self.waiting_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
-                return End::Fault(format!("the client stopped in the middle of a message for {PATIENCE:?}"));
-            }
-            // Only when all is heard: the holder of a peer that has left goes, too.
-            if unheld && all_heard {
-                self.session.lost("the holder is gone");
-                (others.changed)(&self.session);
-            }
-            // Only when all is heard: a peer that has left and calls again is no second one.
-            if knocked && all_heard && !(others.knocked)() {
-                others.door = None;
-            }
-        }
-    }
-
-    /// Leaves the client to the next daemon, if that can go on.
-    fn hand_over(&mut self) -> bool {
-        let left = self.session.hand_over();
-        if left {
-            self.stream.leave();
-        }
-        left
-    }
-
-    /// Charges the port for what messages have changed, and holds the next ones back if there were too many.
-    fn hold(&mut self) {
-        let changes = self.session.take_changes();
-        if changes > 0 {
-            self.port.talk.changed(changes);
-        }
-        self.held_until = self.port.talk.hold().map(|time| Instant::now() + time);
-    }
-
-    /// Handles what has come. False: there may be more.
-    fn listen(&mut self) -> Result<bool, End> {
+    /// Handles what has come, up to a message after which it is better to wait.
+    fn handle(&mut self) -> Result<Heard, End> {
         for _ in 0..IN_A_ROW {
             let (header, size) = match self.look()? {
                 Read::Whole(header, size) => (header, size),
-                Read::Nothing => {
-                    self.waiting_since = None;
-                    return Ok(true);
-                }
-                Read::Waiting => {
-                    self.waiting_since.get_or_insert_with(Instant::now);
-                    return Ok(true);
-                }
+                Read::Nothing => return Ok(Heard::All),
+                Read::Waiting => return Ok(Heard::Part("stopped in the middle of a message")),
                 Read::Closing => {
-                    (self.waiting_since, self.blocked) = (None, true);
-                    return Ok(true);
+                    self.blocked = true;
+                    return Ok(Heard::All);
                 }
             };
-            self.waiting_since = None;
             let fds = std::mem::take(&mut self.inbox.fds);
-            let pieces = self.inbox.pieces;
+            let (pieces, answer, session) = (self.inbox.pieces, &mut self.answer, &mut self.session);
             let (due, result) = match self.inbox.stranger.take() {
                 Some(name) => {
                     self.port.talk.changed(STRANGER);
-                    self.session.refuse(&header, strange(header.command, name), &mut self.answer)
+                    commands::refuse(session, &header, strange(header.command, name), answer)
                 }
                 None => {
                     let payload = &self.inbox.bytes[Header::SIZE..size];
-                    self.session.handle(&header, payload, fds, &mut self.answer)
+                    commands::handle(session, &header, payload, fds, answer)
                 }
             };
             self.session.keep(&self.stream);
@@ -334,21 +171,19 @@ impl<'a> Conversation<'a> {
             let taken = self.take(size)?;
             self.closing.iter().for_each(Closing::begin);
             if taken != pieces {
-                return Err(End::Fault(
-                    "one piece held a message with descriptors and another one".to_owned(),
-                ));
+                return Err(End::bad("one piece held a message with descriptors and another one"));
             }
             if due {
                 self.send()?;
             }
             self.session.done();
-            result.map_err(End::Fault)?;
+            result.map_err(End::bad)?;
             if due {
                 // A client that waits for its answer has sent nothing more: looking would be in vain.
-                return Ok(false);
+                break;
             }
         }
-        Ok(false)
+        Ok(Heard::More)
     }
 
     /// Looks for a whole message, and lets it be.
@@ -362,7 +197,7 @@ impl<'a> Conversation<'a> {
             let got = match receive(&self.stream, &mut bytes[have..end], RecvFlags::PEEK) {
                 Ok(got) if got.bytes == 0 && have == 0 => return Err(End::Closed),
                 Ok(got) if got.bytes == 0 => {
-                    return Err(End::Fault("the client left in the middle of a message".to_owned()))
+                    return Err(End::bad("the client left in the middle of a message"))
                 }
                 Ok(got) => got,
                 Err(Errno::AGAIN) if have == 0 => return Ok(Read::Nothing),
@@ -373,7 +208,7 @@ impl<'a> Conversation<'a> {
             have += got.bytes;
             self.peeked = have;
             let header = Header::parse(&bytes[..have.min(Header::SIZE)]);
-            let whole = header.as_ref().map(payload_size).transpose().map_err(End::Fault)?;
+            let whole = header.as_ref().map(payload_size).transpose().map_err(End::bad)?;
             let whole = whole.map(|payload| Header::SIZE + payload);
             if got.with_fds {
                 if self.closing.is_some() {
@@ -413,12 +248,12 @@ impl<'a> Conversation<'a> {
                         self.port.terms.refused();
                         self.inbox.stranger.get_or_insert(name);
                     }
-                    why => return Err(End::Fault(why.to_string())),
+                    why => return Err(End::bad(why.to_string())),
                 }
             }
         }
         if self.inbox.fds.len() > MAX_FDS {
-            return Err(End::Fault("more descriptors came along than can be taken".to_owned()));
+            return Err(End::bad("more descriptors came along than can be taken"));
         }
         Ok(())
     }
@@ -463,7 +298,7 @@ impl<'a> Conversation<'a> {
     fn wait_for_reader(&self, begun: Instant) -> Result<(), End> {
         let left = PATIENCE.saturating_sub(begun.elapsed());
         if left.is_zero() {
-            return Err(End::Fault(format!("the client did not read our answers for {PATIENCE:?}")));
+            return Err(End::bad(format!("the client did not read our answers for {PATIENCE:?}")));
         }
         let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
         wait(&mut ready, Some(left)).map_err(|_| End::Closed)
@@ -491,26 +326,110 @@ impl<'a> Conversation<'a> {
             return self.send_kept(self.answer.bytes().len());
         }
         let begun = Instant::now();
-        let fds: Vec<BorrowedFd> = self.answer.fd.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            // There is room: it was made for one.
-            control.push(SendAncillaryMessage::ScmRights(&fds));
-        }
+        let mut fds: Vec<BorrowedFd> = self.answer.fd.iter().map(AsFd::as_fd).collect();
         let mut bytes = self.answer.bytes();
         while !bytes.is_empty() {
-            match sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-                Ok(n) => {
-                    bytes = &bytes[n..];
-                    control.clear();
+            match passing::send(&self.stream, bytes, &fds, SendFlags::empty()) {
+                Ok(sent) => {
+                    bytes = &bytes[sent..];
+                    fds.clear();
                 }
-                Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
                 Err(_) => return Err(End::Closed),
             }
         }
         Ok(())
+    }
+}
+
+impl Talk for Conversation {
+    fn waits(&mut self, held: bool) -> Waits<'_> {
+        let (resample, rest) = self.session.resample();
+        self.resample = resample;
+        let also = [
+            self.resample.as_ref().map(|fd| fd.as_fd()),
+            self.closing.as_ref().map(AsFd::as_fd),
+            self.session.holder().filter(|_| !held),
+        ];
+        Waits { stream: &self.stream, listens: !self.blocked, also, rest }
+    }
+
+    fn ready(&mut self, [resampled, closed, unheld]: [bool; ALSO]) -> bool {
+        if let Some(fd) = self.resample.take().filter(|_| resampled) {
+            self.session.resampled(&fd);
+        }
+        if closed {
+            self.closing.take().into_iter().for_each(Closing::done);
+            self.blocked = false;
+        }
+        self.unheld |= unheld;
+        closed || unheld
+    }
+
+    fn listen(&mut self) -> Result<Heard, End> {
+        let heard = self.handle()?;
+        let changes = self.session.take_changes();
+        if changes > 0 {
+            self.port.talk.changed(changes);
+        }
+        // Only when all is heard: the holder of a peer that has left goes, too.
+        if self.unheld && !matches!(heard, Heard::More) {
+            self.session.lost("the holder is gone");
+            self.unheld = false;
+        }
+        Ok(heard)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.session.is_agreed()
+    }
+
+    fn has_asked(&self) -> bool {
+        self.session.has_asked()
+    }
+
+    /// A fault stops the queues, not the conversation: the guest can reset the device.
+    fn stopped(&mut self, fault: Fault) -> Option<End> {
+        tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
+        lock(&self.device).faulted(fault);
+        // But for those that a reset does not mend.
+        (!fault.penalty().is_zero()).then(|| End::Fault(fault, fault.to_string()))
+    }
+
+    fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {
+        let session = &self.session;
+        // After every message: only what is news costs anything.
+        let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint());
+        if self.told.replace(news) == Some(news) {
+            return None;
+        }
+        let (fault, agreed, refused, hint) = news;
+        let mut detail = detail.to_owned();
+        if let Some(fault) = fault {
+            detail = format!("{detail}; stopped until the guest resets it: {fault}");
+        }
+        if refused > 0 {
+            detail = format!("{detail}; commands refused: {refused}");
+        }
+        let peer = match fault {
+            Some(_) => Peer::Faulted,
+            None if agreed => Peer::Connected,
+            None => Peer::Waiting,
+        };
+        let hint = hint.map(str::to_owned);
+        Some(AttachmentStatus { peer, detail, hint, features: Vec::new(), queues: Vec::new() })
+    }
+
+    fn leave(&mut self) -> bool {
+        let left = self.session.hand_over();
+        if left {
+            self.stream.leave();
+        }
+        left
+    }
+
+    fn end(mut self, _: bool) -> Option<Closing> {
+        self.closing.take()
     }
 }
 

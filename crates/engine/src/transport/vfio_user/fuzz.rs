@@ -8,6 +8,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::vfio_user::{command, flags, Header};
 
+use super::commands::handle;
 use super::messages::{payload_size, Answer};
 use super::session::{Session, SharedDevice};
 use crate::device::pci::PciDevice;
@@ -39,7 +40,7 @@ pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
     let mut talk = Talk::default();
     if bytes.first().is_some_and(|first| first & 0x80 != 0) {
         let version = Header { command: command::VERSION, ..Header::default() };
-        let (_, result) = session.handle(&version, &[0; 4], Vec::new(), &mut answer);
+        let (_, result) = handle(&mut session, &version, &[0; 4], Vec::new(), &mut answer);
         assert!(result.is_ok(), "a plain VERSION was refused: {result:?}");
     }
     while let Some((kinds, rest)) = bytes.split_first() {
@@ -52,7 +53,7 @@ pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
         let Some(payload) = rest.get(..size) else { break };
         bytes = &rest[size..];
         let Some(fds) = descriptors(*kinds) else { break };
-        let (due, result) = session.handle(&header, payload, fds, &mut answer);
+        let (due, result) = handle(&mut session, &header, payload, fds, &mut answer);
         assert_eq!(due, header.flags & flags::NO_REPLY == 0);
         let reply = Header::parse(answer.bytes()).unwrap_or_default();
         assert_eq!((reply.id, reply.command), (header.id, header.command));

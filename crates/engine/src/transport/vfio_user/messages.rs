@@ -1,28 +1,13 @@
-//! The protocol as a table: every command with the payload sizes and the number of descriptors that it may
-//! have, and who answers it.
-//!
-//! After QEMU's `docs/interop/vfio-user.rst`. Commands that only servers send, and those of features that we
-//! do not offer, are in the table too, so that their refusal has a reason.
+//! What a message consists of: a command's parts, the answer to it, or why there is none.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use sidecore_abi::vfio_user::{
-    command, flags, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, OneWrite, RegionAccess, RegionInfo,
-    SetIrqs, Version, WriteMulti, DEFAULT_MAX_TRANSFER, MAX_FDS,
-};
+use sidecore_abi::vfio_user::{flags, Header, RegionAccess, DEFAULT_MAX_TRANSFER};
 
-use super::session::Session;
-
-/// Longest JSON text of VERSION that we read.
-const MAX_JSON: usize = 4096;
-/// Most writes in a REGION_WRITE_MULTI.
-const MAX_WRITES: usize = 1024;
-/// Most booleans in a DEVICE_SET_IRQS: as many as MSI-X has vectors.
-const MAX_BOOLS: usize = 2048;
 /// Longest payload of any message.
-const MAX_PAYLOAD: usize = RegionAccess::SIZE + DEFAULT_MAX_TRANSFER as usize;
+pub(super) const MAX_PAYLOAD: usize = RegionAccess::SIZE + DEFAULT_MAX_TRANSFER as usize;
 
 /// A command's parts.
 pub(super) struct Request<'a> {
@@ -59,109 +44,6 @@ impl Refusal {
 
 /// What a command comes to.
 pub(super) type Handled = Result<(), Refusal>;
-
-/// A command.
-pub(super) struct Message {
-    pub(super) code: u16,
-    pub(super) name: &'static str,
-    /// Bytes of payload: least and most.
-    sizes: (usize, usize),
-    /// Most descriptors.
-    fds: usize,
-    /// Who answers.
-    pub(super) handler: fn(&mut Session, Request, &mut Answer) -> Handled,
-}
-
-const fn message(
-    code: u16,
-    name: &'static str,
-    sizes: (usize, usize),
-    fds: usize,
-    handler: fn(&mut Session, Request, &mut Answer) -> Handled,
-) -> Message {
-    Message { code, name, sizes, fds, handler }
-}
-
-/// A payload of one structure and nothing else.
-const fn just(size: usize) -> (usize, usize) {
-    (size, size)
-}
-
-/// Any payload: the command is refused anyway.
-const ANY: (usize, usize) = (0, MAX_PAYLOAD);
-
-const TABLE: &[Message] = &[
-    message(command::VERSION, "VERSION", (Version::SIZE, Version::SIZE + MAX_JSON), 0, Session::version),
-    message(command::DMA_MAP, "DMA_MAP", just(DmaMap::SIZE), 1, Session::dma_map),
-    message(command::DMA_UNMAP, "DMA_UNMAP", just(DmaUnmap::SIZE), 0, Session::dma_unmap),
-    message(command::DEVICE_GET_INFO, "DEVICE_GET_INFO", just(DeviceInfo::SIZE), 0, Session::device_info),
-    message(
-        command::DEVICE_GET_REGION_INFO,
-        "DEVICE_GET_REGION_INFO",
-        just(RegionInfo::SIZE),
-        0,
-        Session::region_info,
-    ),
-    message(
-        command::DEVICE_GET_REGION_IO_FDS,
-        "DEVICE_GET_REGION_IO_FDS",
-        just(IrqInfo::SIZE),
-        0,
-        Session::not_offered,
-    ),
-    message(command::DEVICE_GET_IRQ_INFO, "DEVICE_GET_IRQ_INFO", just(IrqInfo::SIZE), 0, Session::irq_info),
-    message(
-        command::DEVICE_SET_IRQS,
-        "DEVICE_SET_IRQS",
-        (SetIrqs::SIZE, SetIrqs::SIZE + MAX_BOOLS),
-        MAX_FDS,
-        Session::set_irqs,
-    ),
-    message(command::REGION_READ, "REGION_READ", just(RegionAccess::SIZE), 0, Session::region_read),
-    message(
-        command::REGION_WRITE,
-        "REGION_WRITE",
-        (RegionAccess::SIZE, MAX_PAYLOAD),
-        0,
-        Session::region_write,
-    ),
-    message(command::DMA_READ, "DMA_READ", ANY, 0, Session::wrong_direction),
-    message(command::DMA_WRITE, "DMA_WRITE", ANY, 0, Session::wrong_direction),
-    message(command::DEVICE_RESET, "DEVICE_RESET", just(0), 0, Session::reset),
-    message(command::DIRTY_PAGES, "DIRTY_PAGES", ANY, 0, Session::not_offered),
-    message(
-        command::REGION_WRITE_MULTI,
-        "REGION_WRITE_MULTI",
-        (WriteMulti::SIZE, WriteMulti::SIZE + MAX_WRITES * OneWrite::SIZE),
-        0,
-        Session::write_multi,
-    ),
-    message(command::DEVICE_FEATURE, "DEVICE_FEATURE", ANY, 0, Session::not_offered),
-    message(command::MIG_DATA_READ, "MIG_DATA_READ", ANY, 0, Session::not_offered),
-    message(command::MIG_DATA_WRITE, "MIG_DATA_WRITE", ANY, 0, Session::not_offered),
-];
-
-/// The command with this number.
-pub(super) fn find(code: u16) -> Option<&'static Message> {
-    TABLE.iter().find(|message| message.code == code)
-}
-
-impl Message {
-    /// Whether a request has a size and a number of descriptors that the command may have.
-    pub(super) fn check(&self, request: &Request) -> Handled {
-        let (size, (least, most)) = (request.payload.len(), self.sizes);
-        if size < least || size > most {
-            return Err(Refusal::invalid(format!("payload of {size} bytes; {least} to {most} are allowed")));
-        }
-        if request.fds.len() > self.fds {
-            let (got, most) = (request.fds.len(), self.fds);
-            return Err(Refusal::invalid(format!(
-                "{got} descriptors came along; {most} at most belong to it"
-            )));
-        }
-        Ok(())
-    }
-}
 
 /// The length of the payload that follows `header`, if what follows can be a message at all.
 ///

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use sidecore_abi::vfio_user::{
-    command, device, flags, irq, region, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, OneWrite,
-    RegionAccess, RegionInfo, SetIrqs, WriteMulti,
+    device, irq, region, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, OneWrite, RegionAccess, RegionInfo, SetIrqs,
+    WriteMulti,
 };
 
 use super::dma::{self, DmaTable};
 use super::irqs;
 use super::keep::{key, Keep};
-use super::messages::{self, Answer, Handled, Refusal, Request};
+use super::messages::{Answer, Handled, Refusal, Request};
 use super::regions::{self, Regions};
 use super::version::{self, Agreed};
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
@@ -269,66 +269,20 @@ impl Session {
         kept
     }
 
-    /// Handles a command. The bytes of the answer, if one is due, are in `answer` then.
-    ///
-    /// # Errors
-    /// Why the conversation has to end, after the answer was sent.
-    pub(super) fn handle(
-        &mut self,
-        header: &Header,
-        payload: &[u8],
-        fds: Vec<OwnedFd>,
-        answer: &mut Answer,
-    ) -> (bool, Result<(), String>) {
-        answer.clear();
+    /// A command was handled.
+    pub(super) fn count(&mut self) {
         self.handled += 1;
-        let result = self.dispatch(header.command, Request { payload, fds }, answer);
-        self.finish(header, result, answer)
     }
 
-    /// The same with a command of which `why` is known already why it cannot be done.
-    pub(super) fn refuse(
-        &mut self,
-        header: &Header,
-        why: Refusal,
-        answer: &mut Answer,
-    ) -> (bool, Result<(), String>) {
-        answer.clear();
-        let fatal = self.agreed.is_none();
-        self.finish(header, Err(Refusal { fatal, ..why }), answer)
-    }
-
-    fn finish(
-        &mut self,
-        header: &Header,
-        result: Handled,
-        answer: &mut Answer,
-    ) -> (bool, Result<(), String>) {
-        let errno = result.as_ref().err().map(|refusal| refusal.errno);
-        answer.finish(header, errno);
-        let due = header.flags & flags::NO_REPLY == 0;
-        let Err(refusal) = result else { return (due, Ok(())) };
-        let command = messages::find(header.command).map_or("?", |message| message.name);
-        if refusal.fatal {
-            return (due, Err(format!("{command} ({}): {}", header.command, refusal.why)));
-        }
+    /// A command was refused, and the conversation goes on.
+    pub(super) fn count_refusal(&mut self, command: &str, number: u16, refusal: &Refusal) {
         self.refused += 1;
-        let (port, number, why) = (&self.name, header.command, &refusal.why);
+        let (port, Refusal { errno, why, .. }) = (&self.name, refusal);
         if self.refused <= WARNINGS {
-            tracing::warn!(%port, command, number, "refused ({}): {why}", refusal.errno);
+            tracing::warn!(%port, command, number, "refused ({errno}): {why}");
         } else {
-            tracing::debug!(%port, command, number, "refused ({}): {why}", refusal.errno);
+            tracing::debug!(%port, command, number, "refused ({errno}): {why}");
         }
-        (due, Ok(()))
-    }
-
-    fn dispatch(&mut self, code: u16, request: Request, answer: &mut Answer) -> Handled {
-        if self.agreed.is_none() && code != command::VERSION {
-            return Err(Refusal::fatal("the first command must be VERSION"));
-        }
-        let message = messages::find(code).ok_or_else(|| Refusal::new(Errno::NOTSUP, "unknown command"))?;
-        message.check(&request)?;
-        (message.handler)(self, request, answer)
     }
 
     /// Whether the client has asked for anything but a conversation.

@@ -1,9 +1,7 @@
 //! One conversation with one VMM, from the first message to the last.
 //!
-//! Theory of operation. The thread sleeps until the socket, the port's fault or its owner has something
-//! to say. A message is read only when all of it has arrived, and answered only when the answer fits in
-//! the socket: so nothing here blocks on the peer, and a peer that stops in the middle of a message is
-//! given [`PATIENCE`] and then up.
+//! Theory of operation. A message is read only when all of it has arrived, and answered only when the answer fits in
+//! the socket: so nothing here blocks on the peer.
 //!
 //! Descriptors of the VMM are never received here: the door (`crate::door`) hands out duplicates, if they are what a VMM may give,
 //! and then the message is read without them. Reading drops them, which may have to wait where the last reference to a socket
@@ -11,49 +9,30 @@
 //! unread and the conversation ends. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
 //! those duplicates, and so do its answers come back.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{
-    recvmsg, send, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 use vhost::vhost_user::BackendReqHandler;
 
-use super::super::connection::Connection;
-use super::super::wait::{wait, FIRST_WORD};
-use super::super::without_fds::receive;
+use super::super::server::connection::Connection;
+use super::super::server::conversation::{End, Heard, Talk, Waits, ALSO};
+use super::super::server::wait::wait;
+use super::super::server::without_fds::receive;
 use super::backend::{in_words, Backend};
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
 use crate::door::{self, Closing, Wanted, Why};
 use crate::fault::Fault;
 use crate::mem::{BadFile, Files};
+use crate::open::passing;
+use crate::port::{AttachmentStatus, Peer};
 
-/// How long a peer may take over the rest of a message, or over reading our answers.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the rest of a message is looked for: a readable socket cannot tell us that more has come.
-const GLANCE: Duration = Duration::from_millis(2);
 /// Most descriptors of a message, as the `vhost` crate limits them.
 const MAX_FDS: usize = 32;
-
-/// How a conversation ended.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The peer closed it.
-    Closed,
-    /// Its owner wants something.
-    Called,
-    /// The peer did not begin to talk.
-    Silent,
-    /// Somebody broke a rule; the words say what.
-    Fault(Fault, String),
-}
 
 /// The backend behind its lock. Nobody but the conversation's thread ever holds it for long.
 pub(super) fn lock<D>(backend: &Mutex<Backend<D>>) -> MutexGuard<'_, Backend<D>> {
@@ -67,22 +46,11 @@ pub(super) struct Conversation<D: VirtioDevice> {
     /// The way to the handler.
     inner: UnixStream,
     backend: Arc<Mutex<Backend<D>>>,
-    /// When the peer began to keep us waiting.
-    waiting_since: Option<Instant>,
     /// Where a file is closed that did not pass the door.
     closing: Option<Closing>,
-    /// Until when its messages are held back.
-    held_until: Option<Instant>,
-}
-
-enum Step {
-    /// A message was handled.
-    Done,
-    /// There is none.
-    Nothing,
-    /// The peer has to read or write first.
-    Wait(&'static str),
-    End(End),
+    /// A message was handled; and a ring has run.
+    begun: bool,
+    ran: bool,
 }
 
 impl<D: VirtioDevice> Conversation<D> {
@@ -95,131 +63,7 @@ impl<D: VirtioDevice> Conversation<D> {
         inner.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let handler = BackendReqHandler::from_stream(theirs, Arc::clone(&backend));
-        let (waiting_since, closing, held_until) = (None, None, None);
-        Ok(Conversation { stream, handler, inner, backend, waiting_since, closing, held_until })
-    }
-
-    /// Where a file is still being closed that did not pass the door.
-    pub(super) fn closing(&mut self) -> Option<Closing> {
-        self.closing.take()
-    }
-
-    /// Talks until there is an end. `wake` is readable when the owner calls, `door` when another peer
-    /// knocks. `knocked` is told of that, and says whether it could do something about it; `changed` is
-    /// told of each message that was handled.
-    pub(super) fn run(
-        &mut self,
-        wake: BorrowedFd,
-        mut door: Option<BorrowedFd>,
-        knocked: &mut dyn FnMut() -> bool,
-        changed: &mut dyn FnMut(&Backend<D>),
-    ) -> End {
-        let port = Arc::clone(lock(&self.backend).device.port());
-        let hold = || port.talk.hold().map(|time| Instant::now() + time);
-        self.held_until = hold();
-        // Where peers come to us, each has to say what it came for: others may want its place.
-        let mut first_word = door.map(|_| Instant::now() + FIRST_WORD);
-        loop {
-            let held = self.held_until.map(|until| until.saturating_duration_since(Instant::now()));
-            let held = held.filter(|left| !left.is_zero());
-            let patient = self.waiting_since.is_none();
-            let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
-            fds.push(PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN));
-            if held.is_none() {
-                fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
-                if patient {
-                    fds.push(PollFd::new(&self.stream, PollFlags::IN));
-                }
-            }
-            let silence = first_word.map(|until| until.saturating_duration_since(Instant::now()));
-            if wait(&mut fds, held.or((!patient).then_some(GLANCE)).or(silence)).is_err() {
-                return End::Closed;
-            }
-            let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-            if ready(0) {
-                return End::Called;
-            }
-            if ready(1) {
-                if let Some(fault) = port.fault.get() {
-                    return End::Fault(fault, fault.to_string());
-                }
-            }
-            if held.is_some() {
-                continue;
-            }
-            let knocks = door.is_some() && ready(2);
-            match self.step() {
-                Step::Done => {
-                    (self.waiting_since, first_word) = (None, None);
-                    self.held_until = hold();
-                    changed(&lock(&self.backend));
-                }
-                Step::Nothing => {
-                    self.waiting_since = None;
-                    if silence.is_some_and(|left| left.is_zero()) {
-                        return End::Silent;
-                    }
-                    // Only now: a peer that has left and calls again is no second one.
-                    if knocks && !knocked() {
-                        door = None;
-                    }
-                }
-                Step::Wait(what) => {
-                    if self.waiting_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                        return End::Fault(Fault::BadMessage, format!("the VMM {what} for {PATIENCE:?}"));
-                    }
-                }
-                Step::End(end) => return end,
-            }
-        }
-    }
-
-    /// Handles one message if one is there.
-    fn step(&mut self) -> Step {
-        let mut states = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
-        let flags = match wait(&mut states, Some(Duration::ZERO)) {
-            Ok(()) => states[0].revents(),
-            Err(_) => return Step::End(End::Closed),
-        };
-        if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            return Step::Nothing;
-        }
-        let waiting = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
-        let stopped = "stopped in the middle of a message";
-        match waiting {
-            0 => return Step::End(End::Closed),
-            n if n < HEADER as u64 && flags.contains(PollFlags::HUP) => {
-                return Step::End(bad("the VMM left in the middle of a message".to_owned()))
-            }
-            n if n < HEADER as u64 => return Step::Wait(stopped),
-            _ => {}
-        }
-        let mut bytes = [0; HEADER];
-        let header = match receive(&self.stream, &mut bytes, RecvFlags::PEEK) {
-            Ok(got) if got.bytes == HEADER => match Header::parse(bytes) {
-                Ok(header) => header,
-                Err(why) => return Step::End(bad(why)),
-            },
-            Ok(_) => return Step::End(bad("a message's header comes in pieces".to_owned())),
-            Err(_) => return Step::End(End::Closed),
-        };
-        if waiting < HEADER as u64 + u64::from(header.size) {
-            if flags.contains(PollFlags::HUP) {
-                return Step::End(bad(format!("the VMM left in the middle of {}", header.message.name)));
-            }
-            return Step::Wait(stopped);
-        }
-        // A socket that is writable has room for far more than the longest answer.
-        if !flags.contains(PollFlags::OUT) {
-            return Step::Wait("did not read our answers");
-        }
-        match self.take(&header).and_then(|(message, fds)| match header.message.by {
-            By::Us(_) => self.answer(&header, &message, &fds),
-            By::Crate | By::Nobody => self.pass_on(&message, &fds),
-        }) {
-            Ok(()) => Step::Done,
-            Err(why) => Step::End(bad(format!("{}: {why}", header.message.name))),
-        }
+        Ok(Conversation { stream, handler, inner, backend, closing: None, begun: false, ran: false })
     }
 
     /// Takes a message, all of which is there, and duplicates of its descriptors.
@@ -302,25 +146,14 @@ impl<D: VirtioDevice> Conversation<D> {
         send_with(&self.inner, message, &fds).map_err(broken)?;
         let result = self.handler.handle_request().map_err(|e| in_words(&e));
         let mut bytes = [0; HEADER + MAX_PAYLOAD as usize];
-        loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut into = [IoSliceMut::new(&mut bytes)];
-            let got = match recvmsg(&self.inner, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(got) if got.bytes == 0 => break,
-                Ok(got) => got.bytes,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(_) => break,
-            };
-            let mut fds = Vec::new();
-            for part in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(ours) = part {
-                    fds.extend(ours);
-                }
+        // None is left when there would be a wait.
+        while let Ok(got) = passing::receive(&self.inner, &mut bytes, 1, RecvFlags::empty()) {
+            if got.bytes == 0 {
+                break;
             }
-            let fds: Vec<BorrowedFd> = fds.iter().map(AsFd::as_fd).collect();
+            let fds: Vec<BorrowedFd> = got.fds.iter().map(AsFd::as_fd).collect();
             // To a peer that has left: the next look at the socket finds out.
-            let _ = send_with(&self.stream, &bytes[..got], &fds);
+            let _ = send_with(&self.stream, &bytes[..got.bytes], &fds);
         }
         result
     }
@@ -341,33 +174,89 @@ impl<D: VirtioDevice> Conversation<D> {
         };
         if let Some(number) = reply {
             // To a peer that has left: the next look at the socket finds out.
-            let _ = send(&self.stream, &header.reply(number), SendFlags::NOSIGNAL);
+            let _ = send_with(&self.stream, &header.reply(number), &[]);
         }
         result.map(drop)
     }
 }
 
-/// Sends `bytes`, and the descriptors with the first of them.
-fn send_with(stream: &UnixStream, mut bytes: &[u8], fds: &[BorrowedFd]) -> rustix::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        // There is room for as many as there can be.
-        control.push(SendAncillaryMessage::ScmRights(fds));
+impl<D: VirtioDevice> Talk for Conversation<D> {
+    fn waits(&mut self, _: bool) -> Waits<'_> {
+        Waits { stream: &self.stream, listens: true, also: [None; ALSO], rest: None }
     }
-    while !bytes.is_empty() {
-        match sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(sent) => {
-                bytes = &bytes[sent..];
-                control.clear();
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e),
+
+    fn listen(&mut self) -> Result<Heard, End> {
+        const STOPPED: Heard = Heard::Part("stopped in the middle of a message");
+        let mut states = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
+        wait(&mut states, Some(Duration::ZERO)).map_err(|_| End::Closed)?;
+        let flags = states[0].revents();
+        if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return Ok(Heard::All);
         }
+        let left = flags.contains(PollFlags::HUP);
+        let waiting = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
+        match waiting {
+            0 => return Err(End::Closed),
+            n if n < HEADER as u64 && left => {
+                return Err(End::bad("the VMM left in the middle of a message"))
+            }
+            n if n < HEADER as u64 => return Ok(STOPPED),
+            _ => {}
+        }
+        let mut bytes = [0; HEADER];
+        let got = receive(&self.stream, &mut bytes, RecvFlags::PEEK).map_err(|_| End::Closed)?;
+        if got.bytes < HEADER {
+            return Err(End::bad("a message's header comes in pieces"));
+        }
+        let header = Header::parse(bytes).map_err(End::bad)?;
+        if waiting < HEADER as u64 + u64::from(header.size) {
+            if left {
+                return Err(End::bad(format!("the VMM left in the middle of {}", header.message.name)));
+            }
+            return Ok(STOPPED);
+        }
+        // A socket that is writable has room for far more than the longest answer.
+        if !flags.contains(PollFlags::OUT) {
+            return Ok(Heard::Part("did not read our answers"));
+        }
+        let done = self.take(&header).and_then(|(message, fds)| match header.message.by {
+            By::Us(_) => self.answer(&header, &message, &fds),
+            By::Crate | By::Nobody => self.pass_on(&message, &fds),
+        });
+        done.map_err(|why| End::bad(format!("{}: {why}", header.message.name)))?;
+        self.begun = true;
+        Ok(Heard::More)
     }
-    Ok(())
+
+    fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    fn has_asked(&self) -> bool {
+        self.ran
+    }
+
+    fn stopped(&mut self, fault: Fault) -> Option<End> {
+        Some(End::Fault(fault, fault.to_string()))
+    }
+
+    fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {
+        let status = lock(&self.backend).status(detail.to_owned());
+        self.ran |= status.peer == Peer::Running;
+        Some(status)
+    }
+
+    fn end(mut self, faulty: bool) -> Option<Closing> {
+        lock(&self.backend).disconnect(faulty);
+        self.closing.take()
+    }
 }
 
-fn bad(why: String) -> End {
-    End::Fault(Fault::BadMessage, why)
+/// Sends `bytes`, and the descriptors with the first of them.
+fn send_with(stream: &UnixStream, mut bytes: &[u8], mut fds: &[BorrowedFd]) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = passing::send(stream, bytes, fds, SendFlags::empty())?;
+        (bytes, fds) = (&bytes[sent..], &[]);
+    }
+    Ok(())
 }

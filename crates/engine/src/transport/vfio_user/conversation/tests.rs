@@ -48,11 +48,7 @@ impl Client {
         self.1 += 1;
         let size = u32::try_from(Header::SIZE + payload.len()).unwrap();
         let header = Header { id: self.1, command, size, flags: flags::COMMAND, error: 0 };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        let parts = [IoSlice::new(&header.bytes()), IoSlice::new(payload)].map(|part| part.to_vec()).concat();
-        sendmsg(&self.0, &[IoSlice::new(&parts)], &mut control, SendFlags::empty()).unwrap();
+        passing::send(&self.0, &[&header.bytes()[..], payload].concat(), fds, SendFlags::empty()).unwrap();
     }
 
     /// The one answer that has come.
@@ -79,7 +75,7 @@ impl Client {
 }
 
 fn next(talk: &mut Conversation) {
-    talk.listen().unwrap();
+    talk.handle().unwrap();
 }
 
 /// Does what `listen` does, up to `step`, and ends as a process ends.
@@ -87,7 +83,7 @@ fn end_at(mut talk: Conversation, step: &str) {
     let Ok(Read::Whole(header, size)) = talk.look() else { panic!("no message") };
     let fds = std::mem::take(&mut talk.inbox.fds);
     let payload = &talk.inbox.bytes[Header::SIZE..size];
-    let (due, result) = talk.session.handle(&header, payload, fds, &mut talk.answer);
+    let (due, result) = commands::handle(&mut talk.session, &header, payload, fds, &mut talk.answer);
     assert!(due && result.is_ok());
     let reached = |name| STEPS.iter().position(|s| *s == step) >= STEPS.iter().position(|s| *s == name);
     if reached("committed") {
@@ -105,7 +101,7 @@ fn end_at(mut talk: Conversation, step: &str) {
     if reached("done") {
         talk.session.done();
     }
-    assert!(talk.hand_over());
+    assert!(talk.leave());
 }
 
 /// One message, asked by `ask`, in which one daemon ends and another goes on; then `after` has the last word.

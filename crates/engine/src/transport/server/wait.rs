@@ -7,11 +7,6 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::door::Closing;
 
-/// How long a peer may take over its first message.
-pub(in crate::transport) const FIRST_WORD: Duration = Duration::from_secs(10);
-/// Most characters that are shown of what was wrong with a message.
-pub(in crate::transport) const LONGEST_WHY: usize = 400;
-
 /// Waits until one of `fds` is ready, or the time is over.
 pub(in crate::transport) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> rustix::io::Result<()> {
     let time = time.map(|time| Timespec {

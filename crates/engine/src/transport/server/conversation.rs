@@ -1,0 +1,208 @@
+//! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has something to say.
+//!
+//! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
+//! messages are held back (`port::talk`) the owner is heard, and the protocol's own descriptors are.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::socket::Listener;
+use super::wait::wait;
+use super::Line;
+use crate::door::Closing;
+use crate::fault::Fault;
+use crate::port::{AttachmentStatus, Port};
+
+/// How long a peer may take over the rest of a message, or over reading our answers.
+pub(in crate::transport) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long until we look again whether the rest of a message has come: a socket that is readable cannot tell.
+const NEXT_LOOK: Duration = Duration::from_millis(1);
+/// How long a peer may take over its first message.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
+/// How a conversation ended.
+#[derive(Debug)]
+pub(in crate::transport) enum End {
+    /// The peer closed it.
+    Closed,
+    /// Its owner wants something.
+    Called,
+    /// Another daemon goes on with it.
+    Left,
+    /// The peer did not begin to talk.
+    Silent,
+    /// A rule was broken; the words say which.
+    Fault(Fault, String),
+}
+
+impl End {
+    /// The peer broke the protocol.
+    pub(in crate::transport) fn bad(why: impl Into<String>) -> End {
+        End::Fault(Fault::BadMessage, why.into())
+    }
+}
+
+/// What has come of a peer's messages.
+#[derive(Debug)]
+pub(in crate::transport) enum Heard {
+    /// All were handled.
+    All,
+    /// There may be more.
+    More,
+    /// The peer has to read or write first; the words say what it did instead.
+    Part(&'static str),
+}
+
+/// What a conversation waits for beside its owner and the port.
+pub(in crate::transport) struct Waits<'a> {
+    pub(in crate::transport) stream: &'a UnixStream,
+    /// Whether messages are listened to; else only that the peer leaves.
+    pub(in crate::transport) listens: bool,
+    /// Descriptors of the protocol's own, and when it will wait for more of them.
+    pub(in crate::transport) also: [Option<BorrowedFd<'a>>; ALSO],
+    pub(in crate::transport) rest: Option<Duration>,
+}
+
+/// Most descriptors of a protocol's own.
+pub(in crate::transport) const ALSO: usize = 3;
+
+/// A protocol's part of a conversation.
+pub(in crate::transport) trait Talk {
+    /// What to wait for. `held`: the peer's messages are held back.
+    fn waits(&mut self, held: bool) -> Waits<'_>;
+
+    /// Some of its own descriptors are readable. True: whatever the peer's says, it is to be listened to now.
+    fn ready(&mut self, also: [bool; ALSO]) -> bool {
+        let _ = also;
+        false
+    }
+
+    /// Handles messages that have come, not too many in a row.
+    fn listen(&mut self) -> Result<Heard, End>;
+
+    /// Whether the first word was said.
+    fn has_begun(&self) -> bool;
+
+    /// Whether the peer has come for anything.
+    fn has_asked(&self) -> bool;
+
+    /// A queue has found a fault: the end, unless its guest can get over it.
+    fn stopped(&mut self, fault: Fault) -> Option<End>;
+
+    /// What `show` says beside `detail`, if that is news.
+    fn status(&mut self, detail: &str) -> Option<AttachmentStatus>;
+
+    /// Leaves the peer to the next daemon. False: it cannot be.
+    fn leave(&mut self) -> bool {
+        false
+    }
+
+    /// The end, by a fault or not: first nobody touches the guest's memory any more, then the peer learns that we are gone. What is
+    /// returned is a file of the peer's that is still being closed.
+    fn end(self, faulty: bool) -> Option<Closing>;
+}
+
+/// Where a conversation takes place.
+pub(super) struct Visit<'a, T> {
+    pub(super) port: &'a Port,
+    pub(super) line: &'a Line,
+    /// Where others knock.
+    pub(super) listener: Option<&'a Listener>,
+    /// Whether the first word has to come in time.
+    pub(super) hurries: bool,
+    /// Told after messages were handled.
+    pub(super) show: &'a dyn Fn(&mut T),
+}
+
+/// Talks until there is an end.
+pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
+    let port = visit.port;
+    let hold = || port.talk.hold().map(|time| Instant::now() + time);
+    let begun = Instant::now();
+    let (mut waiting, mut knocks, mut listener): (Option<(Instant, &str)>, u32, _) =
+        (None, 0, visit.listener);
+    (visit.show)(talk);
+    let mut held_until = hold();
+    loop {
+        let held = held_until.map(|until| until.saturating_duration_since(Instant::now()));
+        let held = held.filter(|left| !left.is_zero());
+        let silence =
+            (visit.hurries && !talk.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
+        let patience = waiting.map(|(since, _)| PATIENCE.saturating_sub(since.elapsed()));
+        let waits = talk.waits(held.is_some());
+        let limit = held.or(patience.map(|left| left.min(NEXT_LOOK))).or(silence);
+        let limit = [limit, waits.rest].into_iter().flatten().min();
+        let mut fds = vec![
+            PollFd::new(visit.line, PollFlags::IN),
+            PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN),
+        ];
+        // A part of a message leaves the socket readable: then only time helps, and what is waited for is that it ends.
+        let listens = if waiting.is_none() && waits.listens { PollFlags::IN } else { PollFlags::empty() };
+        let stream = held.is_none().then(|| PollFd::new(waits.stream, listens));
+        let door = listener.filter(|_| held.is_none()).map(|door| PollFd::new(door, PollFlags::IN));
+        let [a, b, c] = waits.also.map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        // Where each is among those that are polled.
+        let places = [stream, door, a, b, c].map(|fd| {
+            let place = fd.is_some().then_some(fds.len());
+            fds.extend(fd);
+            place
+        });
+        if wait(&mut fds, limit).is_err() {
+            return End::Closed;
+        }
+        let is_ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
+        let (called, stopped) = (is_ready(Some(0)), is_ready(Some(1)));
+        let [heard, knocked, also @ ..] = places.map(is_ready);
+        let left = heard && !waits.listens;
+        drop(fds);
+        if called {
+            return if visit.line.wishes().leave && talk.leave() { End::Left } else { End::Called };
+        }
+        if left {
+            return End::Closed;
+        }
+        let again = also.contains(&true) && talk.ready(also);
+        if stopped {
+            // The next fault makes it readable again.
+            let _ = rustix::io::read(port.fault.event(), &mut [0; 8]);
+            if let Some(fault) = port.fault.get() {
+                if let Some(end) = talk.stopped(fault) {
+                    return end;
+                }
+                (visit.show)(talk);
+            }
+        }
+        let mut all_heard = true;
+        if held.is_none() && (heard || again || waiting.is_some()) {
+            match talk.listen() {
+                Ok(Heard::Part(what)) => {
+                    waiting.get_or_insert_with(|| (Instant::now(), what));
+                }
+                Ok(heard) => (waiting, all_heard) = (None, matches!(heard, Heard::All)),
+                Err(end) => return end,
+            }
+            (visit.show)(talk);
+            held_until = hold();
+        }
+        if all_heard && silence.is_some_and(|left| left.is_zero()) && !talk.has_begun() {
+            return End::Silent;
+        }
+        if let Some((_, what)) = waiting.filter(|(since, _)| since.elapsed() >= PATIENCE) {
+            return End::bad(format!("the VMM {what} for {PATIENCE:?}"));
+        }
+        // Only when all is heard: a peer that has left and calls again is no second one.
+        if knocked && all_heard {
+            let refused = listener.is_some_and(Listener::refuse);
+            port.talk.refused(refused.into());
+            knocks += u32::from(refused);
+            if refused && knocks == 1 {
+                tracing::warn!(port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");
+            }
+            // It is still readable.
+            listener = listener.filter(|_| refused);
+        }
+    }
+}

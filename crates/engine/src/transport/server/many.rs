@@ -1,0 +1,156 @@
+//! A socket with many clients at a time, whose requests are all of one size. Nothing that a client leaves unsent, or does not read, makes
+//! the thread wait.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{recv, RecvFlags};
+
+use super::connection::Connection;
+use super::socket::Listener;
+use super::wait::{wait, wait_for};
+use super::Line;
+use crate::open::spare::Seldom;
+
+/// How long nobody is let in after that has failed: the client waits in the backlog.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// That no client can be accepted.
+static SAID: Seldom = Seldom::new();
+
+/// A connection.
+pub(in crate::transport) struct Place<R> {
+    pub(in crate::transport) socket: Connection,
+    /// What has arrived of the next request.
+    request: Vec<u8>,
+    /// Since when a request is owed.
+    pub(in crate::transport) owes: Option<Instant>,
+    /// What it has.
+    pub(in crate::transport) role: R,
+}
+
+impl<R> Place<R> {
+    /// A new one, of which nothing is known but what it has.
+    pub(in crate::transport) fn new(socket: Connection, role: R) -> Place<R> {
+        Place { socket, request: Vec::new(), owes: Some(Instant::now()), role }
+    }
+}
+
+/// What is asked and answered at a socket.
+pub(in crate::transport) trait Requests {
+    /// What a connection may have.
+    type Role;
+    /// Bytes of a request.
+    const SIZE: usize;
+    /// How long a connection may owe one, if not for ever.
+    const PATIENCE: Option<Duration>;
+
+    /// The connections.
+    fn places(&mut self) -> &mut Vec<Place<Self::Role>>;
+
+    /// For how long nobody is heard: they have asked for more than they may take.
+    fn hold(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Gives a client a place, or none.
+    fn admit(&mut self, socket: Connection);
+
+    /// Clients were turned away: there was no descriptor for them.
+    fn turned_away(&mut self, count: u64);
+
+    /// Answers the request of the connection at `place`. False: it is to end.
+    fn answer(&mut self, place: usize, request: &[u8]) -> bool;
+
+    /// A connection was ended because it owed a request.
+    fn late(&mut self) {}
+
+    /// A connection has ended that had this.
+    fn gone(&mut self, role: Self::Role);
+
+    /// All that has come was answered.
+    fn answered(&mut self) {}
+
+    /// How the socket is called in the log.
+    fn name(&self) -> String;
+}
+
+/// Serves until the owner calls.
+pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: &Listener, line: &Line) {
+    loop {
+        if server.hold().is_some_and(|time| wait_for(line, Some(time))) {
+            return;
+        }
+        let places = server.places();
+        let mut fds = vec![PollFd::new(line, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        fds.extend(places.iter().map(|place| PollFd::new(&place.socket, PollFlags::IN)));
+        let owed = S::PATIENCE.zip(places.iter().filter_map(|place| place.owes).min());
+        let limit = owed.map(|(patience, since)| patience.saturating_sub(since.elapsed()));
+        if let Err(error) = wait(&mut fds, limit) {
+            return tracing::error!("{}: poll: {error}", server.name());
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        let [called, knocked, said @ ..] = &*ready else { return };
+        if *called {
+            return;
+        }
+        // From the end, so that places stay right.
+        for (place, _) in said.iter().enumerate().rev().filter(|(_, said)| **said) {
+            if !hear(server, place) {
+                part(server, place);
+            }
+        }
+        let late = |owes: Option<Instant>| {
+            owes.zip(S::PATIENCE).is_some_and(|(since, most)| since.elapsed() >= most)
+        };
+        while let Some(place) = server.places().iter().position(|place| late(place.owes)) {
+            server.late();
+            part(server, place);
+        }
+        server.answered();
+        // One at a time: the owner is heard in between.
+        if *knocked {
+            match listener.accept() {
+                Ok(Some(socket)) => server.admit(socket),
+                Ok(None) => server.turned_away(listener.turned_away()),
+                Err(error) => {
+                    if SAID.is_due() {
+                        tracing::warn!("{}: cannot take a client in: {error}", server.name());
+                    }
+                    wait_for(line, Some(AGAIN));
+                }
+            }
+        }
+    }
+}
+
+/// Ends the connection at `place`.
+pub(in crate::transport) fn part<S: Requests>(server: &mut S, place: usize) {
+    let role = server.places().remove(place).role;
+    server.gone(role);
+}
+
+/// Reads what has arrived, and has a whole request answered. False: the connection is to end.
+fn hear<S: Requests>(server: &mut S, at: usize) -> bool {
+    let place = &mut server.places()[at];
+    let have = place.request.len();
+    place.request.resize(S::SIZE, 0);
+    let got = match recv(&place.socket, &mut place.request[have..], RecvFlags::DONTWAIT) {
+        Ok((got, _)) if got > 0 => got,
+        Err(Errno::AGAIN | Errno::INTR) => {
+            place.request.truncate(have);
+            return true;
+        }
+        Ok(_) | Err(_) => return false,
+    };
+    place.request.truncate(have + got);
+    if place.request.len() < S::SIZE {
+        place.owes.get_or_insert_with(Instant::now);
+        return true;
+    }
+    place.owes = None;
+    let request = std::mem::take(&mut place.request);
+    server.answer(at, &request)
+}

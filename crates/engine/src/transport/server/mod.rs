@@ -1,0 +1,135 @@
+//! Sockets at which others reach us: one way to listen, to let in, to talk and to end, whatever is spoken there.
+//!
+//! Theory of operation. Each socket has a thread ([`Running`]) that blocks on nothing but its own `poll`, in which its owner's
+//! [`Line`] always is: so it can always be stopped. A protocol says what its messages come to, and nothing else. There are two shapes:
+//!
+//! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the guest lives. Others that knock
+//!   meanwhile are refused. The conversation itself is [`conversation`];
+//! * many at a time ([`many`]): programs with requests of one size, each of which is answered at once.
+//!
+//! What a client may not do is the same everywhere: keep the thread from hearing its owner, keep the next one out by saying nothing,
+//! have it spin by coming and going ([`backoff`]) or when no descriptor is left ([`socket`]), send us a descriptor unasked
+//! ([`without_fds`]), or end more than its own conversation by a bug of ours ([`supervise`]).
+//!
+//! | | vfio-user | vhost-user | ring port | netmap socket |
+//! |---|---|---|---|---|
+//! | shape | one client | one client | many; one has the rings | many |
+//! | who calls | the VMM | either | the program | the program |
+//! | first message | VERSION, in 10 s | any, in 10 s; no limit where we call | no limit; the oldest of 8 that have nothing goes | in 10 s |
+//! | rest of a message | 2 s | 2 s | no limit | 10 s |
+//! | a visit for nothing | under 1 s, or only VERSION: pause | no ring ran: pause | free | free |
+//! | a second client | is refused | is refused | is told that it is busy | is served |
+//! | a broken rule | pause of 1 s; an errno where the protocol has one | pause of 1 s | hangs up | hangs up |
+//! | a fault of a queue | stops the device, not the conversation | ends the conversation | – | – |
+//! | its fault is shown until | the next client | the next fault | – | – |
+//! | link down | is the device's affair | hangs up, and does not listen | frames are dropped | – |
+//! | a daemon that ends | leaves client and device to the next one | hangs up | hangs up | hangs up |
+
+pub(super) mod backoff;
+pub(super) mod connection;
+pub(super) mod conversation;
+pub(super) mod many;
+pub(super) mod single;
+pub(super) mod socket;
+pub(super) mod supervise;
+pub(super) mod wait;
+pub(super) mod without_fds;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use crate::confine::{enter, Kinds};
+
+/// What the owner of a socket wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wishes {
+    /// The end.
+    pub(super) stop: bool,
+    /// And that the client is left to the next daemon.
+    pub(super) leave: bool,
+    /// The carrier, where it is the connection's.
+    pub(super) link: bool,
+}
+
+/// The owner's line to the thread.
+#[derive(Debug)]
+pub(super) struct Line {
+    wishes: Mutex<Wishes>,
+    /// Readable when the owner calls.
+    wake: OwnedFd,
+}
+
+impl Line {
+    pub(super) fn new() -> io::Result<Arc<Line>> {
+        let wishes = Mutex::new(Wishes { stop: false, leave: false, link: true });
+        Ok(Arc::new(Line { wishes, wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wishes(&self) -> Wishes {
+        *self.lock()
+    }
+
+    /// A wish for later: the thread is not called.
+    pub(super) fn wish(&self, change: impl FnOnce(&mut Wishes)) {
+        change(&mut self.lock());
+    }
+
+    /// A wish for now.
+    pub(super) fn call(&self, change: impl FnOnce(&mut Wishes)) {
+        self.wish(change);
+        // Fails only when the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// The call was heard: what the owner wants.
+    pub(super) fn heard(&self) -> Wishes {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        self.wishes()
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// A thread that serves a socket. Dropping this ends it.
+pub(super) struct Running {
+    pub(super) line: Arc<Line>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts it under `name`, of which the kernel shows 15 bytes, with the system calls of its kind.
+    pub(super) fn start(
+        line: &Arc<Line>,
+        name: String,
+        kind: Kinds,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Running> {
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            enter(kind);
+            body();
+        })?;
+        Ok(Running { line: Arc::clone(line), thread: Some(thread) })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.line.call(|wishes| wishes.stop = true);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}

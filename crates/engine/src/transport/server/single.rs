@@ -1,0 +1,299 @@
+//! A socket with one client at a time: its thread meets a client, talks with it and, when it is gone, waits for the next one, for ever.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::backoff::{Backoff, PAUSES};
+use super::connection::Connection;
+use super::conversation::{self, End, Talk, Visit};
+use super::socket::{call, Door, Listener};
+use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
+use super::{supervise, Line, Running};
+use crate::confine::Kinds;
+use crate::door::Closing;
+use crate::fault::{shown, Fault};
+use crate::open::spare::Seldom;
+use crate::port::{AttachmentStatus, Peer, Port};
+
+/// Most characters that are shown of what was wrong with a message.
+const LONGEST_WHY: usize = 400;
+
+/// That no VMM can be accepted.
+static SAID: Seldom = Seldom::new();
+
+/// What is spoken at a socket.
+pub(in crate::transport) trait Protocol: Send + 'static {
+    /// A conversation with one client.
+    type Talk: Talk;
+    /// How the thread is called in front of its port's name, and what it may do.
+    const THREAD: (&'static str, Kinds);
+    /// A visit that was shorter was for nothing.
+    const BRIEFLY: Duration;
+    /// The name of the fault of a client that does not begin to talk, and what it does not say.
+    const SILENCE: (&'static str, &'static str);
+    /// Whether those whom we call have to say something in time, too.
+    const HURRIES_ALL: bool;
+    /// Whether the next client makes the last fault be forgotten.
+    const FORGETS: bool;
+
+    /// The port.
+    fn port(&self) -> &Arc<Port>;
+
+    /// The client that an earlier daemon has left; its conversation is begun next.
+    fn left(&mut self) -> Option<UnixStream> {
+        None
+    }
+
+    /// Begins to talk with the client on `stream`.
+    fn begin(&mut self, stream: Connection) -> io::Result<Self::Talk>;
+
+    /// A conversation has failed, by a bug: what it held is given back.
+    fn failed(&mut self);
+}
+
+/// The owner's side.
+pub(in crate::transport) struct Server {
+    status: Arc<Mutex<AttachmentStatus>>,
+    running: Running,
+}
+
+impl Server {
+    /// Serves one client after the other at `door`, until this is dropped.
+    pub(in crate::transport) fn start<P: Protocol>(door: Door, protocol: P) -> io::Result<Server> {
+        let line = Line::new()?;
+        let status = Arc::new(Mutex::new(idle(Peer::Waiting, door.describe())));
+        let port = Arc::clone(protocol.port());
+        let name = format!("{}-{}", P::THREAD.0, port.name);
+        let mut host = Host {
+            port,
+            line: Arc::clone(&line),
+            status: Arc::clone(&status),
+            protocol,
+            door,
+            last_fault: None,
+            closing: None,
+            backoff: Backoff::new(),
+        };
+        let running = Running::start(&line, name, P::THREAD.1, move || {
+            host.port.talk.is_held_here();
+            host.guarded();
+        })?;
+        Ok(Server { status, running })
+    }
+
+    /// How the conversation is doing.
+    pub(in crate::transport) fn status(&self) -> AttachmentStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Down: hangs up, and is not to be reached.
+    pub(in crate::transport) fn set_link(&self, up: bool) {
+        self.running.line.call(|wishes| wishes.link = up);
+    }
+
+    /// The end will leave the client to the next daemon.
+    pub(in crate::transport) fn leave(&self) {
+        self.running.line.wish(|wishes| wishes.leave = true);
+    }
+}
+
+/// The thread's own.
+struct Host<P> {
+    port: Arc<Port>,
+    line: Arc<Line>,
+    status: Arc<Mutex<AttachmentStatus>>,
+    protocol: P,
+    door: Door,
+    last_fault: Option<String>,
+    /// Where a file of the last client is still being closed.
+    closing: Option<Closing>,
+    backoff: Backoff,
+}
+
+impl<P: Protocol> Host<P> {
+    /// [`Host::run`], again after each failure.
+    fn guarded(&mut self) {
+        let (port, line) = (Arc::clone(&self.port), Arc::clone(&self.line));
+        let clean = |host: &mut Self| {
+            host.last_fault = Some(Fault::Internal.to_string());
+            host.set(Peer::Faulted);
+            host.protocol.failed();
+        };
+        supervise::run(self, &port, &*line, || line.wishes().stop, clean, Host::run);
+    }
+
+    fn run(&mut self) {
+        if let Some(stream) = self.protocol.left() {
+            self.visit(stream.into(), true);
+        }
+        let mut link = true;
+        loop {
+            let wishes = self.line.heard();
+            if wishes.stop {
+                return;
+            }
+            if link != wishes.link {
+                link = wishes.link;
+                tracing::info!(port = %self.port.name, "link set {}", if link { "up" } else { "down" });
+            }
+            if !link {
+                self.door.close();
+                self.show(idle(Peer::Waiting, "link set down".to_owned()));
+                wait_for(&*self.line, None);
+                continue;
+            }
+            if let Err(e) = self.door.open() {
+                self.show(idle(Peer::Waiting, e.to_string()));
+                wait_for(&*self.line, Some(PAUSES.1));
+                continue;
+            }
+            self.set(if self.last_fault.is_some() { Peer::Faulted } else { Peer::Waiting });
+            if let Some(closing) = &self.closing {
+                let told = || self.show(idle(Peer::Faulted, format!("{}; {CLOSING}", self.detail())));
+                if await_close(closing, &*self.line, told) {
+                    self.closing.take().into_iter().for_each(Closing::done);
+                }
+                continue;
+            }
+            if let Some(stream) = self.meet() {
+                self.visit(stream, false);
+            }
+        }
+    }
+
+    fn show(&self, status: AttachmentStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    fn set(&self, peer: Peer) {
+        self.show(idle(peer, self.detail()));
+    }
+
+    fn detail(&self) -> String {
+        match &self.last_fault {
+            Some(fault) => format!("{}; last fault: {fault}", self.door.describe()),
+            None => self.door.describe(),
+        }
+    }
+
+    /// Waits for a client. `None`: the owner calls.
+    fn meet(&mut self) -> Option<Connection> {
+        let mut pause = PAUSES.0;
+        loop {
+            let mut again = None;
+            match &mut self.door {
+                Door::Once { stream } => {
+                    if let Some(stream) = stream.take() {
+                        return Some(stream);
+                    }
+                }
+                Door::Call { path } => match call(path) {
+                    Ok(stream) => return Some(stream),
+                    Err(e) => {
+                        tracing::debug!(port = %self.port.name, "no VMM at {}: {e}", path.display());
+                        again = Some(pause);
+                    }
+                },
+                door => match door.listener().map(Listener::accept) {
+                    // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
+                    // owner is listened to before the next one.
+                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
+                    Some(Ok(Some(stream))) => return Some(stream),
+                    Some(Err(e)) => {
+                        if SAID.is_due() {
+                            tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
+                        }
+                        again = Some(PAUSES.1);
+                    }
+                    Some(Ok(None)) => {
+                        let turned_away = self.door.listener().map_or(0, Listener::turned_away);
+                        self.port.talk.refused(turned_away);
+                    }
+                    None => {}
+                },
+            }
+            let mut fds = vec![PollFd::new(&*self.line, PollFlags::IN)];
+            // A listener that cannot accept stays readable: then only time helps.
+            let door = self.door.listener().filter(|_| again.is_none());
+            fds.extend(door.map(|door| PollFd::new(door, PollFlags::IN)));
+            if wait(&mut fds, again).is_err() || !fds[0].revents().is_empty() {
+                return None;
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Talks with a client until there is an end. `left`: by an earlier daemon.
+    fn visit(&mut self, stream: Connection, left: bool) {
+        let port = Arc::clone(&self.port);
+        if !left {
+            tracing::info!(port = %port.name, "a VMM has connected");
+            port.talk.connected();
+        }
+        port.fault.clear();
+        if P::FORGETS {
+            self.last_fault = None;
+        }
+        let (begun, detail) = (Instant::now(), self.detail());
+        let (end, asked) = match self.protocol.begin(stream) {
+            Ok(mut talk) => {
+                let listener = self.door.listener();
+                let visit = Visit {
+                    port: &port,
+                    line: &self.line,
+                    listener,
+                    hurries: P::HURRIES_ALL || listener.is_some(),
+                    show: &|talk: &mut P::Talk| {
+                        if let Some(status) = talk.status(&detail) {
+                            self.show(status);
+                        }
+                    },
+                };
+                let end = conversation::run(&mut talk, &visit);
+                let asked = talk.has_asked() && begun.elapsed() >= P::BRIEFLY;
+                self.closing = talk.end(matches!(end, End::Fault(..)));
+                (end, asked)
+            }
+            Err(e) => {
+                tracing::warn!(port = %port.name, "the connection cannot be used: {e}");
+                (End::Closed, false)
+            }
+        };
+        match end {
+            End::Called => {}
+            End::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
+            End::Closed => {
+                tracing::info!(port = %port.name, "the VMM has left");
+                // One that an earlier daemon has left was a guest's.
+                if let Some(pause) = self.backoff.after(asked || left) {
+                    port.talk.left_at_once();
+                    self.show(idle(Peer::Waiting, self.detail()));
+                    wait_for(&*self.line, Some(pause));
+                }
+            }
+            End::Silent => {
+                let (name, what) = P::SILENCE;
+                port.talk.said_nothing();
+                tracing::warn!(port = %port.name, "a client connected and was disconnected: it sent {what} in time");
+                self.last_fault = Some(format!("{name}: the client sent {what} in time"));
+            }
+            End::Fault(fault, why) => {
+                let (name, why) = (fault.name(), shown(&why, LONGEST_WHY));
+                port.fault.set(fault);
+                tracing::warn!(port = %port.name, fault = %name, "the conversation was ended: {why}");
+                self.last_fault = Some(if why.starts_with(&name) { why } else { format!("{name}: {why}") });
+                self.set(Peer::Faulted);
+                wait_for(&*self.line, Some(fault.penalty().max(PAUSES.1)));
+            }
+        }
+    }
+}
+
+/// The status of a port without a client.
+fn idle(peer: Peer, detail: String) -> AttachmentStatus {
+    AttachmentStatus { peer, detail, hint: None, features: Vec::new(), queues: Vec::new() }
+}
