@@ -173,6 +173,9 @@ const NO_CIRCLES: &[&str] = &[
     "ring",
     "state",
     "switch",
+    "transport/server",
+    "transport/vfio_user",
+    "transport/vhost_user",
     "wire",
 ];
 

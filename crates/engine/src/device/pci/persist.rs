@@ -65,7 +65,8 @@ impl Format {
             (false, _) => "not an image of sidecore".to_owned(),
         };
         Err(format!(
-            "its state has another format: it is {is}; this sidecore, with the options that the port has, reads {self}, of format {of}"
+            "its state has another format: it is {is}; {self}, of format {of}, is read here: another version of sidecore left it, or the \
+             port's options were others"
         ))
     }
 }
@@ -199,7 +200,10 @@ mod tests {
             (format("e1000e,csb", 2), "it is e1000e,csb, version 2,"),
         ] {
             let why = why(other.head(2));
-            assert!(why.contains(is) && why.contains("reads e1000e,csb, version 3,"), "{why}");
+            assert!(
+                why.contains(is) && why.contains("; e1000e,csb, version 3, of 8 words, of format 2, is read"),
+                "{why}"
+            );
         }
         assert!(why(ours.head(1)).contains("it is one of format 1;"));
         assert!(why([0; Format::HEAD]).contains("not an image"));
