@@ -125,7 +125,7 @@ impl Device {
         let clients = Arc::<Clients>::default();
         let mut server = Server { verbs, connections: Vec::new(), next: 0, clients: Arc::clone(&clients) };
         let owner = Arc::clone(&line);
-        let body = move || serve(&mut server, &listener, &owner);
+        let body = move || serve(&mut server, listener, &owner);
         let running = Running::start(&line, "netmap".to_owned(), Kinds::NETMAP, body);
         Ok(Device { clients, _running: running.map_err(system)? })
     }

@@ -228,7 +228,7 @@ impl RingPort {
         let (owner, port) = (Arc::clone(&line), Arc::clone(&inner.port));
         let running = Running::start(&line, name, Kinds::RING, move || {
             port.talk.is_held_here();
-            serve(&mut server, &listener, &owner);
+            serve(&mut server, listener, &owner);
         })?;
         Ok(RingPort { inner, _running: running })
     }

@@ -144,8 +144,8 @@ pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
         let stream = held.is_none().then(|| PollFd::new(waits.stream, listens));
         let door = listener.filter(|_| held.is_none()).map(|door| PollFd::new(door, PollFlags::IN));
         let [a, b, c] = waits.also.map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Where each is among those that are polled.
-        let places = [stream, door, a, b, c].map(|fd| {
+        // Where each is among those that are polled. The door comes first: whoever has left and calls again is seen to have left.
+        let places = [door, stream, a, b, c].map(|fd| {
             let place = fd.is_some().then_some(fds.len());
             fds.extend(fd);
             place
@@ -155,7 +155,7 @@ pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
         }
         let is_ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
         let (called, stopped) = (is_ready(Some(0)), is_ready(Some(1)));
-        let [heard, knocked, also @ ..] = places.map(is_ready);
+        let [knocked, heard, also @ ..] = places.map(is_ready);
         let left = heard && !waits.listens;
         drop(fds);
         if called {

@@ -76,14 +76,14 @@ pub(in crate::transport) trait Requests {
     fn name(&self) -> String;
 }
 
-/// Serves until the owner calls.
-pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: &Listener, line: &Line) {
+/// Serves until the owner calls. Then the socket's file goes before its clients notice anything.
+pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: Listener, line: &Line) {
     loop {
         if server.hold().is_some_and(|time| wait_for(line, Some(time))) {
             return;
         }
         let places = server.places();
-        let mut fds = vec![PollFd::new(line, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(line, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
         fds.extend(places.iter().map(|place| PollFd::new(&place.socket, PollFlags::IN)));
         let owed = S::PATIENCE.zip(places.iter().filter_map(|place| place.owes).min());
         let limit = owed.map(|(patience, since)| patience.saturating_sub(since.elapsed()));
@@ -126,10 +126,11 @@ pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: &Listen
     }
 }
 
-/// Ends the connection at `place`.
+/// Ends the connection at `place`: what it had is gone when its client notices.
 pub(in crate::transport) fn part<S: Requests>(server: &mut S, place: usize) {
-    let role = server.places().remove(place).role;
+    let Place { socket, role, .. } = server.places().remove(place);
     server.gone(role);
+    drop(socket);
 }
 
 /// Reads what has arrived, and has a whole request answered. False: the connection is to end.

@@ -33,7 +33,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
     const THREAD: (&'static str, Kinds);
     /// A visit that was shorter was for nothing.
     const BRIEFLY: Duration;
-    /// The name of the fault of a client that does not begin to talk, and what it does not say.
+    /// The name of the fault of a client that does not begin to talk, and what is said of it.
     const SILENCE: (&'static str, &'static str);
     /// Whether those whom we call have to say something in time, too.
     const HURRIES_ALL: bool;
@@ -278,8 +278,8 @@ impl<P: Protocol> Host<P> {
             End::Silent => {
                 let (name, what) = P::SILENCE;
                 port.talk.said_nothing();
-                tracing::warn!(port = %port.name, "a client connected and was disconnected: it sent {what} in time");
-                self.last_fault = Some(format!("{name}: the client sent {what} in time"));
+                tracing::warn!(port = %port.name, "a client connected and was disconnected: it {what} in time");
+                self.last_fault = Some(format!("{name}: the client {what} in time"));
             }
             End::Fault(fault, why) => {
                 let (name, why) = (fault.name(), shown(&why, LONGEST_WHY));

@@ -144,10 +144,12 @@ impl Conversation {
 
     /// Handles what has come, up to a message after which it is better to wait.
     fn handle(&mut self) -> Result<Heard, End> {
-        for _ in 0..IN_A_ROW {
+        for handled in 0..IN_A_ROW {
             let (header, size) = match self.look()? {
                 Read::Whole(header, size) => (header, size),
                 Read::Nothing => return Ok(Heard::All),
+                // The patience with it begins now: an earlier message may have kept us waiting, too.
+                Read::Waiting if handled > 0 => return Ok(Heard::More),
                 Read::Waiting => return Ok(Heard::Part("stopped in the middle of a message")),
                 Read::Closing => {
                     self.blocked = true;

@@ -154,7 +154,7 @@ impl Protocol for Spoken {
     type Talk = Conversation;
     const THREAD: (&'static str, Kinds) = ("vfu", Kinds::VFIO_USER);
     const BRIEFLY: Duration = Duration::from_secs(1);
-    const SILENCE: (&'static str, &'static str) = ("no_version", "no VERSION");
+    const SILENCE: (&'static str, &'static str) = ("no_version", "sent no VERSION");
     const HURRIES_ALL: bool = true;
     const FORGETS: bool = true;
 

@@ -215,7 +215,10 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
             }
             return Ok(STOPPED);
         }
-        // A socket that is writable has room for far more than the longest answer.
+        // A socket that is writable has room for far more than the longest answer. Who has shut it down reads none.
+        if !flags.contains(PollFlags::OUT) && left {
+            return Err(End::Closed);
+        }
         if !flags.contains(PollFlags::OUT) {
             return Ok(Heard::Part("did not read our answers"));
         }

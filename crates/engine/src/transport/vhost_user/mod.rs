@@ -147,7 +147,7 @@ impl<D: VirtioDevice + 'static> Protocol for Spoken<D> {
     type Talk = Conversation<D>;
     const THREAD: (&'static str, Kinds) = ("vu", Kinds::VHOST_USER);
     const BRIEFLY: Duration = Duration::ZERO;
-    const SILENCE: (&'static str, &'static str) = ("no_message", "nothing");
+    const SILENCE: (&'static str, &'static str) = ("no_message", "said nothing");
     const HURRIES_ALL: bool = false;
     const FORGETS: bool = false;
 

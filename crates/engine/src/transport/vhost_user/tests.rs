@@ -3,9 +3,10 @@
 #![allow(clippy::cast_possible_truncation)]
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
@@ -15,7 +16,9 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 
+use super::super::server::conversation::{End, Heard, Talk};
 use super::backend::Backend;
+use super::conversation::Conversation;
 use super::journal::Slots;
 use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_STATUS, SET_VRING_ENABLE};
 use crate::device::VirtioDevice;
@@ -371,6 +374,21 @@ fn an_inflight_region_holds_what_its_size_says() {
     assert!(Slots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE, &terms).is_err());
     let slots = Slots::adopt(&file, 0, bytes, 2, SIZE, &terms).unwrap();
     assert!(slots.slot(1).is_some() && slots.slot(2).is_none());
+}
+
+/// Answers that are not read fill the socket: they are waited for, unless the peer has shut it down.
+#[test]
+fn who_shuts_down_a_socket_full_of_answers_has_left() {
+    let (mut peer, ours) = UnixStream::pair().unwrap();
+    let answers = ours.try_clone().unwrap();
+    let backend = Arc::new(Mutex::new(backend()));
+    let mut talk = Conversation::new(ours.into(), backend).unwrap();
+    while (&answers).write(&[0; 4096]).is_ok() {}
+    // GET_FEATURES in version 1, without a payload.
+    peer.write_all(&[1u32, 1, 0].map(u32::to_le_bytes).concat()).unwrap();
+    assert!(matches!(talk.listen(), Ok(Heard::Part("did not read our answers"))));
+    peer.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(matches!(talk.listen(), Err(End::Closed)));
 }
 
 mod front_end {

@@ -1,6 +1,6 @@
 //! A daemon ends at every step of a message, and the next one makes good what is left of it.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -184,6 +184,31 @@ fn memory_that_comes_with_a_message_is_not_lost() {
             },
         );
     }
+}
+
+/// Messages that want no answer, of which the end of what has come is always a part: the peer has not stopped there.
+#[test]
+fn whoever_goes_on_sending_is_not_kept_waiting_for_an_earlier_message() {
+    let (mut theirs, ours) = UnixStream::pair().unwrap();
+    let daemon = Daemon::new(Model::E1000e);
+    let session = Session::new("p", &daemon.device, &Terms::default());
+    let mut talk = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
+    let message = |command, payload: &[u8]| {
+        let size = u32::try_from(Header::SIZE + payload.len()).unwrap();
+        let header = Header { id: 1, command, size, flags: flags::COMMAND | flags::NO_REPLY, error: 0 };
+        [&header.bytes()[..], payload].concat()
+    };
+    let access = RegionAccess { offset: LEDCTL, region: 0, count: 4 };
+    let write = message(command::REGION_WRITE, &[&access.bytes()[..], &77u32.to_le_bytes()].concat());
+    let (first, rest) = write.split_at(20);
+    theirs.write_all(&[&message(command::VERSION, &[0, 0, 1, 0])[..], first].concat()).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(talk.handle(), Ok(Heard::More)), "a message was handled before that part");
+        assert!(matches!(talk.handle(), Ok(Heard::Part(_))), "now it is waited for");
+        theirs.write_all(&[rest, first].concat()).unwrap();
+    }
+    theirs.write_all(rest).unwrap();
+    assert!(matches!(talk.handle(), Ok(Heard::All)));
 }
 
 #[test]
