@@ -324,6 +324,13 @@ pub enum Benchmark {
     /// A switch of ring ports: the cost of a frame, by the number of receivers, unicast and broadcast, beside the cost
     /// of copying it.
     Vale(bench::vale::Args),
+    /// Guests that send requests, small writes or a key-value server's answers, 1 to 14 of them on one I/O core, beside a thread
+    /// for each device on the same processor: rate, latency and fairness. Takes two processors.
+    Share(bench::sched::share::Args),
+    /// Streams and guests that wait for answers on one I/O core: what either costs the other, beside a thread for each device.
+    Mix(bench::sched::mix::Args),
+    /// What scheduling, polling and saved interrupts contribute one after the other; kicks and interrupts a second.
+    Parts(bench::sched::parts::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
 }

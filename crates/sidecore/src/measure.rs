@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{e1000, many, matrix, tap, vale, virtio_user};
+use crate::bench::{e1000, many, matrix, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -16,6 +16,9 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Idle(args) => many::idle(args),
         Benchmark::Vale(args) => vale::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
+        Benchmark::Share(args) => sched::share::run(args),
+        Benchmark::Mix(args) => sched::mix::run(args),
+        Benchmark::Parts(args) => sched::parts::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
     }
 }

@@ -163,6 +163,21 @@ pub fn chart(title: &str, note: &str, x: Axis, y: Axis, lines: &[Line]) -> Strin
     out
 }
 
+/// Charts below each other in one picture.
+pub fn stack(charts: &[String]) -> String {
+    let height = SIZE.1 * charts.len() as f64;
+    let mut out = format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{height}" viewBox="0 0 {0} {height}">"#,
+        SIZE.0
+    );
+    for (number, chart) in charts.iter().enumerate() {
+        // Each begins with its own element: only its place is missing.
+        let at = format!("<svg y=\"{}\" ", SIZE.1 * number as f64);
+        out += &format!("\n{}", chart.replacen("<svg ", &at, 1));
+    }
+    out + "</svg>\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +199,14 @@ mod tests {
             ["0.1", "1", "10", "100"]
         );
         assert_eq!((scale.place(0.1), scale.place(0.0)), (Some(0.0), None));
+    }
+
+    #[test]
+    fn charts_are_stacked() {
+        let axis = Axis { label: "x", log: false };
+        let text = stack(&["a", "b"].map(|title| chart(title, "n", axis, axis, &[])));
+        assert!(text.contains(r#"height="880""#) && text.contains(r#"<svg y="440" "#), "{text}");
+        assert_eq!((text.matches("<svg ").count(), text.matches("</svg>").count()), (3, 3));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod net;
 pub mod ours;
 pub mod peers;
 pub mod pvp;
+pub mod sched;
 pub mod tap;
 pub mod vale;
 pub mod virtio_user;

@@ -1,0 +1,168 @@
+//! What is measured: I/O cores in this process, and pairs of ports with a wire between them.
+//!
+//! Of each pair one port is a guest's, the other stands for the network behind it. Both are virtio-net over vhost-user, with
+//! native drivers (`guest`) that one thread plays in turn. *Ours* has all queues on the given I/O cores, which poll. *Thread
+//! per device* is the same engine as vhost uses the kernel: each pair has a thread of its own, which serves both directions,
+//! sleeps as soon as there is nothing to do, and is woken by kicks. All those threads share the processors of the I/O cores.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sidecore_driver::load::pin;
+use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::{Config, Want};
+use sidecore_driver::Frontend;
+use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
+use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+
+use super::guest::Players;
+use super::{text, Result};
+use crate::bench::ours::START;
+use crate::bench::peers::Scratch;
+
+/// A core that polls for as long does not sleep in a benchmark.
+const ALWAYS: Duration = Duration::from_secs(3600);
+
+/// How I/O is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Its name in tables and JSON.
+    pub name: &'static str,
+    /// A thread for each device instead of one for each processor.
+    pub per_device: bool,
+    /// I/O cores look for work without being told of it.
+    pub polls: bool,
+    /// Guests ask for an interrupt when they have nothing to do.
+    pub interrupts: bool,
+}
+
+/// As vhost does.
+pub const PER_DEVICE: Way =
+    Way { name: "thread per device", per_device: true, polls: false, interrupts: true };
+/// As we do.
+pub const OURS: Way = Way { name: "sidecore", per_device: false, polls: true, interrupts: true };
+
+impl Way {
+    fn options(self, cpus: &[usize], pairs: usize) -> CoreOptions {
+        let cpus = match self.per_device {
+            true => cpus.iter().copied().cycle().take(pairs).collect(),
+            false => cpus.to_vec(),
+        };
+        let spin = if self.polls { ALWAYS } else { Duration::ZERO };
+        CoreOptions { cpus, spin, ..CoreOptions::default() }
+    }
+}
+
+/// I/O cores, and ports in pairs.
+pub struct Stage {
+    // In this order: who is attached goes before the cores that serve it.
+    _attachments: Vec<Box<dyn Attachment>>,
+    fabric: Arc<Fabric>,
+    way: Way,
+    /// Sockets of the guests and of what is behind them.
+    paths: Vec<[PathBuf; 2]>,
+    _counters: CounterFile,
+    _scratch: Scratch,
+}
+
+impl Stage {
+    /// So many pairs, served in this way on these processors.
+    pub fn start(way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
+        let fabric = Fabric::start(&way.options(cpus, pairs)).map_err(text)?;
+        let counters = CounterFile::anonymous().map_err(text)?;
+        let scratch = Scratch::new("sc-sched").map_err(text)?;
+        let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for pair in 0..u16::try_from(pairs).map_err(text)? {
+            let ids = [2 * pair, 2 * pair + 1].map(PortId);
+            let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
+                let name = format!("p{}", id.0);
+                let slot = counters.open_slot(id, &name);
+                let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).map_err(text)?);
+                members.push((Arc::clone(&port), Attach::Wire(other)));
+                let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
+                let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+                let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
+                let path = scratch.file(name);
+                let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
+                let config = VhostUserConfig { endpoint, journal: None };
+                let attachment = VhostUser::start(config, device).map_err(text)?;
+                attachments.push(Box::new(attachment) as Box<dyn Attachment>);
+                Ok(path)
+            };
+            paths.push([port(ids[0], ids[1])?, port(ids[1], ids[0])?]);
+        }
+        fabric.publish(&Arc::new(Topology::new(&members)));
+        Ok(Stage { _attachments: attachments, fabric, way, paths, _counters: counters, _scratch: scratch })
+    }
+
+    /// Connects all drivers on a thread of its own on processor `core`, and has them do `what`: pinning must not pass to
+    /// threads that are started later.
+    pub fn play<R: Send>(
+        &self,
+        core: usize,
+        what: impl FnOnce(&mut Players) -> Result<R> + Send,
+    ) -> Result<R> {
+        let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                pin(core).map_err(text)?;
+                let cores = Cores { fabric: Arc::clone(fabric), polls: way.polls };
+                // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
+                let connect = |side: usize| {
+                    paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>()
+                };
+                let (mut guests, peers) = (connect(0)?, connect(1)?);
+                if way.interrupts {
+                    guests.iter_mut().for_each(NetDriver::ask_for_interrupts);
+                }
+                what(&mut Players::new(guests, peers, cores)?)
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// The I/O cores, seen from the players' thread.
+pub struct Cores {
+    fabric: Arc<Fabric>,
+    polls: bool,
+}
+
+impl Cores {
+    /// Connects a driver, and waits until a core serves it.
+    fn connect(&self, path: &PathBuf) -> Result<NetDriver> {
+        let served = || self.fabric.status().iter().map(|core| core.queues).sum::<usize>();
+        let (before, start) = (served(), Instant::now());
+        let frontend = Frontend::connect(path, START).map_err(text)?;
+        let features = sidecore_abi::virtio::features::EVENT_IDX;
+        let config = Config { want: Want::default().or(features), ..Config::default() };
+        let driver = NetDriver::start(frontend, config).map_err(text)?;
+        while served() == before {
+            if start.elapsed() > START {
+                return Err(format!("no I/O core serves {}", path.display()));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(driver)
+    }
+
+    /// Nanoseconds of work so far: by the account of cores that poll, else what their threads had of processors.
+    pub fn busy(&self) -> u64 {
+        if self.polls {
+            return self.fabric.status().iter().map(|core| core.busy_ns).sum();
+        }
+        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let ours = tasks.map(|task| task.path()).filter(|task| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("io-core-"))
+        });
+        let ran = |task: PathBuf| {
+            fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
+        };
+        ours.filter_map(ran).sum()
+    }
+}

@@ -1,0 +1,66 @@
+//! The scheduler's benchmarks run, and say what they promise to say. What their numbers are is no matter here: a test machine
+//! does other things, too.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What `sidecore bench NAME --quick --json` prints; `None` on a machine with one processor.
+fn bench(name: &str) -> Option<Value> {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: needs two processors");
+        return None;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
+    let output = command.args(["bench", name, "--quick", "--json"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "bench {name}: {errors}");
+    assert!(errors.contains("round 1/1: "), "bench {name} tells how far it is: {errors}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["version"], &answer["bench"]), (&1.into(), &name.into()));
+    assert!(!answer["rows"].as_array().unwrap().is_empty());
+    Some(answer)
+}
+
+/// The summary's keys and numbers, which are all there.
+fn summary(answer: &Value) -> Vec<(&str, f64)> {
+    let summary = answer["summary"].as_object().unwrap();
+    summary.iter().map(|(key, value)| (key.as_str(), value.as_f64().unwrap())).collect()
+}
+
+/// Every row has these numbers, above zero.
+fn positive(answer: &Value, keys: &[&str]) {
+    for row in answer["rows"].as_array().unwrap() {
+        for key in keys {
+            assert!(row[key].as_f64().is_some_and(|number| number > 0.0), "{key}: {row}");
+        }
+    }
+}
+
+#[test]
+fn share() {
+    let Some(answer) = bench("share") else { return };
+    positive(&answer, &["rate", "p50_us", "p99_us", "jain"]);
+    let [("jain", jain), ("linear_until", until), ("ratio_at_7", ratio)] = summary(&answer)[..] else {
+        panic!("{answer}")
+    };
+    assert!(jain > 0.0 && jain <= 1.0 && until >= 0.0 && ratio > 0.0, "{answer}");
+}
+
+#[test]
+fn mix() {
+    let Some(answer) = bench("mix") else { return };
+    positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);
+    let [("p99_vs_alone", p99), ("stream_loss", loss)] = summary(&answer)[..] else { panic!("{answer}") };
+    assert!(p99 > 0.0 && loss <= 1.0, "{answer}");
+}
+
+#[test]
+fn parts() {
+    let Some(answer) = bench("parts") else { return };
+    positive(&answer, &["rate", "ratio", "io_ns"]);
+    let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["polling", "saved_interrupts", "scheduling_only", "thread_per_device"]);
+}
