@@ -98,10 +98,12 @@ pub enum DropReason {
     StormMulticast = 21,
     /// Frames to unknown addresses beyond the port's limit.
     StormUnicast = 22,
+    /// Deliveries to the receiver take too long because of its memory or its buffers.
+    SlowReceiver = 23,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 23] = [
+pub const DROPS: [(DropReason, &str, &str); 24] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -156,6 +158,11 @@ pub const DROPS: [(DropReason, &str, &str); 23] = [
         DropReason::StormUnicast,
         "storm_unicast",
         "a frame to an unknown address beyond the port's limit of copies a second",
+    ),
+    (
+        DropReason::SlowReceiver,
+        "slow_receiver",
+        "the receiver's memory or buffers made deliveries slow, and it gets none for as long as that is paid for",
     ),
 ];
 

@@ -5,6 +5,7 @@
 pub use sidecore_abi::counters::DropReason;
 
 use crate::frame::MAX_BATCH;
+use crate::mem::ticks;
 
 /// A port's number: its place in the counters file and in the switch's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,10 @@ impl Drops {
     }
 }
 
+/// A delivery looks at the clock once for so many frames, the first time before.
+const FRAMES_A_LOOK: usize = 16;
+const FIRST_LOOK: usize = 4;
+
 /// What became of the frames given to an egress queue.
 #[derive(Debug)]
 pub struct Outcome {
@@ -72,6 +77,13 @@ pub struct Outcome {
     pub drops: Drops,
     /// While a capture runs: each dropped pick with its reason.
     pub trace: Option<Vec<(u16, DropReason)>>,
+    /// Picks that nothing was done with: time was up.
+    pub left: Vec<u16>,
+    /// When it began, and how long it may take: ticks.
+    begun: u64,
+    time: u64,
+    /// The clock is looked at for each frame.
+    closely: bool,
 }
 
 impl Default for Outcome {
@@ -83,7 +95,35 @@ impl Default for Outcome {
 impl Outcome {
     /// Nothing yet.
     pub fn new() -> Outcome {
-        Outcome { frames: 0, bytes: 0, interrupts: 0, drops: Drops::default(), trace: None }
+        Outcome {
+            frames: 0,
+            bytes: 0,
+            interrupts: 0,
+            drops: Drops::default(),
+            trace: None,
+            left: Vec::new(),
+            begun: 0,
+            time: u64::MAX,
+            closely: false,
+        }
+    }
+
+    /// The delivery begins, and may take so many ticks. `closely`: not even a frame more than one.
+    #[inline]
+    pub fn begin(&mut self, time: u64, closely: bool) {
+        (self.begun, self.time, self.closely) = (ticks(), time, closely);
+    }
+
+    /// Ticks since it began.
+    #[inline]
+    pub fn took(&self) -> u64 {
+        ticks().wrapping_sub(self.begun)
+    }
+
+    /// Whether time is up after `done` picks: asked before each of the others, which are [`Outcome::left`] then.
+    #[inline]
+    pub fn is_late(&self, done: usize) -> bool {
+        (done % FRAMES_A_LOOK == FIRST_LOOK || (self.closely && done > 0)) && self.took() > self.time
     }
 
     /// Counts a delivered frame.

@@ -122,6 +122,14 @@ fn ports_table(answer: &Ports) -> String {
                 longest_us / 1_000
             ));
         }
+        if state.slow.deliveries > 0 {
+            let SlowCount { deliveries, deliveries_us, .. } = state.slow;
+            note(format!(
+                "its memory or its buffers made {deliveries} deliveries slow, {} ms in all; it got no frames for as long as \
+                 that was paid for",
+                deliveries_us / 1_000
+            ));
+        }
         let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
         if held > 0 {
             let ms = held_us / 1_000;

@@ -133,6 +133,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_epoll_wait IO.union(CT), [], "the same";
     SYS_epoll_ctl IO.union(CT), [], "the kicks of a queue that an I/O core was given";
     SYS_io_uring_enter IO.union(SLOW), [], "interrupts; the rings are restricted to what they post";
+    SYS_getrusage IO, [], "whether a delivery that took long had the processor";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
     SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";

@@ -29,6 +29,12 @@ pub struct SlowCount {
     pub stalls: u64,
     /// Times that one stood still while it copied from or to it: in its memory or in the other one's.
     pub shared_stalls: u64,
+    /// Deliveries to it that took longer than they may because of its memory or its buffers.
+    #[serde(default)]
+    pub deliveries: u64,
+    /// Microseconds of those together.
+    #[serde(default)]
+    pub deliveries_us: u64,
 }
 
 /// The same while it is counted.
@@ -39,6 +45,8 @@ pub struct Slow {
     longest: AtomicU64,
     stalls: AtomicU64,
     shared_stalls: AtomicU64,
+    deliveries: AtomicU64,
+    deliveries_ns: AtomicU64,
     /// When it stalled lately.
     lately: Mutex<Vec<Instant>>,
 }
@@ -51,6 +59,14 @@ impl Slow {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.ns.fetch_add(ns, Ordering::Relaxed);
         self.longest.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Counts a delivery that was slow because of the receiver.
+    #[cold]
+    pub fn delivery(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.deliveries.fetch_add(1, Ordering::Relaxed);
+        self.deliveries_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Counts a stall in its own memory at `now`. True: there are too many.
@@ -78,6 +94,8 @@ impl Slow {
             longest_us: load(&self.longest) / 1_000,
             stalls: load(&self.stalls),
             shared_stalls: load(&self.shared_stalls),
+            deliveries: load(&self.deliveries),
+            deliveries_us: load(&self.deliveries_ns) / 1_000,
         }
     }
 }

@@ -3,16 +3,19 @@
 //! Theory of operation. The destination's list of frames is handed to its egress queue under the port's
 //! lock; with several queues a hash of the flow picks one, so that a flow stays in order. The hash of a
 //! frame is worked out when it is first asked for, once for all its destinations. If some frames ask for
-//! offloads that the receiver did not accept, `offload` makes plain frames of them first.
+//! offloads that the receiver did not accept, `offload` makes plain frames of them first. A delivery is timed: what is left when
+//! it has taken too long, and what comes for that receiver from then on, goes by `watched`.
 
 use std::sync::Arc;
 
 use super::backpressure::{buffers, Gate};
 use super::offload::Boundary;
 use super::topology::{Attach, Topology};
+use super::watched::Private;
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::port::{DropReason, Drops, Outcome, Port, PortId, Room, MAX_QUEUES};
+use crate::mem::{ticks_in, Effort};
+use crate::port::{DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
@@ -34,6 +37,8 @@ pub(super) static ALL: [u16; MAX_BATCH] = {
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {
     pub(super) core: usize,
+    /// How long a delivery may take: ticks.
+    pub(super) limit: u64,
     beat: Arc<Beat>,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
@@ -42,6 +47,10 @@ pub(super) struct Delivery {
     pub(super) floods: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
+    /// Nanoseconds of the batch under way that receivers' memory took, and not the sender's frames.
+    pub(super) foreign_ns: u64,
+    /// For watched receivers.
+    pub(super) private: Option<Box<Private>>,
     flows: Flows,
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
@@ -52,12 +61,15 @@ impl Delivery {
     pub(super) fn new(core: usize, beat: Arc<Beat>) -> Delivery {
         Delivery {
             core,
+            limit: ticks_in(LIMIT),
             beat,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
             others: Vec::with_capacity(MAX_PORTS),
             floods: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
+            foreign_ns: 0,
+            private: Some(Box::new(Private::new())),
             flows: Flows::default(),
             boundary: Boundary::new(),
             gate: None,
@@ -67,7 +79,7 @@ impl Delivery {
     /// Another batch comes.
     #[inline]
     pub(super) fn begin(&mut self) {
-        self.deliveries = 0;
+        (self.deliveries, self.foreign_ns) = (0, 0);
         self.flows.known = [0; MAX_BATCH / 64];
     }
 
@@ -81,6 +93,9 @@ impl Delivery {
     /// What queue `queue` of `port` has room for. `None`: there is no telling.
     #[inline]
     pub(super) fn room(port: &Port, queue: usize) -> Option<Room> {
+        if port.pace.rests() {
+            return Some(Room { free: 0, size: 1 });
+        }
         port.egress(queue)?.as_mut()?.room()
     }
 
@@ -98,9 +113,9 @@ impl Delivery {
     }
 
     pub(super) fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
-        let mut drops = Drops::default();
-        reasons.for_each(|reason| drops.add(reason, 1));
-        port.counters.block(self.core).add_outcome(&Outcome { drops, ..Outcome::new() });
+        let mut outcome = Outcome::new();
+        reasons.for_each(|reason| outcome.drops.add(reason, 1));
+        port.counters.block(self.core).add_outcome(&outcome);
     }
 
     /// Gives `self.picks` of `batch` to port `id`.
@@ -151,6 +166,10 @@ impl Delivery {
                 if gate.split(queue, &[pick], || Self::room(port, queue), |_| buffers(frame)).is_empty() {
                     continue;
                 }
+            }
+            if port.pace.rests() {
+                self.refuse(port, batch, &[pick]);
+                continue;
             }
             if is_full(port, queue) {
                 self.count_drops(port, std::iter::once(DropReason::RingFull));
@@ -206,19 +225,54 @@ impl Delivery {
     }
 
     #[inline]
-    fn send_to(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+    fn send_to(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+        if port.pace.is_watched() {
+            return self.send_watched(port, queue, batch, picks);
+        }
+        let (outcome, took) = self.hand_over(port, queue, batch, picks, self.limit, false);
+        if took > self.limit {
+            port.pace.suspect();
+            self.send_watched(port, queue, batch, &outcome.left);
+        }
+    }
+
+    /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
+    /// `closely`: without the time that other programs had the processor for.
+    #[inline]
+    pub(super) fn hand_over(
+        &self,
+        port: &Port,
+        queue: usize,
+        batch: &Batch,
+        picks: &[u16],
+        time: u64,
+        closely: bool,
+    ) -> (Outcome, u64) {
         let mut outcome = Outcome::new();
+        let mut took = 0;
         outcome.trace = port.capture.is_on().then(Vec::new);
         self.beat.towards(Some(port.id.0));
         match port.egress(queue).as_deref_mut() {
-            Some(Some(queue)) => queue.send(batch, picks, &mut outcome),
+            Some(Some(queue)) => {
+                let effort = closely.then(Effort::now);
+                outcome.begin(time, closely);
+                queue.send(batch, picks, &mut outcome);
+                took = effort.map_or_else(|| outcome.took(), |effort| effort.spent());
+            }
             Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
         }
         self.beat.elsewhere();
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
-            port.capture.egress(batch, picks, drops);
+            if outcome.left.is_empty() {
+                port.capture.egress(batch, picks, drops);
+            } else {
+                let done = |pick: &u16| !outcome.left.contains(pick);
+                let done: Vec<u16> = picks.iter().copied().filter(done).collect();
+                port.capture.egress(batch, &done, drops);
+            }
         }
+        (outcome, took)
     }
 }
 

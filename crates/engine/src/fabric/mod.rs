@@ -15,6 +15,7 @@ mod ingress;
 mod offload;
 mod pairs;
 mod topology;
+mod watched;
 
 use std::io;
 use std::sync::Arc;
@@ -80,6 +81,7 @@ impl Local {
     fn without_clock() -> Local {
         let mut local = Local::new(0, &Arc::default(), Instant::now());
         local.batch.set_time(Duration::MAX);
+        local.delivery.limit = u64::MAX;
         local
     }
 }

@@ -3,6 +3,7 @@
 
 mod arena;
 mod bell;
+mod effort;
 mod foreign;
 #[cfg(test)]
 pub(crate) mod huge_pages;
@@ -21,6 +22,7 @@ mod words;
 
 pub use arena::Arena;
 pub use bell::{founder, Bell, BellCount};
+pub use effort::Effort;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
 pub use journal::{memory_file, Slot, Slots};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
@@ -31,5 +33,5 @@ pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;
 pub use signal::Signal;
 pub use terms::{Files, MemoryCount, Terms};
-pub use ticks::{ticks, ticks_in};
+pub use ticks::{ticks, ticks_in, time_of};
 pub use words::Words;

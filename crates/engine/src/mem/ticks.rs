@@ -39,6 +39,12 @@ pub fn ticks_in(time: Duration) -> u64 {
     RATE.saturating_mul(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
+/// The time in which the counter goes so far; the reverse of [`ticks_in`].
+pub fn time_of(ticks: u64) -> Duration {
+    LazyLock::force(&EPOCH);
+    Duration::from_nanos(u64::try_from(u128::from(ticks) * 1_000 / u128::from(*RATE)).unwrap_or(u64::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ mod egress;
 mod ingress;
 mod links;
 mod mtu;
+mod pace;
 mod talk;
 mod waits;
 
@@ -33,6 +34,7 @@ pub use claims::{ClaimCount, Claims};
 pub use egress::{EgressQueue, LentEgress, Plugged, Room};
 pub use ingress::IngressQueue;
 pub use links::LinkEvents;
+pub use pace::{Pace, LIMIT};
 pub use talk::{Talk, TalkCount, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 
@@ -64,6 +66,8 @@ pub struct Port {
     pub waits: Waits,
     /// What it costs its I/O cores beyond what is usual.
     pub slow: Slow,
+    /// How long deliveries to it take.
+    pub pace: Pace,
     /// What its conversation costs others.
     pub talk: Talk,
     /// On which its peer gives memory.
@@ -97,6 +101,7 @@ impl Port {
             claims: Claims::default(),
             waits: Waits::default(),
             slow: Slow::default(),
+            pace: Pace::default(),
             talk: Talk::default(),
             terms: Terms::default(),
             bell: Bell::new(name),

@@ -135,6 +135,9 @@ impl Collector for Snapshot {
                 of_state(|s| s.slow.stalls);
             counter "memory_shared_stalls", "Times that one stood still in a port's memory or that of the port that it exchanged frames with",
                 of_state(|s| s.slow.shared_stalls);
+            counter "slow_deliveries", "Deliveries to a port that took too long because of its memory or its buffers",
+                of_state(|s| s.slow.deliveries);
+            seconds "slow_delivery", "Seconds of those deliveries together", nanoseconds(|s| s.slow.deliveries_us);
             counter "connections", "VMMs that have connected to a port", of_state(|s| s.conversation.connections);
             counter "connections_for_nothing", "VMMs that left within a second or without having done anything (brief), were disconnected because they said nothing (silent), or were turned away (refused)",
                 self.per_port(for_nothing, "kind");

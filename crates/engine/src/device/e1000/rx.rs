@@ -374,6 +374,10 @@ impl RxRing {
         let mut frames = Frames::default();
         self.ahead.clear();
         for (index, &pick) in picks.iter().enumerate() {
+            if outcome.is_late(index) {
+                outcome.left.extend_from_slice(&picks[index..]);
+                break;
+            }
             let mark = mark(index);
             let frame = &batch.frames()[usize::from(pick)];
             if self.stopped {

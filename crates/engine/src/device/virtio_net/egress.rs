@@ -251,6 +251,10 @@ impl EgressQueue for EgressRing {
             self.refill(batch, picks, 1, outcome);
         }
         while let Some(&pick) = picks.get(done) {
+            if outcome.is_late(done) {
+                outcome.left.extend_from_slice(&picks[done..]);
+                break;
+            }
             if self.stopped || self.taken == 0 {
                 let reason = if self.stopped { DropReason::RingBroken } else { DropReason::RingFull };
                 outcome.dropped_all(&picks[done..], reason);

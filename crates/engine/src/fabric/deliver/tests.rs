@@ -1,6 +1,7 @@
 //! Every frame of a batch is delivered or counted, whatever becomes of its receiver's queues meanwhile.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::*;
 use crate::core::Lease;
@@ -16,14 +17,36 @@ type Then = Box<dyn Fn() + Send>;
 struct Sink {
     got: Arc<Mutex<Vec<(usize, u16)>>>,
     number: usize,
+    /// What each frame takes.
+    slow: Duration,
     then: Option<Then>,
+}
+
+/// Uses the processor for so long.
+fn work(time: Duration) {
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let start = used();
+    while !time.is_zero() && used() - start < time {
+        std::hint::spin_loop();
+    }
 }
 
 impl EgressQueue for Sink {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        for pick in picks {
-            outcome.delivered(batch.frames()[usize::from(*pick)].len);
-            self.got.lock().unwrap().push((self.number, *pick));
+        for (done, pick) in picks.iter().enumerate() {
+            if outcome.is_late(done) {
+                outcome.left.extend_from_slice(&picks[done..]);
+                break;
+            }
+            work(self.slow);
+            let frame = &batch.frames()[usize::from(*pick)];
+            outcome.delivered(frame.len);
+            // In a private copy it has another number.
+            let number = u16::from_be_bytes([frame.head[0], frame.head[1]]);
+            self.got.lock().unwrap().push((self.number, number));
         }
         if let Some(then) = &self.then {
             then();
@@ -44,6 +67,11 @@ struct Rig {
 impl Rig {
     /// A wire to a port with `queues` queues.
     fn new(queues: usize, then: impl Fn(usize, &Arc<Port>) -> Option<Then>) -> Rig {
+        Rig::slow(queues, Duration::ZERO, then)
+    }
+
+    /// Each frame takes the receiver so long.
+    fn slow(queues: usize, slow: Duration, then: impl Fn(usize, &Arc<Port>) -> Option<Then>) -> Rig {
         let file = CounterFile::anonymous().unwrap();
         let port = |id, name| {
             let counters = file.open_slot(PortId(id), name);
@@ -53,7 +81,7 @@ impl Rig {
         let got = Arc::<Mutex<Vec<_>>>::default();
         let mut sinks = Vec::new();
         for number in 0..queues {
-            let sink = Sink { got: Arc::clone(&got), number, then: then(number, &to) };
+            let sink = Sink { got: Arc::clone(&got), number, slow, then: then(number, &to) };
             sinks.push(to.lend(number, sink));
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
@@ -135,4 +163,50 @@ fn frames_for_queues_that_come_in_the_middle_of_a_batch_are_given_once() {
     rig.to.say_queues(2);
     rig.forward(&flows());
     assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![]));
+}
+
+#[test]
+fn a_slow_receiver_pays_for_its_time_and_each_frame_is_counted() {
+    let each = Duration::from_micros(500);
+    let mut rig = Rig::slow(1, each, |_, _| None);
+    rig.forward(&flows());
+    let (delivered, dropped) = rig.counted();
+    // Four until the first look, and some more than its free time has room for.
+    assert!((5..128).contains(&delivered), "{delivered} frames");
+    assert_eq!(dropped, [("slow_receiver", MAX_BATCH as u64 - delivered)]);
+    let slow = rig.to.slow.count();
+    assert!(slow.deliveries > 0 && slow.deliveries_us >= 5_000, "{slow:?}");
+    assert!(rig.delivery.foreign_ns / 1_000 >= slow.deliveries_us - slow.deliveries);
+    assert!(rig.got.lock().unwrap().iter().map(|(_, number)| *number).is_sorted());
+    // As long as it owes, it gets nothing, and nobody looks whether it has room.
+    assert!(rig.to.pace.rests());
+    assert_eq!(Delivery::room(&rig.to, 0).map(|room| room.free), Some(0));
+    rig.forward(&flows());
+    let (again, dropped) = rig.counted();
+    assert!(again == delivered || !rig.to.pace.rests(), "{again} frames, {dropped:?}");
+    assert_eq!(again + dropped.iter().map(|(_, n)| n).sum::<u64>(), 2 * MAX_BATCH as u64);
+}
+
+#[test]
+fn a_receiver_that_is_only_suspected_gets_everything_in_order() {
+    let mut rig = Rig::new(3, |_, _| None);
+    rig.to.pace.suspect();
+    let mut batch = flows();
+    // And a long one, in two pieces.
+    let mut memory = crate::mem::Arena::new(2, 1000);
+    let bytes: Vec<u8> = (0..1000).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    batch.clear();
+    for number in 0..100u16 {
+        let (frame, pieces) = batch.next_frame().unwrap();
+        frame.head[..2].copy_from_slice(&number.to_be_bytes());
+        (frame.piece, frame.pieces, frame.len) = (u32::try_from(pieces.len()).unwrap(), 2, 64 + 1400);
+        assert!(pieces.push(memory.put(0, &bytes, 500)) && pieces.push(memory.put(1, &bytes, 100)));
+        batch.commit();
+    }
+    rig.forward(&batch);
+    assert_eq!(rig.counted(), (100, vec![]));
+    let got = rig.got.lock().unwrap();
+    for number in 0..3 {
+        assert!(got.iter().filter(|(queue, _)| *queue == number).map(|(_, pick)| *pick).is_sorted());
+    }
 }

@@ -157,6 +157,10 @@ impl EgressQueue for RingEgress {
         let header = self.traits.header();
         self.room = self.ring.look();
         for (done, &pick) in picks.iter().enumerate() {
+            if outcome.is_late(done) {
+                outcome.left.extend_from_slice(&picks[done..]);
+                break;
+            }
             let frame = &batch.frames()[usize::from(pick)];
             if frame.len > SHORT && self.room > 1 {
                 // That one is as long as this one, most likely.

@@ -187,7 +187,8 @@ impl HostLane {
         // Taken out while the carrier is away.
         let Some(queue) = slot.as_mut() else { return Ok(false) };
         refused.clear();
-        let mut outcome = Outcome { trace: Some(std::mem::take(refused)), ..Outcome::new() };
+        let mut outcome = Outcome::new();
+        outcome.trace = Some(std::mem::take(refused));
         queue.send(batch, waiting, &mut outcome);
         drop(slot);
         *refused = outcome.trace.unwrap_or_default();

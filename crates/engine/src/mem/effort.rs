@@ -1,0 +1,62 @@
+//! What a thread spent, by running or by waiting: what tells that from time that another program had the processor for.
+//!
+//! Invariant of the `unsafe` here: the kernel fills in the whole structure that it is given.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::time::{clock_gettime, ClockId};
+
+use super::{ticks, ticks_in};
+
+/// Where the calling thread stands.
+pub struct Effort {
+    /// Times that it waited for something.
+    waits: libc::c_long,
+    /// Its processor time: of the clock, which is exact. That of getrusage(2) is up to a tick old.
+    time: Duration,
+    at: u64,
+}
+
+impl Effort {
+    /// Now. Two system calls: where something has taken long already.
+    pub fn now() -> Effort {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: room for the structure; zeros are a value of it, should the call fail.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let (secs, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+        let time = Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0));
+        Effort { waits: usage.ru_nvcsw, time, at: ticks() }
+    }
+
+    /// Ticks that were spent since then, by running or by waiting for memory; without those that others had the processor for.
+    pub fn spent(&self) -> u64 {
+        let passed = ticks().wrapping_sub(self.at);
+        let now = Effort::now();
+        if now.waits != self.waits {
+            return passed;
+        }
+        passed.min(ticks_in(now.time.saturating_sub(self.time)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_counts_and_so_does_a_wait_but_not_what_others_do() {
+        let before = Effort::now();
+        let begun = ticks();
+        while Effort::now().time < before.time + Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let (spent, passed) = (before.spent(), ticks().wrapping_sub(begun));
+        assert!(spent >= ticks_in(Duration::from_millis(19)), "{spent}");
+        assert!(spent <= passed + ticks_in(Duration::from_millis(1)), "{spent} of {passed}");
+    }
+}

@@ -1,0 +1,172 @@
+//! How long deliveries to a port take, and what that costs it.
+//!
+//! Theory of operation. A frame is copied into the receiver's memory by the I/O core of its sender. Where that memory has to
+//! be found or cleared first, or is offered in hundreds of pieces, the copy takes as long as the receiver likes: huge pages that
+//! were never touched take up to a millisecond each. So a delivery is timed, and ends after [`LIMIT`]; the receiver is *watched*
+//! from then on, because the time may have been the sender's, or that of another program on the core's processor. A watched
+//! receiver gets frames that were copied to private memory before, and what such a delivery takes beyond [`LIMIT`] is its own.
+//! It pays with [`MULTIPLE`] times that time: until that has passed it gets no frames, so that a receiver has a fifth of
+//! a core at most. It is not watched any more when it was not slow for [`WATCHED`].
+//!
+//! A guest whose buffers are new is no attacker: [`FREE`] is not paid for, and that comes back in the long run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::mem::{ticks, ticks_in, time_of};
+
+/// A batch that is delivered in less is usual: a full one takes some 0.05 ms.
+pub const LIMIT: Duration = Duration::from_micros(250);
+/// A slow delivery is followed by so many times its time without one.
+const MULTIPLE: u64 = 4;
+/// So much is not paid for, and one part in [`RETURN`] of the time that passes comes back.
+const FREE: Duration = Duration::from_millis(5);
+const RETURN: u64 = 200;
+/// How long a receiver is watched after a delivery that took long, and after one that was slow for certain.
+const SUSPECTED: Duration = Duration::from_millis(100);
+const WATCHED: Duration = Duration::from_secs(10);
+
+/// What is known of a receiver's pace. Cores share it; those that deliver to a port that is not watched only read a flag.
+#[derive(Debug, Default)]
+pub struct Pace {
+    watched: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// For how long it is watched, and gets nothing.
+    watch: Span,
+    owes: Span,
+    /// What of [`FREE`] was used up, at `at`.
+    used: u64,
+    at: u64,
+}
+
+/// A time that ends: ticks. Clocks of two processors may differ a little; where they differ by more, it ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    since: u64,
+    long: u64,
+}
+
+impl Span {
+    fn left(self, now: u64) -> u64 {
+        self.long.saturating_sub(now.abs_diff(self.since))
+    }
+}
+
+impl Pace {
+    /// Whether deliveries to it need a closer look.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Numbers: whole whatever happened.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A delivery took longer than [`LIMIT`], for whatever reason.
+    #[cold]
+    pub fn suspect(&self) {
+        self.watch(&mut self.state(), ticks(), SUSPECTED);
+    }
+
+    fn watch(&self, state: &mut State, now: u64, time: Duration) {
+        let long = ticks_in(time).max(state.watch.left(now));
+        state.watch = Span { since: now, long };
+        self.watched.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it gets no frames now, because it was slow.
+    #[inline]
+    pub fn rests(&self) -> bool {
+        self.is_watched() && self.rests_at(ticks())
+    }
+
+    #[cold]
+    fn rests_at(&self, now: u64) -> bool {
+        let state = self.state();
+        if state.watch.left(now) == 0 {
+            self.watched.store(false, Ordering::Relaxed);
+            return false;
+        }
+        state.owes.left(now) > 0
+    }
+
+    /// A delivery of frames that lay ready took so many ticks, more than [`LIMIT`]. True: it gets no more for now.
+    #[cold]
+    pub fn was_slow(&self, took: u64) -> bool {
+        self.was_slow_at(took, ticks())
+    }
+
+    fn was_slow_at(&self, took: u64, now: u64) -> bool {
+        let mut state = self.state();
+        self.watch(&mut state, now, WATCHED);
+        let back = now.saturating_sub(state.at) / RETURN;
+        let (used, free) = (state.used.saturating_sub(back).saturating_add(took), ticks_in(FREE));
+        (state.used, state.at) = (used.min(free), now);
+        let beyond = used.saturating_sub(free);
+        if beyond == 0 {
+            return false;
+        }
+        let long = beyond.saturating_mul(MULTIPLE).saturating_add(state.owes.left(now));
+        state.owes = Span { since: now, long };
+        // For as long as it owes it is watched.
+        self.watch(&mut state, now, time_of(long).saturating_add(WATCHED));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn who_is_slow_gets_a_fifth_of_a_core_and_what_is_new_is_free() {
+        let (pace, ms) = (Pace::default(), ticks_in(MS));
+        let mut now = ticks();
+        assert!(!pace.is_watched() && !pace.rests_at(now));
+        // A guest's first touch of its buffers.
+        for _ in 0..4 {
+            assert!(!pace.was_slow_at(ms, now));
+        }
+        assert!(pace.is_watched() && !pace.rests_at(now));
+        let (start, mut spent) = (now, 0);
+        while now < start + 10_000 * ms {
+            if pace.rests_at(now) {
+                now += ms / 4;
+                continue;
+            }
+            (now, spent) = (now + 2 * ms, spent + 2);
+            pace.was_slow_at(2 * ms, now);
+        }
+        assert!((1_900..2_300).contains(&spent), "{spent} of 10,000 ms");
+        // It is believed again, and its free time has come back.
+        now += ticks_in(2 * WATCHED);
+        assert!(!pace.rests_at(now) && !pace.is_watched());
+        assert!(!pace.was_slow_at(4 * ms, now) && pace.was_slow_at(4 * ms, now));
+        // What takes very long is paid for however long that is.
+        now += ticks_in(2 * WATCHED);
+        assert!(pace.was_slow_at(20_000 * ms, now));
+        assert!(pace.rests_at(now + 79_000 * ms) && !pace.rests_at(now + 81_000 * ms));
+    }
+
+    #[test]
+    fn who_is_suspected_is_watched_for_a_moment() {
+        let pace = Pace::default();
+        pace.suspect();
+        let now = ticks();
+        assert!(pace.is_watched() && !pace.rests());
+        assert!(!pace.rests_at(now + ticks_in(SUSPECTED / 2)) && pace.is_watched());
+        assert!(!pace.rests_at(now + ticks_in(SUSPECTED)) && !pace.is_watched());
+        // A clock that is a little behind is no way out; one that has nothing to do with it is not waited for.
+        pace.was_slow_at(ticks_in(100 * MS), now);
+        assert!(pace.rests_at(now) && pace.rests_at(now - 1) && !pace.rests_at(0));
+    }
+}
