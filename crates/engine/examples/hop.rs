@@ -18,6 +18,7 @@ use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue};
 use sidecore_engine::core::Lease;
+use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
@@ -147,7 +148,7 @@ fn main() {
     let counters = CounterFile::anonymous().unwrap();
     let cores = Fabric::start(&CoreOptions {
         cpus: vec![1],
-        spin: Duration::from_secs(60),
+        tuning: Tuning { spin: Duration::from_secs(60), ..Tuning::default() },
         ..CoreOptions::default()
     })
     .unwrap();

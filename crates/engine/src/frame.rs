@@ -17,19 +17,20 @@ use crate::wire::{offload::Offload, Gso};
 /// Bytes of each frame that are kept in private memory: one cache line.
 pub const HEAD: usize = 64;
 
-/// What the frames of a batch may cost, in bytes to copy: a batch ends with the frame that reaches it, and what is left
-/// waits in the sender's ring for its next turn. Twice the bytes of 256 frames of the usual MTU, and a dozen of the
-/// largest: some 0.15 ms of a core. Without this bound 256 frames of 64 KiB were 16 MiB, and 3 ms.
+/// What the frames of a batch may cost unless whoever has it fetched says otherwise, in bytes to copy. Twice the bytes of 256
+/// frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a bound 256 frames of 64 KiB were 16
+/// MiB, and 3 ms.
 pub const BATCH_COST: u32 = 768 * 1024;
+/// How long they are fetched unless it is said otherwise.
+const BATCH_TIME: Duration = Duration::from_micros(200);
 /// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole: headers to write,
 /// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
 /// segments would be 30 ms.
 pub const SEGMENT_COST: u32 = 512;
 
-/// How long frames are fetched into a batch. Reading a frame takes some 20 ns, unless its page has to be found or cleared
-/// first: that is up to a millisecond for huge pages, and may be so for each frame of a hostile guest.
-pub const BATCH_TIME: Duration = Duration::from_micros(200);
-/// The clock is read once for so many frames, the first time before.
+/// While frames are fetched the clock is read once for so many of them, the first time before. Reading a frame takes some
+/// 20 ns, unless its page has to be found or cleared first: that is up to a millisecond for huge pages, and may be so for each
+/// frame of a hostile guest.
 const FRAMES_A_LOOK: usize = 32;
 const FIRST_LOOK: usize = 4;
 
@@ -107,11 +108,15 @@ pub struct Batch {
     frames: Box<[Frame]>,
     len: usize,
     limit: usize,
-    /// What its frames cost.
+    /// What its frames cost, in bytes to copy, and may cost: it ends with the frame that reaches that, and what is left waits in
+    /// the sender's ring for its next turn.
     cost: u32,
+    most: u32,
     /// When fetching into it began, and how long it may take: ticks.
     begun: u64,
     time: u64,
+    /// It took longer.
+    late: bool,
     /// The pieces of all frames.
     pub pieces: Pieces,
     /// Whether any frame carries an offload request, so that the plain case is one test a batch.
@@ -132,8 +137,10 @@ impl Batch {
             len: 0,
             limit: MAX_BATCH,
             cost: 0,
+            most: BATCH_COST,
             begun: 0,
             time: ticks_in(BATCH_TIME),
+            late: false,
             pieces: Pieces::new(BATCH_PIECES),
             any_offload: false,
         }
@@ -142,22 +149,23 @@ impl Batch {
     /// Empties it.
     #[inline]
     pub fn clear(&mut self) {
-        (self.len, self.cost) = (0, 0);
+        (self.len, self.cost, self.late) = (0, 0, false);
         self.pieces.clear();
         self.any_offload = false;
     }
 
-    /// At most so many frames are to be fetched into it, from now on, and for [`BATCH_TIME`].
+    /// At most so many frames are to be fetched into it, from now on.
     #[inline]
     pub fn set_limit(&mut self, frames: usize) {
         self.begun = ticks();
         self.limit = frames.min(self.frames.len());
     }
 
-    /// Fetching takes so long at most, in place of [`BATCH_TIME`].
-    #[cfg(test)]
-    pub(crate) fn set_time(&mut self, time: Duration) {
-        self.time = ticks_in(time);
+    /// They may cost so many bytes to copy, and take so many ticks to fetch.
+    #[inline]
+    pub fn set_bounds(&mut self, bytes: u64, time: u64) {
+        self.most = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.time = time;
     }
 
     /// Number of frames.
@@ -189,14 +197,26 @@ impl Batch {
             && ticks().wrapping_sub(self.begun) > self.time
             && self.begun != 0
         {
-            self.cost = BATCH_COST;
+            self.late = true;
         }
     }
 
-    /// Whether its frames cost so much, or took so long, that no more may be fetched ([`BATCH_COST`], [`BATCH_TIME`]).
+    /// Whether its frames cost so much, or took so long, that no more may be fetched.
     #[inline]
     pub fn is_spent(&self) -> bool {
-        self.cost >= BATCH_COST
+        self.cost >= self.most || self.late
+    }
+
+    /// Whether its frames took too long.
+    #[inline]
+    pub fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// What its frames cost, in bytes to copy.
+    #[inline]
+    pub fn cost(&self) -> u32 {
+        self.cost
     }
 
     /// The frames.
@@ -261,6 +281,7 @@ mod tests {
 
     fn cost(frames: usize, len: u32, gso_size: u16) -> (usize, u32) {
         let mut batch = Batch::new();
+        batch.set_bounds(BATCH_COST.into(), u64::MAX);
         let mut taken = 0;
         while taken < frames && batch.room() > 0 {
             let (frame, _) = batch.next_frame().unwrap();
@@ -274,18 +295,18 @@ mod tests {
 
     #[test]
     fn a_batch_ends_when_its_frames_take_too_long() {
-        let fill = |batch: &mut Batch| {
+        let fill = |batch: &mut Batch, time: u64| {
             batch.clear();
+            batch.set_bounds(u64::MAX, time);
             batch.set_limit(MAX_BATCH);
             while batch.room() > 0 && batch.push_short(&[0; 60]) {}
             batch.len()
         };
         let mut batch = Batch::new();
-        batch.set_time(Duration::MAX);
-        assert_eq!(fill(&mut batch), MAX_BATCH);
+        assert_eq!((fill(&mut batch, u64::MAX), batch.is_late()), (MAX_BATCH, false));
         // However fast they come, the first look finds that they took longer.
-        batch.set_time(Duration::ZERO);
-        assert_eq!((fill(&mut batch), fill(&mut batch)), (FIRST_LOOK, FIRST_LOOK));
+        assert_eq!((fill(&mut batch, 0), fill(&mut batch, 0)), (FIRST_LOOK, FIRST_LOOK));
+        assert!(batch.is_late());
     }
 
     #[test]

@@ -2,14 +2,33 @@
 
 use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::mailbox::{Letter, Mailbox, TaskId};
-use super::run::Core;
-use super::task::Seat;
+use super::run::{Core, Parts};
+use super::task::{Seat, Visit};
+use super::{Budget, Tuning, LONGEST_TURN, TURN, TURN_BYTES};
+
+/// Nanoseconds that a delivery is said to take.
+pub(crate) const DELIVERY: u64 = 100;
+
+/// A clock that goes on by what visits did.
+#[derive(Debug, Default)]
+pub(crate) struct Counted(pub(crate) u64);
+
+impl Clock for Counted {
+    fn now(&mut self) -> u64 {
+        self.0
+    }
+
+    fn after(&mut self, visit: &Visit) -> u64 {
+        self.0 += DELIVERY * visit.cost as u64;
+        self.0
+    }
+}
 
 pub(crate) struct ByHand<L: 'static> {
-    core: Core<L>,
+    core: Core<L, Counted>,
     mailbox: Arc<Mailbox<L>>,
     next: u64,
 }
@@ -17,9 +36,16 @@ pub(crate) struct ByHand<L: 'static> {
 impl<L: 'static> ByHand<L> {
     pub(crate) fn new(local: L) -> ByHand<L> {
         let mailbox = Arc::new(Mailbox::new().unwrap());
-        let spin = Duration::from_micros(50);
-        let mut core = Core::new(Arc::clone(&mailbox), Arc::default(), Arc::default(), spin, local).unwrap();
-        core.busy = None;
+        let parts = Parts {
+            number: 0,
+            mailbox: Arc::clone(&mailbox),
+            meter: Arc::default(),
+            registry: Arc::default(),
+            beat: Arc::default(),
+            tuning: Tuning::default(),
+            local,
+        };
+        let core = Core::new(parts, Counted::default()).unwrap();
         ByHand { core, mailbox, next: 1 }
     }
 
@@ -32,7 +58,7 @@ impl<L: 'static> ByHand<L> {
     pub(crate) fn take(&mut self, seat: Box<dyn Seat<L>>) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.tell(Letter::Take { id: TaskId(id), seat });
+        self.tell(Letter::Take { id: TaskId(id), seat, bag: Default::default() });
         id
     }
 
@@ -53,22 +79,25 @@ impl<L: 'static> ByHand<L> {
 
     /// Visits the task in place `index`; how much it moved.
     pub(crate) fn visit(&mut self, index: usize) -> u64 {
-        self.core.visit(index)
+        let budget = Budget { items: TURN, bytes: TURN_BYTES, ns: LONGEST_TURN };
+        self.core.visit(index, budget, false)
     }
 
     pub(crate) fn round(&mut self, number: u64) {
-        self.core.round(number, Instant::now());
+        let now = self.core.clock.now();
+        self.core.round(number, now);
     }
 
     pub(crate) fn swap(&mut self, a: usize, b: usize) {
-        self.core.tasks.swap(a, b);
+        self.core.polled.swap(a, b);
     }
 
+    /// The task in this place is visited no more.
     pub(crate) fn remove(&mut self, index: usize) {
-        self.core.tasks.remove(index);
+        self.core.polled.remove(index);
     }
 
     pub(crate) fn truncate(&mut self, count: usize) {
-        self.core.tasks.truncate(count);
+        self.core.polled.truncate(count);
     }
 }

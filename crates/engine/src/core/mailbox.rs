@@ -15,23 +15,38 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{eventfd, EventfdFlags};
 
+use super::accounts::Luggage;
+use super::ledger::Ledger;
+use super::pace::Pace;
 use super::task::Seat;
 
 /// Letters that a core reads before it turns to its tasks again.
 pub(super) const LETTERS_A_ROUND: usize = 4;
 
 /// Names a task among all that cores ever had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TaskId(pub(super) u64);
+
+/// What a task brings along to a core.
+#[derive(Debug, Default)]
+pub(super) struct Bag {
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) pace: Pace,
+    pub(super) luggage: Luggage,
+    /// It comes from another core.
+    pub(super) moved: bool,
+}
 
 /// What a core can be asked.
 pub(super) enum Letter<L> {
     /// Visit this task from now on.
-    Take { id: TaskId, seat: Box<dyn Seat<L>> },
+    Take { id: TaskId, seat: Box<dyn Seat<L>>, bag: Bag },
+    /// Give the task to this core, and say whether that was done.
+    Move { id: TaskId, to: usize, answer: SyncSender<bool> },
     /// Send the task home.
     GiveBack { id: TaskId, answer: SyncSender<()> },
     /// Send home all tasks of this owner.

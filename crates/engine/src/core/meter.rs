@@ -1,7 +1,6 @@
 //! Where an I/O core's time goes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +26,9 @@ pub struct CoreStatus {
     pub shared: bool,
     /// Ingress queues that it serves.
     pub queues: usize,
+    /// Whether it has tasks; one that does not sleeps until it is needed.
+    #[serde(default)]
+    pub active: bool,
     /// Nanoseconds in rounds that moved frames.
     pub busy_ns: u64,
     /// Nanoseconds in rounds that found nothing.
@@ -49,34 +51,43 @@ impl Meter {
     }
 
     #[inline]
-    fn add_time(counter: &AtomicU64, time: Duration) {
-        Self::add(counter, u64::try_from(time.as_nanos()).unwrap_or(0));
-    }
-
-    #[inline]
-    pub(super) fn busy(&self, time: Duration, moved: u64) {
-        Self::add_time(&self.busy, time);
+    pub(super) fn busy(&self, ns: u64, moved: u64) {
+        Self::add(&self.busy, ns);
         Self::add(&self.rounds, 1);
         Self::add(&self.moved, moved);
     }
 
     #[inline]
-    pub(super) fn idle(&self, time: Duration) {
-        Self::add_time(&self.idle, time);
+    pub(super) fn idle(&self, ns: u64) {
+        Self::add(&self.idle, ns);
     }
 
-    pub(super) fn asleep(&self, time: Duration) {
-        Self::add_time(&self.asleep, time);
+    pub(super) fn asleep(&self, ns: u64) {
+        Self::add(&self.asleep, ns);
         Self::add(&self.sleeps, 1);
     }
 
-    pub(super) fn status(&self, number: usize, cpu: Option<usize>, queues: usize) -> CoreStatus {
+    /// Nanoseconds busy, and in all.
+    pub(super) fn times(&self) -> (u64, u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let busy = load(&self.busy);
+        (busy, busy + load(&self.idle) + load(&self.asleep))
+    }
+
+    pub(super) fn status(
+        &self,
+        number: usize,
+        cpu: Option<usize>,
+        queues: usize,
+        active: bool,
+    ) -> CoreStatus {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CoreStatus {
             number,
             cpu,
             shared: cpu.is_none_or(|cpu| !crate::place::is_kept(cpu)),
             queues,
+            active,
             busy_ns: load(&self.busy),
             idle_ns: load(&self.idle),
             sleep_ns: load(&self.asleep),

@@ -13,7 +13,9 @@ use rustix::io::Errno;
 use super::mailbox::TaskId;
 
 /// Most events handled per wake-up; the others are still there at the next one.
-pub(super) const EVENTS: usize = 32;
+const EVENTS: usize = 32;
+/// Bits of an event's word that are the place of its task on the core; the others are its number, from 1 on.
+const PLACE_BITS: u32 = 20;
 
 /// An epoll set.
 pub(super) struct Poller {
@@ -34,9 +36,12 @@ impl Poller {
 
     /// Wakes for `fd` from now on. A descriptor that cannot be waited for (its VMM passed a plain file) is
     /// left out: its guest is served late, nobody else is hurt.
-    pub(super) fn watch(&self, id: TaskId, fd: BorrowedFd<'_>) -> Option<Watched> {
+    /// What comes back is the task's number and its place.
+    pub(super) fn watch(&self, id: TaskId, place: usize, fd: BorrowedFd<'_>) -> Option<Watched> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
-        epoll::add(&self.epoll, &fd, EventData::new_u64(id.0), EventFlags::IN | EventFlags::ET).ok()?;
+        let word =
+            (id.0 << PLACE_BITS) | u64::try_from(place).ok().filter(|place| *place < 1 << PLACE_BITS)?;
+        epoll::add(&self.epoll, &fd, EventData::new_u64(word), EventFlags::IN | EventFlags::ET).ok()?;
         Some(Watched { fd })
     }
 
@@ -48,7 +53,7 @@ impl Poller {
 
     /// Sleeps until something happens, at most `longest`; calls `woken` for each task that woke us.
     /// False if nothing happened.
-    pub(super) fn wait(&self, longest: std::time::Duration, mut woken: impl FnMut(TaskId)) -> bool {
+    pub(super) fn wait(&self, longest: std::time::Duration, mut woken: impl FnMut(TaskId, usize)) -> bool {
         let blank = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [blank; EVENTS];
         let timeout = rustix::event::Timespec {
@@ -60,8 +65,11 @@ impl Poller {
                 for event in events.iter().take(n) {
                     // A copy: the event is packed.
                     let data = event.data;
-                    if data.u64() != 0 {
-                        woken(TaskId(data.u64()));
+                    let word = data.u64();
+                    if word != 0 {
+                        #[expect(clippy::cast_possible_truncation, reason = "PLACE_BITS of it")]
+                        let place = (word & ((1 << PLACE_BITS) - 1)) as usize;
+                        woken(TaskId(word >> PLACE_BITS), place);
                     }
                 }
                 n > 0

@@ -1,102 +1,164 @@
 //! One I/O core: the loop.
 //!
-//! Theory of operation. A round looks into the mailbox and visits each of the core's tasks once; a task does a budget's worth
-//! of work in a visit and then the next one is looked at, so a busy task waits for at most one visit of each other, and its
-//! copies count (`share`). Two kinds of tasks are visited less often: those whose visit is a system call, after they came up
-//! empty, and those that have been silent for many rounds while others are busy; both bounds are constants below.
+//! Theory of operation. A round looks into the mailbox and visits each *polled* task once, in turn: a visit takes as many
+//! items as fit into a turn, which is shorter the more owners have work, and never longer than [`LONGEST_TURN`]. Whom a round
+//! passes over says `accounts`: owners that had more than their share, that have used up their budget, or their rate.
+//! Between two visits the core looks at those who must not wait for the rest of the round (`urgent`): owners with a budget,
+//! those of class `latency`, and queues that are *stuck*: they have little work at a time, there is some now, and their guest
+//! probably waits for it.
 //!
-//! A core without work for `spin` arms all tasks, looks once more, and sleeps in `epoll_wait`. The tasks that wake it are
-//! visited before anything else, so the first frame does not wait for a look at all others. Time is accounted in three parts:
-//! busy (rounds that moved something), idle (rounds that did not), asleep.
+//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not looked at
+//! until their event comes, or the time at which they asked for a look (`timers`). So a thousand silent queues cost a core at
+//! work nothing but a look at its epoll set every [`EVENTS_EVERY`].
+//!
+//! A core without work for `spin` arms the tasks that it polls, looks once more, and sleeps in `epoll_wait`. The tasks that
+//! wake it are visited before anything else, so the first frame does not wait for a look at all others.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::mailbox::{Letter, Mailbox, TaskId, LETTERS_A_ROUND};
+use super::accounts::{Account, Accounts, Luggage, Right};
+use super::bucket::Allowed;
+use super::clock::Clock;
+use super::ledger::{End, Entry, Heat, Ledger};
+use super::mailbox::{Bag, Letter, Mailbox, TaskId, LETTERS_A_ROUND};
 use super::meter::Meter;
-use super::poller::{Poller, Watched, EVENTS};
-use super::share::Share;
+use super::pace::Pace;
+use super::poller::{Poller, Watched};
+use super::registry::Registry;
 use super::slow::SLOW_VISIT;
 use super::task::{Budget, Owner, Seat};
+use super::timers::Timers;
 use super::watch::Beat;
+use super::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
-const COSTLY_PAUSE: Duration = Duration::from_micros(5);
+const COSTLY_PAUSE: u64 = 5_000;
 /// Empty visits in a row after which a task counts as silent.
 const SILENT_AFTER: u32 = 256;
 /// A silent task is visited every so many rounds: at full load a round is some 10 µs, so its first frame
 /// waits for some 160 µs more at worst.
 const SILENT_EVERY: u64 = 16;
+/// A task that has been silent for so long is not polled any more.
+const COLD_AFTER: u64 = 10_000_000;
+/// How often a core at work looks whether a cold task has an event: the system call is a hundredth of that.
+const EVENTS_EVERY: u64 = 25_000;
+/// Items of a visit, on average, up to which a task's guest is taken to wait for each of them.
+const LIGHT: u32 = 8;
+/// A light task that has waited for so long is stuck.
+const STUCK: u64 = 5_000;
 /// Longest sleep: events and letters wake us, this only bounds the damage of a lost one.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A task that this core has, and what the core knows of it.
 pub(super) struct Seated<L> {
-    id: TaskId,
+    pub(super) id: TaskId,
     task: Box<dyn Seat<L>>,
-    owner: Arc<dyn Owner>,
-    /// The owner's.
+    /// Its owner's number, and the place of its account.
     number: u16,
+    account: usize,
     events: Vec<Watched>,
+    ledger: Arc<Ledger>,
+    pace: Pace,
+    heat: Heat,
     costly: bool,
     empty_visits: u32,
-    not_before: Instant,
-    share: Share,
-    /// It did something in the last round.
-    moved: bool,
+    /// Empty visits that the ledger does not have yet.
+    unwritten: u64,
+    not_before: u64,
+    /// When it last did something.
+    moved_at: u64,
+    /// Since when it may have had work.
+    since: u64,
+    /// Items of a visit, on average, in quarters.
+    usual: u32,
+    /// Since when it was seen to have work, between two visits of others.
+    waits_since: Option<u64>,
+    /// When it asked to be looked at, as long as it is cold.
+    due: u64,
 }
 
 /// An I/O core's private state.
-pub(super) struct Core<L> {
+pub(super) struct Core<L, C> {
+    number: usize,
     mailbox: Arc<Mailbox<L>>,
     meter: Arc<Meter>,
+    registry: Arc<Registry<L>>,
     pub(super) local: L,
-    pub(super) tasks: Vec<Seated<L>>,
+    /// The tasks: their places do not change.
+    tasks: Vec<Option<Seated<L>>>,
+    /// Places of those that are polled, in their order.
+    pub(super) polled: Vec<usize>,
+    /// Places of polled tasks that are looked at between two visits.
+    keen: Vec<usize>,
+    /// When cold tasks asked to be looked at.
+    timers: Timers,
+    /// Cold tasks whose events are watched.
+    watched: usize,
+    accounts: Accounts,
     poller: Poller,
-    /// Places of the tasks that woke the core.
+    /// Places of the tasks whose events came.
     woken: Vec<usize>,
-    /// Tasks that did something in the last round.
-    crowd: usize,
-    spin: Duration,
+    pub(super) clock: C,
+    /// When the last visit ended, or the round began.
+    now: u64,
+    /// When the epoll set was looked at.
+    looked: u64,
+    /// Some of those must not wait for longer than a short turn.
+    hurries: bool,
+    /// Nanoseconds of a turn in this round.
+    turn: u64,
+    tuning: Tuning,
     /// What it is at, for the watch.
     beat: Arc<Beat>,
-    /// For how long visits that did something took. Without it (tests) time costs nothing.
-    pub(super) busy: Option<Duration>,
-    /// When the last visit ended that did something, or the round began: the clock as it was read last.
-    clock: Instant,
     /// No task is visited.
     resting: bool,
 }
 
-impl<L> Core<L> {
-    pub(super) fn new(
-        mailbox: Arc<Mailbox<L>>,
-        meter: Arc<Meter>,
-        beat: Arc<Beat>,
-        spin: Duration,
-        local: L,
-    ) -> std::io::Result<Core<L>> {
-        let poller = Poller::new(mailbox.event())?;
+/// What a core is made of.
+pub(super) struct Parts<L> {
+    pub(super) number: usize,
+    pub(super) mailbox: Arc<Mailbox<L>>,
+    pub(super) meter: Arc<Meter>,
+    pub(super) registry: Arc<Registry<L>>,
+    pub(super) beat: Arc<Beat>,
+    pub(super) tuning: Tuning,
+    pub(super) local: L,
+}
+
+impl<L, C: Clock> Core<L, C> {
+    pub(super) fn new(parts: Parts<L>, clock: C) -> std::io::Result<Core<L, C>> {
+        let poller = Poller::new(parts.mailbox.event())?;
         Ok(Core {
-            mailbox,
-            meter,
-            local,
+            number: parts.number,
+            mailbox: parts.mailbox,
+            meter: parts.meter,
+            registry: parts.registry,
+            local: parts.local,
             tasks: Vec::new(),
+            polled: Vec::new(),
+            keen: Vec::new(),
+            timers: Timers::default(),
+            watched: 0,
+            accounts: Accounts::new(parts.number),
             poller,
-            woken: Vec::with_capacity(EVENTS),
-            crowd: 0,
-            spin,
-            beat,
-            busy: Some(Duration::ZERO),
-            clock: Instant::now(),
+            woken: Vec::new(),
+            clock,
+            now: 0,
+            looked: 0,
+            hurries: false,
+            turn: LONGEST_TURN,
+            tuning: parts.tuning,
+            beat: parts.beat,
             resting: false,
         })
     }
 
     /// Runs until a letter stops it.
     pub(super) fn run(mut self) {
+        let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut round = 0u64;
-        let mut before = Instant::now();
+        let mut before = self.clock.now();
         let mut last_work = before;
         loop {
             if self.mailbox.is_raised() {
@@ -111,34 +173,30 @@ impl<L> Core<L> {
                 }
                 self.beat.pause();
                 // An event that comes now is not missed: tasks are looked at when they are visited again.
-                self.poller.wait(LONGEST_SLEEP, |_| ());
-                last_work = Instant::now();
+                self.poller.wait(LONGEST_SLEEP, |_, _| ());
+                last_work = self.clock.now();
                 self.meter.asleep(last_work - before);
                 before = last_work;
                 continue;
             }
             let moved = self.round(round, before);
             round = round.wrapping_add(1);
-            let now = Instant::now();
+            let now = self.clock.now();
             if moved > 0 {
                 self.meter.busy(now - before, moved);
                 last_work = now;
             } else {
                 self.meter.idle(now - before);
                 // Mail that was left for the next round has drained its eventfd: it would not wake us.
-                if now - last_work >= self.spin && !self.mailbox.is_raised() {
-                    let woken = self.sleep();
-                    before = Instant::now();
-                    self.meter.asleep(before - now);
-                    // A nap that ended by itself is followed by one round, not by another spell of spinning.
-                    if woken {
-                        last_work = before;
-                    }
-                    let moved = self.wake_up(before);
+                if now - last_work >= spin && !self.mailbox.is_raised() {
+                    let (moved, woken) = self.sleep(now);
+                    before = self.clock.now();
                     if moved > 0 {
-                        let now = Instant::now();
-                        self.meter.busy(now - before, moved);
-                        before = now;
+                        self.meter.busy(before - self.looked, moved);
+                    }
+                    // A nap that ended by itself is followed by one round, not by another spell of spinning.
+                    if woken || moved > 0 {
+                        last_work = before;
                     }
                     continue;
                 }
@@ -149,79 +207,318 @@ impl<L> Core<L> {
     }
 
     /// Visits every task that is due; returns how much was moved.
-    pub(super) fn round(&mut self, round: u64, now: Instant) -> u64 {
-        let mut all = 0;
-        let mut crowd = 0;
-        self.clock = now;
-        for index in 0..self.tasks.len() {
-            let seated = &mut self.tasks[index];
-            let silent = seated.empty_visits >= SILENT_AFTER;
-            // Silent tasks take turns, so that a round never visits them all.
-            if silent && (round.wrapping_add(index as u64)) % SILENT_EVERY != 0 {
-                continue;
-            }
-            if seated.costly && now < seated.not_before {
-                continue;
-            }
-            let others = self.crowd > usize::from(seated.moved);
-            // Who took long lets the others go first. It is no reason for another one to wait: two of them would for ever.
-            if seated.share.waits(others, self.busy.unwrap_or_default(), now) {
-                seated.moved = false;
-                continue;
-            }
-            // So does who made more copies than a turn has.
-            if seated.share.passes(others) {
-                seated.moved = true;
-                crowd += 1;
-                continue;
-            }
-            let moved = self.visit(index);
-            let seated = &mut self.tasks[index];
-            seated.moved = moved > 0;
-            crowd += usize::from(seated.moved);
-            if moved == 0 {
-                seated.empty_visits = seated.empty_visits.saturating_add(1);
-                if seated.costly {
-                    seated.not_before = now + COSTLY_PAUSE;
-                }
-            } else {
-                seated.empty_visits = 0;
-            }
-            all += moved;
+    pub(super) fn round(&mut self, round: u64, now: u64) -> u64 {
+        self.now = now;
+        let crowd = self.accounts.crowd() as u64;
+        self.turn = (LONGEST_TURN / crowd.max(1)).max(LEAST_TURN);
+        if self.hurries {
+            self.turn = self.turn.min(URGENT_TURN);
         }
-        self.crowd = crowd;
+        let mut all = self.look_at_cold();
+        let (mut at, mut keen) = (0, std::mem::take(&mut self.keen));
+        while let Some(place) = self.polled.get(at).copied() {
+            match self.is_due(place, round) {
+                Due::Visit(most) => {
+                    let moved = self.visit(place, most, false);
+                    all += moved;
+                    if moved > 0 {
+                        all += self.urgent(&keen, place);
+                    }
+                }
+                Due::Cold => {
+                    self.cool(place);
+                    self.polled.remove(at);
+                    continue;
+                }
+                Due::Later => {}
+            }
+            at += 1;
+        }
+        keen.clear();
+        self.keen = keen;
+        self.hurries = false;
+        if self.polled.len() > 1 && self.tuning.urgent {
+            self.find_keen();
+        }
+        self.accounts.end_round();
         all
     }
 
-    /// Visits the task at `index`, with the budget of a turn.
-    #[inline]
-    pub(super) fn visit(&mut self, index: usize) -> u64 {
-        let seated = &mut self.tasks[index];
-        self.beat.begin(seated.number);
-        let budget = Budget { items: seated.share.limit() };
-        let visit = seated.task.visit(&mut self.local, budget);
-        if visit.items > 0 {
-            seated.share.took(visit.items, visit.cost);
-        }
-        if visit.moved > 0 {
-            let now = Instant::now();
-            let took = now - self.clock;
-            self.clock = now;
-            if let Some(busy) = &mut self.busy {
-                *busy += took;
-                let others = self.crowd.saturating_sub(seated.moved.into());
-                seated.share.took_time(visit.items, took, others, *busy, now);
+    /// Finds the tasks that are looked at between two visits of others.
+    fn find_keen(&mut self) {
+        for &place in &self.polled {
+            let Some(seated) = &self.tasks[place] else { continue };
+            let account = self.accounts.get(seated.account);
+            let light = seated.usual > 0 && seated.usual / 4 <= LIGHT && !seated.costly;
+            let hurries = light || account.is_some_and(Account::is_urgent);
+            // An owner with a budget can wait for a longer turn of another: periods are milliseconds.
+            if hurries || account.is_some_and(Account::has_budget) {
+                self.keen.push(place);
             }
-            if took > SLOW_VISIT {
-                seated.owner.slow().visit(took);
+            self.hurries |= hurries && seated.empty_visits < SILENT_AFTER;
+        }
+    }
+
+    /// What becomes of the polled task at `place` in this round.
+    #[inline]
+    fn is_due(&mut self, place: usize, round: u64) -> Due {
+        let Some(seated) = self.tasks[place].as_mut() else { return Due::Later };
+        let now = self.now;
+        if seated.empty_visits >= SILENT_AFTER {
+            // Silent tasks take turns, so that a round never visits them all.
+            if round.wrapping_add(place as u64) % SILENT_EVERY != 0 {
+                return Due::Later;
+            }
+            if now.saturating_sub(seated.moved_at) > COLD_AFTER && self.tuning.cold {
+                return Due::Cold;
+            }
+        }
+        if seated.costly && now < seated.not_before {
+            return Due::Later;
+        }
+        match self.accounts.right(seated.account, now) {
+            Right::Reserved { left, .. } => self.most(place, left),
+            Right::Turn => self.most(place, u64::MAX),
+            Right::Passed => {
+                self.accounts.passed(seated.account);
+                Due::Later
+            }
+            Right::Throttled { .. } => {
+                seated.since = now;
+                Due::Later
+            }
+        }
+    }
+
+    /// How much a visit may take, if its owner has `left` nanoseconds.
+    #[inline]
+    fn most(&mut self, place: usize, left: u64) -> Due {
+        let Some(seated) = self.tasks[place].as_ref() else { return Due::Later };
+        let ns = self.turn.min(left);
+        let mut items = seated.pace.items(ns);
+        match self.accounts.allowed(seated.account, self.now) {
+            None => {}
+            Some(Allowed::Now(most)) => items = items.min(usize::try_from(most).unwrap_or(TURN)),
+            Some(Allowed::At(_)) => return Due::Later,
+        }
+        Due::Visit(Budget { items, bytes: TURN_BYTES, ns })
+    }
+
+    /// Visits the task at `place`; how much it moved. `early`: out of turn.
+    #[inline]
+    pub(super) fn visit(&mut self, place: usize, budget: Budget, early: bool) -> u64 {
+        let Some(seated) = self.tasks[place].as_mut() else { return 0 };
+        self.beat.begin(seated.number);
+        let begun = self.now;
+        let visit = seated.task.visit(&mut self.local, budget);
+        if visit.moved == 0 && visit.items == 0 {
+            seated.empty_visits = seated.empty_visits.saturating_add(1);
+            seated.unwritten += 1;
+            if visit.end != End::Waits {
+                seated.since = begun;
+            }
+            if seated.costly {
+                self.now = self.clock.after(&visit);
+                seated.not_before = self.now + COSTLY_PAUSE;
+            }
+            return 0;
+        }
+        let now = self.clock.after(&visit);
+        self.now = now;
+        let took = now - begun;
+        let own = took.saturating_sub(visit.elsewhere_ns);
+        seated.pace.took(visit.items, own, budget.ns, now);
+        self.accounts.charge(seated.account, own, visit.items as u64, visit.bytes, now);
+        let wait = begun.saturating_sub(seated.waits_since.take().unwrap_or(seated.since));
+        seated.ledger.enter(&Entry {
+            end: visit.end,
+            ns: own,
+            items: visit.items as u64,
+            bytes: visit.bytes,
+            empty: std::mem::take(&mut seated.unwritten),
+            wait,
+            early,
+        });
+        seated.since = now;
+        seated.moved_at = now;
+        seated.empty_visits = 0;
+        let items = u32::try_from(visit.items).unwrap_or(u32::MAX).min(1 << 16);
+        seated.usual = seated.usual - seated.usual / 4 + items;
+        if u128::from(took) > SLOW_VISIT.as_nanos() {
+            if let Some(account) = self.accounts.get(seated.account) {
+                account.owner.slow().visit(Duration::from_nanos(took));
             }
         }
         visit.moved
     }
 
+    /// Visits those who must not wait for the rest of the round, after a visit of the task at `after`. Returns how much was
+    /// moved.
+    #[inline]
+    fn urgent(&mut self, keen: &[usize], after: usize) -> u64 {
+        if keen.is_empty() {
+            return 0;
+        }
+        let mut all = 0;
+        // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
+        while let Some((place, left)) = self.next_reserved(keen) {
+            let Due::Visit(budget) = self.most(place, left) else { break };
+            let moved = self.visit(place, budget, true);
+            all += moved;
+            if moved == 0 {
+                break;
+            }
+        }
+        for &place in keen {
+            if place != after && self.is_stuck(place) {
+                if let Due::Visit(budget) = self.most(place, u64::MAX) {
+                    all += self.visit(place, budget, true);
+                }
+            }
+        }
+        all
+    }
+
+    /// The task with work whose owner's budget ends first, and how much of that is left.
+    fn next_reserved(&mut self, keen: &[usize]) -> Option<(usize, u64)> {
+        let mut first = None;
+        for &place in keen {
+            let Some(seated) = self.tasks[place].as_mut() else { continue };
+            if !self.accounts.get(seated.account).is_some_and(|account| account.has_budget()) {
+                continue;
+            }
+            let Right::Reserved { left, deadline } = self.accounts.right(seated.account, self.now) else {
+                continue;
+            };
+            if first.is_none_or(|(_, _, earliest)| deadline < earliest) && seated.task.has_work() {
+                first = Some((place, left, deadline));
+            }
+        }
+        first.map(|(place, left, _)| (place, left))
+    }
+
+    /// Whether the task has to be visited now: it has work that has waited, or that must not.
+    #[inline]
+    fn is_stuck(&mut self, place: usize) -> bool {
+        let now = self.now;
+        let Some(seated) = self.tasks[place].as_mut() else { return false };
+        if !seated.task.has_work() {
+            seated.waits_since = None;
+            seated.since = now;
+            return false;
+        }
+        let since = *seated.waits_since.get_or_insert(now);
+        let urgent = self.accounts.get(seated.account).is_some_and(|account| account.is_urgent());
+        (urgent || now.saturating_sub(since) >= STUCK)
+            && matches!(self.accounts.right(seated.account, now), Right::Turn | Right::Reserved { .. })
+    }
+
+    /// Looks for cold tasks whose event has come, or whose time; visits them. Returns how much was moved.
+    #[inline]
+    fn look_at_cold(&mut self) -> u64 {
+        if self.now.saturating_sub(self.looked) < EVENTS_EVERY {
+            return 0;
+        }
+        self.looked = self.now;
+        if self.watched > 0 {
+            self.wait(Duration::ZERO);
+        }
+        self.visit_woken() + self.visit_due()
+    }
+
+    /// Waits for events; true if there were any, or letters.
+    fn wait(&mut self, longest: Duration) -> bool {
+        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
+        self.poller.wait(longest, |id, place| {
+            if let Some(seated) =
+                tasks.get_mut(place).and_then(Option::as_mut).filter(|seated| seated.id == id)
+            {
+                seated.task.woken(local);
+                seated.ledger.woke();
+                places.push(place);
+            }
+        })
+    }
+
+    /// Visits the tasks that woke us; they are polled from now on.
+    fn visit_woken(&mut self) -> u64 {
+        let mut all = 0;
+        while let Some(place) = self.woken.pop() {
+            self.warm(place);
+            if let Due::Visit(budget) = self.is_due(place, 0) {
+                all += self.visit(place, budget, false);
+            }
+        }
+        all
+    }
+
+    /// Visits the cold tasks that asked to be looked at by now. One that has nothing goes on being cold.
+    fn visit_due(&mut self) -> u64 {
+        let mut all = 0;
+        while let Some((due, place)) = self.timers.due(self.now) {
+            let asked = |seated: &Seated<L>| seated.heat == Heat::Cold && seated.due == due;
+            if !self.tasks.get(place).and_then(Option::as_ref).is_some_and(asked) {
+                continue;
+            }
+            self.warm(place);
+            let moved = match self.is_due(place, 0) {
+                Due::Visit(budget) => self.visit(place, budget, false),
+                Due::Later | Due::Cold => 0,
+            };
+            if moved == 0 {
+                self.polled.pop();
+                self.cool(place);
+            }
+            all += moved;
+        }
+        all
+    }
+
+    /// The task at `place` is polled from now on.
+    fn warm(&mut self, place: usize) {
+        let Some(seated) = self.tasks[place].as_mut() else { return };
+        if seated.heat == Heat::Polled {
+            return;
+        }
+        self.watched -= usize::from(!seated.events.is_empty());
+        seated.heat = Heat::Polled;
+        (seated.empty_visits, seated.not_before) = (0, self.now);
+        (seated.moved_at, seated.since) = (self.now, self.now);
+        seated.ledger.set_heat(Heat::Polled);
+        self.beat.begin(seated.number);
+        seated.task.disarm();
+        self.polled.push(place);
+    }
+
+    /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One that has work
+    /// already is woken.
+    fn cool(&mut self, place: usize) {
+        let Some(seated) = self.tasks[place].as_mut() else { return };
+        self.beat.begin(seated.number);
+        seated.heat = Heat::Cold;
+        seated.ledger.set_heat(Heat::Cold);
+        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
+        if seated.task.arm() {
+            self.woken.push(place);
+        }
+        // A task that stopped itself shows no event any more: it must not keep us awake.
+        if !seated.events.is_empty() {
+            let mut shown = false;
+            seated.task.events(&mut |_| shown = true);
+            if !shown {
+                seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
+            }
+        }
+        self.watched += usize::from(!seated.events.is_empty());
+        if let Some(next) = seated.task.next_look() {
+            seated.due = self.now.saturating_add(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX));
+            self.timers.add(seated.due, place);
+        }
+    }
+
     /// Ends all that tasks have begun: after this nothing is under way.
     fn settle(&mut self) {
-        for seated in &mut self.tasks {
+        for seated in self.tasks.iter_mut().flatten() {
             self.beat.begin(seated.number);
             seated.task.settle(&mut self.local);
         }
@@ -232,16 +529,20 @@ impl<L> Core<L> {
         for _ in 0..LETTERS_A_ROUND {
             let Some(letter) = self.mailbox.open() else { break };
             match letter {
-                Letter::Take { id, seat } => self.take(id, seat),
-                Letter::GiveBack { id, answer } => {
-                    self.give_back(id);
+                Letter::Take { id, seat, bag } => self.take(id, seat, bag),
+                Letter::GiveBack { id, answer } => match self.give_back(id) {
                     // The asker may have given up.
-                    let _ = answer.send(());
+                    true => drop(answer.send(())),
+                    false => self.registry.recall(id, answer),
+                },
+                Letter::Move { id, to, answer } => {
+                    let moved = self.hand_over(id, to);
+                    let _ = answer.send(moved);
                 }
                 Letter::Evict { owner, answer } => {
-                    let its = self.tasks.iter().filter(|seated| seated.number == owner);
+                    let its = self.tasks.iter().flatten().filter(|seated| seated.number == owner);
                     let its: Vec<TaskId> = its.map(|seated| seated.id).collect();
-                    its.into_iter().for_each(|id| self.give_back(id));
+                    its.into_iter().for_each(|id| _ = self.give_back(id));
                     let _ = answer.send(());
                 }
                 Letter::Do { what, answer } => {
@@ -259,82 +560,133 @@ impl<L> Core<L> {
         true
     }
 
-    fn take(&mut self, id: TaskId, mut task: Box<dyn Seat<L>>) {
+    fn take(&mut self, id: TaskId, mut task: Box<dyn Seat<L>>, bag: Bag) {
+        let free = self.tasks.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.tasks.len());
+        if free.is_none() {
+            self.tasks.push(None);
+        }
+        self.now = self.clock.now();
         task.disarm();
         let mut events = Vec::new();
-        task.events(&mut |fd| events.extend(self.poller.watch(id, fd)));
-        let owner = task.owner();
-        let (costly, number) = (task.is_costly(), owner.number());
-        let (not_before, share) = (Instant::now(), Share::new());
-        self.tasks.push(Seated {
+        task.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
+        let owner: Arc<dyn Owner> = task.owner();
+        let account = self.accounts.join(&owner, bag.luggage, self.now);
+        bag.ledger.moved(self.number, bag.moved);
+        bag.ledger.set_heat(Heat::Polled);
+        self.tasks[place] = Some(Seated {
             id,
-            task,
-            owner,
-            number,
+            number: owner.number(),
+            account,
             events,
-            costly,
+            ledger: bag.ledger,
+            pace: bag.pace,
+            heat: Heat::Polled,
+            costly: task.is_costly(),
             empty_visits: 0,
-            not_before,
-            share,
-            moved: false,
+            unwritten: 0,
+            not_before: 0,
+            moved_at: self.now,
+            since: self.now,
+            usual: 0,
+            waits_since: None,
+            due: 0,
+            task,
         });
+        self.polled.push(place);
     }
 
-    fn give_back(&mut self, id: TaskId) {
-        let Some(place) = self.tasks.iter().position(|seated| seated.id == id) else { return };
-        let mut seated = self.tasks.remove(place);
+    /// Takes the task off this core: nothing of it is under way.
+    fn remove(&mut self, id: TaskId) -> Option<(Seated<L>, Luggage)> {
+        let here = |seated: &Option<Seated<L>>| seated.as_ref().is_some_and(|seated| seated.id == id);
+        let place = self.tasks.iter().position(here)?;
+        let mut seated = self.tasks[place].take()?;
+        self.polled.retain(|other| *other != place);
+        self.keen.retain(|other| *other != place);
+        self.woken.retain(|other| *other != place);
+        self.watched -= usize::from(seated.heat == Heat::Cold && !seated.events.is_empty());
         self.beat.begin(seated.number);
         seated.task.settle(&mut self.local);
         self.beat.pause();
         seated.events.iter().for_each(|event| self.poller.unwatch(event));
-        seated.task.go_home();
+        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
+        let luggage = self.accounts.leave(seated.account);
+        Some((seated, luggage))
     }
 
-    /// Sleeps until an event or a letter comes, or for as long as a task allows that nothing will wake us for. True unless it
-    /// was only that.
-    fn sleep(&mut self) -> bool {
-        let mut waiting = false;
-        let mut longest = LONGEST_SLEEP;
-        for seated in &mut self.tasks {
-            self.beat.begin(seated.number);
-            waiting |= seated.task.arm();
-            longest = longest.min(seated.task.next_look().unwrap_or(LONGEST_SLEEP));
-            // A task that stopped itself shows no event any more: it must not keep us awake.
-            if !seated.events.is_empty() {
-                let mut shown = false;
-                seated.task.events(&mut |_| shown = true);
-                if !shown {
-                    seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
+    /// Sends a task home; false if this core does not have it.
+    fn give_back(&mut self, id: TaskId) -> bool {
+        let Some((seated, _)) = self.remove(id) else { return false };
+        self.registry.forget(id);
+        seated.task.go_home();
+        true
+    }
+
+    /// Gives a task to core `to`; false if this core does not have it.
+    fn hand_over(&mut self, id: TaskId, to: usize) -> bool {
+        let Some((seated, luggage)) = self.remove(id) else { return false };
+        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage, moved: true };
+        self.registry.hand_over(id, to, seated.task, bag);
+        true
+    }
+
+    /// Sleeps until an event or a letter comes, or for as long as a task allows that nothing will wake us for; then visits who
+    /// woke us. Returns how much was moved, and whether it was an event: not only a time that had come.
+    ///
+    /// For as long as we sleep all tasks are cold. Those that did something of late are polled again afterwards; the others
+    /// stay as they are, and their memory is not touched.
+    fn sleep(&mut self, now: u64) -> (u64, bool) {
+        self.now = now;
+        let (mut slept, mut soonest) = (std::mem::take(&mut self.polled), u64::MAX);
+        slept.retain(|place| {
+            let Some(seated) = self.tasks[*place].as_mut() else { return false };
+            match self.accounts.right(seated.account, now) {
+                // Its work must not keep us awake until it may be done.
+                Right::Throttled { until } => {
+                    soonest = soonest.min(until);
+                    self.polled.push(*place);
+                    false
+                }
+                _ => {
+                    self.cool(*place);
+                    true
+                }
+            }
+        });
+        self.beat.pause();
+        let mut woken = !self.woken.is_empty();
+        if !woken {
+            let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
+            let longest = Duration::from_nanos(until.saturating_sub(now)).min(LONGEST_SLEEP);
+            woken = self.wait(longest);
+        }
+        let begun = self.clock.now();
+        (self.now, self.looked) = (begun, begun);
+        self.meter.asleep(begun - now);
+        // Those that woke us come first, before the memory of all others is touched, which is cold by now.
+        let moved = self.visit_woken() + self.visit_due();
+        for place in slept {
+            let lately = |seated: &Seated<L>| {
+                seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER
+            };
+            if self.tasks[place].as_ref().is_some_and(lately) {
+                let at = self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at);
+                self.warm(place);
+                if let Some(seated) = self.tasks[place].as_mut() {
+                    seated.moved_at = at;
                 }
             }
         }
-        self.beat.pause();
-        if waiting {
-            return true;
-        }
-        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
-        self.poller.wait(longest, |id| {
-            if let Some(place) = tasks.iter().position(|seated| seated.id == id) {
-                tasks[place].task.woken(local);
-                places.push(place);
-            }
-        })
+        (moved, woken)
     }
+}
 
-    /// What follows a sleep: the tasks that woke us are visited at once, before the memory of all others is touched, which is
-    /// cold by now; then no task needs to wake us any more. Returns how much was moved.
-    fn wake_up(&mut self, now: Instant) -> u64 {
-        let mut moved = 0;
-        self.clock = now;
-        while let Some(place) = self.woken.pop() {
-            moved += self.visit(place);
-        }
-        for seated in &mut self.tasks {
-            self.beat.begin(seated.number);
-            seated.task.disarm();
-            seated.empty_visits = 0;
-            seated.not_before = now;
-        }
-        moved
-    }
+/// What becomes of a task in a round.
+enum Due {
+    /// It is visited.
+    Visit(Budget),
+    /// Not in this round.
+    Later,
+    /// It has been silent for too long to be polled.
+    Cold,
 }

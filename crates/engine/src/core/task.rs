@@ -9,12 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::Lent;
+use super::ledger::End;
+use super::service::Served;
 use super::slow::Slow;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
 pub trait Task<L>: Send {
     /// For whom it works.
     fn owner(&self) -> Arc<dyn Owner>;
+
+    /// Which of its owner's tasks it is, for people: the number of a queue.
+    fn index(&self) -> usize {
+        0
+    }
+
+    /// Whether there is work, by no more than a look at a cache line; false where that would not tell. What a core looks at
+    /// between two visits of others.
+    fn has_work(&mut self) -> bool {
+        false
+    }
 
     /// Does what there is to do, at most a budget's worth of it.
     fn visit(&mut self, local: &mut L, budget: Budget) -> Visit;
@@ -60,6 +73,12 @@ impl<L, T: Task<L>> Task<L> for Lent<T> {
     fn owner(&self) -> Arc<dyn Owner> {
         (**self).owner()
     }
+    fn index(&self) -> usize {
+        (**self).index()
+    }
+    fn has_work(&mut self) -> bool {
+        (**self).has_work()
+    }
     fn visit(&mut self, local: &mut L, budget: Budget) -> Visit {
         (**self).visit(local, budget)
     }
@@ -92,11 +111,15 @@ impl<L, T: Task<L>> Seat<L> for Lent<T> {
     }
 }
 
-/// What a visit may take.
+/// What a visit may take: it ends with the item that reaches one of these bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Items: frames, requests.
     pub items: usize,
+    /// Bytes to copy.
+    pub bytes: u64,
+    /// Nanoseconds. What a task can do about it is to look at the clock now and then; `items` is chosen to fit.
+    pub ns: u64,
 }
 
 /// What a visit did.
@@ -106,8 +129,14 @@ pub struct Visit {
     pub moved: u64,
     /// Items that were begun.
     pub items: usize,
-    /// What those cost, in items that go to one receiver each: more than there were, if some went to several.
+    /// Bytes of those.
+    pub bytes: u64,
+    /// What they cost, in items that go to one receiver each: more than there were, if some went to several.
     pub cost: usize,
+    /// Nanoseconds that it stood still in the memory of others than its owner.
+    pub elsewhere_ns: u64,
+    /// Why it ended.
+    pub end: End,
 }
 
 /// For whom a task works, and who answers for what it costs.
@@ -116,6 +145,8 @@ pub trait Owner: Send + Sync {
     fn number(&self) -> u16;
     /// Its name, for the log.
     fn name(&self) -> &str;
+    /// What it is granted of the cores, and has had.
+    fn served(&self) -> &Served;
     /// What it costs beyond what is usual.
     fn slow(&self) -> &Slow;
     /// Its memory stalls cores again and again: its tasks shall stop.

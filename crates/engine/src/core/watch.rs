@@ -263,11 +263,12 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    use crate::core::Slow;
+    use crate::core::{Served, Slow};
 
     struct Guest {
         number: u16,
         slow: Slow,
+        served: Served,
         stopped: AtomicBool,
     }
 
@@ -277,6 +278,9 @@ mod tests {
         }
         fn name(&self) -> &str {
             "guest"
+        }
+        fn served(&self) -> &Served {
+            &self.served
         }
         fn slow(&self) -> &Slow {
             &self.slow
@@ -296,7 +300,12 @@ mod tests {
     impl Rig {
         fn new() -> Rig {
             let guests = [3, 7].map(|number| {
-                Arc::new(Guest { number, slow: Slow::default(), stopped: AtomicBool::new(false) })
+                Arc::new(Guest {
+                    number,
+                    slow: Slow::default(),
+                    served: Served::default(),
+                    stopped: AtomicBool::new(false),
+                })
             });
             let (beat, now) = (Arc::<Beat>::default(), Instant::now());
             let owner = |guest: &Arc<Guest>| {

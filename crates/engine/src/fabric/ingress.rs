@@ -16,11 +16,11 @@ use super::backpressure::{Gate, Pause, NAP, PATIENCE};
 use super::deliver::Delivery;
 use super::{seconds, Local};
 use crate::account::Tally;
-use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit};
+use crate::core::{Budget, End, Lease, Lent, Owner, Recall, Seat, Task, Visit};
 use crate::frame::Batch;
 use crate::port::{IngressQueue, Port};
 
-// A turn's worth is a batch.
+// A turn's worth is a batch at most.
 const _: () = assert!(crate::core::TURN == crate::frame::MAX_BATCH);
 
 /// Who serves queues: the I/O cores, or what stands in their place.
@@ -185,10 +185,20 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         Arc::clone(&self.port) as Arc<dyn Owner>
     }
 
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn has_work(&mut self) -> bool {
+        !self.is_waiting() && !self.queue.poll_is_costly() && self.queue.has_frames()
+    }
+
     /// Moves one batch: fetch, decide, deliver, give back.
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
-            return Visit { moved: self.deliver_held(local, false), ..Visit::default() };
+            let moved = self.deliver_held(local, false);
+            let end = if self.held.is_some() { End::Waits } else { End::Drained };
+            return Visit { moved, end, elsewhere_ns: local.delivery.foreign_ns, ..Visit::default() };
         }
         local.batch.clear();
         let wired = Delivery::wired(&local.topology, &self.port);
@@ -205,12 +215,28 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
             }
             _ => self.pause.limit(None, Instant::now),
         };
-        local.batch.set_limit(limit.min(budget.items));
+        let room = limit.min(budget.items);
+        local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
+        local.batch.set_limit(room);
         let taken = Taken::fetch(&mut *self.queue, &mut local.batch);
         if let Some(wait) = self.pause.over(&local.batch) {
             self.port.waits.add(self.index, wait);
         }
-        let mut visit = Visit { moved: taken.tally.frames, items: local.batch.len(), cost: 0 };
+        // Why no more was taken. An empty visit that had no room to take anything waits, too.
+        let end = match &local.batch {
+            batch if batch.is_late() => End::Time,
+            batch if batch.is_spent() || batch.len() >= budget.items => End::Budget,
+            batch if limit < budget.items && batch.len() >= limit && limit > 0 => End::Waits,
+            _ if self.pause.is_on() => End::Waits,
+            _ => End::Drained,
+        };
+        let mut visit = Visit {
+            moved: taken.tally.frames,
+            items: local.batch.len(),
+            bytes: taken.tally.bytes,
+            end,
+            ..Visit::default()
+        };
         if !local.batch.is_empty() {
             let now = seconds(local.epoch);
             if several {
@@ -221,6 +247,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
             local.beat.elsewhere();
             let Local { topology, batch, verdicts, delivery, .. } = local;
             visit.cost = delivery.forward(topology, &self.port, batch, now, verdicts);
+            visit.elsewhere_ns = delivery.foreign_ns;
             local.beat.towards(None);
             self.pause.took(&local.batch);
             if let Some(gate) = local.delivery.gate.take() {
@@ -228,6 +255,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                 self.gate = Some(gate);
                 if left > 0 {
                     visit.moved = visit.moved.saturating_sub(left as u64);
+                    visit.end = End::Waits;
                     let tally = taken.hold();
                     self.hold(local, tally);
                     return visit;

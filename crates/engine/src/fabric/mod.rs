@@ -27,8 +27,9 @@ pub use topology::{Attach, Topology};
 
 use self::backpressure::PATIENCE;
 use self::deliver::Delivery;
-use crate::core::{Beat, CoreStatus, Cores, Recall};
+use crate::core::{Beat, CoreStatus, Cores, Recall, TaskStatus, Tuning};
 use crate::frame::Batch;
+use crate::mem::ticks_in;
 use crate::port::Port;
 use crate::switch::Verdicts;
 
@@ -37,15 +38,15 @@ use crate::switch::Verdicts;
 pub struct CoreOptions {
     /// Processors to pin the cores to, one core each. Empty: one core, not pinned.
     pub cpus: Vec<usize>,
-    /// How long a core polls without finding anything before it sleeps.
-    pub spin: Duration,
+    /// How the cores go about it.
+    pub tuning: Tuning,
     /// How long a queue on a wire waits for a receiver that gives no buffers, before its frames are dropped.
     pub patience: Duration,
 }
 
 impl Default for CoreOptions {
     fn default() -> Self {
-        CoreOptions { cpus: Vec::new(), spin: Duration::from_micros(50), patience: PATIENCE }
+        CoreOptions { cpus: Vec::new(), tuning: Tuning::default(), patience: PATIENCE }
     }
 }
 
@@ -59,6 +60,8 @@ pub struct Local {
     verdicts: Verdicts,
     delivery: Delivery,
     beat: Arc<Beat>,
+    /// Ticks of a nanosecond, in 2⁻³².
+    rate: u64,
 }
 
 impl Local {
@@ -71,7 +74,15 @@ impl Local {
             verdicts: Verdicts::new(),
             delivery: Delivery::new(number, Arc::clone(beat)),
             beat: Arc::clone(beat),
+            rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)
+                .unwrap_or(u64::MAX),
         }
+    }
+
+    /// How far the processor's counter goes in so many nanoseconds.
+    #[inline]
+    fn ticks(&self, ns: u64) -> u64 {
+        u64::try_from((u128::from(ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX)
     }
 }
 
@@ -80,7 +91,7 @@ impl Local {
     /// For rounds by hand: however long they take, they do the same.
     fn without_clock() -> Local {
         let mut local = Local::new(0, &Arc::default(), Instant::now());
-        local.batch.set_time(Duration::MAX);
+        local.rate = u64::MAX;
         local.delivery.limit = u64::MAX;
         local
     }
@@ -102,7 +113,7 @@ impl Fabric {
         let epoch = Instant::now();
         let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
         let begin = || crate::confine::enter(crate::confine::Kinds::IO_CORE);
-        let cores = Cores::start(&options.cpus, options.spin, local, begin)?;
+        let cores = Cores::start(&options.cpus, &options.tuning, local, begin)?;
         Ok(Arc::new(Fabric { cores, patience: options.patience, epoch }))
     }
 
@@ -132,6 +143,21 @@ impl Fabric {
     /// How the cores are doing.
     pub fn status(&self) -> Vec<CoreStatus> {
         self.cores.status()
+    }
+
+    /// How their tasks are doing: queues of ports, each by its number and its port's.
+    pub fn tasks(&self) -> Vec<TaskStatus> {
+        self.cores.tasks()
+    }
+
+    /// Has core `to` serve the task of this number. False: there is no such task, or it is there already.
+    pub fn move_task(&self, id: u64, to: usize) -> bool {
+        self.cores.move_task(id, to)
+    }
+
+    /// Has so many cores be active; how many there are then.
+    pub fn set_active(&self, count: usize) -> usize {
+        self.cores.set_active(count)
     }
 }
 

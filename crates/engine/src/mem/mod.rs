@@ -33,5 +33,5 @@ pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;
 pub use signal::Signal;
 pub use terms::{Files, MemoryCount, Terms};
-pub use ticks::{ticks, ticks_in, time_of};
+pub use ticks::{ticks, ticks_are_steady, ticks_in, time_of};
 pub use words::Words;

@@ -1,7 +1,7 @@
 //! A clock that costs next to nothing to read: the processor's time stamp counter (Intel SDM vol. 3B §19.17), where there is
-//! one. For bounds, not for accounts: its rate is measured once, and nothing is said about other processors' counters.
+//! one. Its rate is measured once, and nothing is said about other processors' counters.
 //!
-//! Invariant of the `unsafe` here: reading the counter touches no memory.
+//! Invariant of the `unsafe` here: reading the counter, and asking what the processor has, touches no memory.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -11,15 +11,29 @@ const MEASURE: Duration = Duration::from_millis(1);
 
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Ticks a microsecond.
+/// Ticks a second.
 static RATE: LazyLock<u64> = LazyLock::new(|| {
-    let (start, first) = (Instant::now(), ticks());
+    let (start, first) = pair();
     while start.elapsed() < MEASURE {
         std::hint::spin_loop();
     }
-    let (ticks, time) = (ticks().wrapping_sub(first), start.elapsed());
-    (ticks / u64::try_from(time.as_micros()).unwrap_or(1).max(1)).max(1)
+    let (end, last) = pair();
+    let (ticks, time) = (u128::from(last.wrapping_sub(first)), (end - start).as_nanos());
+    u64::try_from(ticks * 1_000_000_000 / time.max(1)).unwrap_or(u64::MAX).max(1)
 });
+
+/// Both clocks at one moment: read again where the thread was kept from running in between.
+fn pair() -> (Instant, u64) {
+    let mut best = (Instant::now(), ticks(), u64::MAX);
+    for _ in 0..16 {
+        let (before, now, after) = (ticks(), Instant::now(), ticks());
+        let gap = after.wrapping_sub(before);
+        if gap < best.2 {
+            best = (now, before.wrapping_add(gap / 2), gap);
+        }
+    }
+    (best.0, best.1)
+}
 
 /// The counter now.
 #[inline]
@@ -36,7 +50,24 @@ pub fn ticks() -> u64 {
 /// How far the counter goes in `time`. Measures its rate when it is called first: not for hot paths.
 pub fn ticks_in(time: Duration) -> u64 {
     LazyLock::force(&EPOCH);
-    RATE.saturating_mul(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    u64::try_from(u128::from(*RATE) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// Whether the counter runs at one rate whatever the processor does, also while it sleeps (Intel SDM vol. 3B §19.17.1).
+pub fn ticks_are_steady() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const POWER: u32 = 0x8000_0007;
+        const INVARIANT: u32 = 1 << 8;
+        #[allow(unused_unsafe, reason = "newer compilers call it safe")]
+        // SAFETY: every processor of this architecture has the instruction; a leaf that there is not is not asked for.
+        unsafe {
+            std::arch::x86_64::__cpuid(0x8000_0000).eax >= POWER
+                && std::arch::x86_64::__cpuid(POWER).edx & INVARIANT != 0
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The time in which the counter goes so far; the reverse of [`ticks_in`].

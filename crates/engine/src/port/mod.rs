@@ -27,7 +27,7 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueStatus};
 
 pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
-pub use crate::core::{Slow, SlowCount};
+pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
@@ -64,7 +64,9 @@ pub struct Port {
     pub claims: Claims,
     /// Waits of its ingress queues.
     pub waits: Waits,
-    /// What it costs its I/O cores beyond what is usual.
+    /// What it is granted of its I/O cores, and has had.
+    pub served: Served,
+    /// What it costs them beyond what is usual.
     pub slow: Slow,
     /// How long deliveries to it take.
     pub pace: Pace,
@@ -100,6 +102,7 @@ impl Port {
             fault: FaultCell::new()?,
             claims: Claims::default(),
             waits: Waits::default(),
+            served: Served::default(),
             slow: Slow::default(),
             pace: Pace::default(),
             talk: Talk::default(),
@@ -244,6 +247,10 @@ impl Owner for Port {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn served(&self) -> &Served {
+        &self.served
     }
 
     fn slow(&self) -> &Slow {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sidecore_engine::core::Tuning;
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
@@ -46,7 +47,12 @@ impl Engine {
     pub fn new(ports: usize, cpus: Vec<usize>, spin: Duration, change: impl Fn(&mut RingConfig)) -> Engine {
         let directory = Directory::new();
         let file = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions { cpus, spin, ..CoreOptions::default() }).unwrap();
+        let cores = Fabric::start(&CoreOptions {
+            cpus,
+            tuning: Tuning { spin, ..Tuning::default() },
+            ..CoreOptions::default()
+        })
+        .unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let ports: Vec<_> = (0..ports)
             .map(|i| {

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use sidecore_engine::core::Tuning;
 use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
@@ -114,7 +115,7 @@ pub fn run(args: RunArgs) -> Outcome {
     sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Fabric::start(&CoreOptions {
         cpus: cpus.clone(),
-        spin: Duration::from_micros(spin.get().into()),
+        tuning: Tuning { spin: Duration::from_micros(spin.get().into()), ..Tuning::default() },
         ..CoreOptions::default()
     })
     .map_err(|e| format!("cannot start I/O cores: {e}"))?;

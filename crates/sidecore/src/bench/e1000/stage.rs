@@ -11,6 +11,7 @@ use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::vfio::Shortcut;
 use sidecore_driver::{session, Frontend};
+use sidecore_engine::core::Tuning;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
@@ -69,8 +70,11 @@ pub struct Stage {
 impl Stage {
     /// A switch without ports, served by a core on processor `io_core` that never sleeps.
     pub fn new(io_core: usize) -> Result<Stage, String> {
-        let options =
-            CoreOptions { cpus: vec![io_core], spin: Duration::from_secs(3600), ..CoreOptions::default() };
+        let options = CoreOptions {
+            cpus: vec![io_core],
+            tuning: Tuning { spin: Duration::from_secs(3600), ..Tuning::default() },
+            ..CoreOptions::default()
+        };
         Ok(Stage {
             attachments: Vec::new(),
             ports: Vec::new(),

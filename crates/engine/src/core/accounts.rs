@@ -1,0 +1,344 @@
+//! Who has how much of a core: an account for each owner that has tasks on it.
+//!
+//! Theory of operation. What visits take is charged to their owner when they are over, in nanoseconds, divided by the
+//! owner's weight: that is its *tag*. The core's virtual clock is the least tag of all owners that have work. An owner may be
+//! ahead of that clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among owners
+//! that always have work shares go by weight, within a visit and the slack; an owner alone is its own clock, and waits for
+//! nobody. Two rules keep sleepers from gaining: a tag is never behind the clock, so nothing is saved up by silence; and an
+//! account outlives its tasks until the clock has reached its tag, so nothing is shed by leaving (start-time fair queueing,
+//! charged afterwards).
+//!
+//! An owner with several tasks has one account, so more queues bring it no more of the core. An owner with a budget
+//! (`server`) goes before all others while some of it is left, and is throttled when it is used up; one that may reclaim has
+//! what others leave by its tag, as they do.
+//!
+//! A visit beyond [`LONG`] is paid for even where nobody else had work: the owner rests for as long as it took, if others have
+//! tasks here, so that a guest who needs the core seldom meets it busy half of the time at most.
+
+use std::sync::Arc;
+
+use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
+use super::server::Server;
+use super::service::{Class, Service, DEFAULT_WEIGHT};
+use super::task::Owner;
+
+/// How far an owner's tag may be ahead of the clock: some turns, so that most rounds visit all.
+pub(super) const SLACK: u64 = 100_000;
+/// A visit that takes longer is followed by rest.
+pub(super) const LONG: u64 = 1_000_000;
+
+/// One owner on one core.
+pub(super) struct Account {
+    pub(super) owner: Arc<dyn Owner>,
+    pub(super) number: u16,
+    /// Tasks that the core has of it.
+    tasks: usize,
+    /// The service as it was when it was last looked at.
+    version: u32,
+    pub(super) service: Service,
+    tag: u64,
+    /// Virtual nanoseconds of a nanosecond, in 2⁻¹⁶.
+    scale: u64,
+    server: Option<Server>,
+    /// It had work in this round, or in the one before.
+    busy: bool,
+    was_busy: bool,
+    /// It is left alone until then: a visit was long, or its rate is used up.
+    rests_until: u64,
+    /// Since when it has been throttled.
+    throttled: Option<u64>,
+}
+
+/// Where a task stands at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Its owner's budget has so many nanoseconds left, until this deadline.
+    Reserved { left: u64, deadline: u64 },
+    /// It has its turn.
+    Turn,
+    /// Others come first in this round.
+    Passed,
+    /// Not before this time.
+    Throttled { until: u64 },
+}
+
+/// The accounts of a core.
+pub(super) struct Accounts {
+    core: usize,
+    list: Vec<Option<Account>>,
+    /// The virtual clock.
+    clock: u64,
+    /// The least tag of those that had work in this round.
+    least: u64,
+    /// Who had work in this round, and in the one before.
+    busy: Vec<usize>,
+    were_busy: Vec<usize>,
+    /// Owners with tasks here.
+    tenants: usize,
+}
+
+impl Accounts {
+    pub(super) fn new(core: usize) -> Accounts {
+        Accounts {
+            core,
+            list: Vec::new(),
+            clock: 0,
+            least: u64::MAX,
+            busy: Vec::new(),
+            were_busy: Vec::new(),
+            tenants: 0,
+        }
+    }
+
+    /// The place of `owner`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
+    /// another core.
+    pub(super) fn join(&mut self, owner: &Arc<dyn Owner>, luggage: Luggage, now: u64) -> usize {
+        let same = |account: &Account| account.number == owner.number() && Arc::ptr_eq(&account.owner, owner);
+        let known = self.list.iter().position(|account| account.as_ref().is_some_and(same));
+        let place = known.unwrap_or_else(|| {
+            self.bury();
+            let free = self.list.iter().position(Option::is_none);
+            let place = free.unwrap_or(self.list.len());
+            if free.is_none() {
+                self.list.push(None);
+            }
+            self.list[place] = Some(Account::new(owner, self.clock));
+            place
+        });
+        let clock = self.clock;
+        if let Some(account) = &mut self.list[place] {
+            self.tenants += usize::from(account.tasks == 0);
+            account.tasks += 1;
+            account.refresh(now);
+            account.tag = account.tag.max(clock.saturating_add(luggage.debt));
+            if luggage.server.is_some() && account.server.is_some() && account.tasks == 1 {
+                account.server = luggage.server;
+            }
+        }
+        place
+    }
+
+    /// It has a task less. What it takes along to another core.
+    pub(super) fn leave(&mut self, place: usize) -> Luggage {
+        let clock = self.clock;
+        let Some(account) = self.get_mut(place) else { return Luggage::default() };
+        account.tasks = account.tasks.saturating_sub(1);
+        let luggage = Luggage { debt: account.tag.saturating_sub(clock), server: account.server };
+        self.tenants -= usize::from(self.get(place).is_some_and(|account| account.tasks == 0));
+        luggage
+    }
+
+    /// Forgets those that have left and owe nothing.
+    fn bury(&mut self) {
+        let clock = self.clock;
+        for account in &mut self.list {
+            if account.as_ref().is_some_and(|account| {
+                account.tasks == 0 && account.tag <= clock && !account.busy && !account.was_busy
+            }) {
+                *account = None;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, place: usize) -> Option<&Account> {
+        self.list.get(place)?.as_ref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, place: usize) -> Option<&mut Account> {
+        self.list.get_mut(place)?.as_mut()
+    }
+
+    /// Owners that had work in the last round.
+    pub(super) fn crowd(&self) -> usize {
+        self.were_busy.len()
+    }
+
+    /// Whether tasks of the owner may be visited at `now`.
+    #[inline]
+    pub(super) fn right(&mut self, place: usize, now: u64) -> Right {
+        let (clock, core) = (self.clock, self.core);
+        let Some(account) = self.get_mut(place) else { return Right::Turn };
+        if account.version != account.owner.served().version() {
+            account.refresh(now);
+        }
+        if now < account.rests_until {
+            return account.throttle(account.rests_until, now);
+        }
+        if let Some(server) = &mut account.server {
+            let (left, deadline) = (server.left(now), server.deadline());
+            if left > 0 {
+                account.resume(core, now);
+                return Right::Reserved { left, deadline };
+            }
+            if !server.reclaim {
+                return account.throttle(deadline, now);
+            }
+        }
+        account.resume(core, now);
+        if account.tag > clock.saturating_add(SLACK) {
+            return Right::Passed;
+        }
+        Right::Turn
+    }
+
+    /// It is passed over in this round, though it may have work.
+    #[inline]
+    pub(super) fn passed(&mut self, place: usize) {
+        if let Some(account) = self.get_mut(place) {
+            let tag = account.tag;
+            let before = std::mem::replace(&mut account.busy, true);
+            self.note(place, before, tag);
+        }
+    }
+
+    /// The owner has work in this round; `before`: that is known.
+    #[inline]
+    fn note(&mut self, place: usize, before: bool, tag: u64) {
+        if !before {
+            self.busy.push(place);
+        }
+        self.least = self.least.min(tag);
+    }
+
+    /// How many items its rate allows now. `None`: there is no limit.
+    #[inline]
+    pub(super) fn allowed(&mut self, place: usize, now: u64) -> Option<Allowed> {
+        let account = self.get_mut(place)?;
+        let rate = account.service.rate;
+        if rate.items.is_none() && rate.bits.is_none() {
+            return None;
+        }
+        let served = account.owner.served();
+        let items =
+            rate.items.map_or(Allowed::Now(u64::MAX), |rate| served.items.allowed(rate, LEAST_ITEMS, now));
+        let bits =
+            rate.bits.map_or(Allowed::Now(u64::MAX), |rate| served.bits.allowed(rate, LEAST_BITS, now));
+        let both = match (items, bits) {
+            // A frame has 64 bytes at least: what comes after it is limited by what it turns out to have.
+            (Allowed::Now(items), Allowed::Now(bits)) => Allowed::Now(items.min(bits.div_ceil(8 * 64))),
+            (Allowed::At(a), Allowed::At(b)) => Allowed::At(a.max(b)),
+            (Allowed::At(at), _) | (_, Allowed::At(at)) => Allowed::At(at),
+        };
+        if let Allowed::At(at) = both {
+            account.rests_until = account.rests_until.max(at);
+        }
+        Some(both)
+    }
+
+    /// Its visit took so long, until `now`, and so much.
+    #[inline]
+    pub(super) fn charge(&mut self, place: usize, ns: u64, items: u64, bytes: u64, now: u64) {
+        let (clock, core) = (self.clock, self.core);
+        let others = ns > LONG && self.tenants > 1;
+        let Some(account) = self.get_mut(place) else { return };
+        let served = account.owner.served();
+        let ns = ns.saturating_add(served.take_caused());
+        served.add_busy(core, ns);
+        account.tag =
+            account.tag.max(clock).saturating_add((u128::from(ns) * u128::from(account.scale) >> 16) as u64);
+        if let Some(server) = &mut account.server {
+            if !account.was_busy && !account.busy {
+                server.wake(now.saturating_sub(ns));
+            }
+            server.charge(ns);
+        }
+        if let Some(rate) = account.service.rate.items {
+            served.items.take(rate, items, now);
+        }
+        if let Some(rate) = account.service.rate.bits {
+            served.bits.take(rate, bytes.saturating_mul(8), now);
+        }
+        if others {
+            account.rests_until = now.saturating_add(ns);
+        }
+        let tag = account.tag;
+        let before = std::mem::replace(&mut account.busy, true);
+        self.note(place, before, tag);
+    }
+
+    /// A round is over: the clock goes on to the least tag of those that had work.
+    pub(super) fn end_round(&mut self) {
+        if self.least != u64::MAX {
+            self.clock = self.clock.max(self.least);
+        }
+        self.least = u64::MAX;
+        std::mem::swap(&mut self.busy, &mut self.were_busy);
+        // Those of the round before, unless they are among those of this one, too.
+        while let Some(place) = self.busy.pop() {
+            if let Some(account) = self.get_mut(place) {
+                account.was_busy = false;
+            }
+        }
+        for at in 0..self.were_busy.len() {
+            let place = self.were_busy[at];
+            if let Some(account) = self.get_mut(place) {
+                (account.busy, account.was_busy) = (false, true);
+            }
+        }
+    }
+}
+
+/// What an owner takes along from one core to another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Luggage {
+    debt: u64,
+    server: Option<Server>,
+}
+
+impl Account {
+    fn new(owner: &Arc<dyn Owner>, clock: u64) -> Account {
+        Account {
+            number: owner.number(),
+            owner: Arc::clone(owner),
+            tasks: 0,
+            version: 0,
+            service: Service::default(),
+            tag: clock,
+            scale: 1 << 16,
+            server: None,
+            busy: false,
+            was_busy: false,
+            rests_until: 0,
+            throttled: None,
+        }
+    }
+
+    /// Its service has changed.
+    #[cold]
+    fn refresh(&mut self, now: u64) {
+        let version = self.owner.served().version();
+        if self.version == version {
+            return;
+        }
+        let service = self.owner.served().service();
+        (self.version, self.scale) =
+            (version, (u64::from(DEFAULT_WEIGHT) << 16) / u64::from(service.weight.max(1)));
+        if service.budget != self.service.budget {
+            self.server = service.budget.as_ref().map(|budget| Server::new(budget, now));
+        }
+        self.service = service;
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.service.class == Class::Latency
+    }
+
+    pub(super) fn has_budget(&self) -> bool {
+        self.server.is_some()
+    }
+
+    #[cold]
+    fn throttle(&mut self, until: u64, now: u64) -> Right {
+        self.throttled.get_or_insert(now);
+        Right::Throttled { until }
+    }
+
+    #[inline]
+    fn resume(&mut self, core: usize, now: u64) {
+        if let Some(since) = self.throttled.take() {
+            self.owner.served().add_throttled(core, now.saturating_sub(since));
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Which core has which task, decided again and again: cores come and go with what there is to do.
+//!
+//! Theory of operation. A thread of the control plane reads what the cores wrote down ([`SAMPLE`]) and decides every
+//! [`DECIDE`]. A core is *full* when it has been busy for [`FULL`] of the time, [`FOR`] decisions in a row: what its tasks
+//! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
+//! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the
+//! task moves that evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
+//! last core's load would fit on the others with room to spare, for [`QUIET`], its tasks move there and it rests.
+//!
+//! What keeps tasks from going back and forth: a task that alone fills a core is never moved; two decisions that change
+//! anything are [`GRACE`] apart; and a core that was added is not taken away below a load that is less than the one at which
+//! it was added.
+//!
+//! Here is no lock that an I/O core takes, and no answer of a core is needed to decide: one that hangs in a guest's memory
+//! stops no balancing of the others.
+
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::registry::Load;
+use super::Cores;
+
+/// How often the balancer decides while any core is at work, and while none is.
+const DECIDE: Duration = Duration::from_millis(100);
+const IDLE: Duration = Duration::from_secs(1);
+/// A core that is busy for more than this part of the time, in thousandths, is full.
+const FULL: u64 = 950;
+/// Decisions in a row for which it has to be.
+const FOR: u32 = 3;
+/// A core is not filled beyond this by a move.
+const ROOM: u64 = 800;
+/// Cores are taken away when the others would be busy for less than this.
+const SPARE: u64 = 700;
+/// Decisions in a row for which they would.
+const QUIET: u32 = 20;
+/// Decisions between two changes.
+const GRACE: u32 = 5;
+/// A move makes the fuller core less busy by this much, in thousandths of its load, or is not worth it.
+const WORTH: u64 = 250;
+
+/// What a core did in the time between two decisions: thousandths of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sample {
+    busy: u64,
+    tasks: Vec<Share>,
+}
+
+/// A task's part of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    id: u64,
+    busy: u64,
+    /// It stays where it is: its owner has a budget on this core.
+    stays: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// One more core is active, and has these tasks.
+    Add(Vec<u64>),
+    /// The last one rests.
+    Remove,
+    /// A task moves to a core.
+    Move(u64, usize),
+}
+
+/// What was seen before.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Decisions in a row in which each core was full.
+    full: Vec<u32>,
+    /// Decisions in a row in which one core less would have done.
+    quiet: u32,
+    /// Decisions until the next change.
+    grace: u32,
+    /// The load of all at which each number of cores became too few.
+    grew_at: Vec<u64>,
+}
+
+impl Memory {
+    /// What to do about `active` cores of which `all` could be and `least` have to be.
+    fn decide(&mut self, active: &[Sample], all: usize, least: usize) -> Option<Action> {
+        self.full.resize(active.len(), 0);
+        for (full, core) in self.full.iter_mut().zip(active) {
+            *full = if core.busy >= FULL { *full + 1 } else { 0 };
+        }
+        let load: u64 = active.iter().map(|core| core.busy).sum();
+        let cores = active.len() as u64;
+        let grew_at = self.grew_at.get(active.len() - 1).copied().unwrap_or(u64::MAX);
+        let fits = active.len() > least.max(1)
+            && load <= SPARE * (cores - 1)
+            // Below what it was when the last core was added, by a tenth of a core for each.
+            && load < grew_at.saturating_sub(90 * (cores - 1));
+        self.quiet = if fits { self.quiet + 1 } else { 0 };
+        self.grace = self.grace.saturating_sub(1);
+        if self.grace > 0 {
+            return None;
+        }
+        let action =
+            self.grow(active, all, load).or_else(|| (self.quiet >= QUIET).then_some(Action::Remove))?;
+        (self.grace, self.quiet) = (GRACE, 0);
+        self.full.fill(0);
+        Some(action)
+    }
+
+    fn grow(&mut self, active: &[Sample], all: usize, load: u64) -> Option<Action> {
+        let place = |full: &u32| *full >= FOR;
+        let from = self.full.iter().position(place)?;
+        let core = &active[from];
+        let movable = core.tasks.iter().filter(|task| task.busy > 0).count();
+        // An elephant alone: another core would not help it.
+        if movable < 2 {
+            return None;
+        }
+        let emptiest = (0..active.len()).filter(|to| *to != from).min_by_key(|to| active[*to].busy);
+        if let Some(to) = emptiest {
+            if let Some(task) = best(core, &active[to]) {
+                return Some(Action::Move(task, to));
+            }
+        }
+        if active.len() < all {
+            let half = half(core);
+            if !half.is_empty() {
+                self.grew_at.resize(all, u64::MAX);
+                self.grew_at[active.len()] = load;
+                return Some(Action::Add(half));
+            }
+        }
+        None
+    }
+}
+
+/// The task of the full core `from` that evens it out with `to` most.
+fn best(from: &Sample, to: &Sample) -> Option<u64> {
+    let after = |task: &&Share| (from.busy - task.busy.min(from.busy)).max(to.busy + task.busy);
+    let fits = |task: &&Share| !task.stays && task.busy > 0 && to.busy + task.busy <= ROOM;
+    let task = from.tasks.iter().filter(fits).min_by_key(after)?;
+    (after(&task) + from.busy * WORTH / 1000 <= from.busy).then_some(task.id)
+}
+
+/// Tasks that make up about half of what the core did, but not the largest one, which stays.
+fn half(core: &Sample) -> Vec<u64> {
+    let mut tasks: Vec<&Share> = core.tasks.iter().filter(|task| !task.stays && task.busy > 0).collect();
+    tasks.sort_by_key(|task| (std::cmp::Reverse(task.busy), task.id));
+    let stay = core.tasks.iter().filter(|task| task.stays).map(|task| task.busy).sum::<u64>();
+    let (mut here, mut there, mut ids) = (stay, 0, Vec::new());
+    for task in tasks {
+        if here <= there {
+            here += task.busy;
+        } else {
+            there += task.busy;
+            ids.push(task.id);
+        }
+    }
+    ids
+}
+
+/// The thread.
+pub(super) struct Balancer {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Balancer {
+    /// Balances `cores`, of which `least` always are active.
+    pub(super) fn start<L: Send + 'static>(cores: &Arc<Cores<L>>, least: usize) -> std::io::Result<Balancer> {
+        let (stop, stopped) = channel();
+        // It must not keep the cores: they end it.
+        let cores = Arc::downgrade(cores);
+        let thread = std::thread::Builder::new().name("core-balance".to_owned());
+        let thread = thread.spawn(move || run(&cores, least, &stopped))?;
+        Ok(Balancer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.stop = None;
+        let Some(thread) = self.thread.take() else { return };
+        // The last owner of the cores may be this thread itself.
+        if thread.thread().id() != std::thread::current().id() {
+            // Its panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What was read last, to tell what was done since.
+#[derive(Default)]
+struct Before {
+    cores: Vec<(u64, u64)>,
+    tasks: std::collections::HashMap<u64, u64>,
+}
+
+impl Before {
+    /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers.
+    fn samples(&mut self, meters: Vec<(u64, u64)>, loads: &[Load], active: usize) -> Vec<Sample> {
+        self.cores.resize(meters.len(), (0, 0));
+        let tasks = loads.iter().map(|load| (load.id.0, load.busy_ns)).collect();
+        let tasks = std::mem::replace(&mut self.tasks, tasks);
+        let cores = std::mem::replace(&mut self.cores, meters);
+        let now = &self.cores;
+        let sample = |number: usize| {
+            let time = now[number].1.saturating_sub(cores[number].1).max(1);
+            let thousandths = |ns: u64| (u128::from(ns) * 1000 / u128::from(time)).min(1000) as u64;
+            let own = loads.iter().filter(|load| load.core == number);
+            let tasks = own.map(|load| {
+                let since = tasks.get(&load.id.0).map_or(0, |before| load.busy_ns.saturating_sub(*before));
+                Share { id: load.id.0, busy: thousandths(since), stays: load.reserved > 0 }
+            });
+            Sample {
+                busy: thousandths(now[number].0.saturating_sub(cores[number].0)),
+                tasks: tasks.collect(),
+            }
+        };
+        (0..active.min(now.len())).map(sample).collect()
+    }
+}
+
+fn run<L: Send + 'static>(cores: &Weak<Cores<L>>, least: usize, stopped: &Receiver<()>) {
+    let (mut before, mut memory, mut pause) = (Before::default(), Memory::default(), IDLE);
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let Some(cores) = cores.upgrade() else { return };
+        let meters = cores.handles.0.iter().map(|handle| handle.meter.times()).collect();
+        let samples = before.samples(meters, &cores.registry.loads(), cores.active());
+        pause = if samples.iter().all(|core| core.busy == 0) { IDLE } else { DECIDE };
+        let Some(action) = memory.decide(&samples, cores.handles.0.len(), least) else { continue };
+        carry_out(&cores, action);
+    }
+}
+
+fn carry_out<L: Send + 'static>(cores: &Cores<L>, action: Action) {
+    let active = cores.active();
+    match action {
+        Action::Add(tasks) => {
+            let count = cores.set_active(active + 1);
+            let moved = tasks.iter().filter(|task| cores.move_task(**task, count - 1)).count();
+            tracing::info!(cores = count, tasks = moved, "an I/O core was full: one more has tasks now");
+        }
+        Action::Remove => {
+            let count = cores.set_active(active - 1);
+            tracing::info!(cores = count, "one I/O core less is enough: the last one rests");
+        }
+        Action::Move(task, to) => {
+            let moved = cores.move_task(task, to);
+            tracing::debug!(task, to, moved, "a task moved to another I/O core");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn core(busy: u64, tasks: &[(u64, u64)]) -> Sample {
+        let tasks = tasks.iter().map(|(id, busy)| Share { id: *id, busy: *busy, stays: false }).collect();
+        Sample { busy, tasks }
+    }
+
+    /// A world in which each task wants so much of a core, and gets its fair part of what there is.
+    struct World {
+        wants: Vec<u64>,
+        at: Vec<usize>,
+        active: usize,
+        all: usize,
+        memory: Memory,
+        changes: u64,
+    }
+
+    impl World {
+        fn new(wants: &[u64], active: usize, all: usize) -> World {
+            let (wants, at) = (wants.to_vec(), vec![0; wants.len()]);
+            World { wants, at, active, all, memory: Memory::default(), changes: 0 }
+        }
+
+        fn samples(&self) -> Vec<Sample> {
+            let one = |number: usize| {
+                let own: Vec<usize> = (0..self.wants.len()).filter(|task| self.at[*task] == number).collect();
+                let want: u64 = own.iter().map(|task| self.wants[*task]).sum();
+                let part = |task: &usize| self.wants[*task] * 1000 / want.max(1000);
+                let tasks: Vec<(u64, u64)> = own.iter().map(|task| (*task as u64, part(task))).collect();
+                core(want.min(1000), &tasks)
+            };
+            (0..self.active).map(one).collect()
+        }
+
+        fn decide(&mut self) {
+            let samples = self.samples();
+            match self.memory.decide(&samples, self.all, 1) {
+                Some(Action::Add(tasks)) => {
+                    self.active += 1;
+                    tasks.iter().for_each(|task| self.at[*task as usize] = self.active - 1);
+                }
+                Some(Action::Remove) => {
+                    self.active -= 1;
+                    let last = self.active;
+                    for (place, at) in self.at.iter_mut().enumerate().filter(|(_, at)| **at == last) {
+                        *at = place % last;
+                    }
+                }
+                Some(Action::Move(task, to)) => self.at[task as usize] = to,
+                None => return,
+            }
+            self.changes += 1;
+        }
+
+        fn run(&mut self, decisions: usize) -> u64 {
+            let before = self.changes;
+            (0..decisions).for_each(|_| self.decide());
+            self.changes - before
+        }
+    }
+
+    #[test]
+    fn full_tasks_spread_and_stay_where_they_are() {
+        // Three tasks that would each fill a core.
+        let mut world = World::new(&[1000, 1000, 1000], 1, 3);
+        world.run(30);
+        let mut at = world.at.clone();
+        at.sort_unstable();
+        assert_eq!((world.active, at), (3, vec![0, 1, 2]));
+        assert_eq!(world.run(36_000), 0, "an hour without a move");
+    }
+
+    #[test]
+    fn an_elephant_is_never_moved_and_equal_ones_do_not_swap() {
+        for wants in [&[1000][..], &[2000, 0, 0], &[1000, 1000, 1000, 1000, 1000]] {
+            let mut world = World::new(wants, 2, 2);
+            world.run(200);
+            assert_eq!(world.run(36_000), 0, "{wants:?}");
+        }
+    }
+
+    #[test]
+    fn a_core_comes_when_one_is_full_and_goes_when_one_is_enough() {
+        let mut world = World::new(&[300, 300, 300, 300], 1, 4);
+        assert!(world.run(10) >= 1 && world.active == 2);
+        assert_eq!(world.run(36_000), 0, "600 each");
+        world.wants = vec![100; 4];
+        world.run(60);
+        assert_eq!(world.active, 1);
+        assert_eq!(world.run(36_000), 0);
+    }
+
+    #[test]
+    fn a_load_at_the_threshold_does_not_flap() {
+        for load in 230..=245 {
+            let mut world = World::new(&[load; 4], 1, 2);
+            let changes = world.run(36_000);
+            assert!(changes <= 4, "{load}: {changes} changes in an hour");
+            // And one that swings around it.
+            let mut world = World::new(&[load; 4], 1, 2);
+            for round in 0..3_600u64 {
+                world.wants = vec![load + round % 3 * 3 - 3; 4];
+                world.run(10);
+            }
+            assert!(world.changes <= 8, "{load}: {} changes in an hour", world.changes);
+        }
+    }
+
+    #[test]
+    fn nothing_is_divided_by_nothing() {
+        let mut before = Before::default();
+        assert!(before.samples(Vec::new(), &[], 3).is_empty());
+        let samples = before.samples(vec![(0, 0), (5, 5)], &[], 2);
+        assert_eq!(samples, before.samples(vec![(0, 0), (5, 5)], &[], 2));
+        assert_eq!(Memory::default().decide(&samples, 2, 1), None);
+        // A meter that was read while it was written.
+        before.samples(vec![(9, 3)], &[], 1);
+    }
+
+    #[test]
+    fn a_task_with_a_budget_stays() {
+        let mut full = core(1000, &[(1, 500), (2, 500)]);
+        full.tasks[0].stays = true;
+        assert_eq!(half(&full), [2]);
+        full.tasks[1].stays = true;
+        assert!(half(&full).is_empty() && best(&full, &core(0, &[])).is_none());
+    }
+}

@@ -1,0 +1,264 @@
+//! What became of one task: its visits, why each ended, and how long its work waited.
+//!
+//! A [`Ledger`] is written by the core that has the task, read by anybody, and moves with the task.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Why a visit ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// There was no more to do.
+    #[default]
+    Drained,
+    /// It had had as much as its turn has: items or bytes.
+    Budget,
+    /// It had had as long as its turn is.
+    Time,
+    /// What it has cannot be done now: there is no room where it goes.
+    Waits,
+}
+
+/// Steps of the histogram: four to each doubling, from [`FIRST`] on.
+const STEPS: usize = 96;
+/// Nanoseconds below which all waits are alike, as a power of two.
+const FIRST: u32 = 6;
+
+/// What is counted of one task.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    core: AtomicU32,
+    state: AtomicU32,
+    visits: AtomicU64,
+    empty: AtomicU64,
+    ends: [AtomicU64; 4],
+    early: AtomicU64,
+    moves: AtomicU64,
+    wakes: AtomicU64,
+    busy: AtomicU64,
+    items: AtomicU64,
+    bytes: AtomicU64,
+    waits: [AtomicU32; STEPS],
+}
+
+/// How a core treats a task at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Heat {
+    /// It is looked at in each round.
+    Polled,
+    /// It has been silent, and wakes the core when it has work.
+    Cold,
+    /// It has used up its budget or its rate.
+    Throttled,
+}
+
+/// One task, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Its number among all that there were.
+    pub id: u64,
+    /// Number of its owner.
+    pub owner: u16,
+    /// Which of its owner's it is: the number of a queue.
+    pub index: usize,
+    /// The I/O core that has it.
+    pub core: usize,
+    /// How it is treated.
+    pub heat: Heat,
+    /// Visits that found something to do.
+    pub visits: u64,
+    /// Visits that found nothing.
+    pub empty: u64,
+    /// Visits that ended because nothing was left.
+    pub drained: u64,
+    /// Visits that ended because it had had the items or bytes of a turn.
+    pub budget: u64,
+    /// Visits that ended because it had had the time of a turn.
+    pub time: u64,
+    /// Visits that ended because there was no room where its work goes.
+    pub waits: u64,
+    /// Visits out of turn, since it was stuck, urgent or had a budget left.
+    pub early: u64,
+    /// Times that it went to another core.
+    pub moves: u64,
+    /// Times that its events woke the core.
+    pub wakes: u64,
+    /// Nanoseconds that its visits took.
+    pub busy_ns: u64,
+    /// Items of those visits.
+    pub items: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Nanoseconds that half of the visits came within after there was work, as far as a core can tell: since it last saw none.
+    pub wait_p50_ns: u64,
+    /// And 99 of 100.
+    pub wait_p99_ns: u64,
+}
+
+/// What a visit adds to the ledger.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) end: End,
+    pub(super) ns: u64,
+    pub(super) items: u64,
+    pub(super) bytes: u64,
+    /// Visits since the last entry that found nothing.
+    pub(super) empty: u64,
+    /// For how long there had been work.
+    pub(super) wait: u64,
+    pub(super) early: bool,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger {
+            core: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            visits: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
+            ends: Default::default(),
+            early: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            items: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            waits: [const { AtomicU32::new(0) }; STEPS],
+        }
+    }
+}
+
+/// One writer: a load and a store are enough.
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+impl Ledger {
+    #[inline]
+    pub(super) fn enter(&self, entry: &Entry) {
+        add(&self.visits, 1);
+        add(&self.ends[entry.end as usize], 1);
+        add(&self.busy, entry.ns);
+        add(&self.items, entry.items);
+        add(&self.bytes, entry.bytes);
+        if entry.empty > 0 {
+            add(&self.empty, entry.empty);
+        }
+        if entry.early {
+            add(&self.early, 1);
+        }
+        let step = &self.waits[step(entry.wait)];
+        step.store(step.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Visits that found nothing, where no entry follows.
+    pub(super) fn enter_empty(&self, visits: u64) {
+        add(&self.empty, visits);
+    }
+
+    /// Another core has it.
+    pub(super) fn moved(&self, core: usize, counts: bool) {
+        self.core.store(u32::try_from(core).unwrap_or(u32::MAX), Ordering::Relaxed);
+        add(&self.moves, counts.into());
+    }
+
+    pub(super) fn woke(&self) {
+        add(&self.wakes, 1);
+    }
+
+    pub(super) fn set_heat(&self, heat: Heat) {
+        self.state.store(heat as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn status(&self, id: u64, owner: u16, index: usize) -> TaskStatus {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [drained, budget, time, waits] = self.ends.each_ref().map(load);
+        let steps: Vec<u64> = self.waits.iter().map(|step| step.load(Ordering::Relaxed).into()).collect();
+        TaskStatus {
+            id,
+            owner,
+            index,
+            core: self.core.load(Ordering::Relaxed) as usize,
+            heat: match self.state.load(Ordering::Relaxed) {
+                0 => Heat::Polled,
+                1 => Heat::Cold,
+                _ => Heat::Throttled,
+            },
+            visits: load(&self.visits),
+            empty: load(&self.empty),
+            drained,
+            budget,
+            time,
+            waits,
+            early: load(&self.early),
+            moves: load(&self.moves),
+            wakes: load(&self.wakes),
+            busy_ns: load(&self.busy),
+            items: load(&self.items),
+            bytes: load(&self.bytes),
+            wait_p50_ns: quantile(&steps, 50),
+            wait_p99_ns: quantile(&steps, 99),
+        }
+    }
+}
+
+/// The step of a wait of `ns`: the place of its highest bit, and the two bits below.
+#[inline]
+fn step(ns: u64) -> usize {
+    let ns = ns.max(1 << FIRST);
+    let octave = 63 - ns.leading_zeros();
+    let quarter = (ns >> (octave - 2)) & 3;
+    (((octave - FIRST) as usize) * 4 + quarter as usize).min(STEPS - 1)
+}
+
+/// The end of a step.
+fn upper(step: usize) -> u64 {
+    let octave = step / 4 + FIRST as usize;
+    let quarter = (step % 4 + 1) as u64;
+    (1 << octave) + (quarter << (octave - 2))
+}
+
+/// Nanoseconds that so many percent of what was counted are within.
+fn quantile(steps: &[u64], percent: u64) -> u64 {
+    let all: u64 = steps.iter().sum();
+    let mut rest = (all * percent).div_ceil(100);
+    for (place, count) in steps.iter().enumerate() {
+        if rest <= *count && rest > 0 {
+            return upper(place);
+        }
+        rest -= (*count).min(rest);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_told_within_a_quarter() {
+        for ns in [64u64, 65, 100, 1_000, 12_345, 999_999, 1 << 29] {
+            let told = upper(step(ns));
+            assert!(told > ns && told <= ns + ns / 4 + 16, "{ns}: {told}");
+        }
+        assert_eq!((step(0), step(u64::MAX)), (0, STEPS - 1));
+        let ledger = Ledger::default();
+        let entry = |wait| Entry { end: End::Time, ns: 10, items: 2, bytes: 3, empty: 1, wait, early: true };
+        (0..98).for_each(|_| ledger.enter(&entry(1_000)));
+        (0..2).for_each(|_| ledger.enter(&entry(50_000)));
+        let status = ledger.status(1, 2, 3);
+        assert!(
+            (1_000..1_300).contains(&status.wait_p50_ns) && (50_000..65_000).contains(&status.wait_p99_ns)
+        );
+        assert_eq!((status.visits, status.time, status.early, status.empty), (100, 100, 100, 100));
+        assert_eq!((status.items, status.bytes, status.busy_ns), (200, 300, 1_000));
+        assert_eq!(Ledger::default().status(0, 0, 0).wait_p99_ns, 0);
+    }
+}

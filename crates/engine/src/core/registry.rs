@@ -1,0 +1,143 @@
+//! Which core has which task.
+//!
+//! Theory of operation. A letter about a task goes to the core that the registry names, and is posted while the registry is
+//! locked. A core that hands a task over posts it to the other one, and changes the registry, under the same lock. So the
+//! letters about a task reach each core in the order in which the registry changed: a task that is to be given back either is
+//! still where the letter goes, or the letter is passed on behind the task itself. Nothing waits for a move, and nothing is
+//! lost in one.
+
+use std::collections::HashMap;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::ledger::{Ledger, TaskStatus};
+use super::mailbox::{Bag, Letter, Mailbox, TaskId};
+use super::task::{Owner, Seat};
+
+/// A task that some core has.
+struct Entry {
+    core: usize,
+    index: usize,
+    owner: Arc<dyn Owner>,
+    ledger: Arc<Ledger>,
+}
+
+/// All tasks of some cores.
+pub(super) struct Registry<L> {
+    mailboxes: OnceLock<Vec<Arc<Mailbox<L>>>>,
+    entries: Mutex<HashMap<TaskId, Entry>>,
+}
+
+impl<L> Default for Registry<L> {
+    fn default() -> Registry<L> {
+        Registry { mailboxes: OnceLock::new(), entries: Mutex::default() }
+    }
+}
+
+/// What a balancer knows of a task.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) id: TaskId,
+    pub(super) core: usize,
+    pub(super) owner: u16,
+    /// Millionths of a core that its owner's budget guarantees.
+    pub(super) reserved: u64,
+    pub(super) busy_ns: u64,
+}
+
+impl<L> Registry<L> {
+    /// Says where letters to the cores go; once, before there is any task.
+    pub(super) fn connect(&self, mailboxes: Vec<Arc<Mailbox<L>>>) {
+        let _ = self.mailboxes.set(mailboxes);
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<TaskId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mailbox(&self, core: usize) -> Option<&Mailbox<L>> {
+        self.mailboxes.get()?.get(core).map(|mailbox| &**mailbox)
+    }
+
+    /// Gives a new task to the core that `choose` picks by what all have.
+    pub(super) fn add(&self, id: TaskId, seat: Box<dyn Seat<L>>, choose: impl FnOnce(&[Load]) -> usize) {
+        let mut entries = self.entries();
+        let core = choose(&loads(&entries));
+        let bag = Bag::default();
+        let ledger = Arc::clone(&bag.ledger);
+        // For who asks before the core has looked into its mailbox.
+        ledger.moved(core, false);
+        let Some(mailbox) = self.mailbox(core) else { return seat.go_home() };
+        entries.insert(id, Entry { core, index: seat.index(), owner: seat.owner(), ledger });
+        mailbox.post(Letter::Take { id, seat, bag });
+    }
+
+    /// Has the core that has the task send it home, and answer then.
+    pub(super) fn recall(&self, id: TaskId, answer: SyncSender<()>) {
+        let entries = self.entries();
+        // None: it is at home, or its core is gone, and dropping the sender says so.
+        let Some(mailbox) = entries.get(&id).and_then(|entry| self.mailbox(entry.core)) else { return };
+        mailbox.post(Letter::GiveBack { id, answer });
+    }
+
+    /// Has the core that has the task give it to core `to`, and say whether it did.
+    pub(super) fn send(&self, id: TaskId, to: usize, answer: SyncSender<bool>) {
+        let entries = self.entries();
+        let Some(entry) = entries.get(&id).filter(|entry| entry.core != to) else { return };
+        if let (Some(mailbox), true) = (self.mailbox(entry.core), self.mailbox(to).is_some()) {
+            mailbox.post(Letter::Move { id, to, answer });
+        }
+    }
+
+    /// A core gives core `to` a task.
+    pub(super) fn hand_over(&self, id: TaskId, to: usize, seat: Box<dyn Seat<L>>, bag: Bag) {
+        let mut entries = self.entries();
+        match (entries.get_mut(&id), self.mailbox(to)) {
+            (Some(entry), Some(mailbox)) => {
+                entry.core = to;
+                mailbox.post(Letter::Take { id, seat, bag });
+            }
+            _ => {
+                entries.remove(&id);
+                seat.go_home();
+            }
+        }
+    }
+
+    /// The task is at home.
+    pub(super) fn forget(&self, id: TaskId) {
+        self.entries().remove(&id);
+    }
+
+    /// The loads of all tasks.
+    pub(super) fn loads(&self) -> Vec<Load> {
+        loads(&self.entries())
+    }
+
+    /// How all tasks are doing, in the order of their numbers.
+    pub(super) fn status(&self) -> Vec<TaskStatus> {
+        let entries = self.entries();
+        let status =
+            |(id, entry): (&TaskId, &Entry)| entry.ledger.status(id.0, entry.owner.number(), entry.index);
+        let mut all: Vec<TaskStatus> = entries.iter().map(status).collect();
+        drop(entries);
+        all.sort_by_key(|task| task.id);
+        all
+    }
+
+    /// Tasks of core `core`.
+    pub(super) fn count(&self, core: usize) -> usize {
+        self.entries().values().filter(|entry| entry.core == core).count()
+    }
+}
+
+fn loads(entries: &HashMap<TaskId, Entry>) -> Vec<Load> {
+    let load = |(id, entry): (&TaskId, &Entry)| Load {
+        id: *id,
+        core: entry.core,
+        owner: entry.owner.number(),
+        reserved: entry.owner.served().service().budget.map_or(0, |budget| budget.share()),
+        busy_ns: entry.ledger.busy_ns(),
+    };
+    entries.iter().map(load).collect()
+}

@@ -1,0 +1,217 @@
+//! What an owner is granted of the I/O cores: its class, its weight, a budget, and rates.
+//!
+//! A [`Service`] is what the operator asks for; [`Served`] is where an owner keeps it, with what cores write down about it. A
+//! change is seen by a core at the owner's next visit: it compares a number that is raised with each change, so a visit costs
+//! one load of a line that is hardly ever written.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sidecore_abi::counters::MAX_CORES;
+
+use super::bucket::Bucket;
+
+/// How urgent an owner's work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Served between two visits of others as soon as it has work, while it has not had more than its share.
+    Latency,
+    /// Served in turn. A queue that waits with little work is served early all the same.
+    #[default]
+    Throughput,
+}
+
+/// A part of one core: so much of each period, guaranteed, and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuBudget {
+    /// Time of the core in each period.
+    pub runtime: Duration,
+    /// 1 to 100 ms.
+    pub period: Duration,
+    /// It may also have what others leave.
+    pub reclaim: bool,
+}
+
+impl CpuBudget {
+    /// Its part of a core, in millionths.
+    pub fn share(&self) -> u64 {
+        let period = self.period.as_nanos().max(1);
+        u64::try_from(self.runtime.as_nanos() * 1_000_000 / period).unwrap_or(u64::MAX)
+    }
+}
+
+/// Limits of what is taken from an owner's queues, a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Items: frames, requests.
+    pub items: Option<u64>,
+    /// Bits of those.
+    pub bits: Option<u64>,
+}
+
+/// What an owner is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// How urgent its work is.
+    pub class: Class,
+    /// Its share beside others who have work, 1 to [`MAX_WEIGHT`].
+    pub weight: u16,
+    /// What it is guaranteed, and bound to.
+    pub budget: Option<CpuBudget>,
+    /// What may be taken from it.
+    pub rate: Rate,
+}
+
+/// The weight of an owner that was given none.
+pub const DEFAULT_WEIGHT: u16 = 100;
+/// Most weight.
+pub const MAX_WEIGHT: u16 = 1000;
+/// Most that all budgets on a core may have of it, in millionths: control work and one visit of another owner have to fit
+/// between.
+pub const MOST_RESERVED: u64 = 950_000;
+
+impl Default for Service {
+    fn default() -> Service {
+        Service { class: Class::default(), weight: DEFAULT_WEIGHT, budget: None, rate: Rate::default() }
+    }
+}
+
+/// What one core wrote down: a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Used {
+    busy: AtomicU64,
+    throttled: AtomicU64,
+}
+
+/// An owner's service, and what became of it.
+#[derive(Debug)]
+pub struct Served {
+    /// Raised with each change of the service.
+    version: AtomicU32,
+    service: Mutex<Service>,
+    /// Nanoseconds that it cost cores outside its visits, and has not been charged for.
+    caused: AtomicU64,
+    pub(super) items: Bucket,
+    pub(super) bits: Bucket,
+    used: [Used; MAX_CORES],
+}
+
+impl Default for Served {
+    fn default() -> Served {
+        Served {
+            version: AtomicU32::new(1),
+            service: Mutex::default(),
+            caused: AtomicU64::new(0),
+            items: Bucket::default(),
+            bits: Bucket::default(),
+            used: Default::default(),
+        }
+    }
+}
+
+/// What an owner was granted, and had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Nanoseconds of I/O cores that its visits took, and what it caused besides.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it had used its budget, or its rate, up.
+    pub throttled_ns: u64,
+}
+
+impl Served {
+    /// The service that holds.
+    pub fn service(&self) -> Service {
+        *self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes it.
+    pub fn set(&self, service: Service) {
+        let mut now = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        if *now != service {
+            *now = service;
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// What it had so far.
+    pub fn usage(&self) -> Usage {
+        let sum =
+            |of: fn(&Used) -> &AtomicU64| self.used.iter().map(|used| of(used).load(Ordering::Relaxed)).sum();
+        Usage { busy_ns: sum(|used| &used.busy), throttled_ns: sum(|used| &used.throttled) }
+    }
+
+    /// Its peer made a core do something outside of its visits that took so long; it is charged with its next visit.
+    pub fn caused(&self, time: Duration) {
+        self.caused.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// What it caused and has not been charged for; from now on it is.
+    pub(super) fn take_caused(&self) -> u64 {
+        // Mostly nothing: the line is not written then.
+        if self.caused.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.caused.swap(0, Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Core `core`, which alone calls this with its number, was busy with it for so many nanoseconds.
+    #[inline]
+    pub(super) fn add_busy(&self, core: usize, ns: u64) {
+        add(self.used.get(core).map(|used| &used.busy), ns);
+    }
+
+    /// It was throttled there for so long.
+    pub(super) fn add_throttled(&self, core: usize, ns: u64) {
+        add(self.used.get(core).map(|used| &used.throttled), ns);
+    }
+}
+
+/// One writer: a load and a store are enough.
+#[inline]
+fn add(counter: Option<&AtomicU64>, n: u64) {
+    if let Some(counter) = counter {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_seen_by_its_number() {
+        let served = Served::default();
+        let (before, service) = (served.version(), served.service());
+        served.set(service);
+        assert_eq!(served.version(), before);
+        served.set(Service { weight: 7, ..service });
+        assert!(served.version() != before && served.service().weight == 7);
+        let budget = CpuBudget {
+            runtime: Duration::from_micros(500),
+            period: Duration::from_millis(10),
+            reclaim: false,
+        };
+        assert_eq!(budget.share(), 50_000);
+    }
+
+    #[test]
+    fn what_cores_write_down_adds_up() {
+        let served = Served::default();
+        served.add_busy(0, 5);
+        served.add_busy(3, 7);
+        served.add_busy(MAX_CORES, 9);
+        served.add_throttled(1, 2);
+        assert_eq!(served.usage(), Usage { busy_ns: 12, throttled_ns: 2 });
+        served.caused(Duration::from_nanos(4));
+        assert_eq!((served.take_caused(), served.take_caused()), (4, 0));
+    }
+}
