@@ -366,7 +366,9 @@ mod tests {
         let mut before = Before::default();
         assert!(before.samples(Vec::new(), &[], 3).is_empty());
         let samples = before.samples(vec![(0, 0), (5, 5)], &[], 2);
-        assert_eq!(samples, before.samples(vec![(0, 0), (5, 5)], &[], 2));
+        assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 1000]);
+        let samples = before.samples(vec![(0, 0), (5, 5)], &[], 2);
+        assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 0]);
         assert_eq!(Memory::default().decide(&samples, 2, 1), None);
         // A meter that was read while it was written.
         before.samples(vec![(9, 3)], &[], 1);

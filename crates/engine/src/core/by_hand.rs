@@ -4,13 +4,16 @@ use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::mailbox::{Letter, Mailbox, TaskId};
+use super::ledger::{Ledger, TaskStatus};
+use super::mailbox::{Bag, Letter, Mailbox, TaskId};
 use super::run::{Core, Parts};
 use super::task::{Seat, Visit};
 use super::{Budget, Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 
 /// Nanoseconds that a delivery is said to take.
 pub(crate) const DELIVERY: u64 = 100;
+/// And a round that finds nothing.
+const EMPTY: u64 = 100;
 
 /// A clock that goes on by what visits did.
 #[derive(Debug, Default)]
@@ -30,11 +33,16 @@ impl Clock for Counted {
 pub(crate) struct ByHand<L: 'static> {
     core: Core<L, Counted>,
     mailbox: Arc<Mailbox<L>>,
-    next: u64,
+    ledgers: Vec<Arc<Ledger>>,
+    rounds: u64,
 }
 
 impl<L: 'static> ByHand<L> {
     pub(crate) fn new(local: L) -> ByHand<L> {
+        ByHand::tuned(local, &Tuning::default())
+    }
+
+    pub(crate) fn tuned(local: L, tuning: &Tuning) -> ByHand<L> {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let parts = Parts {
             number: 0,
@@ -42,11 +50,11 @@ impl<L: 'static> ByHand<L> {
             meter: Arc::default(),
             registry: Arc::default(),
             beat: Arc::default(),
-            tuning: Tuning::default(),
+            tuning: tuning.clone(),
             local,
         };
         let core = Core::new(parts, Counted::default()).unwrap();
-        ByHand { core, mailbox, next: 1 }
+        ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
     fn tell(&mut self, letter: Letter<L>) {
@@ -56,9 +64,10 @@ impl<L: 'static> ByHand<L> {
 
     /// Gives it a task, whose number this is.
     pub(crate) fn take(&mut self, seat: Box<dyn Seat<L>>) -> u64 {
-        let id = self.next;
-        self.next += 1;
-        self.tell(Letter::Take { id: TaskId(id), seat, bag: Default::default() });
+        let bag = Bag::default();
+        self.ledgers.push(Arc::clone(&bag.ledger));
+        let id = self.ledgers.len() as u64;
+        self.tell(Letter::Take { id: TaskId(id), seat, bag });
         id
     }
 
@@ -86,6 +95,33 @@ impl<L: 'static> ByHand<L> {
     pub(crate) fn round(&mut self, number: u64) {
         let now = self.core.clock.now();
         self.core.round(number, now);
+    }
+
+    /// Rounds for so many nanoseconds; an empty one takes [`EMPTY`].
+    pub(crate) fn run(&mut self, ns: u64) {
+        let end = self.core.clock.0 + ns;
+        while self.core.clock.0 < end {
+            let before = self.core.clock.0;
+            self.rounds += 1;
+            self.core.round(self.rounds, before);
+            if self.core.clock.0 == before {
+                self.core.clock.0 += EMPTY;
+            }
+        }
+    }
+
+    /// The clock goes on by so much at once.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.core.clock.0 += ns;
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.core.clock.0
+    }
+
+    /// What was written down of the task with this number.
+    pub(crate) fn status(&self, id: u64) -> TaskStatus {
+        self.ledgers[usize::try_from(id).unwrap() - 1].status(id, 0, 0)
     }
 
     pub(crate) fn swap(&mut self, a: usize, b: usize) {

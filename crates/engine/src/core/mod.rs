@@ -24,6 +24,8 @@ mod server;
 mod service;
 mod slow;
 mod task;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod watch;
 
@@ -125,15 +127,35 @@ impl<L: Send + 'static> Cores<L> {
         }
         // Here, so that it may use the processors that the control plane may.
         crate::mem::founder();
-        let cpus: Vec<Option<usize>> = match cpus {
-            [] => vec![None],
-            cpus => cpus.iter().copied().map(Some).collect(),
-        };
+        match cpus {
+            [] => Cores::start_on(&[None], tuning, local, begin),
+            cpus => {
+                Cores::start_on(&cpus.iter().copied().map(Some).collect::<Vec<_>>(), tuning, local, begin)
+            }
+        }
+    }
+
+    /// So many cores that are not pinned.
+    #[cfg(test)]
+    fn unpinned(
+        count: usize,
+        tuning: &Tuning,
+        local: impl Fn(usize, &Arc<Beat>) -> L,
+    ) -> io::Result<Arc<Cores<L>>> {
+        Cores::start_on(&vec![None; count], tuning, local, || ())
+    }
+
+    fn start_on(
+        cpus: &[Option<usize>],
+        tuning: &Tuning,
+        local: impl Fn(usize, &Arc<Beat>) -> L,
+        begin: fn(),
+    ) -> io::Result<Arc<Cores<L>>> {
         let clock = CoreClock::new();
         let registry = Arc::<Registry<L>>::default();
         let mut handles = Handles(Vec::new());
         let mut watched = Vec::new();
-        for (number, cpu) in cpus.into_iter().enumerate() {
+        for (number, cpu) in cpus.iter().copied().enumerate() {
             let mailbox = Arc::new(Mailbox::new()?);
             let meter = Arc::new(Meter::default());
             let beat = Arc::<Beat>::default();

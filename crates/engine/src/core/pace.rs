@@ -42,9 +42,9 @@ impl Pace {
         if ns > turn || self.dear > 0 {
             self.took_long(items, ns, turn, now);
         }
-        if items >= MIN_WORK {
-            let each = i64::try_from(ns / items as u64).unwrap_or(i64::MAX).min(1 << 30);
-            let before = i64::from(self.each);
+        let each = i64::try_from(ns / items as u64).unwrap_or(i64::MAX).min(1 << 30);
+        let before = i64::from(self.each);
+        if items >= MIN_WORK || each < before {
             let each = if before == 0 { each } else { before + (each - before) / 8 };
             self.each = u32::try_from(each).unwrap_or(0);
         }

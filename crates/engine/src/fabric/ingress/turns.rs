@@ -139,14 +139,15 @@ fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
     rig.rounds(2, 200);
     assert_eq!(rig.sent(1) - flowed, 200 * 256, "a whole batch in each round");
     let copies = (rig.sent(0) - flooded) * 32;
-    // The first batch was a surprise, and is paid for: it and the flow have had as much of the core.
-    assert!((198 * 256..=204 * 256).contains(&copies), "{copies}");
+    // The first batch was a surprise, and is paid for: with it the flood has had as much of the core as the flow.
+    assert!((200 * 256..=206 * 256).contains(&(copies + 256 * 32)), "{copies}");
     rig.is_conserved();
     // Alone it waits for nobody.
     rig.core.truncate(1);
     let before = rig.sent(0);
     rig.rounds(202, 100);
-    assert_eq!(rig.sent(0) - before, 100 * 8);
+    let alone = rig.sent(0) - before;
+    assert!((100 * 30..=100 * 31).contains(&alone), "turns of the longest time: {alone}");
 }
 
 #[test]
@@ -161,7 +162,11 @@ fn a_flood_leaves_buffers_to_others() {
         rig.rounds(round, 1);
     }
     assert_eq!(rig.out(2) - before, 1000, "no buffer is left unused");
-    assert_eq!(rig.own[2].load(Ordering::Relaxed) - own, 500, "half of them for the flow");
+    let flow = rig.own[2].load(Ordering::Relaxed) - own;
+    assert!(
+        (500..600).contains(&flow),
+        "half of them for the flow, all of them while the flood is passed over: {flow}"
+    );
     rig.is_conserved();
 }
 

@@ -1,0 +1,452 @@
+//! Who gets how much of a core, and when: rounds by hand, with a clock that goes on by what visits did, so that each test does
+//! the same each time. The last tests have threads.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::by_hand::{ByHand, DELIVERY};
+use super::*;
+
+/// Whoever tasks work for.
+#[derive(Default)]
+struct Guest {
+    number: u16,
+    served: Served,
+    slow: Slow,
+}
+
+impl Owner for Guest {
+    fn number(&self) -> u16 {
+        self.number
+    }
+    fn name(&self) -> &str {
+        "guest"
+    }
+    fn served(&self) -> &Served {
+        &self.served
+    }
+    fn slow(&self) -> &Slow {
+        &self.slow
+    }
+    fn stop_stalling(&self) {}
+}
+
+fn guest(number: u16, service: Service) -> Arc<Guest> {
+    let guest = Guest { number, ..Guest::default() };
+    guest.served.set(service);
+    Arc::new(guest)
+}
+
+/// What a test sees of a queue, and does to it.
+#[derive(Default)]
+struct Queue {
+    waiting: AtomicU64,
+    done: AtomicU64,
+    armed: AtomicBool,
+    arms: AtomicU64,
+}
+
+/// A queue whose items take `each` nanoseconds. One without end always has more.
+struct Work {
+    guest: Arc<Guest>,
+    queue: Arc<Queue>,
+    each: u64,
+    bytes: u64,
+    endless: bool,
+    /// It asks to be looked at so often while it is armed.
+    naps: Option<Duration>,
+}
+
+impl Task<()> for Work {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.guest) as Arc<dyn Owner>
+    }
+
+    fn has_work(&mut self) -> bool {
+        self.endless || self.queue.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn visit(&mut self, (): &mut (), budget: Budget) -> Visit {
+        let waiting = self.queue.waiting.load(Ordering::Relaxed);
+        let most = budget.items.min(usize::try_from(budget.bytes / self.bytes.max(1)).unwrap() + 1);
+        let items = if self.endless { most } else { most.min(usize::try_from(waiting).unwrap()) };
+        if items == 0 {
+            return Visit::default();
+        }
+        let n = items as u64;
+        if !self.endless {
+            self.queue.waiting.fetch_sub(n, Ordering::Relaxed);
+        }
+        self.queue.done.fetch_add(n, Ordering::Relaxed);
+        let end = if items == most { End::Budget } else { End::Drained };
+        let cost = usize::try_from(n * self.each / DELIVERY).unwrap();
+        Visit { moved: n, items, bytes: n * self.bytes, cost, elsewhere_ns: 0, end }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue.armed.store(true, Ordering::Relaxed);
+        self.queue.arms.fetch_add(1, Ordering::Relaxed);
+        self.has_work()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.armed.store(false, Ordering::Relaxed);
+    }
+
+    fn events<'t>(&'t self, _: &mut dyn FnMut(BorrowedFd<'t>)) {}
+
+    fn next_look(&self) -> Option<Duration> {
+        self.naps
+    }
+
+    fn settle(&mut self, (): &mut ()) {}
+}
+
+struct Rig {
+    core: ByHand<()>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig { core: ByHand::new(()) }
+    }
+
+    fn add(&mut self, guest: &Arc<Guest>, each: u64, endless: bool) -> (u64, Arc<Queue>) {
+        self.add_of(guest, each, 60, endless, None)
+    }
+
+    fn add_of(
+        &mut self,
+        guest: &Arc<Guest>,
+        each: u64,
+        bytes: u64,
+        endless: bool,
+        naps: Option<Duration>,
+    ) -> (u64, Arc<Queue>) {
+        let queue = Arc::<Queue>::default();
+        let work = Work { guest: Arc::clone(guest), queue: Arc::clone(&queue), each, bytes, endless, naps };
+        (self.core.take(Box::new(Lent::new(work).0)), queue)
+    }
+
+    /// Nanoseconds of the core that a guest had.
+    fn had(guest: &Guest) -> u64 {
+        guest.served.usage().busy_ns
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+/// How far from equal these shares are: 1 at best (Jain, Chiu and Hawe 1984).
+fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|n| *n as f64).sum();
+    let squares: f64 = shares.iter().map(|n| (*n as f64).powi(2)).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+#[test]
+fn time_is_shared_whatever_items_cost_and_however_many_queues_bring_them() {
+    let mut rig = Rig::new();
+    let guests: Vec<_> = (0..4).map(|number| guest(number, Service::default())).collect();
+    rig.add(&guests[0], 100, true);
+    rig.add_of(&guests[1], 6_500, 65_536, true, None);
+    rig.add(&guests[2], 40_000, true);
+    (0..16).for_each(|_| _ = rig.add(&guests[3], 300, true));
+    // The first visits are surprises, and paid for.
+    rig.core.run(50 * MS);
+    // In any window of some length, not only in the end.
+    for _ in 0..20 {
+        let before: Vec<u64> = guests.iter().map(|guest| Rig::had(guest)).collect();
+        rig.core.run(20 * MS);
+        let shares: Vec<u64> =
+            guests.iter().zip(before).map(|(guest, before)| Rig::had(guest) - before).collect();
+        assert!(jain(&shares) > 0.995, "{shares:?}");
+    }
+}
+
+#[test]
+fn shares_go_by_weight() {
+    let mut rig = Rig::new();
+    let weights = [50u16, 100, 300, 1000];
+    let guests = weights.map(|weight| guest(weight, Service { weight, ..Service::default() }));
+    guests.iter().for_each(|guest| _ = rig.add(guest, 100, true));
+    rig.core.run(500 * MS);
+    let all: u64 = guests.iter().map(|guest| Rig::had(guest)).sum();
+    for (guest, weight) in guests.iter().zip(weights) {
+        let due = all * u64::from(weight) / 1450;
+        assert!(Rig::had(guest).abs_diff(due) < due / 20 + MS / 5, "{weight}: {} of {due}", Rig::had(guest));
+    }
+    // A change holds from the next visit on.
+    guests[0].served.set(Service { weight: 1000, ..Service::default() });
+    let before = Rig::had(&guests[0]);
+    rig.core.run(240 * MS);
+    assert!(Rig::had(&guests[0]) - before > 90 * MS);
+}
+
+#[test]
+fn a_budget_is_guaranteed_and_is_the_limit() {
+    for percent in [5, 20, 50, 80, 95] {
+        let budget = CpuBudget {
+            runtime: Duration::from_micros(percent * 50),
+            period: Duration::from_millis(5),
+            reclaim: false,
+        };
+        let mut rig = Rig::new();
+        let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+        rig.add(&bound, 100, true);
+        // Alone, it has no more than that.
+        rig.core.run(200 * MS);
+        let due = percent * 2 * MS;
+        assert!(Rig::had(&bound).abs_diff(due) < 3 * MS, "{percent} %: {} of {due}", Rig::had(&bound));
+        assert!(bound.served.usage().throttled_ns > 0);
+        // Beside nine that want all there is, no less.
+        let others: Vec<_> = (2..11).map(|number| guest(number, Service::default())).collect();
+        others.iter().for_each(|other| _ = rig.add(other, 100, true));
+        let before = Rig::had(&bound);
+        rig.core.run(200 * MS);
+        let got = Rig::had(&bound) - before;
+        // A window of so many periods has the beginning of one more.
+        assert!(got.abs_diff(due) < percent * 50_000 + MS, "{percent} %: {got} of {due} beside others");
+    }
+}
+
+#[test]
+fn who_may_reclaim_has_what_others_leave() {
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(10), reclaim: true };
+    let mut rig = Rig::new();
+    let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+    rig.add(&bound, 100, true);
+    rig.core.run(100 * MS);
+    assert!(Rig::had(&bound) > 95 * MS, "alone it has all");
+    let other = guest(2, Service::default());
+    rig.add(&other, 100, true);
+    let before = Rig::had(&bound);
+    rig.core.run(100 * MS);
+    let got = Rig::had(&bound) - before;
+    assert!((45 * MS..=60 * MS).contains(&got), "a share as the other's: {got}");
+}
+
+#[test]
+fn a_rate_holds_for_all_queues_of_an_owner_together() {
+    let rate = Rate { items: Some(100_000), bits: None };
+    let mut rig = Rig::new();
+    let bound = guest(1, Service { rate, ..Service::default() });
+    let queues: Vec<_> = (0..4).map(|_| rig.add(&bound, 100, true).1).collect();
+    rig.core.run(1_000 * MS);
+    let done: u64 = queues.iter().map(|queue| queue.done.load(Ordering::Relaxed)).sum();
+    assert!((99_000..=101_500).contains(&done), "{done}");
+    // Bits: 100 Mbit/s of frames of 60 bytes.
+    let rate = Rate { items: None, bits: Some(100_000_000) };
+    bound.served.set(Service { rate, ..Service::default() });
+    rig.core.run(1_000 * MS);
+    let more: u64 = queues.iter().map(|queue| queue.done.load(Ordering::Relaxed)).sum::<u64>() - done;
+    assert!((200_000..=220_000).contains(&more), "{more}");
+}
+
+/// One request in 100 µs beside ten floods: what it waits for, with these rules.
+fn wait_beside_floods(tuning: &Tuning, class: Class) -> (u64, u64) {
+    let mut rig = Rig { core: ByHand::tuned((), tuning) };
+    for number in 0..10 {
+        rig.add(&guest(number, Service::default()), 100, true);
+    }
+    let victim = guest(99, Service { class, ..Service::default() });
+    let (id, queue) = rig.add(&victim, 400, false);
+    for _ in 0..2_000 {
+        queue.waiting.fetch_add(1, Ordering::Relaxed);
+        rig.core.run(100_000);
+    }
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0);
+    let status = rig.core.status(id);
+    (status.wait_p99_ns, status.early)
+}
+
+#[test]
+fn a_request_among_floods_is_served_early() {
+    let (stuck, early) = wait_beside_floods(&Tuning::default(), Class::Throughput);
+    assert!(stuck <= 26_000 && early > 1_000, "{stuck} ns, {early} early");
+    let (urgent, early) = wait_beside_floods(&Tuning::default(), Class::Latency);
+    assert!(urgent <= 16_000 && early > 1_000, "{urgent} ns, {early} early");
+    // Without the rule it waits for all the others: the rule is what did it.
+    let off = Tuning { urgent: false, ..Tuning::default() };
+    let (wait, early) = wait_beside_floods(&off, Class::Latency);
+    assert!(wait > 3 * stuck && early == 0, "{wait} ns");
+}
+
+#[test]
+fn a_flood_that_calls_itself_urgent_has_its_share_and_no_more() {
+    let mut rig = Rig::new();
+    let urgent = guest(1, Service { class: Class::Latency, ..Service::default() });
+    rig.add(&urgent, 100, true);
+    let others: Vec<_> = (2..5).map(|number| guest(number, Service::default())).collect();
+    others.iter().for_each(|other| _ = rig.add(other, 100, true));
+    rig.core.run(400 * MS);
+    let had = Rig::had(&urgent);
+    assert!((99 * MS..=102 * MS).contains(&had), "{had} of 400 ms");
+}
+
+#[test]
+fn silence_is_not_saved_up_and_debt_is_not_shed_by_leaving() {
+    let mut rig = Rig::new();
+    let (sleeper, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    let (_, queue) = rig.add(&sleeper, 100, false);
+    rig.add(&other, 100, true);
+    rig.core.run(100 * MS);
+    rig.core.pass(3_600_000 * MS);
+    // An hour later it has as much to do as it likes.
+    queue.waiting.store(u64::MAX / 2, Ordering::Relaxed);
+    let before = Rig::had(&sleeper);
+    rig.core.run(20 * MS);
+    // It was cold, and its event is not part of this test: it is found by hand.
+    let had = Rig::had(&sleeper) - before;
+    assert!(had <= 10 * MS + MS / 5, "{had}");
+    // One whose items are dear leaves with its debt, and comes back.
+    let thief = guest(3, Service::default());
+    let mut had = 0;
+    let before = Rig::had(&other);
+    for _ in 0..100 {
+        let (id, _) = rig.add(&thief, 50_000, true);
+        rig.core.run(MS);
+        rig.core.give_back(id);
+        had = Rig::had(&thief);
+    }
+    let others = Rig::had(&other) - before;
+    assert!(had > MS && had <= others + 13 * MS, "{had} against {others}");
+}
+
+#[test]
+fn a_guest_is_charged_for_what_it_makes_others_do() {
+    let mut rig = Rig::new();
+    let (toggler, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    rig.add(&toggler, 100, true);
+    rig.add(&other, 100, true);
+    for _ in 0..100 {
+        toggler.served.caused(Duration::from_micros(500));
+        rig.core.run(MS);
+    }
+    let (had, others) = (Rig::had(&toggler), Rig::had(&other));
+    // 50 ms of control work, and half of what there was.
+    assert!(had.abs_diff(others + 2 * MS) < 54 * MS && others > 70 * MS, "{had} against {others}");
+}
+
+#[test]
+fn silent_tasks_cost_nothing_until_they_have_work() {
+    let mut rig = Rig::new();
+    let busy = guest(1, Service::default());
+    rig.add(&busy, 100, true);
+    let silent: Vec<_> = (0..300).map(|n| rig.add(&guest(100 + n, Service::default()), 100, false)).collect();
+    let napper = guest(50, Service::default());
+    let (nap_id, nap) = rig.add_of(&napper, 100, 60, false, Some(Duration::from_millis(1)));
+    rig.core.run(200 * MS);
+    let empty = |rig: &Rig| silent.iter().map(|(id, _)| rig.core.status(*id).empty).sum::<u64>();
+    assert!(silent.iter().all(|(_, queue)| queue.armed.load(Ordering::Relaxed)), "all wake the core");
+    let (before, arms) =
+        (empty(&rig), silent.iter().map(|(_, q)| q.arms.load(Ordering::Relaxed)).sum::<u64>());
+    rig.core.run(200 * MS);
+    assert_eq!(empty(&rig), before, "none was looked at");
+    assert_eq!(arms, 300, "and each was armed once");
+    assert_eq!(rig.core.status(silent[0].0).heat, Heat::Cold);
+    // One that asked for it is looked at in time.
+    nap.waiting.store(5, Ordering::Relaxed);
+    rig.core.run(2 * MS);
+    assert_eq!(nap.done.load(Ordering::Relaxed), 5);
+    assert_eq!(rig.core.status(nap_id).heat, Heat::Polled, "and polled from now on");
+}
+
+#[test]
+fn clocks_that_jump_starve_nobody() {
+    let mut rig = Rig::new();
+    let guests: Vec<_> = (0..3).map(|number| guest(number, Service::default())).collect();
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
+    guests[2].served.set(Service { budget: Some(budget), ..Service::default() });
+    guests.iter().for_each(|guest| _ = rig.add(guest, 100, true));
+    for jump in [0, 10_000 * MS, 1, 3_600_000 * MS] {
+        rig.core.pass(jump);
+        let before: Vec<u64> = guests.iter().map(|guest| Rig::had(guest)).collect();
+        rig.core.run(50 * MS);
+        let had: Vec<u64> =
+            guests.iter().zip(&before).map(|(guest, before)| Rig::had(guest) - before).collect();
+        assert!(had.iter().all(|had| *had > 8 * MS), "{had:?} after {jump}");
+    }
+    assert!(rig.core.now() > 0);
+}
+
+/// A task that numbers its visits, on cores with threads: two at once would be seen.
+struct Counted {
+    guest: Arc<Guest>,
+    inside: Arc<AtomicBool>,
+    visits: Arc<AtomicU64>,
+}
+
+impl Task<()> for Counted {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.guest) as Arc<dyn Owner>
+    }
+    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
+        assert!(!self.inside.swap(true, Ordering::AcqRel), "two cores have it");
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.inside.store(false, Ordering::Release);
+        Visit { moved: 1, items: 1, ..Visit::default() }
+    }
+    fn arm(&mut self) -> bool {
+        true
+    }
+    fn disarm(&mut self) {}
+    fn events<'t>(&'t self, _: &mut dyn FnMut(BorrowedFd<'t>)) {}
+    fn next_look(&self) -> Option<Duration> {
+        None
+    }
+    fn settle(&mut self, (): &mut ()) {
+        assert!(!self.inside.load(Ordering::Acquire));
+    }
+}
+
+#[test]
+fn tasks_move_are_recalled_and_evicted_at_any_moment() {
+    let tuning = Tuning { balance: false, ..Tuning::default() };
+    let cores = Cores::start(&[], &tuning, |_, _| (), || ()).unwrap();
+    assert_eq!((cores.active(), cores.set_active(5)), (1, 1));
+    drop(cores);
+    let cores = Cores::unpinned(3, &tuning, |_, _| ()).unwrap();
+    let lends = Arc::new(Mutex::new(0u64));
+    std::thread::scope(|scope| {
+        for number in 0..3u16 {
+            let (cores, lends) = (&cores, &lends);
+            scope.spawn(move || {
+                for turn in 0..100 {
+                    let (inside, visits) = (Arc::default(), Arc::<AtomicU64>::default());
+                    let guest = guest(number, Service::default());
+                    let task = Counted { guest, inside, visits: Arc::clone(&visits) };
+                    let lease = cores.place(task);
+                    while visits.load(Ordering::Relaxed) < turn % 3 {
+                        std::thread::yield_now();
+                    }
+                    if turn % 10 == 9 {
+                        cores.evict(number);
+                    }
+                    assert!(lease.take_back().is_some(), "it is at home");
+                    let after = visits.load(Ordering::Relaxed);
+                    std::thread::yield_now();
+                    assert_eq!(visits.load(Ordering::Relaxed), after, "nobody has it any more");
+                    *lends.lock().unwrap() += 1;
+                }
+            });
+        }
+        for seed in 0..2u64 {
+            let (cores, lends) = (&cores, &lends);
+            scope.spawn(move || {
+                let mut turn = seed;
+                while *lends.lock().unwrap() < 300 {
+                    turn += 1;
+                    for task in cores.tasks() {
+                        cores.move_task(task.id, usize::try_from(turn % 3).unwrap());
+                    }
+                    cores.set_active(usize::try_from(turn % 3).unwrap() + 1);
+                }
+            });
+        }
+    });
+    assert!(cores.tasks().is_empty());
+}
