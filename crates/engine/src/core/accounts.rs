@@ -236,8 +236,8 @@ impl Accounts {
         let served = account.owner.served();
         let ns = ns.saturating_add(served.take_caused());
         served.add_busy(core, ns);
-        account.tag =
-            account.tag.max(clock).saturating_add((u128::from(ns) * u128::from(account.scale) >> 16) as u64);
+        let cost = (u128::from(ns) * u128::from(account.scale)) >> 16;
+        account.tag = account.tag.max(clock).saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
         if let Some(server) = &mut account.server {
             if !account.was_busy && !account.busy {
                 server.wake(now.saturating_sub(ns));

@@ -260,6 +260,10 @@ mod tests {
         Sample { busy, tasks }
     }
 
+    fn place(task: u64) -> usize {
+        usize::try_from(task).unwrap()
+    }
+
     /// A world in which each task wants so much of a core, and gets its fair part of what there is.
     struct World {
         wants: Vec<u64>,
@@ -292,7 +296,7 @@ mod tests {
             match self.memory.decide(&samples, self.all, 1) {
                 Some(Action::Add(tasks)) => {
                     self.active += 1;
-                    tasks.iter().for_each(|task| self.at[*task as usize] = self.active - 1);
+                    tasks.iter().for_each(|task| self.at[place(*task)] = self.active - 1);
                 }
                 Some(Action::Remove) => {
                     self.active -= 1;
@@ -301,7 +305,7 @@ mod tests {
                         *at = place % last;
                     }
                 }
-                Some(Action::Move(task, to)) => self.at[task as usize] = to,
+                Some(Action::Move(task, to)) => self.at[place(task)] = to,
                 None => return,
             }
             self.changes += 1;

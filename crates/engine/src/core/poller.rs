@@ -67,7 +67,6 @@ impl Poller {
                     let data = event.data;
                     let word = data.u64();
                     if word != 0 {
-                        #[expect(clippy::cast_possible_truncation, reason = "PLACE_BITS of it")]
                         let place = (word & ((1 << PLACE_BITS) - 1)) as usize;
                         woken(TaskId(word >> PLACE_BITS), place);
                     }

@@ -14,6 +14,7 @@ use sidecore_driver::load::pin;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
+use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
@@ -54,7 +55,7 @@ impl Way {
             false => cpus.to_vec(),
         };
         let spin = if self.polls { ALWAYS } else { Duration::ZERO };
-        CoreOptions { cpus, spin, ..CoreOptions::default() }
+        CoreOptions { cpus, tuning: Tuning { spin, balance: false, ..Tuning::default() }, ..CoreOptions::default() }
     }
 }
 
