@@ -55,7 +55,11 @@ impl Way {
             false => cpus.to_vec(),
         };
         let spin = if self.polls { ALWAYS } else { Duration::ZERO };
-        CoreOptions { cpus, tuning: Tuning { spin, balance: false, ..Tuning::default() }, ..CoreOptions::default() }
+        CoreOptions {
+            cpus,
+            tuning: Tuning { spin, balance: false, ..Tuning::default() },
+            ..CoreOptions::default()
+        }
     }
 }
 
