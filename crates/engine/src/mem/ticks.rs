@@ -73,7 +73,9 @@ pub fn ticks_are_steady() -> bool {
 /// The time in which the counter goes so far; the reverse of [`ticks_in`].
 pub fn time_of(ticks: u64) -> Duration {
     LazyLock::force(&EPOCH);
-    Duration::from_nanos(u64::try_from(u128::from(ticks) * 1_000 / u128::from(*RATE)).unwrap_or(u64::MAX))
+    Duration::from_nanos(
+        u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(*RATE)).unwrap_or(u64::MAX),
+    )
 }
 
 #[cfg(test)]
