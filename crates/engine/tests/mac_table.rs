@@ -28,8 +28,10 @@ use loom::thread;
 use port::PortId;
 use table::{Kind, MacTable, Teller};
 
-const WAYS: usize = 2;
-const PORTS: usize = 4;
+mod sizes {
+    pub const WAYS: usize = 2;
+    pub const PORTS: usize = 4;
+}
 
 const P: PortId = PortId(0);
 const Q: PortId = PortId(1);

@@ -5,7 +5,7 @@
 
 use libc::{c_long, c_ulong};
 
-use super::Kinds;
+use super::kinds::Kinds;
 
 /// What an argument has to be.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Row {
     pub why: &'static str,
 }
 
-use super::Kinds as K;
+use super::kinds::Kinds as K;
 use Only::{Is, Without};
 
 const IO: K = K::IO_CORE;

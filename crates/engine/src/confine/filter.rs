@@ -8,7 +8,7 @@ use seccompiler::{
 };
 
 use super::calls::{Only, ALLOWED, FATAL};
-use super::{Kinds, Mode};
+use super::kinds::{Kinds, Mode};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

@@ -18,7 +18,8 @@ use std::time::Duration;
 use rustix::io::{ioctl_fionread, Errno};
 use rustix::net::{shutdown, Shutdown};
 
-use super::{another, say, KEEP, LINE};
+use super::line::{another, LINE};
+use super::record::{say, KEEP};
 
 /// How long a door keeps connections before it ends with them.
 pub(super) const HOLD: Duration = Duration::from_secs(1);

@@ -12,9 +12,8 @@ use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{getrlimit, Resource};
 
 use super::hang_up::{HOLD, MOST};
-use super::{
-    hear, say, see, Wanted, Why, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, KEEP, LOOK, STRANGER, TOO_MANY,
-};
+use super::record::{hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, KEEP, LOOK, STRANGER, TOO_MANY};
+use super::see::{see, Wanted, Why};
 
 /// The number of the descriptor that is closed last: above those of all that come with one message, or the last there may be. The
 /// kernel closes the descriptors of a process that ends in the order of their numbers.

@@ -1,14 +1,17 @@
 //! A door as a thread, and what it hands out.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::net::{socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 
+use super::record::KEEP;
 use super::*;
-use crate::mem::{peeked, set_peeked};
+use crate::mem::{is_eventfd, is_memory, peeked, set_peeked};
+use crate::open::passing::{self, MAX_FDS};
 
 const WANTED: Wanted = Wanted { most: 8, any: false };
 

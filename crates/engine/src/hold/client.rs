@@ -16,7 +16,9 @@ use rustix::net::SocketType;
 use crate::open::broker::{broker, Refusal, Request};
 use crate::open::socket::{self, SocketError, Wanted};
 
-use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, PROGRAM, PUT, SECRET};
+use super::program::program;
+use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
+use super::secret;
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -154,7 +156,7 @@ impl AsFd for Holder {
 
 /// Starts a holder that can be found at `path`.
 pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
-    let program = PROGRAM.get().ok_or(HoldError::NoProgram)?;
+    let program = program().ok_or(HoldError::NoProgram)?;
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
     let listener = listen_at(path)?;

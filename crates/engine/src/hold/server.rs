@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fstat, FileType};
@@ -15,7 +15,13 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::open::socket::SocketFile;
 
-use super::{hear, is_ours, say, secret, DONE, DROP, HERE, LIST, MAX_KEYS, PATIENCE, PUT, REFUSED, SECRET};
+use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, REFUSED, SECRET};
+use super::secret;
+
+/// Most descriptors that one holder keeps.
+pub const MAX_KEYS: usize = 4096;
+/// How long a holder waits for the next daemon.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Most callers that have said nothing yet; one more takes the place of the oldest.
 const MAX_CALLERS: usize = 8;

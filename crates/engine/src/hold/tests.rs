@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::client::listen_at;
-use super::{hear, say, secret, serve, Holder, LIST, SECRET};
+use super::record::{hear, say, DONE, LIST, SECRET};
+use super::{secret, serve, Holder};
 
 /// A holder at a path of its own, until it ends.
 pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
@@ -149,7 +150,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
         drop((daemon, found));
     }
     say(&slow, SECRET, secret::read(&path).unwrap().unwrap(), None).unwrap();
-    assert_eq!(hear(&slow).unwrap().what, super::DONE, "the slow one was forgotten");
+    assert_eq!(hear(&slow).unwrap().what, DONE, "the slow one was forgotten");
     // More strangers than the holder has places for, and than its queue has.
     drop(slow);
     let strangers: Vec<_> = (0..40).map(|_| (Holder::find(&path).unwrap().is_some(), call())).collect();

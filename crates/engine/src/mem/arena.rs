@@ -4,7 +4,7 @@
 //! through raw pointers, so pieces of it may stand beside later writes to other slots. As with guest
 //! memory, whoever uses a piece keeps the arena until the batch that holds the piece is released.
 
-use super::Piece;
+use super::piece::Piece;
 
 /// A fixed number of slots of a fixed size.
 pub struct Arena {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::signal::{Inner, SLOW};
+use super::shared_event::{SharedEvent, SLOW};
 
 /// A signal that takes longer is followed by a rest.
 const TIRING: Duration = Duration::from_millis(1);
@@ -61,7 +61,7 @@ struct Owner(Arc<Shared>);
 
 struct Shared {
     name: String,
-    signals: Mutex<Vec<Weak<Inner>>>,
+    signals: Mutex<Vec<Weak<SharedEvent>>>,
     thread: OnceLock<Thread>,
     /// The thread, as long as it can be signalled.
     alive: Mutex<Option<libc::pthread_t>>,
@@ -130,7 +130,7 @@ impl Bell {
     }
 
     /// The bell rings `signal` from now on whenever it is asked to.
-    pub(super) fn enter(&self, signal: &Arc<Inner>) {
+    pub(super) fn enter(&self, signal: &Arc<SharedEvent>) {
         founder();
         let mut signals = lock(&self.0 .0.signals);
         signals.retain(|other| other.strong_count() > 0);
@@ -255,7 +255,8 @@ impl Shared {
     fn live(&self) {
         let mut asked = VecDeque::new();
         while !self.ended.load(Ordering::Acquire) {
-            let signals: Vec<Arc<Inner>> = lock(&self.signals).iter().filter_map(Weak::upgrade).collect();
+            let signals: Vec<Arc<SharedEvent>> =
+                lock(&self.signals).iter().filter_map(Weak::upgrade).collect();
             asked.extend(signals.into_iter().filter(|signal| signal.asked.load(Ordering::Acquire)));
             if asked.is_empty() {
                 std::thread::park();
@@ -266,7 +267,7 @@ impl Shared {
         }
     }
 
-    fn ring(&self, signal: &Inner) {
+    fn ring(&self, signal: &SharedEvent) {
         // Lowered first: who asks from now on asks for another signal.
         if !signal.asked.swap(false, Ordering::AcqRel) {
             return;

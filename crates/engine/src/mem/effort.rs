@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
 
-use super::{ticks, ticks_in};
+use super::ticks::{ticks, ticks_in};
 
 /// Where the calling thread stands.
 pub struct Effort {

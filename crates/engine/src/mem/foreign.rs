@@ -15,7 +15,6 @@
 //! Invariant: `base .. + len` is one mapping that lives exactly as long as its `Mapping`, and is watched until just
 //! before its end.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -216,36 +215,12 @@ impl Mapping {
 /// Bytes that are made present at a time: some milliseconds.
 const POPULATE: usize = 4 << 20;
 
-/// Mappings whose pages shall be made present, and whether a thread is at it.
-#[derive(Debug, Default)]
-pub(super) struct Unpopulated {
-    waiting: VecDeque<Weak<Mapping>>,
-    running: bool,
-}
-
 impl Mapping {
     /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear them all, or
     /// to fetch them from a disk. Leaves out what nobody uses any more.
     pub(super) fn populate(mapping: &Arc<Mapping>, terms: &Terms) {
-        let mut list = terms.unpopulated();
-        list.waiting.push_back(Arc::downgrade(mapping));
-        if list.running {
-            return;
-        }
-        let ours = terms.clone();
-        let run = move || loop {
-            let mut list = ours.unpopulated();
-            let Some(next) = list.waiting.pop_front() else {
-                list.running = false;
-                return;
-            };
-            drop(list);
-            Mapping::populate_all(&next, &ours);
-        };
-        match std::thread::Builder::new().name("prefault".to_owned()).spawn(run) {
-            Ok(_) => list.running = true,
-            Err(e) => tracing::warn!("a VMM's memory cannot be made present: {e}"),
-        }
+        let weak = Arc::downgrade(mapping);
+        terms.later(Box::new(move |terms| Mapping::populate_all(&weak, terms)));
     }
 
     fn populate_all(weak: &Weak<Mapping>, terms: &Terms) {

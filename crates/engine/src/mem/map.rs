@@ -16,9 +16,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::foreign::{BadFile, Mapped, Mapping};
+use super::piece::Piece;
 use super::sigbus::Flag;
 use super::terms::Terms;
-use super::Piece;
 
 /// Most regions of one map: what vhost in Linux allows.
 pub const MAX_REGIONS: usize = 509;

@@ -13,6 +13,7 @@ mod pages;
 mod peek;
 mod piece;
 mod shared;
+mod shared_event;
 pub(crate) mod sigbus;
 mod signal;
 pub(crate) mod sigsys;

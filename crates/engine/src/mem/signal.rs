@@ -22,47 +22,20 @@
 //! Where io_uring is switched off (`kernel.io_uring_disabled`, many containers), the bell threads ring everything, and
 //! the log says so once: an I/O core never writes a foreign eventfd.
 
-mod meter;
-mod target;
-
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use io_uring::IoUring;
 
-use self::meter::Meter;
-pub(super) use self::meter::SLOW;
-pub(super) use self::target::Target;
 use super::bell::Bell;
-
-/// There is no eventfd.
-const NOWHERE: u8 = 0;
-/// Whoever raises signals it.
-const HERE: u8 = 1;
-/// The bell thread does.
-const BELL: u8 = 2;
+use super::shared_event::{restricted, Meter, SharedEvent, Slot, Target, BELL, HERE, NOWHERE, SLOW};
 
 /// A place for somebody's eventfd.
 pub struct Signal {
-    inner: Arc<Inner>,
+    inner: Arc<SharedEvent>,
     bell: Bell,
-}
-
-/// What the bell thread sees of it.
-pub(super) struct Inner {
-    place: AtomicU8,
-    /// The bell is asked for a signal that it has not begun.
-    pub(super) asked: AtomicBool,
-    slot: Mutex<Slot>,
-}
-
-struct Slot {
-    target: Option<Arc<Target>>,
-    /// The ring of an eventfd that was taken away.
-    spare: Option<IoUring>,
-    meter: Meter,
 }
 
 impl std::fmt::Debug for Signal {
@@ -82,7 +55,7 @@ impl Signal {
     /// A place without an eventfd, whose port has this bell.
     pub fn new(bell: &Bell) -> Signal {
         let meter = if bell.is_suspect() { Meter::suspect() } else { Meter::default() };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(SharedEvent {
             place: AtomicU8::new(NOWHERE),
             asked: AtomicBool::new(false),
             slot: Mutex::new(Slot { meter, target: None, spare: None }),
@@ -124,7 +97,7 @@ impl Signal {
     /// # Errors
     /// Why not.
     pub fn probe() -> std::io::Result<()> {
-        target::restricted().map(drop)
+        restricted().map(drop)
     }
 
     /// Whether signals go anywhere.
@@ -188,31 +161,6 @@ impl Signal {
 impl Drop for Signal {
     fn drop(&mut self) {
         self.set(None);
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        // A panic while it was held has lost at most one measurement.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The eventfd, for the bell thread.
-    pub(super) fn target(&self) -> Option<Arc<Target>> {
-        self.lock().target.clone()
-    }
-
-    pub(super) fn is_at_bell(&self) -> bool {
-        self.place.load(Ordering::Acquire) == BELL
-    }
-
-    /// The bell thread's signal has taken so long: once it has behaved for long enough, I/O cores signal it again.
-    pub(super) fn rung(&self, took: Duration, now: Instant) {
-        let mut slot = self.lock();
-        let here = slot.target.as_ref().is_some_and(|target| target.has_ring());
-        if self.is_at_bell() && here && slot.meter.rung(took, now) {
-            self.place.store(HERE, Ordering::Release);
-        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! The terms on which the peer of one port gives us memory: which files it may give, what is done with them, and how
 //! much it has given. Everything that is mapped for a port refers to the same terms.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-
-use super::foreign::Unpopulated;
 
 /// Which files a peer may give as memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,9 +40,25 @@ struct Inner {
     prefault: AtomicBool,
     refused: AtomicU64,
     populated: AtomicU64,
-    unpopulated: Mutex<Unpopulated>,
+    later: Mutex<Later>,
     /// Mappings that are watched.
     watched: AtomicUsize,
+}
+
+/// Makes a stretch of memory present.
+type Work = Box<dyn FnOnce(&Terms) + Send>;
+
+/// What waits to be made present, and whether a thread is at it.
+#[derive(Default)]
+struct Later {
+    waiting: VecDeque<Work>,
+    running: bool,
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Later").field("waiting", &self.waiting.len()).field("running", &self.running).finish()
+    }
 }
 
 impl Terms {
@@ -68,9 +84,31 @@ impl Terms {
         self.0.prefault.load(Ordering::Relaxed)
     }
 
-    /// What shall be made present.
-    pub(super) fn unpopulated(&self) -> MutexGuard<'_, Unpopulated> {
-        self.0.unpopulated.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Later> {
+        self.0.later.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a thread of the port's make memory present: one stretch behind the other.
+    pub(super) fn later(&self, work: Work) {
+        let mut list = self.waiting();
+        list.waiting.push_back(work);
+        if list.running {
+            return;
+        }
+        let ours = self.clone();
+        let run = move || loop {
+            let mut list = ours.waiting();
+            let Some(next) = list.waiting.pop_front() else {
+                list.running = false;
+                return;
+            };
+            drop(list);
+            next(&ours);
+        };
+        match std::thread::Builder::new().name("prefault".to_owned()).spawn(run) {
+            Ok(_) => list.running = true,
+            Err(e) => tracing::warn!("a VMM's memory cannot be made present: {e}"),
+        }
     }
 
     /// Counts a descriptor that is not of the kind that it was given for.

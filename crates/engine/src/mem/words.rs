@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Piece;
+use super::piece::Piece;
 
 /// Little-endian words; both sides write them.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Words {
     /// Asks the cache for the line of word `index`, to be read and written.
     #[inline]
     pub fn prefetch(&self, index: usize) {
-        super::prefetch_own(self.base.wrapping_add(index).cast());
+        super::piece::prefetch_own(self.base.wrapping_add(index).cast());
     }
 }
 

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use rustix::fs::fstat;
 
 use super::broker::{broker, Answer, Request};
-use super::{is_tight, make_folder, remove_own, Folder, OwnFile};
+use super::file::{own_file, remove_own, OwnFile};
+use super::folder::{is_tight, make_folder, Folder};
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
@@ -45,7 +46,7 @@ pub fn journal(name: &str) -> Result<Option<Journal>, (PathBuf, io::Error)> {
 /// # Errors
 /// As of [`own_file`](super::own_file).
 pub fn journal_at(path: &Path) -> io::Result<Journal> {
-    let Some(broker) = broker() else { return super::own_file(path, 0o600).map(Journal::from) };
+    let Some(broker) = broker() else { return own_file(path, 0o600).map(Journal::from) };
     let request = Request::JournalAt { path: std::path::absolute(path)? };
     let file = broker.fd(&request, &[]).map_err(|refusal| refusal.error)?;
     Ok(Journal { path: path.to_owned(), file: file.into(), undo: None })
@@ -104,7 +105,7 @@ fn open_in(folder: &Path, name: &str) -> Result<OwnFile, (PathBuf, io::Error)> {
     });
     vetted.map_err(|e| (folder.to_owned(), e))?;
     let path = folder.join(name);
-    super::own_file(&path, 0o600).map_err(|e| (path, e))
+    own_file(&path, 0o600).map_err(|e| (path, e))
 }
 
 /// Removes the journal of port `name`, which is no more.

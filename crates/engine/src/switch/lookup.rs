@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::program::{Answer, Program};
-use super::Verdicts;
+use super::verdict::Verdicts;
 use crate::frame::{is_group, Batch};
 use crate::port::{DropReason, Port, PortId};
 use crate::wire::flow_hash;

@@ -16,16 +16,18 @@
 //! addresses are dropped with a name; entries age after `ageing` seconds. A newcomer always finds a place; whose
 //! entry goes for it, and what happens when two ports have one address, is told in `table`.
 
+mod atomic;
 mod claim;
 mod lookup;
 pub mod program;
+mod sizes;
 mod table;
 #[cfg(test)]
 mod table_tests;
 mod verdict;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{self, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use claim::HOLD;
 pub use lookup::{Lookup, Members};
@@ -35,13 +37,6 @@ pub use verdict::{Verdicts, FLOOD};
 use crate::frame::{is_group, Batch};
 use crate::policy::Rules;
 use crate::port::{DropReason, Port, PortId};
-
-use sidecore_abi::counters::MAX_PORTS;
-
-/// Entries of a bucket of the MAC table: one cache line.
-const WAYS: usize = 8;
-/// Ports that the MAC table counts.
-const PORTS: usize = MAX_PORTS;
 
 /// What can be chosen about a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

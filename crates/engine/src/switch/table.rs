@@ -31,14 +31,13 @@
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::claim::Claim;
+use super::sizes::{PORTS, WAYS};
 use crate::mem::prefetch_read;
 use crate::port::PortId;
 
-const WAYS: usize = super::WAYS;
 const MAC_BITS: u32 = 48;
 const MAC: u64 = (1 << MAC_BITS) - 1;
 const PORT: u64 = (PORTS as u64 - 1) << MAC_BITS;
-const PORTS: usize = super::PORTS;
 /// The entry is the operator's: it stays whatever happens to its port.
 const STATIC: u64 = 1 << 61;
 /// The entry stays while its port has a carrier.

@@ -6,21 +6,8 @@ use std::sync::Arc;
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
 use super::journal::Journal;
+use super::position::Position;
 use crate::mem::{Bell, GuestMap, Piece, Signal};
-
-/// Where a ring stands. What GET_VRING_BASE returns and SET_VRING_BASE sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
-    /// Split ring: the next available (and, as we complete in order, used) index.
-    Split(u16),
-    /// Packed ring: the next descriptor and its wrap counter; bit 15 of each is the wrap counter.
-    Packed {
-        /// Where the next available descriptor is looked for.
-        avail: u16,
-        /// Where the next used descriptor is written.
-        used: u16,
-    },
-}
 
 /// The guest's interrupt: an eventfd that the VMM may replace at any time.
 #[derive(Debug, Default)]

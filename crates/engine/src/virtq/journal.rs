@@ -28,8 +28,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use sidecore_abi::virtio::packed;
 
-use super::packed::{Place, Ring};
-use super::Position;
+use super::descriptors::{Ring, Used};
+use super::position::{Place, Position};
 use crate::mem::{Piece, Slot, MAX_BATCH};
 
 /// Words of a slot.
@@ -45,14 +45,6 @@ const USED: usize = 2;
 /// What slots are aligned to: a cache line.
 const ALIGN: usize = 64;
 const COMMITTED: u64 = 1 << 48;
-
-/// A used descriptor: it gives `descs` descriptors back at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Used {
-    pub id: u16,
-    pub descs: u16,
-    pub len: u32,
-}
 
 /// The slot of one ring.
 pub struct Journal(Slot);

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use super::config::{RingConfig, WriteLog};
 use super::raw::Raw;
-use super::{RingConfig, WriteLog};
 use crate::fault::Fault;
 use crate::mem::{prefetch_own, GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
 

@@ -7,15 +7,18 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod config;
+mod descriptors;
 mod journal;
 mod memory;
 mod packed;
+mod position;
 mod raw;
 mod split;
 
-pub use config::{Notifier, Position, RingConfig, RingConfigError, WriteLog};
+pub use config::{Notifier, RingConfig, RingConfigError, WriteLog};
 pub use journal::Journal;
 pub use memory::{Access, Chain};
+pub use position::Position;
 
 use self::memory::Memory;
 use self::packed::Packed;

@@ -14,105 +14,16 @@
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-use sidecore_abi::virtio::{
-    features, packed, DESC_F_NEXT, DESC_F_WRITE, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE,
-    PACKED_F_AVAIL, PACKED_F_USED,
-};
+use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
-use super::journal::{Journal, Used};
+use super::config::{Notifier, RingConfig};
+use super::descriptors::{Ring, Used};
+use super::journal::Journal;
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::position::{Place, Position};
 use super::raw::{Raw, RawDesc};
-use super::{Notifier, Position, RingConfig};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Piece, Pieces};
-
-const FLAGS: usize = 14;
-
-/// A place in the ring with the wrap counter that belongs to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) index: u16,
-    pub(super) wrap: bool,
-}
-
-impl Place {
-    pub(super) fn from_bits(bits: u16) -> Place {
-        Place { index: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
-    }
-
-    pub(super) fn bits(self) -> u16 {
-        self.index | (u16::from(self.wrap) << 15)
-    }
-
-    /// `by` is at most `size`.
-    #[inline]
-    pub(super) fn advance(&mut self, by: u16, size: u16) {
-        self.index += by;
-        if self.index >= size {
-            self.index -= size;
-            self.wrap = !self.wrap;
-        }
-    }
-}
-
-/// The descriptors, and how a batch of them is given back.
-pub(super) struct Ring {
-    desc: Raw,
-    size: u16,
-}
-
-impl Ring {
-    /// `desc` holds `size` descriptors, is aligned, and its map outlives the ring.
-    pub(super) fn new(desc: &Piece, size: u16) -> Ring {
-        Ring { desc: Raw::new(desc), size }
-    }
-
-    #[inline]
-    fn size(&self) -> u16 {
-        self.size
-    }
-
-    #[inline]
-    pub(super) fn is_available(&self, at: Place) -> bool {
-        self.available(at).is_some()
-    }
-
-    /// The flags of the descriptor at `at`, if it is available.
-    #[inline]
-    fn available(&self, at: Place) -> Option<u16> {
-        let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
-        let avail = flags & PACKED_F_AVAIL != 0;
-        let used = flags & PACKED_F_USED != 0;
-        (avail == at.wrap && used != at.wrap).then_some(flags)
-    }
-
-    /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
-    /// all of it. `wrote` is told the offset of each descriptor before it is visible.
-    #[inline]
-    pub(super) fn publish(&self, first: Place, batch: impl Iterator<Item = Used>, wrote: impl Fn(usize)) {
-        let mut at = first;
-        let mut publishing = 0;
-        for (i, used) in batch.enumerate() {
-            let offset = 16 * usize::from(at.index);
-            let mut flags = if at.wrap { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
-            if used.len > 0 {
-                // §2.8.13: WRITE in a used descriptor says that its length is meaningful.
-                flags |= DESC_F_WRITE;
-            }
-            let kept = if i == 0 {
-                publishing = flags;
-                self.desc.load_u16(offset + FLAGS, Ordering::Relaxed)
-            } else {
-                flags
-            };
-            let word = u64::from(used.len) | u64::from(used.id) << 32 | u64::from(kept) << 48;
-            self.desc.store_u64(offset + 8, word);
-            wrote(offset);
-            at.advance(used.descs, self.size);
-        }
-        self.desc.store_u16(16 * usize::from(first.index) + FLAGS, publishing, Ordering::Release);
-    }
-}
+use crate::mem::{prefetch_read, Pieces};
 
 /// Descriptors that are known to be available, all in a row, and the chains that end in them.
 #[derive(Clone, Copy, Default)]

@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
+use super::config::{Notifier, RingConfig};
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::position::Position;
 use super::raw::{Raw, RawDesc};
-use super::{Notifier, Position, RingConfig};
 use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
 

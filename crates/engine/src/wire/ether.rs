@@ -1,6 +1,6 @@
 //! Ethernet addresses, and the Ethernet header with its VLAN tags (IEEE 802.3 §3.2, 802.1Q §9).
 
-use super::be16;
+use super::bytes::be16;
 use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 

@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use super::{
-    be16,
-    ip::{Ip, TCP, UDP},
-};
+use super::bytes::be16;
+use super::ip::{Ip, TCP, UDP};
 
 /// Hashes the addresses, protocol and ports of a frame that begins with `head`; the first 64 bytes count.
 ///

@@ -1,10 +1,11 @@
 //! Where the IP header of a frame lies and where its transport header begins.
 
-use super::{
-    be16,
-    ether::{Ether, IPV4, IPV6},
-    MAX_HEADER,
-};
+use super::bytes::be16;
+use super::ether::{Ether, IPV4, IPV6};
+
+/// The longest headers that can be segmented, Ethernet to TCP: room for two VLAN tags (22), IPv6 (40), TCP
+/// with all options (60) and 70 bytes of extension headers; IPv4 with all options needs less.
+pub const MAX_HEADER: usize = 192;
 
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;

@@ -3,7 +3,10 @@
 //! Such drivers leave the length fields of IP and the length in the TCP seed out: the NIC fills them in
 //! segment by segment. A receiver that takes the frame whole (virtio 1.2 §5.1.6.3) wants them to be there.
 
-use super::{be16, ip::Ip, BadOffload, Gso, Offload, Sum};
+use super::bytes::be16;
+use super::checksum::Sum;
+use super::ip::Ip;
+use super::offload::{BadOffload, Gso, Offload};
 
 impl Offload {
     /// Writes into `header`, the first bytes of a frame of `frame_len` bytes up to the checksum field at

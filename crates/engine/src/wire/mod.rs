@@ -21,6 +21,7 @@
 //!    header; 4. send the header and the bytes of [`Segment::payload`].
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod bytes;
 mod checksum;
 mod ether;
 mod flow;
@@ -35,10 +36,6 @@ mod tests;
 pub use checksum::{update, Sum};
 pub use ether::{BadMac, Ether, Mac};
 pub use flow::{flow_hash, FlowFields};
+pub use ip::MAX_HEADER;
 pub use offload::{BadOffload, Gso, Offload, Offloads};
-pub use segment::{Plan, Segment, MAX_HEADER, MAX_SEGMENTS};
-
-/// The big-endian number at `at`, if the bytes reach that far.
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
-}
+pub use segment::{Plan, Segment, MAX_SEGMENTS};

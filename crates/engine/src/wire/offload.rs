@@ -1,9 +1,7 @@
 //! The offload facts of a frame, as the virtio-net header carries them (virtio 1.2 §5.1.6).
 
-use super::{
-    ip::{Ip, TCP, UDP},
-    Sum, MAX_HEADER,
-};
+use super::checksum::Sum;
+use super::ip::{Ip, MAX_HEADER, TCP, UDP};
 use std::{fmt, ops::BitOr};
 
 /// A set of offloads: what a sender may ask of us, what a receiver takes, or what a frame requires.

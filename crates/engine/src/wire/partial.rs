@@ -1,10 +1,9 @@
 //! Checksums that were left undone by somebody who does not say so.
 
-use super::{
-    be16,
-    ip::{Ip, IPV6_LEN, TCP, UDP},
-    Offload, Sum,
-};
+use super::bytes::be16;
+use super::checksum::Sum;
+use super::ip::{Ip, IPV6_LEN, TCP, UDP};
+use super::offload::Offload;
 
 impl Offload {
     /// The facts about a frame whose checksum field holds the sum of its pseudo header, as a sender leaves it

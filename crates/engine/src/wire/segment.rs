@@ -5,16 +5,10 @@
 //! Checksums are made anew from the addresses instead of patched: a driver's seed then cannot spoil them, and
 //! devices that seed differently (e1000 leaves out the length, virtio has it) need no special case.
 
-use super::{
-    ip::{Ip, DESTINATION, FRAGMENT, IPV6_LEN, TCP, UDP},
-    offload::stored,
-    BadOffload, Gso, Offload, Offloads, Sum,
-};
+use super::checksum::Sum;
+use super::ip::{Ip, DESTINATION, FRAGMENT, IPV6_LEN, MAX_HEADER, TCP, UDP};
+use super::offload::{stored, BadOffload, Gso, Offload, Offloads};
 use std::ops::Range;
-
-/// The longest headers that can be segmented, Ethernet to TCP: room for two VLAN tags (22), IPv6 (40), TCP
-/// with all options (60) and 70 bytes of extension headers; IPv4 with all options needs less.
-pub const MAX_HEADER: usize = 192;
 
 /// The most segments that one frame may become. A driver that asks for segments of one byte would buy 64 Ki
 /// frames of our time for one of its own; 64 KiB at the smallest segment Linux sends (88 bytes) are 745.

@@ -1,7 +1,7 @@
 //! Properties of the wire module. `etherparse`, which shares no code with it, judges every segment.
 #![allow(clippy::cast_possible_truncation)]
 
-use super::{ip::Ip, *};
+use super::{bytes::be16, ip::Ip, *};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::{collection::vec, prelude::*};
 use serde::{de::value::Error, de::value::StrDeserializer, Deserialize, Serialize};

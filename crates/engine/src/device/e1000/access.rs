@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use super::config::Model;
 use super::irq::Delay;
+use super::shared::{ring_number, RINGS};
 use super::state::unalias;
-use super::{regs, ring_number, Model, E1000, RINGS};
+use super::{regs, E1000};
 use crate::device::pci::{Interrupts, Mode};
 
 /// Regions of the two parts.

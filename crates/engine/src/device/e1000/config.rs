@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::irq;
 use crate::wire::Mac;
 
 /// Which part it is.
@@ -24,6 +23,8 @@ impl Model {
     }
 }
 
+/// Smallest gap between two interrupts, if the operator does not say otherwise.
+pub(super) const FLOOR: Duration = Duration::from_micros(8);
 /// The guest may map the ring pages.
 pub const EXITLESS: &str = "exitless";
 /// The 82540EM says that it is a PCI-X part, which lets Linux use addresses above 4 GiB directly.
@@ -70,7 +71,7 @@ impl E1000Config {
             exitless: true,
             pcix: true,
             csb: false,
-            moderation: irq::FLOOR,
+            moderation: FLOOR,
             receive_share: 100,
         }
     }

@@ -3,7 +3,7 @@
 //! the lower one of a word first, selected by a low line; U-Boot reads it so. The EEPROM is read-only: write commands are
 //! taken and forgotten.
 
-use super::Model;
+use super::config::Model;
 
 const WORDS: usize = 64;
 const BITS: u32 = 16 * 64;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::config::{E1000Config, Model};
+use super::regs;
 use super::state::Registers;
-use super::{regs, E1000Config, Model};
 use crate::device::pci::{Area, ConfigSpace, Identity, MsixPlace, Region, Shared as Mapped, Space, REGIONS};
 
 /// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X table.

@@ -34,19 +34,16 @@ use std::time::Duration;
 use self::alarm::Alarm;
 use self::gate::{Delayed, NEVER};
 pub(super) use self::registers::SAVED;
-use self::reports::Report;
 use self::service::Services;
-use self::state::State;
+use self::state::{Report, State};
+use super::config::Model;
 use super::regs::{
     self, CTRL_EXT_EIAME, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0, TXQ1,
     VECTORS,
 };
-use super::Model;
 use crate::device::pci::{Interrupts, Mode};
 use crate::port::InterruptCount;
 
-/// Smallest gap between two interrupts, if the operator does not say otherwise.
-pub(super) const FLOOR: Duration = Duration::from_micros(8);
 /// Longest hold of a receive cause after its message, in nanoseconds.
 const LONGEST_HOLD: u64 = 5_000_000;
 /// Units of ITR and EITR, and of the four delays, in nanoseconds (8254x SDM §13.4.18, §13.4.30).

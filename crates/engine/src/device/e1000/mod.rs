@@ -40,6 +40,7 @@ pub mod regs;
 mod ring;
 mod rss;
 mod rx;
+mod shared;
 mod state;
 mod stats;
 #[cfg(test)]
@@ -50,7 +51,7 @@ mod tx;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, PCIX};
@@ -63,6 +64,7 @@ use self::receiver::Receiver;
 use self::regs::QUEUES;
 use self::ring::Ring;
 use self::rx::RxRing;
+use self::shared::{Shared, Traps};
 use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::Transmitter;
@@ -74,62 +76,6 @@ use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
 use crate::wire::Offloads;
-
-/// What the I/O cores and the conversation share.
-struct Shared {
-    model: Model,
-    /// The guest may map the tails.
-    exitless: bool,
-    /// There is a status block.
-    csb: bool,
-    port: Arc<Port>,
-    regs: Registers,
-    irq: Irq,
-    stats: Stats,
-    /// Tails beyond the end of their ring.
-    bad_tails: AtomicU64,
-    /// Frames were delivered to the guest since the transmit queue last looked.
-    received: AtomicBool,
-    /// The transmitter is on.
-    transmitting: AtomicBool,
-    /// What the guest sends comes back to it, and nothing else does.
-    looped: AtomicBool,
-    /// What is being delivered comes back. Written under the lock of the egress queue.
-    looping: AtomicBool,
-    traps: Traps,
-}
-
-/// Accesses that trapped.
-#[derive(Default)]
-struct Traps {
-    reads: AtomicU64,
-    writes: AtomicU64,
-    /// Tails written by a trap, and the last such tail plus one, of each ring.
-    tails: [AtomicU64; RINGS.len()],
-    last: [AtomicU32; RINGS.len()],
-}
-
-impl Shared {
-    /// Whether the tail of the ring at `at` came by a trap the last time.
-    fn is_trapping(&self, at: u32) -> bool {
-        let last = self.traps.last[ring_number(at)].load(Ordering::Relaxed);
-        last != 0 && last == (self.regs.get(at + regs::ring::TAIL) & 0xffff) + 1
-    }
-
-    /// Whether the driver has set up the second of `rings`: one word to look at.
-    #[inline]
-    fn has_second(&self, rings: &[u32; QUEUES]) -> bool {
-        self.model == Model::E1000e && Ring::length(&self.regs, rings[1]) != 0
-    }
-}
-
-/// All rings: where their registers begin.
-const RINGS: [u32; 4] = [regs::TX_RING, regs::RX_RING, regs::TX_RING_1, regs::RX_RING_1];
-
-/// The place of a ring in `RINGS`.
-fn ring_number(at: u32) -> usize {
-    RINGS.iter().position(|ring| *ring == at).unwrap_or(0)
-}
 
 /// A queue: at rest, or with those that serve it. Neither is never seen: it did not come back.
 enum Queue<Q> {

@@ -7,9 +7,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::config::Model;
 use super::rx::RxRing;
 use super::tx::TxRing;
-use super::{irq, regs, state, Model, Queue, E1000};
+use super::{irq, regs, state, Queue, E1000};
 use crate::device::pci::{Command, Format, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.

@@ -1,8 +1,8 @@
 //! The PHY behind `MDIC` (8254x SDM §13.4.7): a Marvell M88E1011 or, in the 82574, a BM PHY with the same
 //! registers on page 0 (82574 §8). Accesses end at once; the link is what the port's carrier is.
 
+use super::config::Model;
 use super::regs::MDAC;
-use super::Model;
 
 /// `MDIC`: operations, flags, fields.
 const WRITE: u32 = 1 << 26;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::regs::QUEUES;
 use super::rss::Rss;
 use super::rx::RxRing;
-use super::Shared;
+use super::shared::Shared;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::port::{EgressQueue, Outcome, Room};
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{CSBAH, CSBAL};
 
+use super::config::Model;
 use super::regs::{self, ring};
-use super::Model;
 use crate::device::pci::Image;
 use crate::mem::SharedPages;
 

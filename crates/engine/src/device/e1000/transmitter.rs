@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::regs::{QUEUES, TX_RINGS};
+use super::shared::Shared;
 use super::tx::TxRing;
-use super::Shared;
 use crate::frame::Batch;
 use crate::port::{DropReason, IngressQueue, Outcome, Tally};
 

@@ -8,7 +8,8 @@
 
 use sidecore_abi::pci::{self, capability, command, status};
 
-use super::{Mode, Region, Space, REGIONS, ROM};
+use super::interrupts::Mode;
+use super::region::{Region, Space, REGIONS, ROM};
 
 /// Who the function says it is.
 #[derive(Clone, Copy, Debug)]

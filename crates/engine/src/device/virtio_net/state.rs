@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use sidecore_abi::virtio::features as bit;
 
-use super::{features, EgressRing, IngressRing};
+use super::egress::EgressRing;
+use super::features;
+use super::ingress::IngressRing;
 use crate::core::Lease;
 use crate::device::{NetworkControl, VirtioDevice};
 use crate::fabric::Scheduler;

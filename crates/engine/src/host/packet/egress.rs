@@ -14,7 +14,7 @@ use libc::{iovec, mmsghdr};
 use rustix::io::Errno;
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use super::HEADER;
+use super::sys::HEADER;
 use crate::frame::{Batch, Frame, MAX_PIECES};
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};

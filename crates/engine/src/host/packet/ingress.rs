@@ -12,17 +12,20 @@ use rustix::net::{recv, RecvFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use super::ring::{Ring, Slot};
-use super::{sys, GIVES, HEADER};
+use super::sys::{self, HEADER};
 use crate::frame::{Batch, HEAD};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::host::nic::State;
 use crate::port::{DropReason, IngressQueue, Port, Tally};
+use crate::wire::Offloads;
 
 /// Longest frame: 64 KiB of IP, Ethernet and two VLAN tags, rounded up.
 const MAX_FRAME: usize = (1 << 16) + 2 * HEAD;
 /// Frames too large for a slot: after seven of 64 KiB the batch ends.
 const ARENA: usize = 8 * MAX_FRAME;
+/// What the kernel may leave to us.
+const GIVES: Offloads = Offloads::ALL.without(Offloads::UFO);
 
 /// Frames that the interface receives.
 pub(super) struct PacketIngress {

@@ -36,12 +36,6 @@ use ingress::PacketIngress;
 use ring::Ring;
 
 const KIND: &str = "packet";
-/// Bytes of the virtio-net header before each frame: the one without a number of buffers.
-const HEADER: usize = 10;
-
-/// What the kernel may leave to us.
-const GIVES: Offloads = Offloads::ALL.without(Offloads::UFO);
-
 /// What the kernel takes from us.
 fn takes() -> Offloads {
     Offloads::CSUM | Offloads::TSO4 | Offloads::TSO6 | Offloads::ECN

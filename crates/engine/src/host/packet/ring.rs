@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use super::HEADER;
+use super::sys::{self, Request, HEADER};
 use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 
@@ -34,15 +34,6 @@ const COPIED: u32 = 1 << 1;
 const LOSING: u32 = 1 << 2;
 const TAGGED: u32 = 1 << 4;
 const TYPED: u32 = 1 << 6;
-
-/// `struct tpacket_req`.
-#[repr(C)]
-pub(super) struct Request {
-    block_size: u32,
-    blocks: u32,
-    slot_size: u32,
-    slots: u32,
-}
 
 /// What a slot says of its frame.
 #[derive(Clone, Copy)]
@@ -85,7 +76,7 @@ impl Ring {
             slot_size: size(slot_size)?,
             slots: size(slots)?,
         };
-        super::sys::set_ring(fd, &request)?;
+        sys::set_ring(fd, &request)?;
         Ok(Ring { memory: Mapping::shared(fd, 0, BYTES)?, slot_size, slots, next: 0, taken: 0 })
     }
 

@@ -9,11 +9,22 @@ use std::sync::Arc;
 
 use libc::{c_int, sockaddr_ll, SOL_PACKET};
 
-use super::ring::Request;
 use crate::host::interface::{self, option, packet_socket, set_option};
 
 /// Room for frames too large for a slot, and for frames on their way out.
 const BUFFER: u32 = 8 << 20;
+
+/// Bytes of the virtio-net header before each frame (PACKET_VNET_HDR): the one without a number of buffers.
+pub(super) const HEADER: usize = 10;
+
+/// `struct tpacket_req`.
+#[repr(C)]
+pub(super) struct Request {
+    pub(super) block_size: u32,
+    pub(super) blocks: u32,
+    pub(super) slot_size: u32,
+    pub(super) slots: u32,
+}
 
 fn set(fd: &OwnedFd, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: all options that this module sets in this way take an int.

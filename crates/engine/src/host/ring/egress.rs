@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
 
+use super::traits::Traits;
 use super::wake::Wake;
-use super::Traits;
 use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::netmap::{SlotWord, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG};
 
+use super::traits::{Traits, OFFLOADS};
 use super::wake::Wake;
-use super::Traits;
 use crate::frame::{Batch, HEAD};
 use crate::port::{DropReason, IngressQueue, Tally};
 use crate::ring::{ClientTx, RingStats};
@@ -170,8 +170,8 @@ impl RingIngress {
         frame.offload = Offload::NONE;
         if first[..2] != [0, 0] {
             let head = &frame.head[..head_len];
-            frame.offload = Offload::parse(&first, head, len as usize, super::OFFLOADS)
-                .map_err(|_| DropReason::BadOffload)?;
+            frame.offload =
+                Offload::parse(&first, head, len as usize, OFFLOADS).map_err(|_| DropReason::BadOffload)?;
         }
         batch.commit();
         Ok(())

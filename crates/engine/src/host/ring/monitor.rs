@@ -17,8 +17,8 @@ use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
 use super::egress::RingEgress;
+use super::traits::Traits;
 use super::wake::Wake;
-use super::Traits;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::observe::capture::{Direction, Watcher};
 use crate::port::{DropReason, EgressQueue, Outcome};

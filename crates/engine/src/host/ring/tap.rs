@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::ingress::RingIngress;
+use super::traits::Traits;
 use super::wake::Wake;
-use super::Traits;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::{Descriptor, Ring};
-use super::{sys, SLOTS};
+use super::rings::{Descriptor, Ring, SLOTS};
+use super::sys;
 use crate::frame::{Batch, Frame};
 use crate::host::mapping::Mapping;
 use crate::host::nic::State;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::Ring;
-use super::{sys, SLOTS};
+use super::rings::{Ring, SLOTS};
+use super::sys;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;

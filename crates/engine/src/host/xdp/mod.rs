@@ -42,10 +42,11 @@ use crate::port::{EgressQueue, IngressQueue, Port, MAX_QUEUES};
 use crate::wire::Offloads;
 use egress::XdpEgress;
 use ingress::XdpIngress;
+use rings::SLOTS;
+
+pub use sys::XdpMode;
 
 const KIND: &str = "xdp";
-/// Entries of each ring, and chunks for each direction of a queue.
-const SLOTS: u32 = 2048;
 /// Bytes before each received frame that belong to the kernel (XDP_PACKET_HEADROOM).
 const HEADROOM: u32 = 256;
 /// Sizes of a chunk.
@@ -54,18 +55,6 @@ const CHUNKS: [u32; 2] = [2048, 4096];
 const HEADERS: u32 = 14 + 8;
 /// The largest MTU whose frames fit into a chunk.
 pub const MAX_MTU: u32 = CHUNKS[1] - HEADROOM - HEADERS;
-
-/// Whether the kernel copies frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpMode {
-    /// Only if the driver cannot do without.
-    #[default]
-    Auto,
-    /// Always: works with every driver.
-    Copy,
-    /// Never: a driver that cannot is an error.
-    ZeroCopy,
-}
 
 /// An AF_XDP port to be.
 #[derive(Clone, Debug)]

@@ -11,6 +11,9 @@ use std::sync::atomic::Ordering;
 
 use crate::host::mapping::Mapping;
 
+/// Entries of each ring, and chunks for each direction of a queue.
+pub(super) const SLOTS: u32 = 2048;
+
 /// Where a ring's parts lie in its mapping.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {

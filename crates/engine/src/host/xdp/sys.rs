@@ -11,14 +11,25 @@ use std::ptr;
 use libc::{c_int, SOL_XDP};
 use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
 
-use super::rings::{Layout, Ring, Rings};
-use super::{XdpMode, SLOTS};
+use super::rings::{Layout, Ring, Rings, SLOTS};
 use crate::host::interface::{self, option, set_buffer, set_option};
 use crate::host::mapping::Mapping;
 use crate::open::broker::{broker, Request};
 
 /// Room for frames on their way out: the kernel's copies count as well.
 const BUFFER: u32 = 8 << 20;
+
+/// Whether the kernel copies frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Only if the driver cannot do without.
+    #[default]
+    Auto,
+    /// Always: works with every driver.
+    Copy,
+    /// Never: a driver that cannot is an error.
+    ZeroCopy,
+}
 
 /// A socket without anything, with room for `buffer` bytes on their way out.
 pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {

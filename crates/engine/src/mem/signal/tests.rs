@@ -1,6 +1,7 @@
 //! Signals with real eventfds, and with VMMs that mean harm.
 
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rustix::event::{epoll, eventfd, EventfdFlags};
 use rustix::fs::{fcntl_setfl, OFlags};

@@ -8,7 +8,7 @@ use std::io::Write;
 
 use sidecore_abi::counters::DropReason;
 
-use super::Direction;
+use super::options::Direction;
 use crate::frame::Frame;
 use crate::mem::Piece;
 use crate::wire::Gso;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::options::{CaptureCount, CaptureOptions};
 use super::pcapng::{Statistics, Time};
 use super::sink::{now, Sink};
-use super::{CaptureCount, CaptureOptions, CapturePoint};
+use super::slot::CapturePoint;
 
 /// A running capture: a pcapng stream. Dropping it ends the capture.
 ///

@@ -11,30 +11,8 @@ use super::gate::Delayed;
 use super::state::State;
 use super::{Irq, DELAY_UNIT};
 
-/// Longest time for which the driver is not told again, in nanoseconds.
-const LONGEST_WAIT: u64 = 1_000_000;
 /// How long a report waits while the operator's floor holds, in `DELAY_UNIT`: for silence, and at most.
 const PATIENCE: (u32, u32) = (250, 1_000);
-
-/// The driver has been told of a queue's sent frames and has not enabled such reports since; whether it ever does, and
-/// until when it is not told again.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Report {
-    told: bool,
-    answers: bool,
-    pub(super) after: u64,
-}
-
-impl Report {
-    /// The driver is told now.
-    pub(super) fn tell(&mut self, now: u64) {
-        // Held, too, where the driver is known to write `IMS` afterwards: not every version does.
-        if self.answers {
-            self.after = now + LONGEST_WAIT;
-        }
-        self.told = true;
-    }
-}
 
 impl Irq {
     /// How long reports of sent frames wait, whatever the driver says: until the guest is silent, and at most. The

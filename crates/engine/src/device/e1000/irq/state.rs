@@ -1,7 +1,6 @@
 //! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
 
 use super::gate::{Delayed, Gate, NEVER};
-use super::reports::Report;
 use super::{QUEUES, VECTORS};
 
 /// The registers.
@@ -15,6 +14,28 @@ pub(super) struct Words {
     pub(super) ext: u32,
     pub(super) itr: u32,
     pub(super) eitr: [u32; VECTORS],
+}
+
+/// Longest time for which the driver is not told again, in nanoseconds.
+const LONGEST_WAIT: u64 = 1_000_000;
+/// The driver has been told of a queue's sent frames and has not enabled such reports since; whether it ever does, and
+/// until when it is not told again.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Report {
+    pub(super) told: bool,
+    pub(super) answers: bool,
+    pub(super) after: u64,
+}
+
+impl Report {
+    /// The driver is told now.
+    pub(super) fn tell(&mut self, now: u64) {
+        // Held, too, where the driver is known to write `IMS` afterwards: not every version does.
+        if self.answers {
+            self.after = now + LONGEST_WAIT;
+        }
+        self.told = true;
+    }
 }
 
 /// Everything behind the lock.

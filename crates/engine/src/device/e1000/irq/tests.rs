@@ -8,6 +8,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use super::alarm::Clock;
 use super::gate::BURST;
 use super::*;
+use crate::device::e1000::config::FLOOR;
 
 /// One microsecond.
 const US: u64 = 1_000;

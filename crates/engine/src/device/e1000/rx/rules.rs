@@ -1,8 +1,9 @@
 //! How received frames are written down: what the registers say about it, read once a batch, and the words of a
 //! descriptor's write-back.
 
+use super::super::config::Model;
 use super::super::regs::{self, rx};
-use super::super::{Model, Shared};
+use super::super::shared::Shared;
 use crate::frame::Frame;
 use crate::wire::Offload;
 

@@ -22,12 +22,12 @@ pub(in crate::mem) struct Target {
     /// None: the system has none for us.
     ring: Option<Mutex<IoUring>>,
     /// It was taken away: nobody is to wait for it.
-    pub(super) gone: AtomicBool,
+    pub(in crate::mem) gone: AtomicBool,
 }
 
 impl Target {
     /// `fd` with the ring that is `spare`, or one of its own.
-    pub(super) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
+    pub(in crate::mem) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
         let ring = match spare.take().map_or_else(restricted, Ok).and_then(|ring| join(ring, &fd)) {
             Ok(ring) => Some(Mutex::new(ring)),
             Err(e) => {
@@ -43,21 +43,21 @@ impl Target {
 
     /// `fd` as where the system has no rings.
     #[cfg(test)]
-    pub(super) fn without_ring(fd: OwnedFd) -> Target {
+    pub(in crate::mem) fn without_ring(fd: OwnedFd) -> Target {
         Target { fd, ring: None, gone: AtomicBool::new(false) }
     }
 
-    pub(super) fn fd(&self) -> &OwnedFd {
+    pub(in crate::mem) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
     /// Whether signals never wait.
-    pub(super) fn has_ring(&self) -> bool {
+    pub(in crate::mem) fn has_ring(&self) -> bool {
         self.ring.is_some()
     }
 
     /// Its ring, for the next one.
-    pub(super) fn into_ring(self) -> Option<IoUring> {
+    pub(in crate::mem) fn into_ring(self) -> Option<IoUring> {
         let ring = self.ring?.into_inner().unwrap_or_else(PoisonError::into_inner);
         ring.submitter().unregister_eventfd().is_ok().then_some(ring)
     }
@@ -95,7 +95,7 @@ impl Target {
 }
 
 /// A ring that can do nothing, which is all that is asked of it.
-pub(super) fn restricted() -> io::Result<IoUring> {
+pub(in crate::mem) fn restricted() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(1)?;
     let mut allowed = [
         Restriction::sqe_op(opcode::Nop::CODE),

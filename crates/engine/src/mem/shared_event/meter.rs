@@ -29,7 +29,7 @@ enum Place {
 }
 
 /// What an eventfd's slow signals have taken.
-pub(super) struct Meter {
+pub(in crate::mem) struct Meter {
     /// Signals until the next one that is timed.
     until: u32,
     /// How many signals that one stands for.
@@ -63,23 +63,23 @@ impl Default for Meter {
 impl Meter {
     /// That of an eventfd whose port had one in debt a moment ago: the first slow signal is enough, so that a new
     /// conversation is no fresh start.
-    pub(super) fn suspect() -> Meter {
+    pub(in crate::mem) fn suspect() -> Meter {
         Meter { debt: DEBT, slow_ones: SLOW_ONES, ..Meter::default() }
     }
 
     /// The place has another eventfd: its first signal is timed. The debt stays, and so does the place: it is the same
     /// VMM's.
-    pub(super) fn renew(&mut self) {
+    pub(in crate::mem) fn renew(&mut self) {
         (self.until, self.stands_for, self.quick_ones) = (0, 1, 0);
     }
 
-    pub(super) fn is_at_bell(&self) -> bool {
+    pub(in crate::mem) fn is_at_bell(&self) -> bool {
         matches!(self.place, Place::Bell(_))
     }
 
     /// Whether this signal is to be timed.
     #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(in crate::mem) fn is_due(&mut self) -> bool {
         match self.until.checked_sub(1) {
             Some(left) => {
                 self.until = left;
@@ -90,7 +90,7 @@ impl Meter {
     }
 
     /// A signal that was due took so long, until `now`. True if its place is at the bell from now on.
-    pub(super) fn took(&mut self, took: Duration, now: Instant) -> bool {
+    pub(in crate::mem) fn took(&mut self, took: Duration, now: Instant) -> bool {
         let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.last = Some(now);
         self.debt = self.debt.saturating_sub(since / SHARE);
@@ -116,7 +116,7 @@ impl Meter {
     }
 
     /// A signal of the bell thread took so long, until `now`. True if its place is here again from now on.
-    pub(super) fn rung(&mut self, took: Duration, now: Instant) -> bool {
+    pub(in crate::mem) fn rung(&mut self, took: Duration, now: Instant) -> bool {
         let Place::Bell(since) = self.place else { return false };
         self.quick_ones = if took > SLOW { 0 } else { self.quick_ones.saturating_add(1) };
         if self.quick_ones < QUICK_ONES || now.saturating_duration_since(since) < self.stay {

@@ -1,0 +1,178 @@
+//! The captures and monitors of one port, as I/O cores pass them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sidecore_abi::counters::DropReason;
+
+use super::options::{CaptureCount, Direction};
+use super::sink::Sink;
+use crate::frame::Batch;
+
+/// Where frames can be captured: a port.
+pub trait CapturePoint: Send + Sync {
+    /// Its name in the capture.
+    fn capture_name(&self) -> &str;
+    /// Its slot.
+    fn capture_slot(&self) -> &CaptureSlot;
+}
+
+/// Somebody other than a capture who sees what passes a port: a program's monitor.
+pub trait Watcher: Send + Sync {
+    /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and does not wait.
+    fn see(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: &mut dyn Iterator<Item = u16>,
+        drops: &[(u16, DropReason)],
+    );
+}
+
+/// Somebody who looks at a port.
+pub(super) enum Watch {
+    Capture { sink: Arc<Sink>, interface: u32 },
+    Other(Arc<dyn Watcher>),
+}
+
+/// The captures of one port. I/O cores call [`CaptureSlot::ingress`] and [`CaptureSlot::egress`]; while
+/// there is no capture, these read one flag.
+#[derive(Default)]
+pub struct CaptureSlot {
+    on: AtomicBool,
+    /// Frames that no watcher saw because the list of them was being changed.
+    missed: AtomicU64,
+    /// Frames that captures lost, those that have ended included.
+    lost: AtomicU64,
+    watches: RwLock<Vec<Watch>>,
+}
+
+impl CaptureSlot {
+    /// Whether anybody captures: then it is worth remembering what became of which frame.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// All of `batch` came in. `drops` are the frames that the switch does not give to anybody.
+    #[inline]
+    pub fn ingress(&self, batch: &Batch, drops: &[(u16, DropReason)]) {
+        if self.is_on() {
+            let all = 0..u16::try_from(batch.len()).unwrap_or(u16::MAX);
+            self.record(Direction::Inbound, batch, all, drops);
+        }
+    }
+
+    /// `picks` of `batch` went out, but for `drops`.
+    #[inline]
+    pub fn egress(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
+        if self.is_on() {
+            self.record(Direction::Outbound, batch, picks.iter().copied(), drops);
+        }
+    }
+
+    #[cold]
+    fn record(
+        &self,
+        direction: Direction,
+        batch: &Batch,
+        picks: impl Iterator<Item = u16> + Clone,
+        drops: &[(u16, DropReason)],
+    ) {
+        let Ok(watches) = self.watches.try_read() else {
+            // Somebody starts or ends a capture this moment: others may have wanted these.
+            self.missed.fetch_add(picks.count() as u64, Ordering::Relaxed);
+            return;
+        };
+        for watch in &*watches {
+            match watch {
+                Watch::Capture { sink, interface } => {
+                    let lost = sink.record(*interface, direction, batch, picks.clone(), drops);
+                    if lost > 0 {
+                        self.lost.fetch_add(lost, Ordering::Relaxed);
+                    }
+                }
+                Watch::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
+            }
+        }
+    }
+
+    /// Captures that run here, in the order in which they began.
+    pub fn captures(&self) -> Vec<CaptureCount> {
+        let watches = self.watches.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |watch: &Watch| match watch {
+            Watch::Capture { sink, interface } => Some(sink.count(*interface, self.missed())),
+            Watch::Other(_) => None,
+        };
+        watches.iter().filter_map(of).collect()
+    }
+
+    /// Frames that captures lost, ever.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Frames that nobody saw because watchers came or went.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, watch: Watch) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        watches.push(watch);
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// Has `watcher` see what passes, from now on until [`CaptureSlot::unwatch`] or the end of the port.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) {
+        self.add(Watch::Other(watcher));
+    }
+
+    /// `watcher` sees nothing any more; when this returns, no I/O core uses it.
+    pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
+        self.retain(|watch| !matches!(watch, Watch::Other(other) if Arc::ptr_eq(other, watcher)));
+    }
+
+    /// Ends the part of `sink` in this slot.
+    pub(super) fn remove(&self, sink: &Arc<Sink>) {
+        self.retain(|watch| !matches!(watch, Watch::Capture { sink: other, .. } if Arc::ptr_eq(other, sink)));
+    }
+
+    fn retain(&self, keep: impl Fn(&Watch) -> bool) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(keep);
+        self.on.store(!watches.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The port goes away: captures that watch no other port end.
+    pub fn close(&self) {
+        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        self.on.store(false, Ordering::Relaxed);
+        for watch in watches.drain(..) {
+            if let Watch::Capture { sink, .. } = watch {
+                sink.lose_interface();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::capture::options::CaptureOptions;
+
+    #[test]
+    fn frames_that_pass_while_another_capture_begins_are_lost_and_not_forgotten() {
+        let slot = CaptureSlot::default();
+        let sink = Arc::new(Sink::new(1, CaptureOptions::default()).unwrap());
+        let mut batch = Batch::new();
+        (0..3).for_each(|_| assert!(batch.push_short(&[0; 60])));
+        slot.add(Watch::Capture { sink, interface: 0 });
+        slot.ingress(&batch, &[]);
+        let other = slot.watches.write().unwrap();
+        slot.ingress(&batch, &[]);
+        slot.egress(&batch, &[1], &[]);
+        drop(other);
+        assert_eq!(slot.captures(), [CaptureCount { frames: 7, lost: 4 }]);
+    }
+}

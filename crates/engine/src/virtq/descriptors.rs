@@ -1,0 +1,78 @@
+//! The descriptors of a packed ring, and how a batch of them is given back: by its ring, and by the journal of one that was killed.
+
+use std::sync::atomic::Ordering;
+
+use sidecore_abi::virtio::{DESC_F_WRITE, PACKED_F_AVAIL, PACKED_F_USED};
+
+use super::position::Place;
+use super::raw::Raw;
+use crate::mem::Piece;
+
+const FLAGS: usize = 14;
+
+/// A used descriptor: it gives `descs` descriptors back at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Used {
+    pub id: u16,
+    pub descs: u16,
+    pub len: u32,
+}
+
+/// The descriptors, and how a batch of them is given back.
+pub(super) struct Ring {
+    pub(super) desc: Raw,
+    pub(super) size: u16,
+}
+
+impl Ring {
+    /// `desc` holds `size` descriptors, is aligned, and its map outlives the ring.
+    pub(super) fn new(desc: &Piece, size: u16) -> Ring {
+        Ring { desc: Raw::new(desc), size }
+    }
+
+    #[inline]
+    pub(super) fn size(&self) -> u16 {
+        self.size
+    }
+
+    #[inline]
+    pub(super) fn is_available(&self, at: Place) -> bool {
+        self.available(at).is_some()
+    }
+
+    /// The flags of the descriptor at `at`, if it is available.
+    #[inline]
+    pub(super) fn available(&self, at: Place) -> Option<u16> {
+        let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
+        let avail = flags & PACKED_F_AVAIL != 0;
+        let used = flags & PACKED_F_USED != 0;
+        (avail == at.wrap && used != at.wrap).then_some(flags)
+    }
+
+    /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
+    /// all of it. `wrote` is told the offset of each descriptor before it is visible.
+    #[inline]
+    pub(super) fn publish(&self, first: Place, batch: impl Iterator<Item = Used>, wrote: impl Fn(usize)) {
+        let mut at = first;
+        let mut publishing = 0;
+        for (i, used) in batch.enumerate() {
+            let offset = 16 * usize::from(at.index);
+            let mut flags = if at.wrap { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+            if used.len > 0 {
+                // §2.8.13: WRITE in a used descriptor says that its length is meaningful.
+                flags |= DESC_F_WRITE;
+            }
+            let kept = if i == 0 {
+                publishing = flags;
+                self.desc.load_u16(offset + FLAGS, Ordering::Relaxed)
+            } else {
+                flags
+            };
+            let word = u64::from(used.len) | u64::from(used.id) << 32 | u64::from(kept) << 48;
+            self.desc.store_u64(offset + 8, word);
+            wrote(offset);
+            at.advance(used.descs, self.size);
+        }
+        self.desc.store_u16(16 * usize::from(first.index) + FLAGS, publishing, Ordering::Release);
+    }
+}
