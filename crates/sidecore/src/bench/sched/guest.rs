@@ -26,7 +26,7 @@ const STORES: u32 = 10;
 /// Frames in one turn of a stream: short enough for those who wait, long enough to keep a ring full.
 const BURST: usize = 16;
 /// An answer that takes as long is lost.
-const LOST_NS: u64 = 1_000_000_000;
+const LOST_NS: u64 = 5_000_000_000;
 /// So much longer does a measurement take where a guest has got nothing done.
 const GRACE_NS: u64 = 5_000_000_000;
 /// After so much silence nothing of an earlier work is under way; and after this at the latest.
