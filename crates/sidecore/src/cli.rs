@@ -331,6 +331,11 @@ pub enum Benchmark {
     Mix(bench::sched::mix::Args),
     /// What scheduling, polling and saved interrupts contribute one after the other; kicks and interrupts a second.
     Parts(bench::sched::parts::Args),
+    /// What part of an I/O core a guest receives that was granted 5 to 95 % of it, by time and by frames.
+    Budget(bench::sched::budget::Args),
+    /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: what is lost or out of
+    /// order, and how long the pauses are.
+    Move(bench::sched::moves::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
 }

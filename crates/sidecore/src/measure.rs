@@ -19,6 +19,8 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Share(args) => sched::share::run(args),
         Benchmark::Mix(args) => sched::mix::run(args),
         Benchmark::Parts(args) => sched::parts::run(args),
+        Benchmark::Budget(args) => sched::budget::run(args),
+        Benchmark::Move(args) => sched::moves::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
     }
 }

@@ -69,3 +69,23 @@ fn parts() {
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["polling", "saved_interrupts", "scheduling_only", "thread_per_device"]);
 }
+
+#[test]
+fn budget() {
+    let Some(answer) = bench("budget") else { return };
+    positive(&answer, &["granted", "time", "frames"]);
+    let [("worst_error", error)] = summary(&answer)[..] else { panic!("{answer}") };
+    assert!(error >= 0.0, "{answer}");
+}
+
+#[test]
+fn moves() {
+    let Some(answer) = bench("move") else { return };
+    positive(&answer, &["spells", "mpps", "sent", "pause_p50_us", "pause_p99_us"]);
+    assert!(answer["one_processor"].is_boolean());
+    let [("lost", lost), ("pause_p99_us", pause), ("reordered", reordered)] = summary(&answer)[..] else {
+        panic!("{answer}")
+    };
+    // These two hold on any machine.
+    assert!(lost == 0.0 && reordered == 0.0 && pause > 0.0, "{answer}");
+}

@@ -182,21 +182,31 @@ impl Players {
 
     /// Has each guest do its work for a while, and then for `time`, which counts.
     pub fn measure(&mut self, work: impl Fn(usize) -> Work, time: Duration) -> Result<Report> {
+        self.measure_with(work, time, || 0).map(|(report, _)| report)
+    }
+
+    /// The same, and how far a counter went in that time.
+    pub fn measure_with(
+        &mut self,
+        work: impl Fn(usize) -> Work,
+        time: Duration,
+        counter: impl Fn() -> u64,
+    ) -> Result<(Report, u64)> {
         self.set(&work)?;
         self.run((time / 4).max(Duration::from_millis(10)))?;
         for pair in &mut self.pairs {
             pair.begin()?;
         }
-        let (io, busy, start) = (self.cores.busy(), self.busy, Instant::now());
+        let (io, busy, count, start) = (self.cores.busy(), self.busy, counter(), Instant::now());
         self.run(time)?;
-        let elapsed = start.elapsed();
+        let (elapsed, count) = (start.elapsed(), counter() - count);
         let io_ns = self.cores.busy() - io;
         let guests = self.pairs.iter_mut().map(Pair::end).collect::<Result<Vec<_>>>()?;
         let lost = self.pairs.iter().map(|pair| pair.lost).sum();
         let load_busy = (self.busy - busy) as f64 / elapsed.as_nanos() as f64;
         let report = Report { seconds: elapsed.as_secs_f64(), guests, lost, load_busy, io_ns };
         self.set(|_| Work::Nothing)?;
-        Ok(report)
+        Ok((report, count))
     }
 
     /// Gives each guest its work, once nothing of an earlier one is under way.
@@ -416,7 +426,7 @@ impl Pair {
 
 /// Makes a frame of `len` bytes with two words in it.
 #[inline]
-fn write(bytes: &mut [u8], len: usize, words: [u64; 2]) -> usize {
+pub(super) fn write(bytes: &mut [u8], len: usize, words: [u64; 2]) -> usize {
     const START: [u8; WORDS] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, 0, 0];
     bytes[..WORDS].copy_from_slice(&START);
     bytes[WORDS..WORDS + 8].copy_from_slice(&words[0].to_le_bytes());
@@ -432,7 +442,7 @@ fn send(driver: &mut NetDriver, len: usize, words: [u64; 2]) -> Result<bool> {
 
 /// Takes a burst or two: the words and length of each frame. Frames too short to be ours are none.
 #[inline]
-fn receive(driver: &mut NetDriver, mut each: impl FnMut([u64; 2], usize)) -> Result<u64> {
+pub(super) fn receive(driver: &mut NetDriver, mut each: impl FnMut([u64; 2], usize)) -> Result<u64> {
     let mut ours = 0;
     let all = driver.receive_up_to(0, 2 * BURST, |_, bytes| {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);

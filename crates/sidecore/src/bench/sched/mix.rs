@@ -2,12 +2,14 @@
 //!
 //! Of N guests M keep their rings full of frames of 1,500 bytes, the others send one request after the other. On each stage
 //! the latter are measured alone, then the streams, then all together, so each figure has what it is compared with beside it.
-//! A latency is what the guest sees: from request to answer, with 20 µs for the network and the remote host.
+//! Guests poll, so that no interrupt is written, as the paper's replies take no exit. Beside it stand the same without the rule
+//! that serves stuck queues early, the same with interrupts, and a thread per device. A latency is what the guest sees: from
+//! request to answer, with 20 µs for the network and the remote host.
 
 use serde::Serialize;
 
 use super::guest::{Report, Work};
-use super::stage::{Stage, Way, OURS, PER_DEVICE};
+use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
 use super::{middle, Common, Result};
 use crate::bench::draw::{chart, stack, Axis, Line};
 
@@ -26,7 +28,12 @@ pub struct Args {
 }
 
 /// How I/O is done; the first one is what the summary is of.
-const WAYS: [Way; 2] = [OURS, PER_DEVICE];
+const WAYS: [Way; 4] = [
+    POLLED,
+    Way { name: "no stuck rule", urgent: false, ..POLLED },
+    Way { name: "interrupts", ..OURS },
+    PER_DEVICE,
+];
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]

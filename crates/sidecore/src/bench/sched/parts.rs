@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::guest::Work;
-use super::stage::{Stage, Way, OURS, PER_DEVICE};
+use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
 use super::{median, middle, Common, Result};
 use crate::bench::draw::{chart, stack, Axis, Line};
 
@@ -35,7 +35,7 @@ const WAYS: [Way; 4] = [
     PER_DEVICE,
     Way { name: "scheduling only", polls: false, ..OURS },
     Way { name: "+ polling", ..OURS },
-    Way { name: "+ saved interrupts", interrupts: false, ..OURS },
+    Way { name: "+ saved interrupts", ..POLLED },
 ];
 
 #[derive(Clone, Copy, Debug)]

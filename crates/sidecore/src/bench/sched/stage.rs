@@ -40,13 +40,19 @@ pub struct Way {
     pub polls: bool,
     /// Guests ask for an interrupt when they have nothing to do.
     pub interrupts: bool,
+    /// Queues that are stuck are looked at between two visits of others.
+    pub urgent: bool,
 }
 
 /// As vhost does.
 pub const PER_DEVICE: Way =
-    Way { name: "thread per device", per_device: true, polls: false, interrupts: true };
+    Way { name: "thread per device", per_device: true, polls: false, interrupts: true, urgent: false };
 /// As we do.
-pub const OURS: Way = Way { name: "sidecore", per_device: false, polls: true, interrupts: true };
+pub const OURS: Way =
+    Way { name: "sidecore", per_device: false, polls: true, interrupts: true, urgent: true };
+
+/// The same for guests that poll as well, as the paper's replies without exits: no interrupt is written.
+pub const POLLED: Way = Way { name: "guests poll", interrupts: false, ..OURS };
 
 impl Way {
     fn options(self, cpus: &[usize], pairs: usize) -> CoreOptions {
@@ -54,12 +60,14 @@ impl Way {
             true => cpus.iter().copied().cycle().take(pairs).collect(),
             false => cpus.to_vec(),
         };
-        let spin = if self.polls { ALWAYS } else { Duration::ZERO };
-        CoreOptions {
-            cpus,
-            tuning: Tuning { spin, balance: false, ..Tuning::default() },
-            ..CoreOptions::default()
-        }
+        let tuning = Tuning {
+            spin: if self.polls { ALWAYS } else { Duration::ZERO },
+            urgent: self.urgent,
+            // Who is where is what a benchmark says, and stays.
+            balance: false,
+            ..Tuning::default()
+        };
+        CoreOptions { cpus, tuning, ..CoreOptions::default() }
     }
 }
 
@@ -67,6 +75,7 @@ impl Way {
 pub struct Stage {
     // In this order: who is attached goes before the cores that serve it.
     _attachments: Vec<Box<dyn Attachment>>,
+    ports: Vec<Arc<Port>>,
     fabric: Arc<Fabric>,
     way: Way,
     /// Sockets of the guests and of what is behind them.
@@ -78,7 +87,12 @@ pub struct Stage {
 impl Stage {
     /// So many pairs, served in this way on these processors.
     pub fn start(way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
-        let fabric = Fabric::start(&way.options(cpus, pairs)).map_err(text)?;
+        Stage::with(&way.options(cpus, pairs), way, pairs)
+    }
+
+    /// The same on I/O cores with these options.
+    pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
+        let fabric = Fabric::start(options).map_err(text)?;
         let counters = CounterFile::anonymous().map_err(text)?;
         let scratch = Scratch::new("sc-sched").map_err(text)?;
         let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
@@ -102,15 +116,43 @@ impl Stage {
             paths.push([port(ids[0], ids[1])?, port(ids[1], ids[0])?]);
         }
         fabric.publish(&Arc::new(Topology::new(&members)));
-        Ok(Stage { _attachments: attachments, fabric, way, paths, _counters: counters, _scratch: scratch })
+        let ports = members.into_iter().map(|(port, _)| port).collect();
+        Ok(Stage {
+            _attachments: attachments,
+            ports,
+            fabric,
+            way,
+            paths,
+            _counters: counters,
+            _scratch: scratch,
+        })
     }
 
-    /// Connects all drivers on a thread of its own on processor `core`, and has them do `what`: pinning must not pass to
-    /// threads that are started later.
+    /// The guest's port of a pair.
+    pub fn guest(&self, pair: usize) -> &Arc<Port> {
+        &self.ports[2 * pair]
+    }
+
+    /// The I/O cores.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Connects all drivers on a thread of its own on processor `core`, and has players with them do `what`.
     pub fn play<R: Send>(
         &self,
         core: usize,
         what: impl FnOnce(&mut Players) -> Result<R> + Send,
+    ) -> Result<R> {
+        self.drive(core, |guests, peers, cores| what(&mut Players::new(guests, peers, cores)?))
+    }
+
+    /// The same with the drivers of guests and their peers themselves. The thread is its own because pinning must not pass to
+    /// threads that are started later.
+    pub fn drive<R: Send>(
+        &self,
+        core: usize,
+        what: impl FnOnce(Vec<NetDriver>, Vec<NetDriver>, Cores) -> Result<R> + Send,
     ) -> Result<R> {
         let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
         std::thread::scope(|scope| {
@@ -125,7 +167,7 @@ impl Stage {
                 if way.interrupts {
                     guests.iter_mut().for_each(NetDriver::ask_for_interrupts);
                 }
-                what(&mut Players::new(guests, peers, cores)?)
+                what(guests, peers, cores)
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
