@@ -18,6 +18,8 @@ use super::{text, Result};
 const REMOTE_NS: u64 = 20_000;
 /// Frames a second that a guest's small writes make.
 const WRITES: f64 = 250_000.0;
+/// And its large ones: 4.8 Gbit/s.
+const SEGMENTS: f64 = 400_000.0;
 /// Of a key-value server: requests under way to each, and what its processor takes for one.
 const REQUESTS: u32 = 32;
 const SERVICE_NS: u64 = 10_000;
@@ -49,6 +51,8 @@ pub enum Work {
     Stream,
     /// A key-value server: 32 requests under way, answers of 1,000 bytes, 10 µs of the guest's time each.
     Memcached,
+    /// Large writes: frames of 1,500 bytes, 400,000 a second.
+    Bulk,
     /// Frames of 1,500 bytes, as many as go.
     Flood,
     /// Nothing.
@@ -62,6 +66,7 @@ impl Work {
             Work::RequestResponse => "request/response",
             Work::Stream => "small writes",
             Work::Memcached => "memcached-like",
+            Work::Bulk => "large writes",
             Work::Flood => "flood",
             Work::Nothing => "nothing",
         }
@@ -271,6 +276,7 @@ impl Pair {
         (self.role, self.len) = match work {
             Work::RequestResponse => (Role::Asks { sent: None, held: None }, SMALL),
             Work::Stream => (streams(Some(WRITES)), SMALL),
+            Work::Bulk => (streams(Some(SEGMENTS)), LARGE),
             Work::Flood => (streams(None), LARGE),
             Work::Memcached => {
                 (Role::Serves { flying: 0, count: 0, waiting: VecDeque::new(), free: now }, SMALL)

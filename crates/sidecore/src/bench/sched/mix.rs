@@ -1,6 +1,6 @@
 //! `sidecore bench mix`: streams and guests that wait for answers on one I/O core, as Figure 7 of the ELVIS paper has them.
 //!
-//! Of N guests M keep their rings full of frames of 1,500 bytes, the others send one request after the other. On each stage
+//! Of N guests M send frames of 1,500 bytes as fast as a guest can make them, the others one request after the other. On each stage
 //! the latter are measured alone, then the streams, then all together, so each figure has what it is compared with beside it.
 //! Guests poll, so that no interrupt is written, as the paper's replies take no exit. Beside it stand the same without the rule
 //! that serves stuck queues early, the same with interrupts, and a thread per device. A latency is what the guest sees: from
@@ -23,6 +23,9 @@ pub struct Args {
     /// Guests in all.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(2..=14))]
     pub guests: u16,
+    /// Streams that send as much as their rings take, so that a single one fills an I/O core.
+    #[arg(long)]
+    pub flood: bool,
     #[command(flatten)]
     pub common: Common,
 }
@@ -90,7 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     for round in 1..=common.rounds {
         for (&(way, streams), of_case) in cases.iter().zip(&mut samples) {
-            let sample = measure(&common, way, streams.into(), args.guests.into())?;
+            let sample = measure(args, &common, way, streams.into())?;
             eprintln!(
                 "round {round}/{}: {streams} streams of {} guests, {}: p99 {:.0} µs ({:.0} alone), {:.2} Mpps ({:.2} alone)",
                 common.rounds,
@@ -123,7 +126,9 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn measure(common: &Common, way: Way, streams: usize, guests: usize) -> Result<Sample> {
+fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sample> {
+    let guests = usize::from(args.guests);
+    let stream = if args.flood { Work::Flood } else { Work::Bulk };
     let stage = Stage::start(way, &common.io_cores, guests)?;
     stage.play(common.load_core, |players| {
         let part = |of_streams: Work, of_others: Work| {
@@ -131,14 +136,14 @@ fn measure(common: &Common, way: Way, streams: usize, guests: usize) -> Result<S
         };
         let mut take = |of_streams, of_others| players.measure(part(of_streams, of_others), common.window);
         let waiting = take(Work::Nothing, Work::RequestResponse)?;
-        let flood = take(Work::Flood, Work::Nothing)?;
-        let mix = take(Work::Flood, Work::RequestResponse)?;
+        let alone = take(stream, Work::Nothing)?;
+        let mix = take(stream, Work::RequestResponse)?;
         let latency = |report: &Report| [50.0, 99.0].map(|percent| report.latency(streams..guests, percent));
         Ok(Sample {
             alone: latency(&waiting),
             mixed: latency(&mix),
             answers: mix.rate(streams..guests),
-            streams: [flood.rate(0..streams), mix.rate(0..streams)],
+            streams: [alone.rate(0..streams), mix.rate(0..streams)],
             io_busy: mix.io_busy(common.io_cores.len()),
             load_busy: mix.load_busy,
         })
