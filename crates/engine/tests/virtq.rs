@@ -189,7 +189,7 @@ proptest! {
                 prop_assert_eq!(pair.device.room(), (offered.len() as u16, options.entries));
             }
             let taken = pair.take(Access::Read, want).unwrap();
-            prop_assert!(taken == want.min(offered.len()));
+            prop_assert!(taken == want.min(offered.len()) || (pair.device.was_cut() && taken > 0));
             for (chain, (_, bufs)) in pair.device.taken().iter().zip(&offered) {
                 let pieces = pair.pieces.range(chain.start as usize, usize::from(chain.count));
                 prop_assert_eq!(pieces.len(), bufs.len());

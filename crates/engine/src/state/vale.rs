@@ -39,8 +39,9 @@ pub struct Vale {
     made: BTreeSet<String>,
     /// Ports that are attached to further switches, and those: see [`Vale::attach_also`].
     also: BTreeMap<String, Vec<String>>,
-    /// Names under which pipes lie in the memory of another port: its place, and the connections that keep them so.
-    inside: BTreeMap<String, (String, BTreeSet<u64>)>,
+    /// Names under which pipes lie in the memory of another port, by who gave them: its place, and the connections that keep
+    /// them so.
+    inside: BTreeMap<(Option<u32>, String), (String, BTreeSet<u64>)>,
     polled: BTreeSet<String>,
     makers: makers::Makers,
 }
@@ -202,21 +203,16 @@ impl Vale {
                     format!("port {} is of kind {}, which no netmap program can open", port.name, port.kind);
                 return Err((Errno::BUSY, why));
             }
-            if self.engine.visitors(&port.name).1 {
-                self.leases.entry(who.connection).or_default().insert(port.name.clone());
-            }
-            return Ok(Reply::done(&port.place, 0, 0));
+            return self.keep(who, &port.place);
         }
-        if let Some((place, users)) = self.inside.get_mut(name.base).filter(|_| name.pipe) {
-            users.insert(who.connection);
-            let place = place.clone();
+        if let Some(place) = self.place_inside(who, &name) {
             return self.keep(who, &place);
         }
         if name.vale.is_none() && !name.pipe {
             let why = format!("there is no ring port {:?}; make it: sidecore vale-ctl -n {0}", name.base);
             return Err((Errno::NXIO, why));
         }
-        self.room()?;
+        self.room(who)?;
         let mut port = PortSpec { mtu: any_frame(), ..ring(&name.base.replace(':', "."), name.base, ask)? };
         match name.vale {
             Some((switch, _)) => port.switch = Some(switch.to_owned()),
@@ -245,10 +241,10 @@ impl Vale {
         let (host, tap) = (format!("{}.host", port.name), format!("{}.tap", port.name));
         match spec.ports.iter().find(|port| port.kind == "ring" && port.place == place) {
             Some(there) if !self.engine.visitors(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
-            Some(_) => {}
+            Some(there) => self.may_keep(who, &there.name)?,
             None => {
                 self.may_host(who, name.short())?;
-                self.room()?;
+                self.room(who)?;
                 let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &place, ask)? };
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
                 let across = PortSpec { wire: Some(host.clone()), ..plain(&tap, "tap", name.short()) };
@@ -263,23 +259,11 @@ impl Vale {
         Ok(Reply::done(&place, 0, 0))
     }
 
-    /// Whether one more port may be made.
-    fn room(&self) -> Result<(), Refusal> {
-        if self.engine.visitors("").0 + self.made.len() < self.limit {
-            return Ok(());
-        }
-        let why = match self.limit {
-            0 => "no ports are made on demand here; the daemon's option vale-ports allows them".to_owned(),
-            n => format!("{n} ports were made on demand; the daemon's option vale-ports allows no more"),
-        };
-        Err((Errno::NOSPC, why))
-    }
-
     fn new_if(&mut self, who: Asker, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
         if name.vale.is_some() || name.pipe {
             return Err((Errno::INVAL, format!("{:?}: a port that stays has a plain name", name.base)));
         }
-        self.room()?;
+        self.room(who)?;
         let port = PortSpec {
             wire: Some(name.base.to_owned()),
             mtu: any_frame(),
@@ -335,7 +319,7 @@ impl Vale {
             Some(port) if port.wire.as_deref() == Some(&*port.name) => {
                 self.engine.rejoin(&port.name, Some(switch)).map_err(|e| refuse(&e))?;
                 if mode == NIC_SW {
-                    self.attach_host(switch, short, &port.name)?;
+                    self.attach_host(who, switch, (short, &port.name))?;
                 }
             }
             Some(port) if port.kind == "ring" && mode != NIC_SW => self.attach_also(switch, port)?,
@@ -343,16 +327,17 @@ impl Vale {
                 let why = format!("port {} is joined to {} already; part it first", port.name, port.joint());
                 return Err((Errno::BUSY, why));
             }
-            None => self.attach_interface(switch, short)?,
+            None => self.attach_interface(who, switch, short)?,
         }
         tracing::info!(port = short, switch, user = who.ids.0, "attached by a netmap program");
         self.place(switch, short)
     }
 
     /// Has the host's stack be on `switch`, too, by a TAP of the name of ring port `name`.
-    fn attach_host(&mut self, switch: &str, short: &str, name: &str) -> Result<(), Refusal> {
+    fn attach_host(&mut self, who: Asker, switch: &str, (short, name): (&str, &str)) -> Result<(), Refusal> {
         let tap = PortSpec { switch: Some(switch.to_owned()), ..plain(&format!("{name}.tap"), "tap", short) };
-        let made = self.room().and_then(|()| self.engine.add_on_demand(&tap, false).map_err(|e| refuse(&e)));
+        let made =
+            self.room(who).and_then(|()| self.engine.add_on_demand(&tap, false).map_err(|e| refuse(&e)));
         if made.is_err() {
             self.engine.rejoin(name, None).map_err(|e| refuse(&e))?;
         }
@@ -362,7 +347,7 @@ impl Vale {
     }
 
     /// Makes a port of the host's interface `name`.
-    fn attach_interface(&mut self, switch: &str, name: &str) -> Result<(), Refusal> {
+    fn attach_interface(&mut self, who: Asker, switch: &str, name: &str) -> Result<(), Refusal> {
         if !std::path::Path::new("/sys/class/net").join(name).exists() {
             let why = format!("there is no port and no interface of the host {name:?}");
             return Err((Errno::NXIO, why));
@@ -372,7 +357,7 @@ impl Vale {
                 format!("this build has no kind of port for the host's interface {name}; use a tap port");
             return Err((Errno::OPNOTSUPP, why));
         }
-        self.room()?;
+        self.room(who)?;
         let port = PortSpec { switch: Some(switch.to_owned()), ..plain(name, "packet", name) };
         self.engine.add_on_demand(&port, false).map_err(|e| refuse(&e))?;
         self.made.insert(port.name);

@@ -2,11 +2,12 @@
 //! have been taken but not given back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config::{RingConfig, WriteLog};
 use super::raw::Raw;
 use crate::fault::Fault;
-use crate::mem::{prefetch_own, GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
+use crate::mem::{prefetch_own, ticks, ticks_in, GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
 
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
@@ -57,6 +58,11 @@ pub(super) struct Memory {
     log: Option<Arc<dyn WriteLog>>,
     /// Descriptors of chains that may still be read for the batch under way.
     left: u32,
+    /// When its first indirect table was reached, if one was, and how long it may go on with others: ticks.
+    begun: u64,
+    time: u64,
+    /// Time was up.
+    cut: bool,
 }
 
 /// Most descriptors that are read for one batch, some 15 ns each: those of a batch of frames with 16 pieces. Empty ones
@@ -64,6 +70,9 @@ pub(super) struct Memory {
 const MAX_DESCRIPTORS: u32 = 4096;
 const _: () =
     assert!(MAX_DESCRIPTORS as usize >= MAX_PIECES, "a chain that waits for a batch of its own fits there");
+
+/// How long indirect tables are followed for one batch: each may lie in a page that has to be found or cleared first.
+const TIME: Duration = Duration::from_micros(200);
 
 impl Memory {
     pub(super) fn new(config: &RingConfig) -> Memory {
@@ -73,13 +82,21 @@ impl Memory {
             indirect: config.features & features::INDIRECT_DESC != 0,
             log: config.log.clone(),
             left: MAX_DESCRIPTORS,
+            begun: 0,
+            time: ticks_in(TIME),
+            cut: false,
         }
     }
 
     /// Another batch begins.
     #[inline]
     pub(super) fn begin(&mut self) {
-        self.left = MAX_DESCRIPTORS;
+        (self.left, self.begun, self.cut) = (MAX_DESCRIPTORS, 0, false);
+    }
+
+    /// Whether more chains wait than were taken, because time was up.
+    pub(super) fn was_cut(&self) -> bool {
+        self.cut
     }
 
     pub(super) fn is_truncated(&self) -> bool {
@@ -184,17 +201,24 @@ impl Memory {
     /// The indirect table that a descriptor names, with its number of entries (virtio 1.2 §2.7.5.3).
     /// `None` as the table's part means that it may not be used here.
     #[cold]
-    pub(super) fn indirect(&self, addr: u64, len: u32, flags: u16) -> Result<(Raw, usize), Fault> {
+    pub(super) fn indirect(&mut self, addr: u64, len: u32, flags: u16) -> Result<(Raw, usize), Refusal> {
         if !self.indirect || len == 0 || len % 16 != 0 || flags & DESC_F_NEXT != 0 {
-            return Err(Fault::BadIndirect);
+            return Err(Fault::BadIndirect.into());
         }
         let entries = len as usize / 16;
         if entries > MAX_PIECES {
-            return Err(Fault::BadIndirect);
+            return Err(Fault::BadIndirect.into());
+        }
+        // The first one of a batch is always followed.
+        if self.begun == 0 {
+            self.begun = ticks();
+        } else if ticks().wrapping_sub(self.begun) > self.time {
+            self.cut = true;
+            return Err(Refusal::NoRoom);
         }
         let piece = self.map.translate(addr, len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
         if piece.as_ptr() as usize % 8 != 0 {
-            return Err(Fault::BadIndirect);
+            return Err(Fault::BadIndirect.into());
         }
         Ok((Raw::new(&piece), entries))
     }

@@ -95,6 +95,11 @@ impl Queue {
         both!(mut self, ring => ring.take(access, want, pieces))
     }
 
+    /// Whether the last `take` left chains in the ring because following them took too long.
+    pub fn was_cut(&self) -> bool {
+        self.memory().was_cut()
+    }
+
     /// The chains of the last `take`.
     #[inline]
     pub fn taken(&self) -> &[Chain] {

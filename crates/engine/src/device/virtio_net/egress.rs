@@ -86,7 +86,7 @@ impl EgressRing {
     }
 
     /// Publishes the filled chains and takes as many as `picks` may need, but at least `least`. Fewer are
-    /// taken (`taken < asked`) only if the ring has no more.
+    /// taken (`taken < asked`) only if the ring has no more, or they take too long to follow.
     fn refill(&mut self, batch: &Batch, picks: &[u16], least: usize, outcome: &mut Outcome) {
         self.publish(outcome);
         let mut want = 0;
@@ -277,7 +277,7 @@ impl EgressQueue for EgressRing {
                     continue;
                 }
                 // From here on nothing has been filled since the ring was asked.
-                Err(Shortage::Chains) if self.taken < self.asked => {
+                Err(Shortage::Chains) if self.taken < self.asked && !self.queue.was_cut() => {
                     outcome.dropped(pick, DropReason::RingFull)
                 }
                 Err(Shortage::Chains) if self.asked == MAX_BATCH => {

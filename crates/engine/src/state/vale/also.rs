@@ -2,13 +2,15 @@
 //!
 //! A port passes frames on one switch here. One that is attached to further ones is listed on all, and goes to the
 //! one by whose name a program opens it. Pipes lie in the memory of a port; who asks for a memory by its number has
-//! them in that one, under the name that it gave them, for everybody who may use that port.
+//! them in that one, under the name that it gave them. A name that an operator gave holds for everybody who may use that port,
+//! another user's for its own programs alone: where it has no say, nobody is led into its memory.
 
 use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 use sidecore_abi::vale::{Ask, Reply};
 
+use super::makers::is_operator;
 use super::{on_switch, refuse, vale_name, Name, Refusal, Vale};
 use crate::port::Peer;
 use crate::state::spec::{PortSpec, Spec};
@@ -16,10 +18,16 @@ use crate::transport::ring::Asker;
 
 /// Names that one connection may give to pipes in the memory of other ports: a port has no more pipes.
 const MAX_INSIDE: usize = 64;
-/// Names that all connections may give.
+/// Names that all connections may give, and those of one user who is no operator.
 const MAX_INSIDES: usize = 4096;
+const MAX_INSIDES_OF_A_USER: usize = 512;
 /// Further switches to which a port may be attached.
 const MAX_ALSO: usize = 64;
+
+/// Under whom a name that `who` gives is known; operators' are everybody's.
+fn giver(who: Asker) -> Option<u32> {
+    Some(who.ids.0).filter(|user| !is_operator(*user))
+}
 
 impl Vale {
     /// A ring port that is on a switch is attached to `switch`, too: it passes frames on one of its switches at a time, that
@@ -85,21 +93,38 @@ impl Vale {
         let (wanted, home) = name.split_once('@').unwrap_or((name, ""));
         let (wanted, home) = (Name::read(wanted)?, Name::read(home)?);
         let spec = self.engine.everything();
-        let there = wanted.find(&spec).is_some() || self.inside.contains_key(wanted.base);
+        let there = wanted.find(&spec).is_some() || self.place_inside(who, &wanted).is_some();
         let home = home.find(&spec).filter(|port| port.kind == "ring");
         match home {
             Some(home) if !there && wanted.pipe => {
+                self.may_keep(who, &home.name)?;
+                let giver = giver(who);
                 let mine = self.inside.values().filter(|(_, users)| users.contains(&who.connection)).count();
-                if mine >= MAX_INSIDE || self.inside.len() >= MAX_INSIDES {
+                let of_user = self.inside.keys().filter(|(other, _)| *other == giver).count();
+                let too_many = giver.is_some() && of_user >= MAX_INSIDES_OF_A_USER;
+                if mine >= MAX_INSIDE || too_many || self.inside.len() >= MAX_INSIDES {
                     let why = format!("port {} takes no more names for its pipes", home.name);
                     return Err((Errno::NOSPC, why));
                 }
                 let users = BTreeSet::from([who.connection]);
-                self.inside.insert(wanted.base.to_owned(), (home.place.clone(), users));
+                self.inside.insert((giver, wanted.base.to_owned()), (home.place.clone(), users));
                 self.keep(who, &home.place)
             }
             _ => self.open(who, wanted, ask),
         }
+    }
+
+    /// In whose memory the pipes of this name lie for `who`. Who could have given the name keeps it from now on.
+    pub(super) fn place_inside(&mut self, who: Asker, name: &Name<'_>) -> Option<String> {
+        let by = |giver: Option<u32>| (giver, name.base.to_owned());
+        if !name.pipe {
+            return None;
+        }
+        if let Some((place, users)) = self.inside.get_mut(&by(giver(who))) {
+            users.insert(who.connection);
+            return Some(place.clone());
+        }
+        self.inside.get(&by(None)).map(|(place, _)| place.clone())
     }
 
     /// The connection keeps the port with this place.
@@ -107,6 +132,7 @@ impl Vale {
         let spec = self.engine.everything();
         let port = spec.ports.iter().find(|port| port.kind == "ring" && port.place == place);
         let port = port.ok_or_else(|| (Errno::NXIO, format!("ring port {place} is gone")))?;
+        self.may_keep(who, &port.name)?;
         if self.engine.visitors(&port.name).1 {
             self.leases.entry(who.connection).or_default().insert(port.name.clone());
         }

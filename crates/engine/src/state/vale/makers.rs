@@ -2,8 +2,9 @@
 //!
 //! The *operator*, root or the user that the daemon was started by, may do everything. Another user may open ports on switches
 //! and make ports, each socket of which is that user's alone; but what a user has not made stays where it is: ports of VMs
-//! are not parted from their switch, interfaces of the host are not attached, other users' ports do not go. And the memory of
-//! one user's ports has a bound, in which monitors are counted as if all of them were there.
+//! are not parted from their switch, interfaces of the host are not attached, other users' ports do not go, and are not kept.
+//! A user has a share of the places for ports, and of the names for pipes; some are for operators alone. And the memory of one
+//! user's ports has a bound, in which monitors are counted as if all of them were there.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,9 @@ use crate::transport::ring::{Asker, EXTRA_LIMIT, MONITORS};
 
 /// Bytes that the ports of one user may come to.
 const MEMORY: u64 = 2 << 30;
+
+/// A user has one part in so many of the places for ports, and so much is for operators alone.
+const SHARES: usize = 4;
 
 /// The user that had a port made, by the port's name.
 #[derive(Debug, Default)]
@@ -36,13 +40,19 @@ impl Makers {
         self.0.retain(|name, _| spec.ports.iter().any(|port| port.name == *name));
     }
 
+    /// Ports of `user`, and those of everybody who is no operator.
+    fn count(&self, user: u32) -> (usize, usize) {
+        let mine = self.0.values().filter(|maker| **maker == user).count();
+        (mine, self.0.values().filter(|maker| !is_operator(**maker)).count())
+    }
+
     fn is_of(&self, user: u32, port: &str) -> bool {
         self.0.get(port) == Some(&user)
     }
 }
 
-fn is_operator(who: Asker) -> bool {
-    who.ids.0 == 0 || who.ids.0 == crate::open::broker::maker()
+pub(super) fn is_operator(user: u32) -> bool {
+    user == 0 || user == crate::open::broker::maker()
 }
 
 /// Bytes of a ring port that a program asks for, with all its monitors.
@@ -59,17 +69,50 @@ fn bytes(port: &PortSpec) -> u64 {
 impl Vale {
     /// Whether `who` may move or remove `port`.
     pub(super) fn may(&self, who: Asker, port: &str) -> Result<(), Refusal> {
-        if is_operator(who) || self.makers.is_of(who.ids.0, port) {
+        if is_operator(who.ids.0) || self.makers.is_of(who.ids.0, port) {
             return Ok(());
         }
-        let why = format!("port {port} was not made by user {}, who may open it and nothing else", who.ids.0);
+        let why = format!("port {port} was not made by user {}, who may neither move nor keep it", who.ids.0);
         tracing::warn!(port, user = who.ids.0, "refused to a netmap program: the port is another user's");
         Err((Errno::PERM, why))
     }
 
+    /// Whether `who` may have one more port made.
+    pub(super) fn room(&self, who: Asker) -> Result<(), Refusal> {
+        let (user, limit) = (who.ids.0, self.limit);
+        if self.engine.visitors("").0 + self.made.len() >= limit {
+            let why = match limit {
+                0 => {
+                    "no ports are made on demand here; the daemon's option vale-ports allows them".to_owned()
+                }
+                n => format!("{n} ports were made on demand; the daemon's option vale-ports allows no more"),
+            };
+            return Err((Errno::NOSPC, why));
+        }
+        let (mine, all) = self.makers.count(user);
+        let share = limit / SHARES;
+        if is_operator(user) || (mine < share.max(1) && all < limit - share) {
+            return Ok(());
+        }
+        let why = format!(
+            "user {user} has had {mine} ports made, users other than root {all}: of {limit} places (vale-ports) one user may have {}, all of them {}",
+            share.max(1),
+            limit - share
+        );
+        Err((Errno::NOSPC, why))
+    }
+
+    /// Whether `who` may keep `port`, or name pipes in its memory: one that was made on demand is its maker's.
+    pub(super) fn may_keep(&self, who: Asker, port: &str) -> Result<(), Refusal> {
+        if self.engine.visitors(port).1 {
+            return self.may(who, port);
+        }
+        Ok(())
+    }
+
     /// Whether `who` may attach what belongs to the host.
     pub(super) fn may_host(&self, who: Asker, interface: &str) -> Result<(), Refusal> {
-        if is_operator(who) {
+        if is_operator(who.ids.0) {
             return Ok(());
         }
         let why = format!(
@@ -80,7 +123,7 @@ impl Vale {
 
     /// Whether `who` may have the memory of `port`, too.
     pub(super) fn memory_for(&self, who: Asker, port: &PortSpec) -> Result<(), Refusal> {
-        if is_operator(who) {
+        if is_operator(who.ids.0) {
             return Ok(());
         }
         let spec = self.engine.everything();
