@@ -3,7 +3,7 @@
 //!
 //! Covered: that neither side sleeps while there is work (kicks, interrupts, the mailbox), and that who
 //! sees an index sees what was written before it. The models repeat the order of the accesses in
-//! `virtq::split` and `core::mailbox`; the accesses themselves go to raw shared memory there, which loom
+//! `virtq::split`, `core::mailbox` and `core::registry`; the accesses themselves go to raw shared memory there, which loom
 //! cannot watch. Not covered: a peer that breaks the protocol (`tests/virtq.rs`, the fuzz targets), the
 //! kernel's side of an eventfd, wrap-around of indices (property tests).
 
@@ -237,4 +237,124 @@ fn no_side_of_a_status_block_sleeps_over_work() {
 #[should_panic(expected = "asleep, and nobody will kick")]
 fn the_model_notices_a_guest_without_a_fence() {
     status_block(false);
+}
+
+/// Who has a task (`core::registry`): a letter about it goes to the core that the registry names, under the registry's lock;
+/// a core that hands the task over posts it and changes the registry under that lock, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Letter {
+    Take,
+    Move,
+    GiveBack,
+}
+
+struct Cores {
+    /// Which core has the task; none: it is at home.
+    registry: Mutex<Option<usize>>,
+    mail: [Mutex<Vec<Letter>>; 2],
+    has: [Mutex<bool>; 2],
+    /// How often the task came home, and the asker was answered.
+    home: Mutex<u32>,
+    answers: Mutex<u32>,
+}
+
+impl Cores {
+    /// The task is on core 0.
+    fn new() -> Cores {
+        Cores {
+            registry: Mutex::new(Some(0)),
+            mail: [Mutex::new(Vec::new()), Mutex::new(Vec::new())],
+            has: [Mutex::new(true), Mutex::new(false)],
+            home: Mutex::new(0),
+            answers: Mutex::new(0),
+        }
+    }
+
+    /// `Registry::recall` and `Registry::send`.
+    fn ask(&self, letter: Letter) {
+        let registry = self.registry.lock().unwrap();
+        match *registry {
+            Some(core) => self.mail[core].lock().unwrap().push(letter),
+            // Its sender is dropped, which answers.
+            None if letter == Letter::GiveBack => *self.answers.lock().unwrap() += 1,
+            None => {}
+        }
+    }
+
+    /// `Core::read_mail` of core `me`: one letter. False: there was none. `apart`: the task is posted before the registry's
+    /// lock is taken, as it must not be.
+    fn read(&self, me: usize, apart: bool) -> bool {
+        let letter = {
+            let mut mail = self.mail[me].lock().unwrap();
+            if mail.is_empty() {
+                return false;
+            }
+            mail.remove(0)
+        };
+        let has = { *self.has[me].lock().unwrap() };
+        match letter {
+            Letter::Take => *self.has[me].lock().unwrap() = true,
+            Letter::Move if has => {
+                *self.has[me].lock().unwrap() = false;
+                let to = 1 - me;
+                if apart {
+                    *self.registry.lock().unwrap() = Some(to);
+                    self.mail[to].lock().unwrap().push(Letter::Take);
+                } else {
+                    let mut registry = self.registry.lock().unwrap();
+                    *registry = Some(to);
+                    self.mail[to].lock().unwrap().push(Letter::Take);
+                }
+            }
+            Letter::Move => {}
+            Letter::GiveBack if has => {
+                *self.has[me].lock().unwrap() = false;
+                *self.registry.lock().unwrap() = None;
+                *self.home.lock().unwrap() += 1;
+                *self.answers.lock().unwrap() += 1;
+            }
+            // It has gone on: so does the letter, unless the task is to come here, behind it.
+            Letter::GiveBack => {
+                assert!(*self.registry.lock().unwrap() != Some(me), "a letter came before its task");
+                self.ask(Letter::GiveBack);
+            }
+        }
+        true
+    }
+}
+
+/// A task is moved and recalled at once: it comes home, once, and the one who recalled it is answered.
+fn moved_and_recalled(apart: bool) {
+    loom::model(move || {
+        let cores = Arc::new(Cores::new());
+        let balancer = {
+            let cores = Arc::clone(&cores);
+            thread::spawn(move || cores.ask(Letter::Move))
+        };
+        let first = {
+            let cores = Arc::clone(&cores);
+            thread::spawn(move || {
+                cores.read(0, apart);
+                cores.read(0, apart);
+            })
+        };
+        cores.ask(Letter::GiveBack);
+        cores.read(1, apart);
+        balancer.join().unwrap();
+        first.join().unwrap();
+        while cores.read(0, apart) || cores.read(1, apart) {}
+        assert_eq!((*cores.home.lock().unwrap(), *cores.answers.lock().unwrap()), (1, 1));
+        assert_eq!(*cores.registry.lock().unwrap(), None);
+    });
+}
+
+#[test]
+fn a_lease_that_is_dropped_while_its_task_moves_brings_it_home() {
+    moved_and_recalled(false);
+}
+
+#[test]
+#[should_panic(expected = "a letter came before its task")]
+fn the_model_notices_a_task_that_is_posted_apart_from_the_registry() {
+    moved_and_recalled(true);
 }

@@ -121,7 +121,7 @@ impl<L: 'static> ByHand<L> {
 
     /// What was written down of the task with this number.
     pub(crate) fn status(&self, id: u64) -> TaskStatus {
-        self.ledgers[usize::try_from(id).unwrap() - 1].status(id, 0, 0)
+        self.ledgers[usize::try_from(id).unwrap() - 1].status(id, 0, 0, 0)
     }
 
     pub(crate) fn swap(&mut self, a: usize, b: usize) {

@@ -28,7 +28,6 @@ const FIRST: u32 = 6;
 /// What is counted of one task.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    core: AtomicU32,
     state: AtomicU32,
     visits: AtomicU64,
     empty: AtomicU64,
@@ -114,7 +113,6 @@ pub(super) struct Entry {
 impl Default for Ledger {
     fn default() -> Ledger {
         Ledger {
-            core: AtomicU32::new(0),
             state: AtomicU32::new(0),
             visits: AtomicU64::new(0),
             empty: AtomicU64::new(0),
@@ -160,9 +158,8 @@ impl Ledger {
     }
 
     /// Another core has it.
-    pub(super) fn moved(&self, core: usize, counts: bool) {
-        self.core.store(u32::try_from(core).unwrap_or(u32::MAX), Ordering::Relaxed);
-        add(&self.moves, counts.into());
+    pub(super) fn moved(&self) {
+        add(&self.moves, 1);
     }
 
     pub(super) fn woke(&self) {
@@ -177,7 +174,7 @@ impl Ledger {
         self.busy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn status(&self, id: u64, owner: u16, index: usize) -> TaskStatus {
+    pub(super) fn status(&self, id: u64, owner: u16, index: usize, core: usize) -> TaskStatus {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [drained, budget, time, waits] = self.ends.each_ref().map(load);
         let steps: Vec<u64> = self.waits.iter().map(|step| step.load(Ordering::Relaxed).into()).collect();
@@ -185,7 +182,7 @@ impl Ledger {
             id,
             owner,
             index,
-            core: self.core.load(Ordering::Relaxed) as usize,
+            core,
             heat: match self.state.load(Ordering::Relaxed) {
                 0 => Heat::Polled,
                 1 => Heat::Cold,
@@ -253,12 +250,12 @@ mod tests {
         let entry = |wait| Entry { end: End::Time, ns: 10, items: 2, bytes: 3, empty: 1, wait, early: true };
         (0..98).for_each(|_| ledger.enter(&entry(1_000)));
         (0..2).for_each(|_| ledger.enter(&entry(50_000)));
-        let status = ledger.status(1, 2, 3);
+        let status = ledger.status(1, 2, 3, 0);
         assert!(
             (1_000..1_300).contains(&status.wait_p50_ns) && (50_000..65_000).contains(&status.wait_p99_ns)
         );
         assert_eq!((status.visits, status.time, status.early, status.empty), (100, 100, 100, 100));
         assert_eq!((status.items, status.bytes, status.busy_ns), (200, 300, 1_000));
-        assert_eq!(Ledger::default().status(0, 0, 0).wait_p99_ns, 0);
+        assert_eq!(Ledger::default().status(0, 0, 0, 0).wait_p99_ns, 0);
     }
 }

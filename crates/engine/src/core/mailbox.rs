@@ -37,8 +37,6 @@ pub(super) struct Bag {
     pub(super) ledger: Arc<Ledger>,
     pub(super) pace: Pace,
     pub(super) luggage: Luggage,
-    /// It comes from another core.
-    pub(super) moved: bool,
 }
 
 /// What a core can be asked.

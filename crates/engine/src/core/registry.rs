@@ -65,8 +65,6 @@ impl<L> Registry<L> {
         let core = choose(&loads(&entries));
         let bag = Bag::default();
         let ledger = Arc::clone(&bag.ledger);
-        // For who asks before the core has looked into its mailbox.
-        ledger.moved(core, false);
         let Some(mailbox) = self.mailbox(core) else { return seat.go_home() };
         entries.insert(id, Entry { core, index: seat.index(), owner: seat.owner(), ledger });
         mailbox.post(Letter::Take { id, seat, bag });

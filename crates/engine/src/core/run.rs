@@ -572,7 +572,6 @@ impl<L, C: Clock> Core<L, C> {
         task.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
         let owner: Arc<dyn Owner> = task.owner();
         let account = self.accounts.join(&owner, bag.luggage, self.now);
-        bag.ledger.moved(self.number, bag.moved);
         bag.ledger.set_heat(Heat::Polled);
         self.tasks[place] = Some(Seated {
             id,
@@ -625,7 +624,8 @@ impl<L, C: Clock> Core<L, C> {
     /// Gives a task to core `to`; false if this core does not have it.
     fn hand_over(&mut self, id: TaskId, to: usize) -> bool {
         let Some((seated, luggage)) = self.remove(id) else { return false };
-        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage, moved: true };
+        seated.ledger.moved();
+        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage };
         self.registry.hand_over(id, to, seated.task, bag);
         true
     }

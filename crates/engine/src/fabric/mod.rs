@@ -27,7 +27,7 @@ pub use topology::{Attach, Topology};
 
 use self::backpressure::PATIENCE;
 use self::deliver::Delivery;
-use crate::core::{Beat, CoreStatus, Cores, Recall, TaskStatus, Tuning};
+use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Task, TaskStatus, Tuning};
 use crate::frame::Batch;
 use crate::mem::ticks_in;
 use crate::port::Port;
@@ -143,6 +143,11 @@ impl Fabric {
     /// How the cores are doing.
     pub fn status(&self) -> Vec<CoreStatus> {
         self.cores.status()
+    }
+
+    /// Gives a task that is no queue of frames to a core: requests to a disk, say.
+    pub fn place<T: Task<Local> + 'static>(&self, task: T) -> Lease<T> {
+        self.cores.place(task)
     }
 
     /// How their tasks are doing: queues of ports, each by its number and its port's.
