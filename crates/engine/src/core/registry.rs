@@ -115,8 +115,9 @@ impl<L> Registry<L> {
     /// How all tasks are doing, in the order of their numbers.
     pub(super) fn status(&self) -> Vec<TaskStatus> {
         let entries = self.entries();
-        let status =
-            |(id, entry): (&TaskId, &Entry)| entry.ledger.status(id.0, entry.owner.number(), entry.index);
+        let status = |(id, entry): (&TaskId, &Entry)| {
+            entry.ledger.status(id.0, entry.owner.number(), entry.index, entry.core)
+        };
         let mut all: Vec<TaskStatus> = entries.iter().map(status).collect();
         drop(entries);
         all.sort_by_key(|task| task.id);

@@ -80,7 +80,6 @@ pub(super) struct Seated<L> {
 
 /// An I/O core's private state.
 pub(super) struct Core<L, C> {
-    number: usize,
     mailbox: Arc<Mailbox<L>>,
     meter: Arc<Meter>,
     registry: Arc<Registry<L>>,
@@ -130,7 +129,6 @@ impl<L, C: Clock> Core<L, C> {
     pub(super) fn new(parts: Parts<L>, clock: C) -> std::io::Result<Core<L, C>> {
         let poller = Poller::new(parts.mailbox.event())?;
         Ok(Core {
-            number: parts.number,
             mailbox: parts.mailbox,
             meter: parts.meter,
             registry: parts.registry,
