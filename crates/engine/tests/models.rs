@@ -98,14 +98,12 @@ struct Box {
 }
 
 impl Box {
-    /// `Mailbox::post`; `raise_first`: as it must not be.
-    fn post(&self, raise_first: bool) {
+    /// `Mailbox::post`; without `raise_last`: as it must not be.
+    fn post(&self, raise_last: bool) {
         *self.letters.lock().unwrap() += 1;
-        if raise_first {
-            self.raised.swap(true, Ordering::AcqRel);
-            *self.event.lock().unwrap() = true;
-        } else {
-            *self.event.lock().unwrap() = true;
+        self.raised.swap(true, Ordering::AcqRel);
+        *self.event.lock().unwrap() = true;
+        if raise_last {
             self.raised.swap(true, Ordering::AcqRel);
         }
     }
@@ -139,20 +137,20 @@ impl Box {
 
 /// A core that goes to sleep beside letters is woken by the eventfd; one that has read all of them is let sleep. `a_round`:
 /// how many letters a round reads, of two.
-fn mailbox(raise_first: bool, a_round: u32) {
+fn mailbox(raise_last: bool, a_round: u32) {
     loom::model(move || {
         let mail = Arc::new(Box::default());
         let writer = {
             let mail = Arc::clone(&mail);
             thread::spawn(move || {
-                mail.post(raise_first);
-                mail.post(raise_first);
+                mail.post(raise_last);
+                mail.post(raise_last);
             })
         };
         mail.round(a_round);
         mail.round(a_round);
         writer.join().unwrap();
-        // Nobody writes any more. Each round that does not end asleep has read a letter.
+        // Nobody writes any more. Each round that does not end asleep has read a letter, or lowered the flag.
         let rounds = (0..4).take_while(|_| !mail.round(a_round)).count();
         assert!(rounds < 4, "the core never sleeps again: its flag stays raised");
         let (left, wakes) = (*mail.letters.lock().unwrap(), *mail.event.lock().unwrap());
@@ -163,15 +161,15 @@ fn mailbox(raise_first: bool, a_round: u32) {
 
 #[test]
 fn no_letter_is_slept_over_and_no_core_stays_awake_without_one() {
-    mailbox(false, 1);
-    mailbox(false, 4);
+    mailbox(true, 1);
+    mailbox(true, 4);
 }
 
-/// Raised before the eventfd is written, as it was once, a core drains nothing and stays awake for ever.
+/// Raised only before the eventfd is written, as it was once, a core drains nothing and stays awake for ever.
 #[test]
 #[should_panic(expected = "its eventfd stays readable")]
 fn the_model_notices_a_flag_that_is_raised_too_early() {
-    mailbox(true, 4);
+    mailbox(false, 4);
 }
 
 /// The e1000's status block (`sidecore_abi::csb`): the guest's tail and the device's wish for a kick; the device's

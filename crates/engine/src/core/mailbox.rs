@@ -5,11 +5,12 @@
 //! whatever a letter asks for happens when no batch is under way, and its answer proves it. That is the
 //! quiescent point on which the memory rule of `port` rests.
 //!
-//! The eventfd wakes a core that sleeps; the flag says that somebody has written to it. So it is written before the flag is
-//! raised: a core that sees the flag finds what it has to drain. The other way round, a core that looks between the two drains
-//! nothing, the write comes after, and the level-triggered eventfd never lets the core sleep again. The box is not emptied at
-//! once: [`LETTERS_A_ROUND`] bounds what a round spends on mail, so that guests that have their queues moved without end
-//! leave the others their turns. `tests/models.rs` checks both.
+//! The eventfd wakes a core that sleeps; the flag says that somebody has written to it. So the flag is raised after the write: a
+//! core that sees it finds what it has to drain. If it were raised before only, a core that looks between the two would drain
+//! nothing, the write would come after, and the level-triggered eventfd would never let the core sleep again. It is raised before as
+//! well: where the poster shares the core's processor, the core may run as soon as the write has woken it, and without a flag it
+//! would poll until its time slice is over. The box is not emptied at once: [`LETTERS_A_ROUND`] bounds what a round spends on mail,
+//! so that guests that have their queues moved without end leave the others their turns. `tests/models.rs` checks both.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,6 +77,8 @@ impl<L> Mailbox<L> {
     /// Puts a letter in and wakes the core if it sleeps.
     pub(super) fn post(&self, letter: Letter<L>) {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
+        // The write may wake a core that takes our processor before we come back: it has to find the flag.
+        self.raised.swap(true, Ordering::AcqRel);
         // Fails only when the counter is full: then the core is awake.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         // Last: see above. An exchange, so that the core's own raise does not stand between ours and the core that lowers it.
