@@ -187,6 +187,7 @@ const NO_CIRCLES: &[&str] = &[
     "observe",
     "observe/capture",
     "open",
+    "open/broker",
     "policy",
     "ring",
     "state",

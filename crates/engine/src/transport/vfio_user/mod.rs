@@ -19,6 +19,7 @@ mod commands;
 mod conversation;
 mod dma;
 mod fuzz;
+mod handlers;
 mod irqs;
 mod keep;
 mod messages;

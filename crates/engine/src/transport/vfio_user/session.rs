@@ -1,8 +1,7 @@
-//! One client's session: what was agreed, what it gave us, and the answers to its commands.
+//! One client's session: what was agreed, and what it gave us. What it does about commands is told in `handlers`.
 //!
 //! Nothing here touches the socket, so that tests and fuzzers can speak to it directly.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,21 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use sidecore_abi::vfio_user::{
-    device, irq, region, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, OneWrite, RegionAccess, RegionInfo, SetIrqs,
-    WriteMulti,
-};
-
 use super::dma::{self, DmaTable};
 use super::irqs;
 use super::keep::{key, Keep};
-use super::messages::{Answer, Handled, Refusal, Request};
-use super::regions::{self, Regions};
-use super::version::{self, Agreed};
-use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
+use super::messages::{Answer, Refusal};
+use super::regions::Regions;
+use super::version::Agreed;
+use crate::device::pci::{self, Index, Interrupts, PciDevice};
 use crate::hold::{Found, Holder};
-use crate::mem::{GuestMap, Terms};
+use crate::mem::Terms;
 
 /// Refusals of one session that are worth a warning; the rest is for whoever debugs.
 const WARNINGS: u64 = 16;
@@ -57,29 +50,29 @@ pub(super) fn lock_briefly(device: &SharedDevice) -> Option<MutexGuard<'_, Box<d
 
 /// A session.
 pub(super) struct Session {
-    name: String,
-    device: SharedDevice,
-    interrupts: Arc<Interrupts>,
-    ends: irqs::Ends,
-    regions: Regions,
-    memory: DmaTable,
-    agreed: Option<Agreed>,
-    refused: u64,
-    hinted: bool,
+    pub(super) name: String,
+    pub(super) device: SharedDevice,
+    pub(super) interrupts: Arc<Interrupts>,
+    pub(super) ends: irqs::Ends,
+    pub(super) regions: Regions,
+    pub(super) memory: DmaTable,
+    pub(super) agreed: Option<Agreed>,
+    pub(super) refused: u64,
+    pub(super) hinted: bool,
     /// Where its holder is to be, once there is reason for one.
-    hold: Option<PathBuf>,
+    pub(super) hold: Option<PathBuf>,
     /// What the next daemon finds.
-    keep: Option<Keep>,
+    pub(super) keep: Option<Keep>,
     /// Commands that were handled.
-    handled: u64,
+    pub(super) handled: u64,
     /// Changes of theirs that I/O cores notice, and that nobody has been charged for yet.
-    changes: usize,
+    pub(super) changes: usize,
     /// Files that no range refers to any more.
-    orphans: Vec<u32>,
+    pub(super) orphans: Vec<u32>,
     /// The holder was lost: a restart would disconnect the client.
-    unheld: bool,
+    pub(super) unheld: bool,
     /// Another daemon goes on.
-    left: bool,
+    pub(super) left: bool,
 }
 
 /// Words of an image that a session takes behind its device's.
@@ -208,7 +201,7 @@ impl Session {
 
     /// The memory that can be reached.
     #[cfg(test)]
-    pub(super) fn map(&self) -> &GuestMap {
+    pub(super) fn map(&self) -> &crate::mem::GuestMap {
         self.memory.map()
     }
 
@@ -229,7 +222,7 @@ impl Session {
     }
 
     /// Has `fd` kept under `key`.
-    fn hold(&mut self, key: u64, fd: io::Result<OwnedFd>) {
+    pub(super) fn hold(&mut self, key: u64, fd: io::Result<OwnedFd>) {
         let Some(keep) = &mut self.keep else { return };
         if let Err(why) = fd.map_err(|e| e.to_string()).and_then(|fd| keep.put(key, fd.as_fd())) {
             self.lost(&why);
@@ -324,219 +317,6 @@ impl Session {
         self.ends.hear(fd);
         self.interrupts.unmask();
     }
-
-    pub(super) fn version(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        if self.agreed.is_some() {
-            return Err(Refusal::fatal("it has been agreed upon already"));
-        }
-        let (agreed, reply) = version::agree(request.payload)?;
-        self.agreed = Some(agreed);
-        answer.put(&reply);
-        Ok(())
-    }
-
-    pub(super) fn dma_map(&mut self, request: Request, _: &mut Answer) -> Handled {
-        let ask = DmaMap::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DmaMap::SIZE)?;
-        let file = request.fds.into_iter().next();
-        if file.is_none() {
-            tracing::debug!(port = %self.name, address = ask.address, size = ask.size, "memory without a file");
-        }
-        let ours = file.as_ref().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone);
-        let name = self.memory.next_file();
-        if let Some(map) = self.memory.add(&ask, file)? {
-            if let Some(file) = ours {
-                self.hold(key::memory(name), file);
-            }
-            self.changes += 1;
-            lock(&self.device).dma_changed(map);
-        }
-        Ok(())
-    }
-
-    pub(super) fn dma_unmap(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let ask = DmaUnmap::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DmaUnmap::SIZE)?;
-        let before: Vec<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
-        if let Some([old, new]) = self.memory.remove(&ask)? {
-            let left: BTreeSet<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
-            self.orphans.extend(before.into_iter().filter(|name| !left.contains(name)));
-            self.changes += old.len().saturating_sub(new.len()).max(1);
-            self.swap(old, new);
-        }
-        answer.put(request.payload);
-        Ok(())
-    }
-
-    /// Puts the device on `new` and sees to it that `old` is gone.
-    fn swap(&self, old: Arc<GuestMap>, new: Arc<GuestMap>) {
-        lock(&self.device).dma_changed(new);
-        // We hold the last reference, and what it alone mapped goes with it. Anything else is a device that
-        // does not keep its word; its guest's memory stays mapped, which harms nobody but is worth knowing.
-        if Arc::strong_count(&old) > 1 {
-            tracing::error!(port = %self.name, "the device still holds memory that the VMM took away");
-        }
-    }
-
-    pub(super) fn device_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let ask = DeviceInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DeviceInfo::SIZE)?;
-        let info = DeviceInfo {
-            argsz: size_of_reply(DeviceInfo::SIZE),
-            flags: device::PCI | device::RESET,
-            regions: region::COUNT,
-            irqs: irq::COUNT,
-        };
-        answer.put(&info.bytes());
-        Ok(())
-    }
-
-    pub(super) fn region_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let ask = RegionInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, RegionInfo::SIZE)?;
-        self.regions.describe(&ask, self.agreed.is_some_and(|agreed| agreed.takes_fds), answer)
-    }
-
-    pub(super) fn irq_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let ask = IrqInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, IrqInfo::SIZE)?;
-        let index = Index::new(ask.index);
-        let index = index.ok_or_else(|| Refusal::invalid(format!("no interrupts of kind {}", ask.index)))?;
-        let count = u32::try_from(self.interrupts.count(index)).unwrap_or(0);
-        let info = IrqInfo {
-            argsz: size_of_reply(IrqInfo::SIZE),
-            flags: irqs::info(index),
-            index: ask.index,
-            count,
-        };
-        answer.put(&info.bytes());
-        Ok(())
-    }
-
-    pub(super) fn set_irqs(&mut self, request: Request, _: &mut Answer) -> Handled {
-        let set = SetIrqs::parse(request.payload).unwrap_or_default();
-        at_least(set.argsz, SetIrqs::SIZE)?;
-        // Each one is watched anew, and a ring of io_uring made and ended for it.
-        self.changes += 2 * request.fds.len();
-        let ours = request.fds.iter().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone).collect();
-        irqs::set(
-            &self.interrupts,
-            &set,
-            &request.payload[SetIrqs::SIZE..],
-            request.fds,
-            self.memory.terms(),
-        )?;
-        self.hold_triggers(&set, ours);
-        Ok(())
-    }
-
-    /// Does to the holder what was done to the interrupts.
-    fn hold_triggers(&mut self, set: &SetIrqs, fds: Vec<io::Result<OwnedFd>>) {
-        let Some(index) = Index::new(set.index).filter(|_| self.keep.is_some()) else { return };
-        let total = self.interrupts.count(index);
-        let eventfds = set.flags & irq::DATA_EVENTFD != 0;
-        let start = set.start as usize;
-        let keys = match set.flags {
-            _ if set.count == 0 => {
-                if let Some(keep) = &mut self.keep {
-                    keep.forget_triggers(index, total);
-                }
-                return;
-            }
-            flags if eventfds && flags & irq::ACTION_UNMASK != 0 => vec![key::RESAMPLE],
-            flags if eventfds && flags & irq::ACTION_TRIGGER != 0 => {
-                (start..start + set.count as usize).map(|number| key::trigger(index, number)).collect()
-            }
-            _ => return,
-        };
-        let mut fds = fds.into_iter();
-        for key in keys {
-            match fds.next() {
-                Some(fd) => self.hold(key, fd),
-                None => {
-                    if let Some(keep) = &mut self.keep {
-                        keep.forget(key);
-                    }
-                }
-            }
-        }
-    }
-
-    pub(super) fn region_read(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let access = RegionAccess::parse(request.payload).unwrap_or_default();
-        let most = self.agreed.map_or(0, |agreed| agreed.max_transfer);
-        if access.count > most {
-            return Err(Refusal::invalid(format!("{} bytes in one read; {most} were agreed", access.count)));
-        }
-        self.regions.check(&access)?;
-        answer.put(request.payload);
-        regions::read(&mut **lock(&self.device), &access, answer.space(access.count as usize));
-        Ok(())
-    }
-
-    pub(super) fn region_write(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let access = RegionAccess::parse(request.payload).unwrap_or_default();
-        let (head, data) = request.payload.split_at(RegionAccess::SIZE);
-        if data.len() != access.count as usize {
-            return Err(Refusal::invalid(format!("{} bytes came; it says {}", data.len(), access.count)));
-        }
-        self.regions.check(&access)?;
-        regions::write(&mut **lock(&self.device), &access, data);
-        self.look_at_memory();
-        answer.put(head);
-        Ok(())
-    }
-
-    pub(super) fn write_multi(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let WriteMulti { count } = WriteMulti::parse(request.payload).unwrap_or_default();
-        let writes = &request.payload[WriteMulti::SIZE..];
-        if count.checked_mul(OneWrite::SIZE as u64) != Some(writes.len() as u64) {
-            return Err(Refusal::invalid(format!("{} bytes came for {count} writes", writes.len())));
-        }
-        let writes = || writes.chunks_exact(OneWrite::SIZE).filter_map(OneWrite::parse);
-        let access =
-            |one: &OneWrite| RegionAccess { offset: one.offset, region: one.region, count: one.count };
-        // All of them are looked at before the first is done.
-        for one in writes() {
-            if one.count > 8 {
-                return Err(Refusal::invalid(format!("{} bytes in a write of at most 8", one.count)));
-            }
-            self.regions.check(&access(&one))?;
-        }
-        let mut device = lock(&self.device);
-        for one in writes() {
-            regions::write(&mut **device, &access(&one), &one.data.to_le_bytes()[..one.count as usize]);
-        }
-        drop(device);
-        self.look_at_memory();
-        answer.put(&WriteMulti { count }.bytes());
-        Ok(())
-    }
-
-    pub(super) fn reset(&mut self, _: Request, _: &mut Answer) -> Handled {
-        pci::reset(&mut **lock(&self.device));
-        Ok(())
-    }
-
-    pub(super) fn not_offered(&mut self, _: Request, _: &mut Answer) -> Handled {
-        Err(Refusal::new(Errno::NOTSUP, "we do not offer it"))
-    }
-
-    pub(super) fn wrong_direction(&mut self, _: Request, _: &mut Answer) -> Handled {
-        Err(Refusal::new(Errno::NOTSUP, "only servers send it"))
-    }
-
-    /// Tells the operator, once, that a device was turned on that can reach nothing.
-    fn look_at_memory(&mut self) {
-        if self.hinted {
-            return;
-        }
-        let Some(hint) = self.hint() else { return };
-        if lock(&self.device).config().command().has(Command::MASTER) {
-            tracing::error!(port = %self.name, "the device cannot work: {hint}");
-            self.hinted = true;
-        }
-    }
 }
 
 impl Drop for Session {
@@ -554,16 +334,4 @@ impl Drop for Session {
         device.detached();
         device.dma_changed(Arc::default());
     }
-}
-
-fn at_least(argsz: u32, size: usize) -> Handled {
-    if (argsz as usize) < size {
-        return Err(Refusal::invalid(format!("argsz is {argsz}; {size} at least are needed")));
-    }
-    Ok(())
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]
-const fn size_of_reply(size: usize) -> u32 {
-    size as u32
 }

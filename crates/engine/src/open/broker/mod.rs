@@ -1,0 +1,183 @@
+//! The way to a broker: what can be asked of it, as records, and the worker's end of the connection.
+//!
+//! A broker is a process that keeps the privileges which the daemon gives up. It answers a fixed table of requests
+//! ([`Request`]), each a record of one size with up to two descriptors, each answered by one record with up to one
+//! descriptor before the next is read. Whoever sends records may be hostile, so [`Request::decode`] takes exactly what
+//! [`Request::encode`] makes: no word without a meaning, no text without a rule.
+
+mod answer;
+mod named;
+mod record;
+mod request;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
+use rustix::net::SendFlags;
+
+pub use answer::{answer, receive, Answer, Refusal};
+pub use named::Named;
+pub(crate) use record::number;
+pub use record::{NoRequest, MAX_FDS, MAX_TEXT, RECORD};
+pub use request::Request;
+
+use super::passing;
+use answer::{understood, ANSWER};
+
+/// Starts another broker, for one that is gone.
+pub type Start = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
+
+/// The worker's end.
+pub struct Broker {
+    line: Mutex<Line>,
+    asked: AtomicU64,
+    refused: AtomicU64,
+}
+
+struct Line {
+    /// `None`: the broker is gone.
+    socket: Option<OwnedFd>,
+    last: u64,
+    /// `None`: there can be no other.
+    start: Option<Start>,
+}
+
+static BROKER: OnceLock<Broker> = OnceLock::new();
+/// The broker's user.
+static MAKER: OnceLock<u32> = OnceLock::new();
+
+/// The user to whom belongs what is made by name: whoever started the daemon, which may be somebody else by now.
+pub fn maker() -> u32 {
+    MAKER.get().copied().unwrap_or_else(|| rustix::process::geteuid().as_raw())
+}
+
+/// Says once that from now on a broker does what takes privileges: `start` makes one. Nothing is opened directly any more.
+///
+/// # Errors
+/// It cannot be started.
+pub fn set_broker(start: Start) -> io::Result<()> {
+    let line = Line { socket: Some(prepare(start()?)?), start: Some(start), last: 0 };
+    let _ = MAKER.set(rustix::process::geteuid().as_raw());
+    let _ = BROKER.set(Broker::of(line));
+    Ok(())
+}
+
+/// The broker, if there is one.
+pub fn broker() -> Option<&'static Broker> {
+    BROKER.get()
+}
+
+fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
+    for which in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, which, Some(ANSWER))?;
+    }
+    Ok(socket)
+}
+
+impl Broker {
+    /// The broker at the other end of `socket`; there will be no other.
+    pub fn at(socket: OwnedFd) -> Broker {
+        Broker::of(Line { socket: Some(socket), last: 0, start: None })
+    }
+
+    fn of(line: Line) -> Broker {
+        Broker { line: Mutex::new(line), asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
+    }
+
+    /// How many requests there were, and how many of them were not carried out.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.asked.load(Relaxed), self.refused.load(Relaxed))
+    }
+
+    /// Whether it is there.
+    pub fn is_there(&self) -> bool {
+        use rustix::event::{poll, PollFd, PollFlags, Timespec};
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        line.socket
+            .as_ref()
+            .is_some_and(|socket| poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&now)) == Ok(0))
+    }
+
+    /// No other one can be started from now on: this process may not any more.
+    pub fn is_the_last(&self) {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).start = None;
+    }
+
+    /// Asks it.
+    ///
+    /// # Errors
+    /// What it says, or that it is gone.
+    pub fn ask(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
+        self.asked.fetch_add(1, Relaxed);
+        let done = self.exchange(request, fds);
+        self.refused.fetch_add(u64::from(done.is_err()), Relaxed);
+        done
+    }
+
+    fn exchange(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = line.exchange(request, fds) {
+            return result;
+        }
+        line.socket = None;
+        let gone = |why: String| {
+            let what =
+                format!("the daemon's broker is gone{why}; ports go on, restart the daemon to change them");
+            Refusal::from(io::Error::other(what))
+        };
+        let start = line.start.as_ref().ok_or_else(|| gone(String::new()))?;
+        let again =
+            start().and_then(prepare).map_err(|e| gone(format!(" and cannot be started again: {e}")))?;
+        tracing::warn!("the broker had ended; another one was started");
+        line.socket = Some(again);
+        line.exchange(request, fds).unwrap_or_else(|| {
+            line.socket = None;
+            Err(gone(" again".to_owned()))
+        })
+    }
+
+    /// The descriptor that is asked for.
+    ///
+    /// # Errors
+    /// As of [`ask`](Broker::ask).
+    pub fn fd(&self, request: &Request, fds: &[BorrowedFd]) -> Result<OwnedFd, Refusal> {
+        let answer = self.ask(request, fds)?;
+        answer.fd.ok_or_else(|| io::Error::other("the broker gave no descriptor").into())
+    }
+}
+
+impl Line {
+    /// One request and its answer. `None`: there is nobody, or nobody who can be understood.
+    fn exchange(&mut self, request: &Request, fds: &[BorrowedFd]) -> Option<Result<Answer, Refusal>> {
+        self.last += 1;
+        let bytes = match request.encode(self.last) {
+            Ok(bytes) => bytes,
+            Err(e) => return Some(Err(e.into())),
+        };
+        let socket = self.socket.as_ref()?;
+        // It is there, and may have time later.
+        let late = |e: io::Error| match e.kind() {
+            io::ErrorKind::WouldBlock => {
+                Some(Err(io::Error::other("the broker does not answer in time").into()))
+            }
+            _ => None,
+        };
+        if let Err(e) = passing::send(socket, &bytes, fds, SendFlags::empty()) {
+            return late(e.into());
+        }
+        let mut bytes = [0; RECORD];
+        let (len, mut fds) = loop {
+            match receive(socket, &mut bytes) {
+                // Too late for its request.
+                Ok((len, _)) if (1..self.last).contains(&number(&bytes[..len])) => {}
+                Ok(got) => break got,
+                Err(e) => return late(e),
+            }
+        };
+        understood(&bytes[..len], self.last, fds.pop())
+    }
+}
