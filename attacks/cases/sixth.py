@@ -1,5 +1,6 @@
 """What guests do to those who send to them, and what users do to others' ports, holders and start."""
 
+import fcntl
 import os
 import socket
 import struct
@@ -8,12 +9,13 @@ import tempfile
 import threading
 import time
 
-from outside import vhost
+from outside import asking, vhost
 from outside.case import Skip, attack
 from outside.daemon import until
 from outside.flow import pause
 from outside.vhost import Guest
 
+from .fourth import in_new_network
 from .second import vale
 
 HUGE = 2 << 20
@@ -274,3 +276,25 @@ def netmap_users(stage):
         for k in (a, b, r, *more):
             k.close()
         until(lambda: sorted(stage.daemon.ports()) == list("abcd"), 10, "all places are returned")
+
+
+def with_an_interface_of_nobodys():
+    """A network namespace with a TAP interface for several queues, as `ip tuntap add` without `user` makes it, and its sysfs."""
+    in_new_network()
+    if asking.LIBC.unshare(0x20000) or asking.LIBC.mount(b"none", b"/", None, 0x44000, None) or asking.LIBC.mount(b"sysfs", b"/sys", b"sysfs", 0, None):
+        raise OSError("unshare, mount")
+    tun = os.open("/dev/net/tun", os.O_RDWR)
+    # IFF_TAP, IFF_NO_PI, IFF_MULTI_QUEUE, IFF_VNET_HDR; TUNSETIFF, TUNSETPERSIST
+    fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", b"scopen", 0x2 | 0x1000 | 0x100 | 0x4000))
+    fcntl.ioctl(tun, 0x400454CB, 1)
+    os.close(tun)
+
+
+@attack("sixth", needs=("root", "tun"))
+def tap_of_nobodys(stage):
+    """A TAP port stands on an interface to which every user may attach a queue: the daemon has to say so."""
+    stage.start("vhost-user:DIR/evil.sock", ports=["t=tap:scopen,switch=evil,queues=2"], before=with_an_interface_of_nobodys)
+    with stage.during():
+        state = stage.daemon.port("t")["state"]
+        stage.check("any local user" in (state.get("hint") or ""), f"nothing is said of it: {state.get('hint')!r}")
+        stage.check(stage.daemon.log("any local user"), "nothing is logged of it")

@@ -153,7 +153,7 @@ fn apply_is_the_difference_and_nothing_else() {
     place.write("d.toml", &FILE.replace("mtu", "mut"));
     let errors = place.fails(&["apply", "d.toml"]);
     assert!(
-        errors.contains("d.toml:16: port b: key `mut`: does not apply to kind vhost-user; allowed: "),
+        errors.contains("d.toml:16: port b: key `mut`: no such key; did you mean `mtu`? allowed: "),
         "{errors}"
     );
     place.write("e.toml", "[daemon]\ncores = [0, 1, 2, 3]\n");

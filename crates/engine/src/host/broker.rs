@@ -28,7 +28,8 @@ fn check_buffer(buffer: u32) -> Result<(), Refusal> {
 /// A queue of the TAP interface `name`.
 pub(crate) fn tap(name: &str, create: bool, multi: bool) -> Result<Answer, Refusal> {
     check(name)?;
-    Ok(Answer::fd(queue_here(name, Attach { create, multi })?))
+    let queue = queue_here(name, Attach { create, multi })?;
+    Ok(Answer { number: queue.for_all.into(), ..Answer::fd(queue.fd) })
 }
 
 /// A packet socket.

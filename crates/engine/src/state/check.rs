@@ -116,7 +116,7 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
         bad("where", why);
     }
     for key in port.given().filter(|key| !kind.knows(key)) {
-        bad(key.name, kind.not_known());
+        bad(key.name, kind.not_known(key.name));
     }
     if let (Some(mode), true) = (port.mode, kind.names("mode")) {
         let interface = kind.place == Place::Interface;

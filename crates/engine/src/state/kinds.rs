@@ -56,11 +56,42 @@ impl Kind {
         self.keys.split(' ').any(|named| named == key)
     }
 
-    /// What to say of a key that it does not know.
-    pub fn not_known(&self) -> String {
+    /// What to say of `key`, which it does not know: that of other kinds, or a misspelt one.
+    pub fn not_known(&self, key: &str) -> String {
         let known: Vec<_> = PortSpec::KEYS.iter().filter(|key| self.knows(key)).map(|key| key.name).collect();
-        format!("does not apply to kind {}; allowed: {}", self.name, known.join(", "))
+        let why = match PortSpec::KEYS.iter().any(|other| other.name == key) {
+            true => format!("does not apply to kind {}", self.name),
+            false => match nearest(key, &known) {
+                Some(near) => format!("no such key; did you mean `{near}`?"),
+                None => "no such key".to_owned(),
+            },
+        };
+        format!("{why}; allowed: {}", known.join(", ")).replace("?;", "?")
     }
+}
+
+/// Which of `words` somebody may have meant who wrote `word`: one letter in three may be wrong.
+fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
+    let near = |other: &&'w str| (edits(word, other), *other);
+    let (edits, other) = words.iter().map(near).min_by_key(|(edits, _)| *edits)?;
+    (edits <= word.len().div_ceil(3)).then_some(other)
+}
+
+/// Letters that were left out, put in, taken for others or swapped between two words.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let swapped = i > 0 && j > 0 && a[i - 1] == *y && b[j - 1] == *x;
+            let changed = rows[i][j] + usize::from(x != y);
+            let least = changed.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            row.push(if swapped { least.min(rows[i - 1][j - 1] + 1) } else { least });
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 /// What the `where` of a kind is.

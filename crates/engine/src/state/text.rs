@@ -160,7 +160,7 @@ impl Reader<'_> {
         let before = self.complaints.len();
         for key in table.keys() {
             if !fits(kind, key.get_ref()) {
-                let why = kind.not_known();
+                let why = kind.not_known(key.get_ref());
                 self.complain(key.span(), format!("port {}: key `{}`: {why}", text("name"), key.get_ref()));
             }
         }
@@ -187,7 +187,7 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
             return Err(bad(format!("key `{key}`: given twice")));
         }
         if !fits(row, key) {
-            return Err(bad(format!("key `{key}`: {}", row.not_known())));
+            return Err(bad(format!("key `{key}`: {}", row.not_known(key))));
         }
         pairs.push((key, value));
     }

@@ -10,7 +10,9 @@
 //! as much as it knows: first with UDP segmentation (since Linux 6.2), then without.
 //!
 //! Ownership. An interface that we made is gone when its last descriptor is closed, also when the daemon
-//! is killed. An adopted one stays, with its settings; only its carrier follows us. In a passed
+//! is killed. It belongs to our user, or the kernel would let every local user attach a queue to it and read a share of its
+//! frames. An adopted one stays, with its settings; only its carrier follows us; one without an owner that may have several queues
+//! is told of. In a passed
 //! descriptor's interface nothing is changed but header size and offloads, because it may lie in another
 //! network namespace, where its name means another interface to us.
 //!
@@ -61,6 +63,8 @@ pub struct Tap {
     /// To change it by name; none if it was passed.
     interface: Option<Interface>,
     accepts: Offloads,
+    /// Any local user may attach a queue as well.
+    for_all: bool,
     inner: Arc<Inner>,
     stop: Arc<OwnedFd>,
     watcher: Option<JoinHandle<()>>,
@@ -94,7 +98,7 @@ impl Tap {
             TapSource::Name(name) => open_by_name(name, config.queues)?,
             TapSource::Fds(fds) => take_passed(fds, config.queues)?,
         };
-        let Opened { name, origin, fds, vnet_header } = opened;
+        let Opened { name, origin, fds, vnet_header, for_all } = opened;
         let failed = |step| {
             let name = name.clone();
             move |source| TapError::System { name, step, source }
@@ -129,7 +133,11 @@ impl Tap {
         // Everything that can fail has not: now the queues go live.
         port.set_accepts(accepts);
         let inner = Arc::new(Inner { port, scheduler, queues, carrier, lent: Mutex::default() });
-        let mut tap = Tap { name, origin, interface, accepts, inner, stop: Arc::new(stop), watcher: None };
+        if for_all {
+            tracing::warn!(port = %inner.port.name, interface = %name, "{FOR_ALL}");
+        }
+        let mut tap =
+            Tap { name, origin, interface, accepts, for_all, inner, stop: Arc::new(stop), watcher: None };
         tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let inner = &tap.inner;
         let mut lent = inner.lent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,6 +189,9 @@ impl Tap {
         })
     }
 }
+
+const FOR_ALL: &str = "any local user may attach a queue to the interface, and get a share of its frames: whoever made it should \
+                       give it an owner (ip tuntap add … user …)";
 
 /// The offloads that the kernel agreed to. What it hands us it also takes from us.
 fn negotiate(fd: &OwnedFd) -> io::Result<Offloads> {
@@ -241,7 +252,7 @@ impl Attachment for Tap {
         AttachmentStatus {
             peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
-            hint: None,
+            hint: self.for_all.then(|| FOR_ALL.to_owned()),
             features,
             queues: queues
                 .flat_map(|(index, _)| ["ingress", "egress"].map(|direction| (index, direction)))

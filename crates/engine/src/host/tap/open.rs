@@ -93,6 +93,8 @@ pub(super) struct Opened {
     pub(super) origin: Origin,
     pub(super) fds: Vec<OwnedFd>,
     pub(super) vnet_header: bool,
+    /// Any local user may attach a queue as well.
+    pub(super) for_all: bool,
 }
 
 /// Makes the interface, or adopts the one that is there.
@@ -139,11 +141,12 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapErr
         Err(e) => return Err(refused(0)(e)),
     };
     how.create = false;
-    let mut fds = vec![first];
+    let for_all = first.for_all;
+    let mut fds = vec![first.fd];
     for queue in 1..queues {
-        fds.push(sys::queue(&name, how).map_err(refused(queue))?);
+        fds.push(sys::queue(&name, how).map_err(refused(queue))?.fd);
     }
-    Ok(Opened { name, origin, fds, vnet_header: true })
+    Ok(Opened { name, origin, fds, vnet_header: true, for_all })
 }
 
 /// Looks at descriptors that somebody else has opened.
@@ -174,5 +177,5 @@ pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<Opened, Ta
             .and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK))
             .map_err(|_| wrong("cannot be made non-blocking"))?;
     }
-    Ok(Opened { name, origin: Origin::Passed, fds, vnet_header })
+    Ok(Opened { name, origin: Origin::Passed, fds, vnet_header, for_all: false })
 }

@@ -67,25 +67,42 @@ impl From<NoQueue> for Refusal {
     }
 }
 
+/// A descriptor that is attached to an interface.
+pub(crate) struct Queue {
+    pub(crate) fd: OwnedFd,
+    /// Any local user may attach one, too.
+    pub(crate) for_all: bool,
+}
+
 /// A queue of the interface `name` of the calling thread's network namespace, or of the broker's.
-pub(super) fn queue(name: &str, how: Attach) -> Result<OwnedFd, NoQueue> {
+pub(super) fn queue(name: &str, how: Attach) -> Result<Queue, NoQueue> {
     let Some(broker) = broker() else { return queue_here(name, how) };
     let request = Request::Tap { name: name.to_owned(), create: how.create, multi: how.multi };
-    broker.fd(&request, &[]).map_err(|refusal| match refusal.step {
+    let answer = broker.ask(&request, &[]).map_err(|refusal| match refusal.step {
         DRIVER => NoQueue::Driver(refusal.error),
         _ => NoQueue::Attach(refusal.error),
-    })
+    })?;
+    let fd = answer.fd.ok_or_else(|| NoQueue::Attach(io::ErrorKind::InvalidData.into()))?;
+    Ok(Queue { fd, for_all: answer.number != 0 })
 }
 
 /// The same, by this process.
-pub(crate) fn queue_here(name: &str, how: Attach) -> Result<OwnedFd, NoQueue> {
+pub(crate) fn queue_here(name: &str, how: Attach) -> Result<Queue, NoQueue> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let queue = open(c"/dev/net/tun", flags, Mode::empty()).map_err(|e| NoQueue::Driver(e.into()))?;
-    attach(&queue, name, how).map_err(NoQueue::Attach)?;
+    let fd = open(c"/dev/net/tun", flags, Mode::empty()).map_err(|e| NoQueue::Driver(e.into()))?;
+    attach(&fd, name, how).map_err(NoQueue::Attach)?;
     if how.create {
-        set_owner(&queue).map_err(NoQueue::Attach)?;
+        set_owner(&fd).map_err(NoQueue::Attach)?;
     }
-    Ok(queue)
+    Ok(Queue { fd, for_all: !how.create && how.multi && has_no_owner(name) })
+}
+
+/// Whether the interface has neither owner nor group; `false` where sysfs does not tell.
+fn has_no_owner(name: &str) -> bool {
+    let none = |of: &str| {
+        std::fs::read_to_string(format!("/sys/class/net/{name}/{of}")).is_ok_and(|id| id.trim() == "-1")
+    };
+    none("owner") && none("group")
 }
 
 /// Makes the interface ours: one without an owner lets every user of the host attach a further queue to it.
