@@ -22,6 +22,8 @@ pub struct Tally {
     pub kicks: u64,
     /// Interrupts that told the sender of buffers given back.
     pub interrupts: u64,
+    /// Times that there was something to tell it, by an interrupt or without.
+    pub occasions: u64,
     /// Frames dropped on the spot, by reason.
     pub drops: Drops,
 }
@@ -73,6 +75,8 @@ pub struct Outcome {
     pub bytes: u64,
     /// Interrupts sent.
     pub interrupts: u64,
+    /// Times that there was something to tell the receiver, by an interrupt or without.
+    pub occasions: u64,
     /// Frames dropped, by reason.
     pub drops: Drops,
     /// While a capture runs: each dropped pick with its reason.
@@ -99,6 +103,7 @@ impl Outcome {
             frames: 0,
             bytes: 0,
             interrupts: 0,
+            occasions: 0,
             drops: Drops::default(),
             trace: None,
             left: Vec::new(),

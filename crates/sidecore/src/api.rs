@@ -161,6 +161,15 @@ pub struct Changes {
     pub changes: Vec<Change>,
 }
 
+/// Answer to a request to move queues to another I/O core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// `status::VERSION`.
+    pub version: u32,
+    /// How many moved; the others were there already.
+    pub queues: usize,
+}
+
 /// Answer to a request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {

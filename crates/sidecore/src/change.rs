@@ -1,14 +1,15 @@
-//! `add`, `del`, `set`, `apply`, `save`: what changes a running daemon.
+//! `add`, `del`, `set`, `apply`, `save`, `move`, `cores`: what changes a running daemon.
 
 use std::path::{Path, PathBuf};
 
 use hyper::Method;
-use serde_json::{Map, Value};
+use serde_json::{json, Map, Value};
 use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::status::Cores;
 use sidecore_engine::state::{text, Spec, Verb};
 
-use crate::api::{About, Changes};
-use crate::cli::{AddArgs, ApplyArgs, Control, DelArgs, SaveArgs, SetArgs};
+use crate::api::{About, Changes, Moved};
+use crate::cli::{AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, MoveArgs, SaveArgs, SetArgs};
 use crate::client::{segment, Client};
 use crate::daemon::broker;
 use crate::{print, Outcome};
@@ -104,6 +105,35 @@ pub fn save(args: &SaveArgs) -> Outcome {
     }
     replace(&file, &text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     print(&format!("saved to {}\n", file.display()))
+}
+
+pub fn move_queues(args: &MoveArgs) -> Outcome {
+    // A name has no such mark.
+    let (name, queue) = match args.port.split_once('/') {
+        Some((name, queue)) => {
+            let number = queue.parse::<usize>();
+            (name, Some(number.map_err(|_| format!("{queue:?} is no number of a queue"))?))
+        }
+        None => (args.port.as_str(), None),
+    };
+    let body = match queue {
+        Some(queue) => json!({ "core": args.core, "queue": queue }),
+        None => json!({ "core": args.core }),
+    };
+    let path = format!("/v1/ports/{}/move", segment(name));
+    let moved: Moved = client(&args.control)?.send(Method::POST, &path, &body)?;
+    print(&match moved.queues {
+        0 => format!("nothing to change: I/O core {} serves it already\n", args.core),
+        1 => format!("1 queue moved to I/O core {}\n", args.core),
+        n => format!("{n} queues moved to I/O core {}\n", args.core),
+    })
+}
+
+pub fn set_active(args: &CoresArgs) -> Outcome {
+    let body = json!({ "active": args.active });
+    let cores: Cores = client(&args.control)?.send(Method::PATCH, "/v1/cores", &body)?;
+    let active = cores.cores.iter().filter(|core| core.time.active).count();
+    print(&format!("{active} of {} I/O cores are active\n", cores.cores.len()))
 }
 
 /// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash.

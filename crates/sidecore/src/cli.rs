@@ -48,6 +48,20 @@ pub enum Command {
     Apply(ApplyArgs),
     /// Write the configuration in force to a file.
     Save(SaveArgs),
+    /// Have another I/O core serve a port's ingress queues.
+    ///
+    /// Queues move again as the cores are balanced, unless the daemon runs with --balance off.
+    #[command(after_help = "Examples: sidecore move web 1; sidecore move web/0 1")]
+    Move(MoveArgs),
+    /// Have so many I/O cores be active: those from number 0 on.
+    ///
+    /// The number changes again by what the cores have to do, unless the daemon runs with --balance off.
+    Cores(CoresArgs),
+    /// Draw what is where: processors, caches and NUMA nodes, I/O cores with their queues, guests' vCPUs.
+    ///
+    /// Says what is wrong (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
+    /// node) and the command that mends it. vCPUs are found by the names that QEMU gives their threads.
+    Place(PlaceArgs),
     /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
     ///
     /// `valeS:P` is port P of switch S; `vale:P` is on the default switch. Programs that open such a name
@@ -226,6 +240,37 @@ pub struct SaveArgs {
     /// Where to; `-` is standard output [default: the file that the daemon was started with].
     /// Comments of the old file are not kept.
     pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct MoveArgs {
+    /// Name of the port, or of one of its ingress queues by its number.
+    #[arg(value_name = "PORT[/QUEUE]")]
+    pub port: String,
+    /// Number of the I/O core.
+    pub core: usize,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Pin vCPUs' threads that are where they should not be.
+    #[arg(long)]
+    pub apply: bool,
+    /// Print JSON, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct CoresArgs {
+    /// How many.
+    pub active: usize,
     #[command(flatten)]
     pub control: Control,
 }

@@ -9,6 +9,7 @@
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours takes from itself at its start |
 //! | `show`, `change`, `capture` | the commands that talk to a daemon |
+//! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and what is wrong with it |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
@@ -32,6 +33,7 @@ mod offline;
 mod options;
 mod pcapng;
 mod pktgen;
+mod place;
 mod sandbox;
 mod show;
 mod table;
@@ -55,6 +57,9 @@ fn main() -> ExitCode {
         Command::Set(args) => change::set(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
+        Command::Move(args) => change::move_queues(&args),
+        Command::Cores(args) => change::set_active(&args),
+        Command::Place(args) => place::run(&args),
         Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::PktGen(args) => pktgen::run(&args),

@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::status::{Addresses, Cores, Drops, Ports, Queues, SlowCount, Sums, TalkCount};
+use sidecore_engine::core::{Heat, TaskStatus, DEFAULT_WEIGHT};
+use sidecore_engine::state::status::{
+    Addresses, Cores, Drops, PortState, Ports, Queues, SlowCount, Sums, TalkCount,
+};
+use sidecore_engine::state::ServiceView;
 
 use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
@@ -58,21 +62,15 @@ fn ports_table(answer: &Ports) -> String {
     if !answer.running {
         return counters_table(answer);
     }
-    let mut table = Table::new(&[
-        "port",
-        "kind",
-        "where",
-        "joined",
-        "link",
-        "peer",
-        ">mtu",
-        ">queues",
-        ">in",
-        ">in bytes",
-        ">out",
-        ">out bytes",
-        ">drops",
-    ]);
+    let states = || answer.ports.iter().filter_map(|port| port.state.as_ref());
+    let mut heads = vec!["port", "kind", "where", "joined", "link", "peer", ">mtu", ">queues"];
+    heads.extend([">in", ">in bytes", ">out", ">out bytes", ">drops", ">core time", ">of late"]);
+    // What most ports have not got has no columns.
+    let graded = states().any(is_graded);
+    if graded {
+        heads.extend(["class", ">weight", ">granted", ">throttled", "rate"]);
+    }
+    let mut table = Table::new(&heads);
     let mut notes = String::new();
     for port in &answer.ports {
         let Some(state) = &port.state else { continue };
@@ -92,7 +90,12 @@ fn ports_table(answer: &Ports) -> String {
         let [name, kind, place, link, peer] =
             [&port.name, &state.kind, &state.place, &state.link, &state.peer].map(String::clone);
         let cells = [name, kind, place, joined, link, peer, state.mtu.to_string(), queues];
-        table.row(cells.into_iter().chain(counters(&port.counters)));
+        let mut row: Vec<String> = cells.into_iter().chain(counters(&port.counters)).collect();
+        row.extend(had(&state.service));
+        if graded {
+            row.extend(granted(&state.service));
+        }
+        table.row(row);
         let mut note = |text: String| notes.push_str(&format!("{}: {text}\n", port.name));
         if let Some(fault) = &state.fault {
             note(format!("fault {fault}"));
@@ -154,6 +157,45 @@ fn ports_table(answer: &Ports) -> String {
     table.text() + &notes
 }
 
+/// Whether a port has anything else of the I/O cores than others.
+fn is_graded(state: &PortState) -> bool {
+    let it = &state.service;
+    let graded = it.granted_ppm.is_some() || it.rate.is_some() || it.bit_rate.is_some();
+    graded || it.class == "latency" || u64::from(it.weight) != u64::from(DEFAULT_WEIGHT)
+}
+
+/// What a port had of the I/O cores: in all, and in the last second.
+fn had(service: &ServiceView) -> [String; 2] {
+    [seconds(service.busy_ns), service.used_ppm.map_or(String::new(), ppm)]
+}
+
+/// What it is granted.
+fn granted(service: &ServiceView) -> [String; 5] {
+    let limit = |rate: Option<u64>, unit| rate.map(|rate| format!("{rate} {unit}/s"));
+    let rates: Vec<_> =
+        [limit(service.rate, "frames"), limit(service.bit_rate, "bit")].into_iter().flatten().collect();
+    let granted = service.granted_ppm.map_or(String::new(), |share| match service.reclaim {
+        true => format!("{} and more", ppm(share)),
+        false => ppm(share),
+    });
+    let throttled = match service.throttled_ppm.filter(|part| *part > 0) {
+        Some(part) => format!("{}, {}", seconds(service.throttled_ns), ppm(part)),
+        None => seconds(service.throttled_ns),
+    };
+    [service.class.clone(), service.weight.to_string(), granted, throttled, rates.join(", ")]
+}
+
+/// Millionths as percent.
+fn ppm(part: u64) -> String {
+    percent(part, 1_000_000)
+}
+
+/// Nanoseconds as seconds.
+fn seconds(ns: u64) -> String {
+    let ms = ns / 1_000_000;
+    format!("{}.{:03} s", ms / 1_000, ms % 1_000)
+}
+
 fn counters_table(answer: &Ports) -> String {
     let mut table = Table::new(&["port", ">in", ">in bytes", ">out", ">out bytes", ">drops"]);
     for port in &answer.ports {
@@ -196,6 +238,7 @@ fn cores_table(answer: &Cores) -> String {
     let mut table = Table::new(&[
         "core",
         ">cpu",
+        "state",
         ">queues",
         ">busy",
         ">idle",
@@ -204,14 +247,18 @@ fn cores_table(answer: &Cores) -> String {
         ">per round",
         ">ns per frame",
         ">sleeps",
+        ">interrupts",
+        ">saved",
     ]);
-    for core in &answer.cores {
+    for view in &answer.cores {
+        let core = &view.time;
         let whole = core.busy_ns + core.idle_ns + core.sleep_ns;
         let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
         table.row([
             core.number.to_string(),
             core.cpu
                 .map_or(String::new(), |cpu| format!("{cpu}{}", if core.shared { " shared" } else { "" })),
+            if core.active { "active" } else { "resting" }.to_owned(),
             core.queues.to_string(),
             percent(core.busy_ns, whole),
             percent(core.idle_ns, whole),
@@ -220,6 +267,8 @@ fn cores_table(answer: &Cores) -> String {
             ratio(core.frames, core.busy_rounds),
             ratio(core.busy_ns, core.frames),
             core.sleeps.to_string(),
+            view.interrupts.to_string(),
+            view.saved_interrupts.to_string(),
         ]);
     }
     table.text()
@@ -298,6 +347,7 @@ fn queues_table(answer: &Queues) -> String {
     if waited {
         heads.extend([">waits", ">waited ms", ">given up"]);
     }
+    heads.extend(TASK);
     let mut table = Table::new(&heads);
     for queue in &answer.queues {
         let mut row = vec![
@@ -316,7 +366,42 @@ fn queues_table(answer: &Queues) -> String {
             let cells = queue.waits.map(|waits| [waits.count, waits.total_us / 1_000, waits.given_up]);
             row.extend(cells.map_or_else(Default::default, |cells| cells.map(|n| n.to_string())));
         }
+        row.extend(queue.served.as_ref().map_or_else(Default::default, |task| {
+            task_cells(task, queue.class.as_deref().unwrap_or_default())
+        }));
         table.row(row);
     }
     table.text()
+}
+
+/// What became of a queue on its core: why its visits ended, and how long its frames waited for them.
+const TASK: [&str; 13] = [
+    ">core",
+    "class",
+    "heat",
+    ">visits",
+    ">empty",
+    ">drained",
+    ">turn over",
+    ">time over",
+    ">no room",
+    ">early",
+    ">wait p50",
+    ">p99",
+    ">moves",
+];
+
+fn task_cells(task: &TaskStatus, class: &str) -> [String; TASK.len()] {
+    let heat = match task.heat {
+        Heat::Polled => "polled",
+        Heat::Cold => "cold",
+        Heat::Throttled => "throttled",
+    };
+    let us = |ns: u64| format!("{}.{} µs", ns / 1_000, ns % 1_000 / 100);
+    let counts = [task.visits, task.empty, task.drained, task.budget, task.time, task.waits, task.early];
+    let [visits, empty, drained, turn, time, room, early] = counts.map(|n| n.to_string());
+    let (core, moves) = (task.core.to_string(), task.moves.to_string());
+    let [p50, p99] = [task.wait_p50_ns, task.wait_p99_ns].map(us);
+    let (class, heat) = (class.to_owned(), heat.to_owned());
+    [core, class, heat, visits, empty, drained, turn, time, room, early, p50, p99, moves]
 }

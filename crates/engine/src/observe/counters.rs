@@ -30,6 +30,29 @@ const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD 
 
 struct Map {
     base: NonNull<u8>,
+    /// What each core told all peers: beside the file, whose blocks have no room for it.
+    told: [Told; MAX_CORES],
+}
+
+/// What one core told all peers. A cache line of its own, which that core alone writes.
+#[derive(Default)]
+#[repr(align(64))]
+struct Told {
+    occasions: AtomicU64,
+    interrupts: AtomicU64,
+}
+
+impl Told {
+    #[inline]
+    fn add(&self, occasions: u64, interrupts: u64) {
+        if occasions + interrupts > 0 {
+            let add = |counter: &AtomicU64, n| {
+                counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+            };
+            add(&self.occasions, occasions);
+            add(&self.interrupts, interrupts);
+        }
+    }
 }
 
 // SAFETY: the mapping is shared memory accessed through atomics only.
@@ -115,7 +138,7 @@ impl CounterFile {
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         drop(fd);
-        let map = Arc::new(Map { base });
+        let map = Arc::new(Map { base, told: Default::default() });
         map.u32(header::VERSION).store(VERSION, Ordering::Relaxed);
         map.u32(header::PID).store(std::process::id(), Ordering::Relaxed);
         map.u32(header::REASONS).store(u32::try_from(DROPS.len()).unwrap_or(0), Ordering::Relaxed);
@@ -148,6 +171,13 @@ impl CounterFile {
         counters
     }
 
+    /// Interrupts that core `core` sent so far, and those that it saved: the peer polled, or one told of several events.
+    pub fn interrupts(&self, core: usize) -> (u64, u64) {
+        let Some(told) = self.map.told.get(core) else { return (0, 0) };
+        let sent = told.interrupts.load(Ordering::Relaxed);
+        (sent, told.occasions.load(Ordering::Relaxed).saturating_sub(sent))
+    }
+
     /// Frees the slot; its last values stay readable until it is taken again.
     pub fn close_slot(&self, counters: &PortCounters) {
         self.map.u32(counters.slot + slot::STATE).store(0, Ordering::Release);
@@ -169,7 +199,7 @@ impl PortCounters {
         let at = self.slot + SLOT_HEAD + core * size_of::<Block>();
         // SAFETY: inside the slot and aligned (module invariant); `AtomicU64` has the layout of u64.
         let words = unsafe { &*self.map.base.as_ptr().add(at).cast::<[AtomicU64; WORDS]>() };
-        CoreBlock { words }
+        CoreBlock { words, told: &self.map.told[core] }
     }
 
     /// The sum over all cores.
@@ -202,6 +232,7 @@ const DROPS_AT: usize = std::mem::offset_of!(Block, drops) / 8;
 /// One core's block: plain loads and stores, since it has one writer.
 pub struct CoreBlock<'a> {
     words: &'a [AtomicU64; WORDS],
+    told: &'a Told,
 }
 
 impl CoreBlock<'_> {
@@ -224,6 +255,7 @@ impl CoreBlock<'_> {
     pub fn add_tally(&self, tally: &Tally) {
         self.add(0, tally.frames);
         self.add(1, tally.bytes);
+        self.told.add(tally.occasions, tally.interrupts);
         if tally.kicks > 0 {
             self.add(5, tally.kicks);
         }
@@ -241,6 +273,7 @@ impl CoreBlock<'_> {
     pub fn add_outcome(&self, outcome: &Outcome) {
         self.add(2, outcome.frames);
         self.add(3, outcome.bytes);
+        self.told.add(outcome.occasions, outcome.interrupts);
         if outcome.interrupts > 0 {
             self.add(6, outcome.interrupts);
         }
@@ -316,5 +349,19 @@ mod tests {
         );
         assert_eq!(sum.named_drops().collect::<Vec<_>>(), [("ring_full", 1), ("too_short", 2)]);
         assert_eq!(file.open_slot(PortId(3), "b").totals(), Totals::default());
+    }
+
+    #[test]
+    fn interrupts_that_were_not_sent_are_saved() {
+        let file = CounterFile::anonymous().unwrap();
+        let (a, b) = (file.open_slot(PortId(1), "a"), file.open_slot(PortId(2), "b"));
+        a.block(0).add_tally(&Tally { occasions: 5, interrupts: 1, ..Tally::default() });
+        let mut outcome = Outcome::new();
+        (outcome.occasions, outcome.interrupts) = (2, 1);
+        b.block(0).add_outcome(&outcome);
+        (outcome.occasions, outcome.interrupts) = (0, 4);
+        b.block(3).add_outcome(&outcome);
+        let told = [0, 3, 1, MAX_CORES].map(|core| file.interrupts(core));
+        assert_eq!(told, [(2, 5), (4, 0), (0, 0), (0, 0)]);
     }
 }

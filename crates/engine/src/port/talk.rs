@@ -18,11 +18,13 @@
 //! but the port's own thread, and is not charged. Memory that is plugged into a running guest of sixteen pairs of queues
 //! costs some hundred changes a region; sixty regions at once are not held back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +69,8 @@ pub struct Talk {
     changes: AtomicU64,
     held: AtomicU64,
     held_ns: AtomicU64,
+    /// Process id of who talks now; 0: nobody does, or it cannot be told.
+    peer: AtomicU32,
     /// Whether anything was charged since the last look.
     charged: AtomicBool,
     purse: Mutex<Purse>,
@@ -145,6 +149,23 @@ impl Talk {
     pub fn limit(&self, burst: u32, rate: u32) {
         let mut purse = self.purse();
         (purse.burst, purse.one) = (burst, Duration::from_secs(1) / rate.max(1));
+    }
+
+    /// The other end of `socket` is who talks from now on.
+    pub fn meets(&self, socket: impl AsFd) {
+        let pid =
+            socket_peercred(socket).ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+        self.peer.store(pid.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// It talks no more.
+    pub fn parts(&self) {
+        self.peer.store(0, Ordering::Relaxed);
+    }
+
+    /// The process that talks now, if that can be told.
+    pub fn peer(&self) -> Option<u32> {
+        Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
 
     /// A VMM has connected.

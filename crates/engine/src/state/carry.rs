@@ -6,7 +6,7 @@
 //! 1. new ports get numbers and join the graph, so that no frame of theirs finds it closed;
 //! 2. new ports start, but for those whose place (socket, interface) an outgoing port still holds;
 //! 3. ports that hold such places, and ports that restart, stop; their successors start;
-//! 4. MTU and carrier change where only they differ;
+//! 4. MTU, carrier and service change where only they differ;
 //! 5. the new graph is published, which no core can refuse; what is outgoing stops; its numbers are free.
 //!
 //! If a step up to 4 fails, everything done is undone backwards: the old graph is published again, and
@@ -25,6 +25,7 @@ use super::kinds::find;
 use super::live::{Inner, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
+use super::service::Recent;
 use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
 use crate::port::{Attachment, Port, DEFAULT_MTU};
 
@@ -57,7 +58,7 @@ enum Back {
     Forget(String),
     /// Stop the port as it is now and start it as it was; `None` if it was stopped.
     Restart(String, PortSpec),
-    /// MTU and carrier as they were.
+    /// MTU, carrier and service as they were.
     Retune(PortSpec),
 }
 
@@ -173,7 +174,8 @@ impl<'c> Carrier<'c> {
         port.watch_link(Arc::clone(&self.means.links));
         // A wire's other end has to be seen first.
         port.set_carrier(spec.wire.is_none());
-        let live = Live { spec: spec.clone(), port, attachment: None, stopped: None };
+        let live =
+            Live { spec: spec.clone(), port, attachment: None, stopped: None, recent: Recent::default() };
         self.inner.ports.insert(spec.name.clone(), live);
         self.back.push(Back::Forget(spec.name.clone()));
         Ok(())
@@ -304,8 +306,9 @@ impl Live {
         ))
     }
 
-    /// Brings carrier and MTU to what the specification says, those that changed.
+    /// Brings carrier, MTU and service to what the specification says, those that changed.
     fn tune(&mut self, links: bool, sizes: bool) -> Result<(), String> {
+        self.port.served.set(self.spec.service());
         if sizes {
             self.port.set_mtu(mtu(&self.spec));
         }
@@ -346,6 +349,7 @@ impl Means {
     fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
+        port.served.set(spec.service());
         let mut attachment = (kind.start)(spec, port, self.fabric.scheduler())?;
         if !(spec.link_wanted() && port.carrier()) {
             show_link(&mut *attachment, spec, port)?;

@@ -8,8 +8,9 @@ use sidecore_abi::counters::MAX_CORES;
 
 use super::kinds::{find, Kind, Place};
 use super::options::Scope;
+use super::service::check_budgets;
 use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
-use super::values::Guard;
+use super::values::{Guard, Number};
 
 /// A part of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,10 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
     }
+    check_budgets(spec, &mut |i, key, why| {
+        let label = format!("port {}", spec.ports[i].name);
+        found.push(Finding { part: Part::Port(i), label, key: key.to_owned(), why });
+    });
     found
 }
 
@@ -79,13 +84,23 @@ pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
 
 fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
     let Some(cores) = &spec.daemon.cores else { return };
+    let mut bad = |key: &str, why| {
+        let label = "daemon".to_owned();
+        found.push(Finding { part: Part::Daemon, label, key: key.to_owned(), why });
+    };
+    match (spec.daemon.least_cores.map(Number::get), cores.len()) {
+        (Some(least), all) if least as usize > all => {
+            bad("least-cores", format!("{least} of {all} I/O cores; allowed: 1 to {all}"));
+        }
+        _ => {}
+    }
     let twice = cores.iter().enumerate().find(|(i, core)| cores[..*i].contains(core));
     let why = match (cores.len(), twice) {
         (1..=MAX_CORES, None) => return,
         (_, Some((_, core))) => format!("processor {core} is named twice; allowed: one I/O core each"),
         (n, None) => format!("{n} processors; allowed: 1 to {MAX_CORES}"),
     };
-    found.push(Finding { part: Part::Daemon, label: "daemon".to_owned(), key: "cores".to_owned(), why });
+    bad("cores", why);
 }
 
 fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {

@@ -8,7 +8,7 @@ use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::spec::{Joint, SwitchSpec};
 use super::values::LookupName;
-use crate::core::CoreStatus;
+use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
 use crate::policy::Rules;
@@ -235,6 +235,18 @@ impl Fabric for CoreFabric {
 
     fn cores(&self) -> Vec<CoreStatus> {
         self.cores.status()
+    }
+
+    fn tasks(&self) -> Vec<TaskStatus> {
+        self.cores.tasks()
+    }
+
+    fn move_task(&self, id: u64, to: usize) -> bool {
+        self.cores.move_task(id, to)
+    }
+
+    fn set_active(&self, count: usize) {
+        self.cores.set_active(count);
     }
 
     fn tick(&self) {

@@ -58,6 +58,9 @@ pub enum Error {
     /// It cannot change while the daemon runs.
     #[error("[daemon] {} cannot change while the daemon runs; restart it with the new value", .0.join(", "))]
     Fixed(Vec<String>),
+    /// It cannot be done as things are.
+    #[error("{0}")]
+    Cannot(String),
     /// The host or the peer refused.
     #[error(transparent)]
     Failed(#[from] Undone),
@@ -73,7 +76,7 @@ fn list(names: &[String]) -> String {
 /// The control plane of one daemon.
 pub struct Engine {
     pub(super) means: Means,
-    daemon: DaemonSpec,
+    pub(super) daemon: DaemonSpec,
     inner: Arc<Mutex<Inner>>,
     _follower: Follower,
 }
@@ -213,6 +216,8 @@ impl Engine {
         self.means.reap(&mut inner);
         let (mut wanted, mut visitors) = (inner.spec.clone(), inner.visitors.clone());
         edit(&mut wanted, &mut visitors)?;
+        // Budgets are checked against the cores that there are.
+        wanted.daemon = wanted.daemon.or(self.daemon.clone());
         let findings = check(&wanted, self.means.kinds);
         if !findings.is_empty() {
             return Err(BadSpec::new(&findings, |_| String::new()).into());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{PortSpec, SwitchSpec};
-use crate::core::CoreStatus;
+use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::Scheduler;
 use crate::port::{Port, PortId};
 
@@ -51,6 +51,23 @@ pub trait Fabric: Send + Sync {
 
     /// What each core did so far.
     fn cores(&self) -> Vec<CoreStatus>;
+
+    /// How the cores treat each queue.
+    fn tasks(&self) -> Vec<TaskStatus> {
+        Vec::new()
+    }
+
+    /// Has core `to` serve the queue that is the task of this number. False: there is no such task, or core; or it is there
+    /// already.
+    fn move_task(&self, id: u64, to: usize) -> bool {
+        let _ = (id, to);
+        false
+    }
+
+    /// Has so many cores be active.
+    fn set_active(&self, count: usize) {
+        let _ = count;
+    }
 
     /// Forgets addresses that have aged or whose port has lost its link. To be called every second.
     fn tick(&self);

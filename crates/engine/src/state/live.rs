@@ -8,6 +8,7 @@ use sidecore_abi::counters::MAX_PORTS;
 use super::fabric::{Fabric, Placed};
 use super::kinds::{find, Kind};
 use super::retire::{self, Ending, Leaver, Leaving};
+use super::service::Recent;
 use super::spec::{PortSpec, Spec};
 use super::visitors::Visitors;
 use crate::observe::{CounterFile, Totals};
@@ -19,6 +20,7 @@ pub(super) struct Live {
     pub port: Arc<Port>,
     pub attachment: Option<Box<dyn Attachment>>,
     pub stopped: Option<String>,
+    pub recent: Recent,
 }
 
 /// What is configured and what runs.

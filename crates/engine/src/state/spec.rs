@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::grants::{Bits, Budget, Frames};
 use super::options::{options, Key, Scope, Value};
 use super::values::{
-    Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Sandbox,
+    Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Sandbox,
     Source, Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
@@ -56,6 +57,10 @@ options! {
         may {
             /// Processors for the I/O cores.
             cores: Vec<usize> = "cores", Any, "the last one that the process may use";
+            /// I/O cores that are active at the start, and at least; with `balance` more become so while these are full.
+            least_cores: Number<1, 16> = "least-cores", Any, "all of `cores`";
+            /// Whether queues move between I/O cores, and cores come and go, by what they have to do.
+            balance: Toggle = "balance", Any, "`on`";
             /// Microseconds for which a core polls without finding anything before it sleeps; 0: it sleeps at once.
             spin: Number<0, 1_000_000> = "spin", Any, "50";
             /// Path of the control socket.
@@ -139,6 +144,18 @@ options! {
                 "1500; that of an interface which is adopted; 65535 for ring ports that programs had made";
             /// The carrier that is wanted: `up`, it follows the peer; `down`, it is down.
             link: Link = "link", Any, "`up`";
+            /// How urgent its frames are: of class `latency` they are taken between two visits of others.
+            class: Class = "class", Any, "`throughput`";
+            /// Its share of an I/O core beside other ports that have frames.
+            weight: Number<1, 1000> = "weight", Any, "100";
+            /// The part of an I/O core that it is guaranteed, and bound to: of each 5 ms, or a runtime in each period.
+            budget: Budget = "budget", Any, "none: what its weight brings";
+            /// Whether it may have, beyond its budget, what others leave.
+            reclaim: Toggle = "reclaim", Any, "`off`";
+            /// Frames that are taken from it a second.
+            rate: Frames = "rate", Any, "no limit";
+            /// Bits of frames that are taken from it a second.
+            bit_rate: Bits = "bit-rate", Any, "no limit";
             /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
             /// How its source addresses are guarded: `off`; `claim`, no other port has its `mac`; `strict`, and it uses no other.

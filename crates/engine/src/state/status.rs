@@ -10,9 +10,10 @@ use super::engine::Engine;
 use super::fabric::{Address, Standing};
 use super::live::Live;
 use super::plan::keys;
+use super::service::{class_name, ServiceView};
 use super::spec::SwitchSpec;
 use super::values::Guard;
-use crate::core::CoreStatus;
+use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
@@ -92,6 +93,9 @@ pub struct PortState {
     pub claims: ClaimCount,
     /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
     pub peer: String,
+    /// Process id of the peer, where that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// One line for people.
     pub detail: String,
     /// What to do about it, if it does not work as it could.
@@ -125,6 +129,9 @@ pub struct PortState {
     /// The memory that its VMM shares.
     #[serde(default)]
     pub memory: MemoryCount,
+    /// What it is granted of the I/O cores, and had.
+    #[serde(default)]
+    pub service: ServiceView,
 }
 
 /// Counters, all cores together. They are never reset by reading.
@@ -181,7 +188,21 @@ pub struct Cores {
     /// [`VERSION`].
     pub version: u32,
     /// All I/O cores.
-    pub cores: Vec<CoreStatus>,
+    pub cores: Vec<CoreView>,
+}
+
+/// One I/O core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreView {
+    /// Where its time went.
+    #[serde(flatten)]
+    pub time: CoreStatus,
+    /// Interrupts that it sent.
+    #[serde(default)]
+    pub interrupts: u64,
+    /// Interrupts that it need not send: the peer polled, or one told of several events.
+    #[serde(default)]
+    pub saved_interrupts: u64,
 }
 
 /// Answer to `show queues`.
@@ -214,6 +235,12 @@ pub struct QueueView {
     /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitCount>,
+    /// Ingress: the class of its port, `latency` or `throughput`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Ingress: what became of it on the I/O core that serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<TaskStatus>,
 }
 
 /// Answer to `show drops`.
@@ -281,9 +308,12 @@ impl Engine {
 
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
+        let tasks = self.means.fabric.tasks();
         let inner = self.lock();
         let mut queues = Vec::new();
         for (name, live) in &inner.ports {
+            let task = |index| tasks.iter().find(|task| (task.owner, task.index) == (live.port.id.0, index));
+            let class = class_name(live.port.served.service().class);
             let status = live.attachment.as_ref().map(|attachment| attachment.status());
             queues.extend(status.into_iter().flat_map(|status| status.queues).map(|queue| QueueView {
                 port: name.clone(),
@@ -294,6 +324,8 @@ impl Engine {
                 state: queue.state,
                 interrupts: queue.interrupts,
                 waits: (queue.direction == "ingress").then(|| live.port.waits.of(queue.index)),
+                class: (queue.direction == "ingress").then(|| class.clone()),
+                served: task(queue.index).filter(|_| queue.direction == "ingress").cloned(),
             }));
         }
         Queues { version: VERSION, queues }
@@ -306,12 +338,16 @@ impl Engine {
 
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
-        Cores { version: VERSION, cores: self.means.fabric.cores() }
+        let view = |time: CoreStatus| {
+            let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);
+            CoreView { time, interrupts, saved_interrupts }
+        };
+        Cores { version: VERSION, cores: self.means.fabric.cores().into_iter().map(view).collect() }
     }
 }
 
 fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
-    let Live { spec, port, attachment, stopped } = live;
+    let Live { spec, port, attachment, stopped, recent } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
@@ -348,6 +384,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         },
         claims: port.claims.count(),
         peer: peer.to_owned(),
+        pid: port.talk.peer(),
         detail,
         hint: standing.trouble.or(hint),
         bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
@@ -360,6 +397,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         slow: port.slow.count(),
         conversation: port.talk.count(),
         memory: port.terms.count(),
+        service: recent.view(&port.served),
     };
     PortView {
         name: spec.name.clone(),

@@ -166,9 +166,9 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -197,7 +197,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
     let cases: &[(&str, &str)] = &[
         ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
         ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[port]]"),
-        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
+        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: invalid type: string \"all\", expected a sequence"),
         ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: 0 processors; allowed: 1 to 16"),
         (
@@ -215,7 +215,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
@@ -442,4 +442,59 @@ fn a_port_that_does_not_end_holds_nothing_up() {
     let gate = host.gate.lock().unwrap();
     assert_eq!(engine.shut_down(), ["c"]);
     drop(gate);
+}
+
+/// The words after `NAME=KIND:WHERE,` of a port, applied to one that runs.
+fn regrade(engine: &Engine, name: &str, words: &str) -> Result<Vec<Change>, Error> {
+    engine.set(name, |old: &PortSpec| Ok(port(&format!("{}={}:{}{words}", old.name, old.kind, old.place))))
+}
+
+#[test]
+fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration() {
+    use crate::core::{Class, Service};
+    let daemon =
+        DaemonSpec { cores: Some(vec![3, 4]), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
+    let counters = CounterFile::anonymous().unwrap();
+    let engine = Engine::new(FAKES, Arc::new(Paper::default()), counters, daemon);
+    engine
+        .add(&port("a=sock:/a,class=latency,weight=7,budget=2ms/10ms,reclaim=on,rate=2k,bit-rate=1M"))
+        .unwrap();
+    let served = engine.port("a").unwrap();
+    let service = || served.served.service();
+    let first = service();
+    assert_eq!(
+        (first.class, first.weight, first.rate.items, first.rate.bits),
+        (Class::Latency, 7, Some(2_000), Some(1_000_000))
+    );
+    assert!(first.budget.is_some_and(|budget| budget.share() == 200_000 && budget.reclaim));
+    let before = engine.spec();
+    let changes = regrade(&engine, "a", ",weight=9").unwrap();
+    assert_eq!((changes[0].verb, service()), (Verb::Changed, Service { weight: 9, ..Service::default() }));
+    assert!(open().contains("/a"));
+    engine.apply(&before, false).unwrap();
+    assert_eq!(service(), first);
+    // A change that fails takes it back.
+    let wanted = Spec { ports: vec![port("a=sock:/a"), port("b=sock:/refused")], ..Spec::default() };
+    engine.apply(&wanted, false).unwrap_err();
+    assert_eq!(service(), first);
+    // And it survives a restart for another reason.
+    regrade(&engine, "a", ",weight=5,queues=2").unwrap();
+    assert_eq!(service().weight, 5);
+
+    // One of the two cores may rest: budgets have to fit on the other one.
+    regrade(&engine, "a", ",budget=60%").unwrap();
+    let why = engine.add(&port("b=sock:/b,budget=40%")).unwrap_err().to_string();
+    assert!(
+        why.contains(
+            "port b: key `budget`: the budgets of the ports (a 60%, b 40%) do not fit on 1 I/O core"
+        ),
+        "{why}"
+    );
+    assert!(why.ends_with("allowed: up to 35%"), "{why}");
+    engine.add(&port("b=sock:/b,budget=35%")).unwrap();
+    let why = engine.add(&port("c=sock:/c,budget=1%")).unwrap_err().to_string();
+    assert!(why.ends_with("allowed: none, nothing is left"), "{why}");
+    let why = regrade(&engine, "a", ",reclaim=on").unwrap_err().to_string();
+    assert!(why.contains("key `reclaim`: does not apply"), "{why}");
+    assert!(engine.set_active(0).is_err() && engine.move_queues("a", None, 0).is_err());
 }

@@ -121,7 +121,7 @@ fn refuse(error: &Error) -> Refusal {
         Error::Bad(_) | Error::Fixed(_) => Errno::INVAL,
         Error::Unknown { .. } => Errno::NXIO,
         Error::Exists { .. } => Errno::EXIST,
-        Error::InUse { .. } => Errno::BUSY,
+        Error::InUse { .. } | Error::Cannot(_) => Errno::BUSY,
         Error::Failed(_) => Errno::IO,
     };
     (errno, error.to_string())

@@ -11,7 +11,7 @@ use super::options::{Form, Value};
 use crate::open::read_accounts;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
-fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
+pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
     struct Word;
     impl<'de> Visitor<'de> for Word {
         type Value = String;
@@ -63,6 +63,8 @@ macro_rules! write_as_text {
         }
     )*};
 }
+
+pub(super) use {read_as_word, write_as_text};
 
 /// Enumerations, each value of which is one word.
 macro_rules! words {
@@ -126,6 +128,13 @@ words! {
         On = "on",
         /// Off.
         Off = "off",
+    }
+    /// How urgent a port's frames are.
+    Class {
+        /// They are taken between two visits of others.
+        Latency = "latency",
+        /// They are taken in turn.
+        Throughput = "throughput",
     }
     /// Which files a VMM may give as its memory.
     MemoryFile {

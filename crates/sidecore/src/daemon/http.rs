@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::status::{PortView, VERSION};
+use sidecore_engine::state::status::{Cores, PortView, VERSION};
 use sidecore_engine::state::{BadSpec, Change, Engine, Entry, Error, PortSpec, Spec, SwitchSpec};
 use tokio::sync::Semaphore;
 
@@ -25,7 +25,7 @@ use super::listen::Tally;
 use super::metrics;
 use super::places::Why;
 use super::source::Source;
-use crate::api::{About, Changes, ClientsView, DoorView, KindView, Refused, SocketView};
+use crate::api::{About, Changes, ClientsView, DoorView, KindView, Moved, Refused, SocketView};
 use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
 
@@ -81,10 +81,11 @@ routes! {
     "/v1/config": get shows!(Engine::spec), put apply;
     "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>;
     "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
+    "/v1/ports/{name}/move": post move_queues;
     "/v1/switches": get shows!(|engine| engine.spec().switches), post add::<SwitchSpec>;
     "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
     "/v1/mac": get shows!(Engine::addresses);
-    "/v1/cores": get shows!(Engine::cores);
+    "/v1/cores": get shows!(Engine::cores), patch set_active;
     "/v1/queues": get shows!(Engine::queues);
     "/v1/drops": get shows!(|engine| engine.ports().drops());
     "/v1/capture/{port}": get capture;
@@ -110,7 +111,9 @@ impl From<Error> for Refusal {
         let status = match &error {
             Error::Bad(_) => StatusCode::BAD_REQUEST,
             Error::Unknown { .. } => StatusCode::NOT_FOUND,
-            Error::Exists { .. } | Error::InUse { .. } | Error::Fixed(_) => StatusCode::CONFLICT,
+            Error::Exists { .. } | Error::InUse { .. } | Error::Fixed(_) | Error::Cannot(_) => {
+                StatusCode::CONFLICT
+            }
             Error::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal::new(status, error.to_string())
@@ -245,6 +248,31 @@ async fn set<E: Entry>(
 
 async fn del<E: Entry>(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
     change(control, false, move |engine| engine.del::<E>(&name)).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Move {
+    queue: Option<usize>,
+    core: usize,
+}
+
+async fn move_queues(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Moved> {
+    let Move { queue, core } = read(&body)?;
+    let moved = ask(control, move |engine| engine.move_queues(&name, queue, core)).await?;
+    Ok(Json(Moved { version: VERSION, queues: moved }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Active {
+    active: usize,
+}
+
+async fn set_active(State(control): State<Control>, body: Bytes) -> Answer<Cores> {
+    let Active { active } = read(&body)?;
+    let done = move |engine: &Engine| engine.set_active(active).map(|()| engine.cores());
+    ask(control, done).await.map(Json)
 }
 
 async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {

@@ -11,10 +11,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use sidecore_engine::core::CoreStatus;
+use sidecore_engine::core::TaskStatus;
 use sidecore_engine::state::status::{
-    Addresses, BellCount, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
+    Addresses, BellCount, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
+use sidecore_engine::state::ServiceView;
 
 use crate::api::{RefusedView, SandboxView};
 
@@ -95,9 +96,21 @@ impl Collector for Snapshot {
         let of = |what: &str, n| (vec![("what", what.to_owned())], n);
         let one = |n| vec![(Vec::new(), n)];
         let reason = |(reason, n): &(&'static str, u64)| (vec![("reason", (*reason).to_owned())], *n);
-        let per_core = |value: fn(&CoreStatus) -> u64| -> Rows {
-            let row = |core: &CoreStatus| (vec![("core", core.number.to_string())], value(core));
+        let per_core = |value: fn(&CoreView) -> u64| -> Rows {
+            let row = |core: &CoreView| (vec![("core", core.time.number.to_string())], value(core));
             self.cores.cores.iter().map(row).collect()
+        };
+        let service = |value: fn(&ServiceView) -> Option<u64>| {
+            self.plain_some(move |p| value(&p.state.as_ref()?.service))
+        };
+        let ends = |task: &TaskStatus| {
+            vec![
+                ("drained", task.drained),
+                ("budget", task.budget),
+                ("time", task.time),
+                ("waits", task.waits),
+                ("empty", task.empty),
+            ]
         };
         families! { encoder:
             counter "frames", "Frames into the switch (in) from a port, and out of it (out) to a port",
@@ -151,6 +164,24 @@ impl Collector for Snapshot {
             counter "populated_bytes", "Bytes of VMMs' memory that were made present in advance",
                 of_state(|s| s.memory.populated_bytes);
             gauge "memory_mappings", "Mappings of VMMs' memory", of_state(|s| s.memory.mappings);
+            seconds "port_busy", "Seconds that I/O cores spent on a port", service(|s| Some(s.busy_ns));
+            seconds "port_throttled", "Seconds in which a port had used up its budget or its rate",
+                service(|s| Some(s.throttled_ns));
+            gauge "port_weight", "A port's share of an I/O core beside other ports", service(|s| Some(s.weight.into()));
+            gauge "port_granted_ppm", "Millionths of an I/O core that a port's budget guarantees",
+                service(|s| s.granted_ppm);
+            gauge "port_used_ppm", "Millionths of an I/O core that a port had in the last second",
+                service(|s| s.used_ppm);
+            counter "queue_visits", "Visits of an I/O core at a queue, by what ended them; empty: nothing was found",
+                self.per_task(ends, "end");
+            counter "queue_early_visits", "Visits out of turn: the queue was stuck, urgent or had a budget left",
+                self.task(|task| task.early);
+            counter "queue_moves", "Times that a queue went to another I/O core", self.task(|task| task.moves);
+            counter "queue_wakes", "Times that a queue woke its I/O core", self.task(|task| task.wakes);
+            seconds "queue_busy", "Seconds that visits at a queue took", self.task(|task| task.busy_ns);
+            gauge "queue_core", "The I/O core that serves a queue", self.task(|task| task.core as u64);
+            gauge "queue_wait_ns", "Nanoseconds within which so many of a queue's visits came after there was work",
+                self.per_task(|task| vec![("0.5", task.wait_p50_ns), ("0.99", task.wait_p99_ns)], "quantile");
             gauge "port_state", "1 if it is so", self.per_port(states, "state");
             gauge "addresses", "Addresses that the switches remember", one(self.addresses as u64);
             gauge "sandbox", "1 if it is in force", self.sandbox_facts();
@@ -168,8 +199,13 @@ impl Collector for Snapshot {
             counter "clients_turned_away", "Clients of any socket that were hung up on because there was no descriptor for them",
                 one(self.sockets.turned_away);
             seconds "core", "Seconds that an I/O core was busy, idle and asleep", self.core_time();
-            counter "core_frames", "Frames moved by an I/O core", per_core(|core| core.frames);
-            counter "core_sleeps", "Times that an I/O core went to sleep", per_core(|core| core.sleeps);
+            counter "core_frames", "Frames moved by an I/O core", per_core(|core| core.time.frames);
+            gauge "core_active", "1 if the I/O core serves queues, 0 if it rests until it is needed",
+                per_core(|core| core.time.active.into());
+            counter "core_sleeps", "Times that an I/O core went to sleep", per_core(|core| core.time.sleeps);
+            counter "core_interrupts", "Interrupts that an I/O core sent", per_core(|core| core.interrupts);
+            counter "core_saved_interrupts", "Interrupts that an I/O core need not send: the peer polled, or one told of several events",
+                per_core(|core| core.saved_interrupts);
         }
         Ok(())
     }
@@ -217,6 +253,31 @@ impl Snapshot {
         self.queues.queues.iter().filter_map(row).collect()
     }
 
+    /// Of each queue that an I/O core serves.
+    fn task(&self, value: fn(&TaskStatus) -> u64) -> Rows {
+        let row = |queue: &QueueView| {
+            let labels = vec![("port", queue.port.clone()), ("queue", queue.index.to_string())];
+            Some((labels, value(queue.served.as_ref()?)))
+        };
+        self.queues.queues.iter().filter_map(row).collect()
+    }
+
+    /// The same by something that is counted of each.
+    fn per_task(&self, values: fn(&TaskStatus) -> Vec<(&'static str, u64)>, label: &'static str) -> Rows {
+        let rows = |queue: &QueueView| {
+            let each = queue.served.as_ref().map(values).unwrap_or_default();
+            let labels = |value: &str| {
+                vec![
+                    ("port", queue.port.clone()),
+                    ("queue", queue.index.to_string()),
+                    (label, value.to_owned()),
+                ]
+            };
+            each.into_iter().map(|(value, n)| (labels(value), n)).collect::<Vec<_>>()
+        };
+        self.queues.queues.iter().flat_map(rows).collect()
+    }
+
     fn sandbox_facts(&self) -> Rows {
         let it = &self.sandbox;
         let facts = [
@@ -242,7 +303,8 @@ impl Snapshot {
 
     /// Nanoseconds.
     fn core_time(&self) -> Rows {
-        let rows = |core: &CoreStatus| {
+        let rows = |core: &CoreView| {
+            let core = &core.time;
             let number = core.number.to_string();
             [("busy", core.busy_ns), ("idle", core.idle_ns), ("asleep", core.sleep_ns)]
                 .map(|(state, ns)| (vec![("core", number.clone()), ("state", state.to_owned())], ns))

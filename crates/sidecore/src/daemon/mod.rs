@@ -31,7 +31,7 @@ use sidecore_engine::core::Tuning;
 use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::values::{Owner, Sandbox};
+use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
 use sidecore_engine::transport::ring::{device_path, Device};
 use tokio::net::UnixListener;
@@ -115,7 +115,12 @@ pub fn run(args: RunArgs) -> Outcome {
     sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Fabric::start(&CoreOptions {
         cpus: cpus.clone(),
-        tuning: Tuning { spin: Duration::from_micros(spin.get().into()), ..Tuning::default() },
+        tuning: Tuning {
+            spin: Duration::from_micros(spin.get().into()),
+            least_cores: spec.daemon.least_cores.map_or(usize::MAX, |least| least.get() as usize),
+            balance: spec.daemon.balance != Some(Toggle::Off),
+            ..Tuning::default()
+        },
         ..CoreOptions::default()
     })
     .map_err(|e| format!("cannot start I/O cores: {e}"))?;
@@ -187,8 +192,7 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
                 // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
                 let tick = move || {
                     broker::look();
-                    engine.fabric().tick();
-                    engine.try_again();
+                    engine.tick();
                 };
                 let _ = tokio::task::spawn_blocking(tick).await;
             }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{json, Value};
-use sidecore_engine::core::CoreStatus;
+use sidecore_engine::core::TaskStatus;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::*;
-use sidecore_engine::state::{text, Address, Change, DaemonSpec, Spec, SwitchSpec, Verb};
+use sidecore_engine::state::{text, Address, Change, DaemonSpec, ServiceView, Spec, SwitchSpec, Verb};
 
 use super::ROUTES;
 use crate::api::*;
@@ -93,6 +93,8 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
         cores: Some(vec![]),
+        least_cores: Some("1".parse().unwrap()),
+        balance: Some("on".parse().unwrap()),
         spin: Some("1".parse().unwrap()),
         socket: Some("/s".into()),
         socket_mode: Some("0600".parse().unwrap()),
@@ -111,6 +113,8 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Change", &change, &change);
     let changes = Changes { version: VERSION, dry_run: true, changes: vec![] };
     compare(seen, "Changes", &changes, &changes);
+    let moved = Moved { version: VERSION, queues: 1 };
+    compare(seen, "Moved", &moved, &moved);
     let refused = Refused { version: VERSION, error: s() };
     compare(seen, "Refused", &refused, &refused);
     let kind = KindView { name: s(), keys: vec![], features: vec![] };
@@ -172,6 +176,7 @@ fn every_field_is_described_and_no_other() {
         mac_guard: Some(s()),
         claims: ClaimCount::default(),
         peer: s(),
+        pid: Some(1),
         detail: s(),
         hint: Some(s()),
         bell: Some(BellCount::default()),
@@ -184,7 +189,17 @@ fn every_field_is_described_and_no_other() {
         slow: SlowCount::default(),
         conversation: TalkCount::default(),
         memory: MemoryCount::default(),
+        service: ServiceView {
+            granted_ppm: Some(1),
+            period_ns: Some(1),
+            rate: Some(1),
+            bit_rate: Some(1),
+            used_ppm: Some(1),
+            throttled_ppm: Some(1),
+            ..ServiceView::default()
+        },
     };
+    compare(seen, "ServiceView", &state.service, &ServiceView::default());
     compare(seen, "SlowCount", &state.slow, &state.slow);
     compare(seen, "TalkCount", &state.conversation, &state.conversation);
     compare(seen, "MemoryCount", &state.memory, &state.memory);
@@ -195,6 +210,7 @@ fn every_field_is_described_and_no_other() {
         mtu_wanted: None,
         mac_limit: None,
         mac_guard: None,
+        pid: None,
         hint: None,
         bell: None,
         captures: vec![],
@@ -220,18 +236,24 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Address", &address, &Address { claimed_by: None, held_against: None, ..address.clone() });
     let addresses = Addresses { version: VERSION, addresses: vec![address] };
     compare(seen, "Addresses", &addresses, &addresses);
-    let core: CoreStatus = serde_json::from_value(json!({
+    let core: CoreView = serde_json::from_value(json!({
         "number": 0, "cpu": 1, "shared": false, "queues": 0, "busy_ns": 0, "idle_ns": 0, "sleep_ns": 0, "busy_rounds": 0,
         "frames": 0, "sleeps": 0
     }))
     .unwrap();
-    compare(seen, "CoreStatus", &core, &CoreStatus { cpu: None, ..core.clone() });
+    compare(seen, "CoreView", &core, &core);
     let cores = Cores { version: VERSION, cores: vec![core] };
     compare(seen, "Cores", &cores, &cores);
     let interrupts = InterruptCount::default();
     compare(seen, "InterruptCount", &interrupts, &interrupts);
     let waits = WaitCount::default();
     compare(seen, "WaitCount", &waits, &waits);
+    let task: TaskStatus = serde_json::from_value(json!({
+        "id": 0, "owner": 0, "index": 0, "core": 0, "heat": "cold", "visits": 0, "empty": 0, "drained": 0, "budget": 0,
+        "time": 0, "waits": 0, "early": 0, "moves": 0, "wakes": 0, "busy_ns": 0, "items": 0, "bytes": 0,
+        "wait_p50_ns": 0, "wait_p99_ns": 0
+    }))
+    .unwrap();
     let queue = QueueView {
         port: s(),
         direction: s(),
@@ -241,8 +263,12 @@ fn every_field_is_described_and_no_other() {
         state: s(),
         interrupts: Some(interrupts),
         waits: Some(waits),
+        class: Some(s()),
+        served: Some(task.clone()),
     };
-    compare(seen, "QueueView", &queue, &QueueView { interrupts: None, waits: None, ..queue.clone() });
+    compare(seen, "TaskStatus", &task, &task);
+    let least = QueueView { interrupts: None, waits: None, class: None, served: None, ..queue.clone() };
+    compare(seen, "QueueView", &queue, &least);
     let queues = Queues { version: VERSION, queues: vec![queue] };
     compare(seen, "Queues", &queues, &queues);
     let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };

@@ -343,6 +343,7 @@ impl RxRing {
         // RDTR and RADV are both rings' (82574 §10.2.5).
         let delay = |register| regs.get(regs::RX_RING + register);
         let delay = Delay::Receive(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
+        outcome.occasions += 1;
         outcome.interrupts += self.shared.irq.raise(few | overrun, received, delay);
     }
 }

@@ -80,6 +80,7 @@ impl Transmitter {
         tally.frames -= outcome.frames;
         tally.bytes -= outcome.bytes;
         tally.interrupts += outcome.interrupts;
+        tally.occasions += outcome.occasions;
         tally.drops.merge(&outcome.drops);
     }
 }

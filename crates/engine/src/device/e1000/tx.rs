@@ -351,6 +351,7 @@ impl TxRing {
         if half {
             self.unreported = 0;
         }
+        tally.occasions += 1;
         tally.interrupts += self.shared.irq.raise(at_once | empty, later, delay);
     }
 

@@ -125,6 +125,7 @@ impl EgressRing {
             }
         }
         let lens = &self.lens;
+        outcome.occasions += 1;
         if self.queue.complete(self.filled, |i| lens[i]) {
             outcome.interrupts += 1;
         }

@@ -198,6 +198,7 @@ impl IngressQueue for IngressRing {
     }
 
     fn release(&mut self, tally: &mut Tally) {
+        tally.occasions += u64::from(self.taken > 0);
         if self.queue.complete_read(self.taken) {
             tally.interrupts += 1;
         }

@@ -176,6 +176,7 @@ impl EgressQueue for RingEgress {
                 Err(reason) => outcome.dropped(pick, reason),
             }
         }
+        outcome.occasions += u64::from(outcome.frames > 0);
         if self.ring.publish() {
             self.wake.wake();
             outcome.interrupts += 1;

@@ -223,6 +223,7 @@ impl IngressQueue for RingIngress {
     }
 
     fn release(&mut self, tally: &mut Tally) {
+        tally.occasions += u64::from(self.taken > 0);
         if self.ring.give_back(self.taken) {
             self.wake.wake();
             tally.interrupts += 1;

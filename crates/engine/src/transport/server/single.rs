@@ -234,6 +234,7 @@ impl<P: Protocol> Host<P> {
             tracing::info!(port = %port.name, "a VMM has connected");
             port.talk.connected();
         }
+        port.talk.meets(&stream);
         port.fault.clear();
         if P::FORGETS {
             self.last_fault = None;
@@ -263,6 +264,7 @@ impl<P: Protocol> Host<P> {
                 (End::Closed, false)
             }
         };
+        port.talk.parts();
         match end {
             End::Called => {}
             End::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),

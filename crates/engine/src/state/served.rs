@@ -1,0 +1,110 @@
+//! Queues and cores moved by hand, and what is to be done each second.
+
+use std::time::Instant;
+
+use super::engine::{Engine, Error};
+use super::text::BadSpec;
+use crate::core::{CoreStatus, TaskStatus, MOST_RESERVED};
+use crate::port::Port;
+
+impl Engine {
+    /// What is to be done each second: addresses age, ports that could not be started are tried again, and what ports have of
+    /// the cores is noted.
+    pub fn tick(&self) {
+        self.fabric().tick();
+        self.try_again();
+        let now = Instant::now();
+        for live in self.lock().ports.values_mut() {
+            live.recent.note(now, live.port.served.usage());
+        }
+    }
+
+    /// Has I/O core `to` serve ingress queue `queue` of port `name`, or all that it has; how many moved.
+    ///
+    /// # Errors
+    /// There is no such port, queue or core; or a budget is in the way.
+    pub fn move_queues(&self, name: &str, queue: Option<usize>, to: usize) -> Result<usize, Error> {
+        let port = self.port(name)?;
+        let cores = self.means.fabric.cores();
+        check_core(&cores, to)?;
+        let tasks = self.means.fabric.tasks();
+        let own = || tasks.iter().filter(|task| task.owner == port.id.0);
+        let chosen: Vec<_> = own().filter(|task| queue.is_none_or(|queue| task.index == queue)).collect();
+        if chosen.is_empty() {
+            let there: Vec<_> = own().map(|task| task.index.to_string()).collect();
+            return Err(Error::Cannot(match (queue, there.as_slice()) {
+                (Some(queue), [_, ..]) => {
+                    format!(
+                        "no I/O core serves queue {queue} of port {name}; there are: {}",
+                        there.join(", ")
+                    )
+                }
+                _ => format!("no I/O core serves a queue of port {name}: its peer is not there"),
+            }));
+        }
+        self.check_budget(&port, chosen.len() < own().count(), &tasks, to)?;
+        Ok(chosen.iter().filter(|task| self.means.fabric.move_task(task.id, to)).count())
+    }
+
+    /// Whether core `to` can keep the budget of `port`, of whose tasks only some are to move there, beside those that it has.
+    fn check_budget(&self, port: &Port, some: bool, tasks: &[TaskStatus], to: usize) -> Result<(), Error> {
+        let Some(budget) = port.served.service().budget else { return Ok(()) };
+        let name = &port.name;
+        if some {
+            return Err(Error::Cannot(format!(
+                "port {name} has a budget, which is a part of one core: all its queues move, or none"
+            )));
+        }
+        let inner = self.lock();
+        let others = inner.ports.values().filter(|live| {
+            let id = live.port.id.0;
+            id != port.id.0 && tasks.iter().any(|task| (task.owner, task.core) == (id, to))
+        });
+        let reserved: u64 =
+            others.filter_map(|live| live.port.served.service().budget).map(|b| b.share()).sum();
+        let left = MOST_RESERVED.saturating_sub(reserved);
+        if budget.share() > left {
+            return Err(Error::Cannot(format!(
+                "the budget of port {name} does not fit on I/O core {to}: {}% are left there",
+                left / 10_000
+            )));
+        }
+        Ok(())
+    }
+
+    /// Has so many I/O cores be active, from number 0 on.
+    ///
+    /// # Errors
+    /// There are not so many, or budgets need more.
+    pub fn set_active(&self, count: usize) -> Result<(), Error> {
+        let all = self.means.fabric.cores().len();
+        if !(1..=all).contains(&count) {
+            let why = format!("{count} active I/O cores are not allowed; allowed: 1 to {all}");
+            return Err(BadSpec(vec![why]).into());
+        }
+        match self.everything().cores_for_budgets(all) {
+            Some(least) if least > count => {
+                Err(Error::Cannot(format!("budgets of ports need {least} active I/O cores")))
+            }
+            _ => {
+                self.means.fabric.set_active(count);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether there is a core `to`, and it serves queues.
+fn check_core(cores: &[CoreStatus], to: usize) -> Result<(), Error> {
+    match cores.get(to) {
+        Some(core) if core.active => Ok(()),
+        Some(_) => Err(Error::Cannot(format!(
+            "I/O core {to} is not active; `sidecore cores {}` makes it so",
+            to + 1
+        ))),
+        None => {
+            let there: Vec<_> = cores.iter().map(|core| core.number.to_string()).collect();
+            Err(BadSpec(vec![format!("there is no I/O core {to}; there are: {}", there.join(", "))]).into())
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a port is granted of the I/O cores, for them; whether all can be kept at once; and what a port had of late.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::grants::{Budget, Tenths, PERCENT};
+use super::spec::{PortSpec, Spec};
+use super::values::{self, Toggle};
+use crate::core::{Class, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MOST_RESERVED};
+
+impl PortSpec {
+    /// What it is granted of the I/O cores.
+    pub fn service(&self) -> Service {
+        let reclaim = self.reclaim == Some(Toggle::On);
+        Service {
+            class: match self.class {
+                Some(values::Class::Latency) => Class::Latency,
+                Some(values::Class::Throughput) | None => Class::Throughput,
+            },
+            weight: self
+                .weight
+                .map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
+            budget: self.budget.map(|budget| budget.on_a_core(reclaim)),
+            rate: Rate {
+                items: self.rate.map(|rate| rate.get()),
+                bits: self.bit_rate.map(|rate| rate.get()),
+            },
+        }
+    }
+}
+
+/// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's.
+pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, String)) {
+    let alone = |port: &&PortSpec| port.reclaim.is_some() && port.budget.is_none();
+    for (i, _) in spec.ports.iter().enumerate().filter(|(_, port)| alone(port)) {
+        let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
+        bad(i, "reclaim", why.to_owned());
+    }
+    let Some(cores) = spec.daemon.cores.as_ref().map(Vec::len).filter(|cores| *cores > 0) else { return };
+    // More of them may be active at times, and a budget is a promise for all times.
+    let cores = spec.daemon.least_cores.map_or(cores, |least| cores.min(least.get() as usize));
+    let mut budgets: Vec<(&str, u64)> = Vec::new();
+    for (i, port) in spec.ports.iter().enumerate() {
+        budgets.extend(port.budget.map(|budget| (port.name.as_str(), budget.share())));
+        let shares = |budgets: &[(&str, u64)]| budgets.iter().map(|it| it.1).collect::<Vec<_>>();
+        if port.budget.is_none() || left(shares(&budgets), cores).is_some() {
+            continue;
+        }
+        let all = budgets.iter().map(|(name, share)| format!("{name} {}", percent(*share)));
+        let all = all.collect::<Vec<_>>().join(", ");
+        budgets.pop();
+        let most = left(shares(&budgets), cores).unwrap_or(0);
+        let allowed =
+            if most == 0 { "none, nothing is left".to_owned() } else { format!("up to {}", percent(most)) };
+        let why = format!(
+            "the budgets of the ports ({all}) do not fit on {cores} I/O core{}, each with {}; allowed: {allowed}",
+            if cores == 1 { "" } else { "s" },
+            percent(MOST_RESERVED),
+        );
+        return bad(i, "budget", why);
+    }
+}
+
+/// The largest part of one core that is left when these are placed, the largest first, each on the first core that has room
+/// for it; `None`: they have no room.
+fn left(mut shares: Vec<u64>, cores: usize) -> Option<u64> {
+    shares.sort_unstable_by(|a, b| b.cmp(a));
+    let mut free = vec![MOST_RESERVED; cores];
+    for share in shares {
+        *free.iter_mut().find(|free| **free >= share)? -= share;
+    }
+    free.into_iter().max()
+}
+
+impl Spec {
+    /// Cores that the budgets of its ports need, out of `cores`; `None`: more than that.
+    pub fn cores_for_budgets(&self, cores: usize) -> Option<usize> {
+        let shares: Vec<u64> = self.ports.iter().filter_map(|port| port.budget).map(Budget::share).collect();
+        (1..=cores).find(|cores| left(shares.clone(), *cores).is_some())
+    }
+}
+
+/// Millionths as percent.
+fn percent(share: u64) -> String {
+    format!("{}%", Tenths(share / (PERCENT / 10)))
+}
+
+/// What a port is granted of the I/O cores, and had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceView {
+    /// `latency` or `throughput`.
+    pub class: String,
+    /// Its share beside other ports.
+    pub weight: u16,
+    /// Millionths of a core that its budget guarantees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_ppm: Option<u64>,
+    /// Nanoseconds in which a budget that is used up comes again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_ns: Option<u64>,
+    /// Whether it may have more than its budget, if others leave it.
+    pub reclaim: bool,
+    /// Most frames that are taken from it a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// Most bits of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bit_rate: Option<u64>,
+    /// Nanoseconds that I/O cores spent on it.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it had used up its budget or its rate.
+    pub throttled_ns: u64,
+    /// Millionths of a core that it had in the last second; absent in its first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_ppm: Option<u64>,
+    /// Millionths of the last second in which it was throttled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_ppm: Option<u64>,
+}
+
+/// What a port had of the cores of late.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    before: Option<(Instant, Usage)>,
+    /// Millionths of the time between the last two looks: used, throttled.
+    parts: Option<(u64, u64)>,
+}
+
+/// Looks that follow each other sooner tell too little.
+const SHORTEST: Duration = Duration::from_millis(500);
+
+impl Recent {
+    /// It had had so much by now.
+    pub fn note(&mut self, now: Instant, usage: Usage) {
+        if let Some((then, before)) = self.before {
+            let time = now.saturating_duration_since(then);
+            if time < SHORTEST {
+                return;
+            }
+            let part = |now: u64, before: u64| {
+                let ppm = u128::from(now.saturating_sub(before)) * 1_000_000 / time.as_nanos().max(1);
+                u64::try_from(ppm).unwrap_or(u64::MAX)
+            };
+            self.parts =
+                Some((part(usage.busy_ns, before.busy_ns), part(usage.throttled_ns, before.throttled_ns)));
+        }
+        self.before = Some((now, usage));
+    }
+
+    /// For people and programs.
+    pub fn view(&self, served: &Served) -> ServiceView {
+        let (service, usage) = (served.service(), served.usage());
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        ServiceView {
+            class: class_name(service.class),
+            weight: service.weight,
+            granted_ppm: service.budget.map(|budget| budget.share()),
+            period_ns: service.budget.map(|budget| ns(budget.period)),
+            reclaim: service.budget.is_some_and(|budget| budget.reclaim),
+            rate: service.rate.items,
+            bit_rate: service.rate.bits,
+            busy_ns: usage.busy_ns,
+            throttled_ns: usage.throttled_ns,
+            used_ppm: self.parts.map(|parts| parts.0),
+            throttled_ppm: self.parts.map(|parts| parts.1),
+        }
+    }
+}
+
+pub(super) fn class_name(class: Class) -> String {
+    match class {
+        Class::Latency => "latency",
+        Class::Throughput => "throughput",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_had_of_late_is_a_part_of_that_time() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        let usage = |busy_ms: u64, throttled_ms: u64| Usage {
+            busy_ns: busy_ms * 1_000_000,
+            throttled_ns: throttled_ms * 1_000_000,
+        };
+        recent.note(start, usage(5_000, 0));
+        assert_eq!(recent.parts, None);
+        recent.note(start + Duration::from_millis(1), usage(5_001, 0));
+        assert_eq!(recent.parts, None);
+        recent.note(start + Duration::from_secs(2), usage(5_400, 1_600));
+        assert_eq!(recent.parts, Some((200_000, 800_000)));
+        // Counters of cores are read one by one.
+        recent.note(start + Duration::from_secs(3), usage(5_300, 1_600));
+        assert_eq!(recent.parts, Some((0, 0)));
+    }
+
+    #[test]
+    fn budgets_that_fit_are_told_from_those_that_do_not() {
+        assert_eq!(left(vec![], 2), Some(950_000));
+        assert_eq!(left(vec![600_000, 300_000], 1), Some(50_000));
+        assert_eq!(left(vec![600_000; 3], 2), None);
+        assert_eq!(left(vec![300_000, 650_000, 600_000, 350_000], 2), Some(0));
+    }
+}
