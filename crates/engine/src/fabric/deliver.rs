@@ -229,11 +229,18 @@ impl Delivery {
         if port.pace.is_watched() {
             return self.send_watched(port, queue, batch, picks);
         }
-        let (outcome, took) = self.hand_over(port, queue, batch, picks, self.limit, false);
-        if took > self.limit {
+        let limit = self.limit_of(batch);
+        let (outcome, took) = self.hand_over(port, queue, batch, picks, limit, false);
+        if took > limit {
             port.pace.suspect();
             self.send_watched(port, queue, batch, &outcome.left);
         }
+    }
+
+    /// Ticks that a delivery of `batch` may take: with what its bytes take where memory is slow, some two ticks each.
+    #[inline]
+    pub(super) fn limit_of(&self, batch: &Batch) -> u64 {
+        self.limit.saturating_add(2 * u64::from(batch.cost()))
     }
 
     /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.

@@ -65,7 +65,7 @@ impl Delivery {
     #[cold]
     pub(super) fn send_watched(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let Some(mut private) = self.private.take() else { return };
-        let (mut rest, mut spent) = (picks, 0);
+        let (mut rest, mut spent, limit) = (picks, 0, self.limit_of(batch));
         while !rest.is_empty() {
             if port.pace.rests() {
                 self.refuse(port, batch, rest);
@@ -77,11 +77,11 @@ impl Delivery {
                     self.refuse(port, &private.batch, &private.picks);
                     break;
                 }
-                let left = self.limit.saturating_sub(spent);
+                let left = limit.saturating_sub(spent);
                 let (outcome, took) = self.hand_over(port, queue, &private.batch, &private.picks, left, true);
                 private.picks = outcome.left;
                 spent += took;
-                if spent > self.limit {
+                if spent > limit {
                     let time = time_of(spent);
                     port.slow.delivery(time);
                     self.foreign_ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

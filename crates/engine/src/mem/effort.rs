@@ -11,8 +11,9 @@ use super::ticks::{ticks, ticks_in};
 
 /// Where the calling thread stands.
 pub struct Effort {
-    /// Times that it waited for something.
+    /// Times that it waited for something, and pages that had to be found for it.
     waits: libc::c_long,
+    pages: libc::c_long,
     /// Its processor time: of the clock, which is exact. That of getrusage(2) is up to a tick old.
     time: Duration,
     at: u64,
@@ -30,14 +31,16 @@ impl Effort {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let (secs, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
         let time = Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0));
-        Effort { waits: usage.ru_nvcsw, time, at: ticks() }
+        let pages = usage.ru_minflt.wrapping_add(usage.ru_majflt);
+        Effort { waits: usage.ru_nvcsw, pages, time, at: ticks() }
     }
 
     /// Ticks that were spent since then, by running or by waiting for memory; without those that others had the processor for.
     pub fn spent(&self) -> u64 {
         let passed = ticks().wrapping_sub(self.at);
         let now = Effort::now();
-        if now.waits != self.waits {
+        // Without a page it waited for a lock, whose owner was kept from running.
+        if now.waits != self.waits && now.pages != self.pages {
             return passed;
         }
         passed.min(ticks_in(now.time.saturating_sub(self.time)))
