@@ -1,5 +1,5 @@
-//! What ports are granted of an I/O core, in the real daemon: native drivers that send as fast as they can keep to
-//! their budgets and rates, and what they had is told.
+//! What ports are granted of an I/O core, in the real daemon: native drivers that send as fast as they can share it by
+//! their weights, keep to their budgets and rates, and what they had is told.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -139,6 +139,33 @@ fn until<T: std::fmt::Debug>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -
         assert!(attempt < TRIES, "{got:?}");
         eprintln!("once more: {got:?}");
     }
+}
+
+#[test]
+fn a_core_is_shared_by_weight_and_the_weight_changes_while_it_is() {
+    let _alone = alone();
+    let place = Place::new();
+    let _daemon = daemon(&place, &last());
+    let _senders = Senders::start(&place, &["a", "b"]);
+    let ratio = || {
+        let [a, b] = rates(&place, ["a", "b"], FRAMES);
+        a / b
+    };
+    until(ratio, |ratio| (0.7..1.4).contains(ratio));
+    let told = place.ok(&["set", "a", "weight=300"]);
+    assert_eq!(told, "changed port a (weight: unset → 300)\n");
+    until(ratio, |ratio| (2.0..4.5).contains(ratio));
+    place.ok(&["set", "b", "weight=900"]);
+    until(ratio, |ratio| (0.22..0.5).contains(ratio));
+    // A configuration without weights has the usual ones.
+    let file = place.at("saved.toml");
+    place.ok(&["save", &file]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("weight = 300"), "{text}");
+    std::fs::write(&file, text.replace("weight = 300\n", "").replace("weight = 900\n", "")).unwrap();
+    place.ok(&["apply", &file]);
+    assert_eq!(place.port("a")["state"]["service"]["weight"], 100);
+    until(ratio, |ratio| (0.7..1.4).contains(ratio));
 }
 
 #[test]
