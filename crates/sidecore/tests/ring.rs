@@ -75,7 +75,7 @@ fn an_operator_sees_who_waits_on_a_wire() {
     // How long is no matter here: if this program was late, the receiver was given up before the frames came.
     assert!(seen["total_us"].is_u64() && seen["count"].as_u64() >= Some(1), "{seen}");
     let table = place.ok(&["show", "queues"]);
-    assert!(table.lines().next().unwrap().ends_with("waits  waited ms  given up"), "{table}");
+    assert!(table.lines().next().unwrap().contains("waits  waited ms  given up"), "{table}");
     let (_, metrics) = place.http("GET", "/metrics", "");
     for line in [
         format!("sidecore_queue_waits_total{{port=\"a\",queue=\"0\"}} {}", seen["count"]),
