@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -11,7 +12,7 @@ import time
 
 from outside import asking, vhost
 from outside.case import Skip, attack
-from outside.daemon import until
+from outside.daemon import http, until
 from outside.flow import pause
 from outside.vhost import Guest
 
@@ -298,3 +299,36 @@ def tap_of_nobodys(stage):
         state = stage.daemon.port("t")["state"]
         stage.check("any local user" in (state.get("hint") or ""), f"nothing is said of it: {state.get('hint')!r}")
         stage.check(stage.daemon.log("any local user"), "nothing is logged of it")
+
+
+@attack("sixth", needs=("root",))
+def silent_holders(stage):
+    """Processes of the daemon's own user listen in the places of three holders and say nothing: a start waits once, and an added port holds up no request."""
+    names = ("e1", "e2", "e3", "e4")
+    folder = tempfile.mkdtemp(prefix="sidecore-attack-")
+    stage.cleanup(shutil.rmtree, folder, True)
+    for name in names:
+        squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stage.cleanup(squatter.close)
+        squatter.bind(f"{folder}/{name}.sock.hold")
+        squatter.listen(8)
+    start = time.monotonic()
+    stage.start("vhost-user:DIR/evil.sock", ports=[f"{n}=e1000:{folder}/{n}.sock,switch=evil" for n in names[:3]], ready=60)
+    took = time.monotonic() - start
+    stage.notes["start_s"] = round(took, 1)
+    # One patience of 10 s; one after the other they were 30.
+    stage.check(took < 25, f"the start took {took:.1f} s")
+    with stage.during():
+        stage.daemon.name("s", f"{folder}/e4.sock")
+        adding = threading.Thread(target=lambda: http(stage.daemon.control, "POST", "/v1/ports", {"name": "e4", "kind": "e1000", "where": f"{folder}/e4.sock", "switch": "evil"}, timeout=40))
+        adding.start()
+        answers, slowest = 0, 0.0
+        while adding.is_alive() and answers < 100:
+            pause(0.2)
+            start = time.monotonic()
+            stage.daemon.ports(timeout=30)
+            answers, slowest = answers + 1, max(slowest, time.monotonic() - start)
+        adding.join()
+        stage.notes.update(slowest_s=round(slowest, 2), answers=answers)
+        stage.check(slowest < 6, f"while a port was added, others waited for {slowest:.1f} s")
+        stage.daemon.ask("DELETE", "/v1/ports/e4")

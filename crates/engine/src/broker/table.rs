@@ -58,8 +58,9 @@ impl Broker {
             }
             Request::Find { path } => {
                 self.rules.allow_holder(&path)?;
-                // Who asks may wait for one that is busy; others wait for us.
-                Ok(Answer::fd(hold::introduce(&path).map_err(hold::refusal)?))
+                // Who asks may wait for what it says; others wait for us.
+                let (socket, told) = hold::knock(&path).map_err(hold::refusal)?;
+                Ok(Answer { number: told.into(), ..Answer::fd(socket) })
             }
             Request::Journal { name } => {
                 let opened = open::journal_here(&name).map_err(|(path, error)| {

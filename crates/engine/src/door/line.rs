@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-use rustix::process::{getrlimit, prlimit, Pid, Resource, Rlimit};
 
 use crate::open::broker::{broker, Request};
 
@@ -56,14 +55,6 @@ pub(crate) fn spawn() -> io::Result<(OwnedFd, Child)> {
     // What is typed at a terminal is for the daemon.
     command.process_group(0);
     let child = command.spawn()?;
-    // The kernel holds descriptors that are under way, of all processes of its user, against this limit of a sender's.
-    let raise = |to: Option<u64>| {
-        let limit = Rlimit { current: to, maximum: to };
-        prlimit(Some(Pid::from_child(&child)), Resource::Nofile, limit).is_ok()
-    };
-    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
-    if !most.is_some_and(|most| raise(Some(most))) {
-        raise(getrlimit(Resource::Nofile).maximum);
-    }
+    crate::hold::raise(&child);
     Ok((ours, child))
 }

@@ -16,7 +16,7 @@ use rustix::net::SocketType;
 use crate::open::broker::{broker, Refusal, Request};
 use crate::open::socket::{self, SocketError, Wanted};
 
-use super::program::program;
+use super::program::{program, raise};
 use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
 use super::secret;
 
@@ -83,6 +83,14 @@ impl Holder {
     /// # Errors
     /// There is one, but it cannot be used.
     pub fn find(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
+        match super::early::take(path) {
+            Some(found) => found,
+            None => Holder::find_now(path),
+        }
+    }
+
+    /// The same, whatever was found before. Takes [`ANSWER`] twice at most.
+    pub(super) fn find_now(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
         let holder = match Holder::connect(path) {
             Ok(holder) => holder,
             Err(HoldError::System { source, .. })
@@ -94,7 +102,11 @@ impl Holder {
         };
         let mut found = Found::new();
         say(&holder.socket, LIST, 0, None).map_err(system("ask the holder"))?;
+        let begun = Instant::now();
         loop {
+            if begun.elapsed() > ANSWER {
+                return Err(system("take what the holder has")(Errno::TIMEDOUT));
+            }
             let record = hear(&holder.socket).map_err(system("hear the holder"))?;
             match (record.what, record.fd) {
                 (HERE, Some(fd)) => drop(found.insert(record.key, fd)),
@@ -110,7 +122,13 @@ impl Holder {
         let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
         let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
         let request = Request::Find { path };
-        let find = || broker.fd(&request, &[]).map_err(|refusal| system("call the holder")(refusal.error));
+        // The broker waits for nobody: what the holder says is heard here.
+        let find = || {
+            let answer =
+                broker.ask(&request, &[]).map_err(|refusal| system("call the holder")(refusal.error))?;
+            let socket = answer.fd.ok_or_else(|| system("call the holder")(io::ErrorKind::InvalidData))?;
+            listens(socket, answer.number != 0)
+        };
         patiently(find).map(|socket| Holder { socket })
     }
 
@@ -165,7 +183,9 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
     // For whoever looks at the list of processes: what it is, and for which socket.
     command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
     command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().map_err(system("start a holder"))
+    let child = command.spawn().map_err(system("start a holder"))?;
+    raise(&child);
+    Ok(child)
 }
 
 /// A connection to the holder at `path`, which is our own user's and listens to us.
@@ -193,16 +213,27 @@ fn is_crowded(error: &io::Error) -> bool {
         || matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Calls the holder at `path`, and says its secret.
-pub(crate) fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
+/// Calls the holder at `path`, says its secret, and hears that it listens.
+fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
+    let (socket, told) = knock(path)?;
+    listens(socket, told)
+}
+
+/// Calls the holder at `path`, and says its secret; whether it has one, and will answer.
+pub(crate) fn knock(path: &Path) -> Result<(OwnedFd, bool), HoldError> {
     let socket = call(path)?;
     // A holder without one is of a version that asks for none.
-    if let Some(secret) = secret::read(path).map_err(system("read the holder's secret"))? {
+    let secret = secret::read(path).map_err(system("read the holder's secret"))?;
+    if let Some(secret) = secret {
         say(&socket, SECRET, secret, None).map_err(system("tell the holder"))?;
-        let answer = hear(&socket).map_err(system("hear the holder"))?;
-        if answer.what != DONE {
-            return Err(system("have the holder listen")(Errno::ACCESS));
-        }
+    }
+    Ok((socket, secret.is_some()))
+}
+
+/// Waits until the holder at the other end listens, if it was `told` its secret.
+fn listens(socket: OwnedFd, told: bool) -> Result<OwnedFd, HoldError> {
+    if told && hear(&socket).map_err(system("hear the holder"))?.what != DONE {
+        return Err(system("have the holder listen")(Errno::ACCESS));
     }
     Ok(socket)
 }

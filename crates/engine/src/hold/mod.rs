@@ -18,6 +18,7 @@
 //! request is answered before the next one is sent.
 
 mod client;
+mod early;
 mod program;
 mod record;
 mod secret;
@@ -25,8 +26,9 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use client::{connect, introduce, refusal, spawn};
+pub(crate) use client::{connect, knock, refusal, spawn};
 pub use client::{Found, HoldError, Holder};
-pub(crate) use program::program;
+pub use early::Sought;
 pub use program::{path_beside, set_program};
+pub(crate) use program::{program, raise};
 pub use server::{serve, MAX_KEYS, PATIENCE};

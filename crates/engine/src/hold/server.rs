@@ -11,7 +11,6 @@ use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{accept_with, SocketFlags};
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::open::socket::SocketFile;
 
@@ -40,9 +39,6 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     }
     // Without it we would end with the daemon's session; fails only if we lead one already.
     let _ = rustix::process::setsid();
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // What does not fit is refused when it comes.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
     let secret = secret::read(path)?.ok_or(io::ErrorKind::NotFound)?;

@@ -3,6 +3,7 @@
 //! Every request, from a single `set` to a whole file, becomes a wanted [`Spec`]; [`Engine::apply`]
 //! takes the difference to what runs and carries it out as a whole or not at all (see `carry`).
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
@@ -12,13 +13,14 @@ use super::carry::{Carrier, How, Undone};
 use super::check::check;
 use super::fabric::Fabric;
 use super::follow::Follower;
-use super::kinds::Kind;
+use super::kinds::{find as find_kind, Kind};
 use super::live::{Inner, Means};
 use super::plan::{between, fixed_options, Change};
 use super::retire;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::visitors::Visitors;
+use crate::hold::Sought;
 use crate::observe::CounterFile;
 use crate::open::sweep_journals;
 use crate::port::Port;
@@ -117,6 +119,7 @@ impl Engine {
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
     /// `dry_run`.
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
+        let _sought = self.seek(wanted.ports.iter().filter(|_| !dry_run));
         let how = if dry_run { How::Not } else { How::Whole };
         self.change_with(how, |running, visitors| {
             *running = visitors.with(wanted.clone(), running);
@@ -127,6 +130,7 @@ impl Engine {
     /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started keeps no other from
     /// running: it is `stopped`, says why, and is [tried again](Engine::try_again).
     pub fn begin(&self, wanted: &Spec) -> Result<Vec<Change>, Error> {
+        let _sought = self.seek(&wanted.ports);
         self.change_with(How::EachAlone, |running, _| {
             *running = wanted.clone();
             Ok(())
@@ -135,11 +139,17 @@ impl Engine {
 
     /// Starts ports that could not be started, if they can be now.
     pub fn try_again(&self) {
+        let stopped = |inner: &Inner| -> Vec<PortSpec> {
+            inner.ports.values().filter(|live| live.stopped.is_some()).map(|live| live.spec.clone()).collect()
+        };
+        let stopped = stopped(&self.lock());
+        let _sought = self.seek(&stopped);
         self.means.try_again(&mut self.lock());
     }
 
     /// Adds a port or a switch.
     pub fn add<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
+        let _sought = self.seek(entry.as_port());
         self.change(|spec| {
             if E::list(spec).iter().any(|other| other.name() == entry.name()) {
                 return Err(Error::Exists { what: E::WHAT, name: entry.name().to_owned() });
@@ -151,6 +161,7 @@ impl Engine {
 
     /// Makes the port or switch of that name be `entry`, whether it exists or not.
     pub fn put<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
+        let _sought = self.seek(entry.as_port());
         self.change(|spec| {
             E::list(spec).retain(|other| other.name() != entry.name());
             E::list(spec).push(entry.clone());
@@ -191,6 +202,23 @@ impl Engine {
 
     fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {
         self.change_with(How::Whole, |spec, _| edit(spec))
+    }
+
+    /// Looks for what an earlier daemon has left of `ports`, as far as nothing that runs has it: that may take seconds, and while
+    /// they are started others can ask nothing.
+    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> Sought {
+        let holder = |spec: &PortSpec| {
+            find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
+        };
+        let wanted: BTreeSet<_> = ports.into_iter().filter_map(holder).collect();
+        if wanted.is_empty() {
+            return Sought::at(Vec::new());
+        }
+        let inner = self.lock();
+        let running = inner.ports.values().filter(|live| live.attachment.is_some());
+        let taken: BTreeSet<_> = running.filter_map(|live| holder(&live.spec)).collect();
+        drop(inner);
+        Sought::at(wanted.difference(&taken).cloned().collect())
     }
 
     /// Loads what the switches need.
@@ -304,6 +332,11 @@ pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Its name.
     fn name(&self) -> &str;
 
+    /// The port that it is, if it is one.
+    fn as_port(&self) -> Option<&PortSpec> {
+        None
+    }
+
     /// All of its sort.
     fn list(spec: &mut Spec) -> &mut Vec<Self>;
 
@@ -319,6 +352,10 @@ impl Entry for PortSpec {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn as_port(&self) -> Option<&PortSpec> {
+        Some(self)
     }
 
     fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {

@@ -41,6 +41,8 @@ pub struct Kind {
     pub features: fn() -> Vec<String>,
     /// Makes it.
     pub start: Start,
+    /// Where the holder is found that keeps its VMM's connection, if it has one.
+    pub holder: fn(&PortSpec) -> Option<PathBuf>,
     /// Removes what it left for the next daemon: the port was deleted.
     pub forget: fn(&PortSpec),
 }
@@ -149,6 +151,7 @@ pub(super) const PLAIN: Kind = Kind {
     keys: "",
     features: Vec::new,
     start: |_, _, _| Err("there is no such kind".to_owned()),
+    holder: |_| None,
     forget: |_| (),
 };
 
@@ -161,6 +164,7 @@ pub const KINDS: &[Kind] = &[
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
+        ..PLAIN
     },
     Kind { name: "tap", place: Place::Interface, keys: "queues fd", start: start_tap, ..PLAIN },
     Kind { name: "packet", place: Place::Interface, keys: "queues", start: start_packet, ..PLAIN },
@@ -171,6 +175,7 @@ pub const KINDS: &[Kind] = &[
         keys: "mode owner features-off mac moderation receive-share csb memory-file prefault fd",
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
+        holder: holder_beside,
         ..PLAIN
     },
     Kind {
@@ -179,6 +184,7 @@ pub const KINDS: &[Kind] = &[
         keys: "mode owner features-off mac moderation receive-share memory-file prefault fd",
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
+        holder: holder_beside,
         ..PLAIN
     },
     Kind {
@@ -257,6 +263,11 @@ fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
     }
 }
 
+/// A socket that was passed has no place beside which a holder could be found.
+fn holder_beside(spec: &PortSpec) -> Option<PathBuf> {
+    spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.place))).flatten()
+}
+
 /// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
 fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let is_off =
@@ -274,8 +285,7 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
     }
     set_terms(spec, port);
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    // A socket that was passed has no place beside which a holder could be found.
-    let hold = spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.place))).flatten();
+    let hold = holder_beside(spec);
     let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
     Ok(Box::new(started.map_err(|e| e.to_string())?))
 }
