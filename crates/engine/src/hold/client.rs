@@ -80,16 +80,10 @@ impl Holder {
 
     /// The holder that another daemon left at `path`, and what it has; `None`: there is none.
     ///
+    /// Takes [`ANSWER`] twice at most.
+    ///
     /// # Errors
     /// There is one, but it cannot be used.
-    pub fn find(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
-        match super::early::take(path) {
-            Some(found) => found,
-            None => Holder::find_now(path),
-        }
-    }
-
-    /// The same, whatever was found before. Takes [`ANSWER`] twice at most.
     pub(super) fn find_now(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
         let holder = match Holder::connect(path) {
             Ok(holder) => holder,

@@ -46,7 +46,13 @@ impl Drop for Sought {
     }
 }
 
-/// What was found at `path`, once.
-pub(super) fn take(path: &Path) -> Option<Result> {
-    early().remove(path)
+impl Holder {
+    /// The holder at `path` and what it has, if there is one: as it was found before, once, or now.
+    ///
+    /// # Errors
+    /// There is one, but it cannot be used.
+    pub fn find(path: &Path) -> Result {
+        let found = early().remove(path);
+        found.unwrap_or_else(|| Holder::find_now(path))
+    }
 }
