@@ -24,7 +24,7 @@ const MULTIPLE: u64 = 4;
 const FREE: Duration = Duration::from_millis(5);
 const RETURN: u64 = 200;
 /// How long a receiver is watched after a delivery that took long, and after one that was slow for certain.
-const SUSPECTED: Duration = Duration::from_millis(100);
+const SUSPECTED: Duration = Duration::from_millis(10);
 const WATCHED: Duration = Duration::from_secs(10);
 
 /// What is known of a receiver's pace. Cores share it; those that deliver to a port that is not watched only read a flag.
