@@ -15,7 +15,7 @@
 //! A visit beyond [`LONG`] is paid for even where nobody else had work: the owner rests for as long as it took, if others have
 //! tasks here, so that a guest who needs the core seldom meets it busy half of the time at most.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
 use super::server::Server;
@@ -29,8 +29,11 @@ pub(super) const LONG: u64 = 1_000_000;
 
 /// One owner on one core.
 pub(super) struct Account {
-    pub(super) owner: Arc<dyn Owner>,
-    pub(super) number: u16,
+    /// As long as it has tasks here.
+    owner: Option<Arc<dyn Owner>>,
+    /// The same, to know it again: what it owes must not keep it.
+    known: Weak<dyn Owner>,
+    number: u16,
     /// Tasks that the core has of it.
     tasks: usize,
     /// The service as it was when it was last looked at.
@@ -93,7 +96,9 @@ impl Accounts {
     /// The place of `owner`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
     /// another core.
     pub(super) fn join(&mut self, owner: &Arc<dyn Owner>, luggage: Luggage, now: u64) -> usize {
-        let same = |account: &Account| account.number == owner.number() && Arc::ptr_eq(&account.owner, owner);
+        let same = |account: &Account| {
+            account.number == owner.number() && std::ptr::addr_eq(account.known.as_ptr(), Arc::as_ptr(owner))
+        };
         let known = self.list.iter().position(|account| account.as_ref().is_some_and(same));
         let place = known.unwrap_or_else(|| {
             self.bury();
@@ -109,6 +114,7 @@ impl Accounts {
         if let Some(account) = &mut self.list[place] {
             self.tenants += usize::from(account.tasks == 0);
             account.tasks += 1;
+            account.owner = Some(Arc::clone(owner));
             account.refresh(now);
             account.tag = account.tag.max(clock.saturating_add(luggage.debt));
             if luggage.server.is_some() && account.server.is_some() && account.tasks == 1 {
@@ -124,7 +130,10 @@ impl Accounts {
         let Some(account) = self.get_mut(place) else { return Luggage::default() };
         account.tasks = account.tasks.saturating_sub(1);
         let luggage = Luggage { debt: account.tag.saturating_sub(clock), server: account.server };
-        self.tenants -= usize::from(self.get(place).is_some_and(|account| account.tasks == 0));
+        if account.tasks == 0 {
+            account.owner = None;
+            self.tenants -= 1;
+        }
         luggage
     }
 
@@ -132,9 +141,9 @@ impl Accounts {
     fn bury(&mut self) {
         let clock = self.clock;
         for account in &mut self.list {
-            if account.as_ref().is_some_and(|account| {
-                account.tasks == 0 && account.tag <= clock && !account.busy && !account.was_busy
-            }) {
+            let paid = |account: &Account| account.tag <= clock || account.known.strong_count() == 0;
+            let unused = |account: &Account| account.tasks == 0 && !account.busy && !account.was_busy;
+            if account.as_ref().is_some_and(|account| unused(account) && paid(account)) {
                 *account = None;
             }
         }
@@ -150,6 +159,11 @@ impl Accounts {
         self.list.get_mut(place)?.as_mut()
     }
 
+    /// Whose account it is.
+    pub(super) fn owner(&self, place: usize) -> Option<&dyn Owner> {
+        self.get(place)?.owner.as_deref()
+    }
+
     /// Owners that had work in the last round.
     pub(super) fn crowd(&self) -> usize {
         self.were_busy.len()
@@ -160,7 +174,7 @@ impl Accounts {
     pub(super) fn right(&mut self, place: usize, now: u64) -> Right {
         let (clock, core) = (self.clock, self.core);
         let Some(account) = self.get_mut(place) else { return Right::Turn };
-        if account.version != account.owner.served().version() {
+        if account.owner.as_ref().is_some_and(|owner| owner.served().version() != account.version) {
             account.refresh(now);
         }
         if now < account.rests_until {
@@ -210,7 +224,7 @@ impl Accounts {
         if rate.items.is_none() && rate.bits.is_none() {
             return None;
         }
-        let served = account.owner.served();
+        let served = account.owner.as_deref()?.served();
         let items =
             rate.items.map_or(Allowed::Now(u64::MAX), |rate| served.items.allowed(rate, LEAST_ITEMS, now));
         let bits =
@@ -233,16 +247,24 @@ impl Accounts {
         let (clock, core) = (self.clock, self.core);
         let others = ns > LONG && self.tenants > 1;
         let Some(account) = self.get_mut(place) else { return };
-        let served = account.owner.served();
+        let Some(owner) = &account.owner else { return };
+        let served = owner.served();
         let ns = ns.saturating_add(served.take_caused());
         served.add_busy(core, ns);
-        let cost = (u128::from(ns) * u128::from(account.scale)) >> 16;
-        account.tag = account.tag.max(clock).saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
+        let mut reserved = false;
         if let Some(server) = &mut account.server {
+            let begun = now.saturating_sub(ns);
             if !account.was_busy && !account.busy {
-                server.wake(now.saturating_sub(ns));
+                server.wake(begun);
             }
+            reserved = server.left(begun) > 0;
             server.charge(ns);
+        }
+        account.tag = account.tag.max(clock);
+        // What was guaranteed is not a part of what others share: it neither counts there, nor does their clock wait for it.
+        if !reserved {
+            let cost = (u128::from(ns) * u128::from(account.scale)) >> 16;
+            account.tag = account.tag.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
         }
         if let Some(rate) = account.service.rate.items {
             served.items.take(rate, items, now);
@@ -253,7 +275,7 @@ impl Accounts {
         if others {
             account.rests_until = now.saturating_add(ns);
         }
-        let tag = account.tag;
+        let tag = if reserved { u64::MAX } else { account.tag };
         let before = std::mem::replace(&mut account.busy, true);
         self.note(place, before, tag);
     }
@@ -291,7 +313,8 @@ impl Account {
     fn new(owner: &Arc<dyn Owner>, clock: u64) -> Account {
         Account {
             number: owner.number(),
-            owner: Arc::clone(owner),
+            owner: None,
+            known: Arc::downgrade(owner),
             tasks: 0,
             version: 0,
             service: Service::default(),
@@ -308,11 +331,12 @@ impl Account {
     /// Its service has changed.
     #[cold]
     fn refresh(&mut self, now: u64) {
-        let version = self.owner.served().version();
+        let Some(served) = self.owner.as_deref().map(Owner::served) else { return };
+        let version = served.version();
         if self.version == version {
             return;
         }
-        let service = self.owner.served().service();
+        let service = served.service();
         (self.version, self.scale) =
             (version, (u64::from(DEFAULT_WEIGHT) << 16) / u64::from(service.weight.max(1)));
         if service.budget != self.service.budget {
@@ -338,7 +362,9 @@ impl Account {
     #[inline]
     fn resume(&mut self, core: usize, now: u64) {
         if let Some(since) = self.throttled.take() {
-            self.owner.served().add_throttled(core, now.saturating_sub(since));
+            if let Some(owner) = &self.owner {
+                owner.served().add_throttled(core, now.saturating_sub(since));
+            }
         }
     }
 }

@@ -34,6 +34,8 @@ use super::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
+/// A visit that finds nothing and takes longer is charged: looking at an index does not.
+const LONGEST_LOOK: u64 = 2_000;
 /// Empty visits in a row after which a task counts as silent.
 const SILENT_AFTER: u32 = 256;
 /// A silent task is visited every so many rounds: at full load a round is some 10 µs, so its first frame
@@ -47,6 +49,8 @@ const EVENTS_EVERY: u64 = 25_000;
 const LIGHT: u32 = 8;
 /// A light task that has waited for so long is stuck.
 const STUCK: u64 = 5_000;
+/// A cold task that asks for a look is not looked at again before this has passed.
+const SHORTEST_NAP: u64 = 1_000;
 /// Longest sleep: events and letters wake us, this only bounds the damage of a lost one.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -170,8 +174,8 @@ impl<L, C: Clock> Core<L, C> {
                     continue;
                 }
                 self.beat.pause();
-                // An event that comes now is not missed: tasks are looked at when they are visited again.
-                self.poller.wait(LONGEST_SLEEP, |_, _| ());
+                // Events that come now are kept: cold tasks have no other way to say that there is work.
+                self.wait(LONGEST_SLEEP);
                 last_work = self.clock.now();
                 self.meter.asleep(last_work - before);
                 before = last_work;
@@ -309,6 +313,15 @@ impl<L, C: Clock> Core<L, C> {
         self.beat.begin(seated.number);
         let begun = self.now;
         let visit = seated.task.visit(&mut self.local, budget);
+        let now = self.clock.after(&visit);
+        self.now = now;
+        let took = now - begun;
+        let own = took.saturating_sub(visit.elsewhere_ns);
+        if u128::from(took) > SLOW_VISIT.as_nanos() {
+            if let Some(owner) = self.accounts.owner(seated.account) {
+                owner.slow().visit(Duration::from_nanos(took));
+            }
+        }
         if visit.moved == 0 && visit.items == 0 {
             seated.empty_visits = seated.empty_visits.saturating_add(1);
             seated.unwritten += 1;
@@ -316,15 +329,13 @@ impl<L, C: Clock> Core<L, C> {
                 seated.since = begun;
             }
             if seated.costly {
-                self.now = self.clock.after(&visit);
-                seated.not_before = self.now + COSTLY_PAUSE;
+                seated.not_before = now + COSTLY_PAUSE;
+            } else if own > LONGEST_LOOK {
+                // It found nothing in a lot that it had to look at: the next one must not pay for that.
+                self.accounts.charge(seated.account, own, 0, 0, now);
             }
             return 0;
         }
-        let now = self.clock.after(&visit);
-        self.now = now;
-        let took = now - begun;
-        let own = took.saturating_sub(visit.elsewhere_ns);
         seated.pace.took(visit.items, own, budget.ns, now);
         self.accounts.charge(seated.account, own, visit.items as u64, visit.bytes, now);
         let wait = begun.saturating_sub(seated.waits_since.take().unwrap_or(seated.since));
@@ -342,11 +353,6 @@ impl<L, C: Clock> Core<L, C> {
         seated.empty_visits = 0;
         let items = u32::try_from(visit.items).unwrap_or(u32::MAX).min(1 << 16);
         seated.usual = seated.usual - seated.usual / 4 + items;
-        if u128::from(took) > SLOW_VISIT.as_nanos() {
-            if let Some(account) = self.accounts.get(seated.account) {
-                account.owner.slow().visit(Duration::from_nanos(took));
-            }
-        }
         visit.moved
     }
 
@@ -359,7 +365,12 @@ impl<L, C: Clock> Core<L, C> {
         }
         let mut all = 0;
         // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
+        // Letters, and events of cold tasks, do not wait for a runtime.
         while let Some((place, left)) = self.next_reserved(keen) {
+            if self.mailbox.is_raised() {
+                break;
+            }
+            all += self.look_at_cold();
             let Due::Visit(budget) = self.most(place, left) else { break };
             let moved = self.visit(place, budget, true);
             all += moved;
@@ -433,7 +444,9 @@ impl<L, C: Clock> Core<L, C> {
             {
                 seated.task.woken(local);
                 seated.ledger.woke();
-                places.push(place);
+                if !places.contains(&place) {
+                    places.push(place);
+                }
             }
         })
     }
@@ -509,8 +522,14 @@ impl<L, C: Clock> Core<L, C> {
         }
         self.watched += usize::from(!seated.events.is_empty());
         if let Some(next) = seated.task.next_look() {
-            seated.due = self.now.saturating_add(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX));
-            self.timers.add(seated.due, place);
+            // Never at once: whoever is due is looked at until none is.
+            let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
+            let due = self.now.saturating_add(next);
+            // One that is still to come, and earlier, will do: a guest must not fill the heap.
+            if seated.due <= self.now || seated.due > due {
+                seated.due = due;
+                self.timers.add(due, place);
+            }
         }
     }
 
@@ -591,6 +610,8 @@ impl<L, C: Clock> Core<L, C> {
             task,
         });
         self.polled.push(place);
+        // A guest that has its queues taken and given back without end pays for that, too.
+        owner.served().caused(Duration::from_nanos(self.clock.now() - self.now));
     }
 
     /// Takes the task off this core: nothing of it is under way.
