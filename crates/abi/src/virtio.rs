@@ -1,5 +1,7 @@
 //! Virtio 1.2 as both sides of a ring see it: descriptors, ring offsets, feature bits, the network
-//! header. Section numbers are those of "Virtual I/O Device (VIRTIO) Version 1.2".
+//! header; [`blk`] has the block device's. Section numbers are those of "Virtual I/O Device (VIRTIO) Version 1.2".
+
+pub mod blk;
 
 /// The largest queue either ring format allows (§2.7, §2.8.10.1).
 pub const MAX_QUEUE_SIZE: u16 = 32_768;
@@ -116,8 +118,35 @@ pub mod packed {
     pub const EVENT_SIZE: usize = 4;
 }
 
-/// Feature bits, as masks of the 64-bit feature word (§5.1.3 for network devices, §6 for the rest).
+/// Feature bits, as masks of the 64-bit feature word (§5.1.3 for network devices, §5.2.3 for block devices, §6 for
+/// the rest).
 pub mod features {
+    /// The longest segment is in the configuration space.
+    pub const BLK_SIZE_MAX: u64 = 1 << 1;
+    /// The most segments of a request are in the configuration space.
+    pub const BLK_SEG_MAX: u64 = 1 << 2;
+    /// Cylinders, heads and sectors are in the configuration space.
+    pub const BLK_GEOMETRY: u64 = 1 << 4;
+    /// The device cannot be written.
+    pub const BLK_RO: u64 = 1 << 5;
+    /// The size of a block is in the configuration space.
+    pub const BLK_BLK_SIZE: u64 = 1 << 6;
+    /// The device takes flushes.
+    pub const BLK_FLUSH: u64 = 1 << 9;
+    /// Alignment and best sizes are in the configuration space.
+    pub const BLK_TOPOLOGY: u64 = 1 << 10;
+    /// The driver may change between write-back and write-through.
+    pub const BLK_CONFIG_WCE: u64 = 1 << 11;
+    /// Several queues.
+    pub const BLK_MQ: u64 = 1 << 12;
+    /// The device takes discards.
+    pub const BLK_DISCARD: u64 = 1 << 13;
+    /// The device takes requests to write zeroes.
+    pub const BLK_WRITE_ZEROES: u64 = 1 << 14;
+    /// The device reports its lifetime.
+    pub const BLK_LIFETIME: u64 = 1 << 15;
+    /// The device erases for good.
+    pub const BLK_SECURE_ERASE: u64 = 1 << 16;
     /// The device completes partial checksums.
     pub const NET_CSUM: u64 = 1 << 0;
     /// The driver takes partial checksums.
