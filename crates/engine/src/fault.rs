@@ -57,9 +57,12 @@ pub enum Fault {
     /// I/O cores stood still in its memory again and again.
     #[error("memory_stalled: I/O cores stood still in the port's memory again and again")]
     MemoryStalled,
+    /// A driver offered a request a second time that it has not got back yet.
+    #[error("in_flight_already: a request was made available again while the device still holds it")]
+    InFlightAlready,
 }
 
-const ALL: [Fault; 14] = [
+const ALL: [Fault; 15] = [
     Fault::IndexJump,
     Fault::DescriptorOutOfRange,
     Fault::ChainTooLong,
@@ -74,6 +77,7 @@ const ALL: [Fault; 14] = [
     Fault::BadRegister,
     Fault::Internal,
     Fault::MemoryStalled,
+    Fault::InFlightAlready,
 ];
 
 /// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,

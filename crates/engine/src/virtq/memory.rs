@@ -35,12 +35,61 @@ pub struct Chain {
     pub(super) id: u16,
 }
 
+/// Which way the buffers of one chain go, as far as it was walked.
+pub(super) struct Way {
+    pub(super) access: Access,
+    /// A request: it may turn from readable to writable, once (virtio 1.2 §2.7.4.2).
+    turns: bool,
+    /// Pieces and bytes before the turn.
+    turn: Option<(u16, u32)>,
+}
+
+impl Way {
+    /// All of them go one way.
+    #[inline]
+    pub(super) fn only(access: Access) -> Way {
+        Way { access, turns: false, turn: None }
+    }
+
+    /// Readable ones come first, writable ones follow.
+    #[inline]
+    pub(super) fn request() -> Way {
+        Way { access: Access::Read, turns: true, turn: None }
+    }
+
+    /// The next buffer of `chain` goes the other way.
+    #[inline(never)]
+    fn turn(&mut self, chain: &Chain) -> Result<(), Fault> {
+        if !self.turns {
+            return Err(Fault::WrongDirection);
+        }
+        *self = Way { access: Access::Write, turns: false, turn: Some((chain.count, chain.len)) };
+        Ok(())
+    }
+
+    /// Pieces and bytes of `chain` that the device reads: those before the turn, or all.
+    pub(super) fn readable(&self, chain: &Chain) -> (u16, u32) {
+        self.turn.unwrap_or((chain.count, chain.len))
+    }
+}
+
 /// Why a chain was not taken.
 pub(super) enum Refusal {
     /// The list of pieces is full: the chain waits for the next batch.
     NoRoom,
     /// The driver lies.
     Fault(Fault),
+}
+
+impl Refusal {
+    /// What it means for a ring, if anything. `alone`: the chain was the first one of an empty list; if not
+    /// even that holds it, none will.
+    pub(super) fn ends_ring(self, alone: bool) -> Option<Fault> {
+        match self {
+            Refusal::Fault(fault) => Some(fault),
+            Refusal::NoRoom => alone.then_some(Fault::ChainTooLong),
+        }
+    }
 }
 
 impl From<Fault> for Refusal {
@@ -109,13 +158,13 @@ impl Memory {
         &mut self,
         chain: &mut Chain,
         pieces: &mut Pieces,
-        access: Access,
+        way: &mut Way,
         addr: u64,
         len: u32,
         flags: u16,
     ) -> Result<(), Refusal> {
-        if (flags & DESC_F_WRITE != 0) != (access == Access::Write) {
-            return Err(Fault::WrongDirection.into());
+        if (flags & DESC_F_WRITE != 0) != (way.access == Access::Write) {
+            way.turn(chain)?;
         }
         self.left = self.left.checked_sub(1).ok_or(Refusal::NoRoom)?;
         if len == 0 {

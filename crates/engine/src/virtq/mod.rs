@@ -1,13 +1,17 @@
 //! Virtqueues as the device sees them: take a batch of chains, give a batch back, interrupt once.
 //!
-//! Both formats complete chains in the order in which they were taken and publish a batch with one
-//! store. [`Queue`] is the one type that devices use; which format it is, is decided once per batch.
+//! [`Queue`] is the one type that devices use; which format it is, is decided once per batch. There are
+//! two ways to use it. Frames are taken and completed in order (`take`, `complete`), so one position says
+//! where the ring stands. Requests complete in any order ([`Queue::requests`], `pick`, `finish`,
+//! `publish`): each is known by a [`Token`] from the moment it is picked. Either way a batch becomes
+//! visible with one store.
 //! Every descriptor is read once into a local, every index is compared, every chain has a bounded life;
 //! what only an attacker does has its own [`Fault`](crate::fault::Fault).
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod config;
 mod descriptors;
+mod flight;
 mod journal;
 mod memory;
 mod packed;
@@ -16,10 +20,12 @@ mod raw;
 mod split;
 
 pub use config::{Notifier, RingConfig, RingConfigError, WriteLog};
+pub use flight::{Request, Token};
 pub use journal::Journal;
 pub use memory::{Access, Chain};
 pub use position::Position;
 
+use self::flight::Flight;
 use self::memory::Memory;
 use self::packed::Packed;
 use self::split::Split;
@@ -58,11 +64,24 @@ impl Queue {
     /// # Errors
     /// If the configuration does not describe a ring inside guest memory.
     pub fn new(config: RingConfig) -> Result<Queue, RingConfigError> {
+        Queue::with(config, None)
+    }
+
+    /// A ring of requests, which complete in any order. IN_ORDER must not have been negotiated.
+    ///
+    /// # Errors
+    /// If the configuration does not describe a ring inside guest memory.
+    pub fn requests(config: RingConfig) -> Result<Queue, RingConfigError> {
+        let flight = Box::new(Flight::new(config.size, matches!(config.position, Position::Packed { .. })));
+        Queue::with(config, Some(flight))
+    }
+
+    fn with(config: RingConfig, flight: Option<Box<Flight>>) -> Result<Queue, RingConfigError> {
         config.check()?;
         let size = config.size;
         let format = match config.position {
-            Position::Split(next) => Format::Split(Split::new(config, next)),
-            Position::Packed { used, .. } => Format::Packed(Packed::new(config, used)),
+            Position::Split(next) => Format::Split(Split::new(config, next, flight)),
+            Position::Packed { used, .. } => Format::Packed(Packed::new(config, used, flight)),
         };
         Ok(Queue { format, size })
     }
@@ -80,7 +99,8 @@ impl Queue {
         }
     }
 
-    /// Where the ring stands; chains that are taken but not completed count as not taken.
+    /// Where the ring stands; chains that are taken but not completed count as not taken. With requests it
+    /// is only right while none is in flight, but never unsafe to start from.
     pub fn position(&self) -> Position {
         both!(self, ring => ring.position())
     }
@@ -125,10 +145,41 @@ impl Queue {
             return false;
         }
         both!(mut self, ring => {
-            let before = ring.next();
+            let before = ring.used_bits();
             ring.complete(n, skip, len);
             ring.interrupt(before)
         })
+    }
+
+    /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is
+    /// finished and published. Their buffers are appended to `pieces`, what is known of them to `out`.
+    /// `Ok(0)` while requests wait: `pieces` has no room for the next one.
+    ///
+    /// # Errors
+    /// What the driver did wrong. Good requests before the bad one are returned first.
+    pub fn pick(&mut self, want: usize, pieces: &mut Pieces, out: &mut Vec<Request>) -> Result<usize, Fault> {
+        debug_assert!(both!(self, ring => ring.flight().is_some()), "a ring of requests");
+        both!(mut self, ring => ring.pick(want, pieces, out))
+    }
+
+    /// A picked request is done, `written` bytes of its writable pieces were written (from their start, as
+    /// the driver reads it). The driver learns of it with the next `publish`. A token that is not in flight
+    /// is a bug of the caller's, and ignored.
+    pub fn finish(&mut self, token: Token, written: u32) {
+        let known =
+            both!(mut self, ring => ring.flight_mut().is_some_and(|flight| flight.finish(token, written)));
+        debug_assert!(known, "{token:?} is not in flight");
+    }
+
+    /// Makes all finished requests visible with one store and interrupts the driver if it asked for it.
+    /// True if it was interrupted.
+    pub fn publish(&mut self) -> bool {
+        both!(mut self, ring => ring.publish())
+    }
+
+    /// Requests that were picked and are not finished.
+    pub fn in_flight(&self) -> usize {
+        both!(self, ring => ring.flight().map_or(0, Flight::flying)).into()
     }
 
     /// Asks for kicks or declines them. After asking, true means that chains are waiting already.

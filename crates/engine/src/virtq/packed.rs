@@ -2,8 +2,10 @@
 //!
 //! Theory of operation. There is one ring of descriptors; a descriptor is available when its AVAIL bit
 //! equals the wrap counter and its USED bit does not (§2.8.1), and it is given back by overwriting the
-//! first descriptor of its chain. We complete in the order in which we took, so at rest the next
-//! available and the next used position are the same, `pos`.
+//! first descriptor of its chain. Frames are completed in the order in which they were taken, so at rest
+//! the next available and the next used position are the same. Requests complete in any order: `pick`
+//! takes a chain for good, and the used position lags behind by the descriptors of what is in flight
+//! (`flight.rs`). Used descriptors are written there, over descriptors that were taken long ago.
 //!
 //! A batch is published all or nothing: every used descriptor but the first is written, then the first
 //! one's flags with release order. A driver looks at them in ring order, so it sees none or all. What a
@@ -18,12 +20,13 @@ use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_
 
 use super::config::{Notifier, RingConfig};
 use super::descriptors::{Ring, Used};
+use super::flight::{Flight, Request};
 use super::journal::Journal;
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
 use super::position::{Place, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Pieces};
+use crate::mem::{prefetch_read, Pieces, MAX_BATCH};
 
 /// Descriptors that are known to be available, all in a row, and the chains that end in them.
 #[derive(Clone, Copy, Default)]
@@ -48,8 +51,13 @@ pub struct Packed {
     ring: Ring,
     driver: Raw,
     device: Raw,
-    pos: Place,
-    /// What was counted from `pos` on.
+    /// Where the next available descriptor is.
+    next: Place,
+    /// Where the next used descriptor goes. It lags behind `next` only while requests are in flight.
+    used: Place,
+    /// Requests in flight, if this ring carries requests.
+    flight: Option<Box<Flight>>,
+    /// What was counted from `next` on.
     counted: Counted,
     taken: Taken,
     memory: Memory,
@@ -62,13 +70,16 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// A ring on a configuration that has been checked, from used position `used` on.
-    pub(super) fn new(config: RingConfig, used: u16) -> Packed {
+    /// A ring on a configuration that has been checked. Without requests it starts at `used`, and what was
+    /// taken beyond counts as not taken.
+    pub(super) fn new(config: RingConfig, used: u16, flight: Option<Box<Flight>>) -> Packed {
         let ring = Packed {
             ring: Ring::new(&config.desc, config.size),
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
-            pos: Place::from_bits(used),
+            next: Place::from_bits(used),
+            used: Place::from_bits(used),
+            flight,
             counted: Counted::default(),
             taken: Taken::new(),
             memory: Memory::new(&config),
@@ -84,7 +95,7 @@ impl Packed {
     }
 
     pub(super) fn position(&self) -> Position {
-        Position::Packed { avail: self.pos.bits(), used: self.pos.bits() }
+        Position::Packed { avail: self.next.bits(), used: self.used.bits() }
     }
 
     /// Takes up to `want` chains that the driver has made available.
@@ -94,7 +105,7 @@ impl Packed {
         if let Some(fault) = self.broken {
             return Err(fault);
         }
-        let mut at = self.pos;
+        let mut at = self.next;
         let mut left = self.ring.size;
         let want = want.min(self.taken.room());
         while self.taken.as_slice().len() < want && left > 0 && self.ring.is_available(at) {
@@ -109,7 +120,7 @@ impl Packed {
                 continue;
             }
             let before = pieces.len();
-            match self.walk(at, left, access, pieces) {
+            match self.walk(at, left, &mut Way::only(access), pieces) {
                 Ok(chain) => {
                     at.advance(chain.descs, self.ring.size);
                     left -= chain.descs;
@@ -140,9 +151,10 @@ impl Packed {
         &mut self,
         mut at: Place,
         left: u16,
-        access: Access,
+        way: &mut Way,
         pieces: &mut Pieces,
     ) -> Result<Chain, Refusal> {
+        let access = way.access;
         let mut chain = Chain { start: place(pieces), ..Chain::default() };
         loop {
             if chain.descs == left {
@@ -155,9 +167,9 @@ impl Packed {
                 if chain.descs > 1 {
                     return Err(Fault::BadIndirect.into());
                 }
-                self.indirect(desc, access, &mut chain, pieces)?;
+                self.indirect(desc, way, &mut chain, pieces)?;
             } else {
-                self.memory.add(&mut chain, pieces, access, desc.addr, desc.len, flags)?;
+                self.memory.add(&mut chain, pieces, way, desc.addr, desc.len, flags)?;
             }
             if flags & DESC_F_NEXT == 0 {
                 // §2.8.6: the id counts in the last descriptor of a chain.
@@ -176,7 +188,7 @@ impl Packed {
     fn indirect(
         &mut self,
         desc: RawDesc,
-        access: Access,
+        way: &mut Way,
         chain: &mut Chain,
         pieces: &mut Pieces,
     ) -> Result<(), Refusal> {
@@ -186,7 +198,7 @@ impl Packed {
             if is_indirect(entry.fourth) {
                 return Err(Fault::BadIndirect.into());
             }
-            self.memory.add(chain, pieces, access, entry.addr, entry.len, entry.fourth)?;
+            self.memory.add(chain, pieces, way, entry.addr, entry.len, entry.fourth)?;
         }
         Ok(())
     }
@@ -208,7 +220,7 @@ impl Packed {
         let taken = self.taken.as_slice().get(..n).unwrap_or_default();
         let last = taken.last().map_or(0, |chain| chain.id);
         let descs = taken.iter().map(|chain| chain.descs).sum();
-        let (first, mut after) = (self.pos, self.pos);
+        let (first, mut after) = (self.next, self.next);
         after.advance(descs, self.ring.size);
         // §2.8.9: with IN_ORDER one used descriptor, with the id of the last buffer, stands for all.
         let one = skip && self.in_order;
@@ -233,9 +245,79 @@ impl Packed {
         if let Some(journal) = &mut self.journal {
             journal.published(after.bits());
         }
-        self.pos = after;
+        (self.next, self.used) = (after, after);
         self.counted.forget(descs, n);
         self.taken.clear();
+    }
+
+    /// Takes up to `want` requests for good.
+    pub(super) fn pick(
+        &mut self,
+        want: usize,
+        pieces: &mut Pieces,
+        out: &mut Vec<Request>,
+    ) -> Result<usize, Fault> {
+        self.memory.begin();
+        if let Some(fault) = self.broken {
+            return Err(fault);
+        }
+        let Some(mut flight) = self.flight.take() else { return Ok(0) };
+        let mut picked = 0;
+        while picked < want.min(MAX_BATCH) && flight.room() > 0 && self.ring.is_available(self.next) {
+            let before = pieces.len();
+            match self.request(&mut flight, pieces) {
+                Ok(request) => out.push(request),
+                Err(refusal) => {
+                    pieces.truncate(before);
+                    self.broken = refusal.ends_ring(picked == 0 && before == 0);
+                    break;
+                }
+            }
+            picked += 1;
+        }
+        self.flight = Some(flight);
+        match self.broken {
+            Some(fault) if picked == 0 => Err(fault),
+            _ => Ok(picked),
+        }
+    }
+
+    /// The next request, which waits.
+    fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
+        let mut way = Way::request();
+        let chain = self.walk(self.next, flight.room(), &mut way, pieces)?;
+        if flight.has_id(chain.id) {
+            return Err(Fault::InFlightAlready.into());
+        }
+        self.next.advance(chain.descs, self.ring.size);
+        self.counted.forget(chain.descs, 1);
+        Ok(Request::new(flight.launch(chain.id, chain.descs), &chain, &way))
+    }
+
+    /// Makes all finished requests visible at once.
+    pub(super) fn publish(&mut self) -> bool {
+        let Some(mut flight) = self.flight.take() else { return false };
+        let before = self.used;
+        let descs = flight.finished().map(|used| used.descs).sum();
+        self.used.advance(descs, self.ring.size);
+        if descs > 0 {
+            self.ring.publish(before, flight.finished(), |offset| {
+                if let Some(gpa) = self.used_log {
+                    self.memory.log_at(gpa, offset, 16);
+                }
+            });
+            flight.land();
+        }
+        self.flight = Some(flight);
+        descs > 0 && self.interrupt(before.bits())
+    }
+
+    pub(super) fn flight(&self) -> Option<&Flight> {
+        self.flight.as_deref()
+    }
+
+    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
+        self.flight.as_deref_mut()
     }
 
     /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
@@ -247,34 +329,34 @@ impl Packed {
         let due = match flags {
             EVENT_F_DISABLE => false,
             EVENT_F_DESC if self.event_idx => {
-                // §2.8.10: compare in one lap, the one that `pos` is in.
+                // §2.8.10: compare in one lap, the one that `used` is in.
                 let mut event = off_wrap & 0x7fff;
-                if (off_wrap & 0x8000 != 0) != self.pos.wrap {
+                if (off_wrap & 0x8000 != 0) != self.used.wrap {
                     event = event.wrapping_sub(self.ring.size);
                 }
                 let mut old = before & 0x7fff;
-                if (before & 0x8000 != 0) != self.pos.wrap {
+                if (before & 0x8000 != 0) != self.used.wrap {
                     old = old.wrapping_sub(self.ring.size);
                 }
-                self.pos.index.wrapping_sub(event).wrapping_sub(1) < self.pos.index.wrapping_sub(old)
+                self.used.index.wrapping_sub(event).wrapping_sub(1) < self.used.index.wrapping_sub(old)
             }
             _ => true,
         };
         due && self.notifier.interrupt()
     }
 
-    pub(super) fn next(&self) -> u16 {
-        self.pos.bits()
+    pub(super) fn used_bits(&self) -> u16 {
+        self.used.bits()
     }
 
     fn set_events(&self, flags: u16) {
         self.device.store_u16(packed::EVENT_FLAGS, flags, Ordering::Relaxed);
     }
 
-    /// Whether the driver has offered nothing that was not completed.
+    /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        !self.ring.is_available(self.pos)
+        !self.ring.is_available(self.next)
     }
 
     /// Nobody tells how many there are, and a driver may write the first of several descriptors last (§2.8.21): they are
@@ -282,7 +364,7 @@ impl Packed {
     #[inline]
     pub(super) fn room(&mut self) -> (u16, u16) {
         let size = self.ring.size();
-        let mut at = self.pos;
+        let mut at = self.next;
         at.advance(self.counted.descs, size);
         while self.counted.descs < size {
             let Some(flags) = self.ring.available(at) else { break };
@@ -299,6 +381,6 @@ impl Packed {
             return false;
         }
         fence(Ordering::SeqCst);
-        self.broken.is_some() || self.ring.is_available(self.pos)
+        self.broken.is_some() || self.ring.is_available(self.next)
     }
 }

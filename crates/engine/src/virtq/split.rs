@@ -7,6 +7,10 @@
 //! taken but not used are simply taken again. As chains are completed in the order in which they were
 //! taken, one index says it all: it is the base that survives a restart.
 //!
+//! Requests complete in any order. `pick` takes a chain for good, so the index of the next one to take
+//! runs ahead of the used index by as many as are in flight (`flight.rs`); `publish` makes all finished
+//! ones visible with the same one store.
+//!
 //! Kicks: while polling they are declined. With EVENT_IDX that means parking `avail_event` half the
 //! index space away, refreshed each quarter (§2.7.10): the driver kicks only when it passes it.
 //!
@@ -18,7 +22,8 @@ use std::sync::Arc;
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
 use super::config::{Notifier, RingConfig};
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken};
+use super::flight::{Flight, Request};
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
 use super::position::Position;
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
@@ -31,8 +36,12 @@ pub struct Split {
     used: Raw,
     size: u16,
     mask: u16,
-    /// Next chain to give back; also the next one to take, as `taken` starts here.
+    /// Next chain to take; `taken` starts here.
     next: u16,
+    /// Next place of the used ring. It lags behind `next` only while requests are in flight.
+    used_idx: u16,
+    /// Requests in flight, if this ring carries requests.
+    flight: Option<Box<Flight>>,
     taken: Taken,
     /// The heads of the batch that is being taken.
     heads: Box<[u16]>,
@@ -48,7 +57,7 @@ pub struct Split {
 
 impl Split {
     /// A ring on a configuration that has been checked.
-    pub(super) fn new(config: RingConfig, next: u16) -> Split {
+    pub(super) fn new(config: RingConfig, next: u16, flight: Option<Box<Flight>>) -> Split {
         let ring = Split {
             desc: Raw::new(&config.desc),
             avail: Raw::new(&config.driver),
@@ -56,6 +65,8 @@ impl Split {
             size: config.size,
             mask: config.size - 1,
             next,
+            used_idx: next,
+            flight,
             taken: Taken::new(),
             heads: vec![0; MAX_BATCH].into(),
             memory: Memory::new(&config),
@@ -125,7 +136,7 @@ impl Split {
     #[inline(never)]
     fn take_any(&mut self, i: usize, head: u16, access: Access, pieces: &mut Pieces) -> bool {
         let before = pieces.len();
-        match self.walk(head, access, pieces) {
+        match self.walk(head, &mut Way::only(access), pieces) {
             Ok(chain) => {
                 self.taken.push(chain);
                 return true;
@@ -148,7 +159,8 @@ impl Split {
     }
 
     #[inline]
-    fn walk(&mut self, head: u16, access: Access, pieces: &mut Pieces) -> Result<Chain, Refusal> {
+    fn walk(&mut self, head: u16, way: &mut Way, pieces: &mut Pieces) -> Result<Chain, Refusal> {
+        let access = way.access;
         let mut chain = Chain { start: place(pieces), id: head, ..Chain::default() };
         if head >= self.size {
             return Err(Fault::DescriptorOutOfRange.into());
@@ -157,12 +169,12 @@ impl Split {
         let flags = first.third;
         if is_indirect(flags) {
             let (table, entries) = self.memory.indirect(first.addr, first.len, flags)?;
-            self.follow(&table, entries, RawDesc::read(&table, 0), access, &mut chain, pieces)?;
+            self.follow(&table, entries, RawDesc::read(&table, 0), way, &mut chain, pieces)?;
         } else if flags & DESC_F_NEXT != 0 {
             let table = self.desc;
-            self.follow(&table, usize::from(self.size), first, access, &mut chain, pieces)?;
+            self.follow(&table, usize::from(self.size), first, way, &mut chain, pieces)?;
         } else {
-            self.memory.add(&mut chain, pieces, access, first.addr, first.len, flags)?;
+            self.memory.add(&mut chain, pieces, way, first.addr, first.len, flags)?;
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
             prefetch_chain(piece, access);
@@ -176,7 +188,7 @@ impl Split {
         table: &Raw,
         entries: usize,
         mut desc: RawDesc,
-        access: Access,
+        way: &mut Way,
         chain: &mut Chain,
         pieces: &mut Pieces,
     ) -> Result<(), Refusal> {
@@ -186,7 +198,7 @@ impl Split {
                 // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
                 return Err(Fault::BadIndirect.into());
             }
-            self.memory.add(chain, pieces, access, desc.addr, desc.len, flags)?;
+            self.memory.add(chain, pieces, way, desc.addr, desc.len, flags)?;
             if flags & DESC_F_NEXT == 0 {
                 return Ok(());
             }
@@ -227,16 +239,105 @@ impl Split {
         }
         #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
         let after = before.wrapping_add(n as u16);
-        self.used.store_u16(split::USED_IDX, after, Ordering::Release);
+        self.show(after);
         self.next = after;
         self.taken.clear();
+        self.park();
+    }
+
+    /// Shows the driver all used elements before `after`, with one store.
+    #[inline]
+    fn show(&mut self, after: u16) {
+        self.used.store_u16(split::USED_IDX, after, Ordering::Release);
+        self.used_idx = after;
         if let Some(gpa) = self.used_log {
             self.memory.log_at(gpa, split::USED_IDX, 2);
         }
-        if !self.wants_kicks && self.event_idx && after.wrapping_sub(self.parked_at) >= 0x4000 {
-            self.parked_at = after;
+    }
+
+    /// Parks `avail_event` anew when a quarter of the index space has been passed.
+    #[inline]
+    fn park(&mut self) {
+        if !self.wants_kicks && self.event_idx && self.next.wrapping_sub(self.parked_at) >= 0x4000 {
+            self.parked_at = self.next;
             self.decline_kicks();
         }
+    }
+
+    /// Takes up to `want` requests for good.
+    pub(super) fn pick(
+        &mut self,
+        want: usize,
+        pieces: &mut Pieces,
+        out: &mut Vec<Request>,
+    ) -> Result<usize, Fault> {
+        self.memory.begin();
+        if let Some(fault) = self.broken {
+            return Err(fault);
+        }
+        let idx = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire);
+        let waiting = idx.wrapping_sub(self.next);
+        if waiting > self.size {
+            return Err(Fault::IndexJump);
+        }
+        let Some(mut flight) = self.flight.take() else { return Ok(0) };
+        let mut picked = 0;
+        for _ in 0..usize::from(waiting).min(want).min(MAX_BATCH) {
+            let before = pieces.len();
+            match self.request(&mut flight, pieces) {
+                Ok(request) => out.push(request),
+                Err(refusal) => {
+                    pieces.truncate(before);
+                    self.broken = refusal.ends_ring(picked == 0 && before == 0);
+                    break;
+                }
+            }
+            self.next = self.next.wrapping_add(1);
+            picked += 1;
+        }
+        self.flight = Some(flight);
+        self.park();
+        match self.broken {
+            Some(fault) if picked == 0 => Err(fault),
+            _ => Ok(picked),
+        }
+    }
+
+    /// The next request, which waits.
+    fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
+        let head = self.head(0);
+        // Asked first: what is in flight is none of the driver's business any more, whatever it is.
+        if head < self.size && !flight.is_free(head) {
+            return Err(Fault::InFlightAlready.into());
+        }
+        let mut way = Way::request();
+        let chain = self.walk(head, &mut way, pieces)?;
+        Ok(Request::new(flight.launch_head(head), &chain, &way))
+    }
+
+    /// Makes all finished requests visible at once.
+    pub(super) fn publish(&mut self) -> bool {
+        let Some(mut flight) = self.flight.take() else { return false };
+        let before = self.used_idx;
+        let mut after = before;
+        for used in flight.finished() {
+            self.used_elem(after, used.id, used.len);
+            after = after.wrapping_add(1);
+        }
+        if after != before {
+            self.show(after);
+            flight.land();
+        }
+        self.flight = Some(flight);
+        after != before && self.interrupt(before)
+    }
+
+    pub(super) fn flight(&self) -> Option<&Flight> {
+        self.flight.as_deref()
+    }
+
+    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
+        self.flight.as_deref_mut()
     }
 
     #[inline]
@@ -254,16 +355,16 @@ impl Split {
         fence(Ordering::SeqCst);
         let due = if self.event_idx {
             let event = self.avail.load_u16(split::avail_used_event(self.size), Ordering::Relaxed);
-            // §2.7.10: the event lies in [before, next).
-            self.next.wrapping_sub(event).wrapping_sub(1) < self.next.wrapping_sub(before)
+            // §2.7.10: the event lies in [before, used_idx).
+            self.used_idx.wrapping_sub(event).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
         } else {
             self.avail.load_u16(split::AVAIL_FLAGS, Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
         };
         due && self.notifier.interrupt()
     }
 
-    pub(super) fn next(&self) -> u16 {
-        self.next
+    pub(super) fn used_bits(&self) -> u16 {
+        self.used_idx
     }
 
     fn decline_kicks(&self) {
@@ -292,7 +393,7 @@ impl Split {
         self.broken.is_some() || self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next
     }
 
-    /// Whether the driver has offered nothing that was not completed.
+    /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next

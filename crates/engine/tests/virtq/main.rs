@@ -8,6 +8,8 @@
     clippy::cast_sign_loss
 )]
 
+mod requests;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

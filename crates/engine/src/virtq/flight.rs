@@ -1,0 +1,208 @@
+//! Requests in flight: what was picked from a ring and is not back with the driver yet.
+//!
+//! Theory of operation. Each request has a slot: in a split ring that of its head descriptor, in a packed
+//! ring (whose buffer ids may be any numbers) a free one. A [`Token`] names slot and generation, so what
+//! is told late about a request that is over says nothing about the next one in its slot. A request is
+//! *flying* from `launch` to `finish`, *finished* from there until `land`, after it was published; in
+//! between the driver must not use its id.
+
+use super::descriptors::Used;
+use super::memory::{Chain, Way};
+
+/// A request's name while it is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    slot: u16,
+    generation: u32,
+}
+
+impl Token {
+    /// As one word, for the user data of an operation.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 16 | u64::from(self.slot)
+    }
+
+    /// From that word.
+    #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+    pub fn from_bits(bits: u64) -> Token {
+        Token { slot: bits as u16, generation: (bits >> 16) as u32 }
+    }
+}
+
+/// A request: one chain, its readable pieces first, then its writable ones (virtio 1.2 §2.7.4.2).
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its name until it is finished.
+    pub token: Token,
+    /// Its first piece in the list that was given to `pick`.
+    pub start: u32,
+    /// Pieces that the device reads.
+    pub readable: u16,
+    /// Pieces behind them that the device writes.
+    pub writable: u16,
+    /// Bytes to read.
+    pub read_len: u32,
+    /// Bytes to write.
+    pub write_len: u32,
+}
+
+impl Request {
+    pub(super) fn new(token: Token, chain: &Chain, way: &Way) -> Request {
+        let (readable, read_len) = way.readable(chain);
+        let (writable, write_len) = (chain.count - readable, chain.len - read_len);
+        Request { token, start: chain.start, readable, writable, read_len, write_len }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Flying,
+    Finished,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    generation: u32,
+    state: State,
+    used: Used,
+    /// The next slot: of a request with several descriptors, or of the free ones (packed ring).
+    next: u16,
+    /// The last slot of the request.
+    last: u16,
+}
+
+/// The requests of one ring that are in flight.
+pub(super) struct Flight {
+    entries: Box<[Entry]>,
+    /// The first free slot (packed ring).
+    free: u16,
+    /// A bit for each buffer id of those in flight (packed ring).
+    ids: Box<[u64]>,
+    /// Slots of finished requests, in the order in which they were finished.
+    finished: Vec<u16>,
+    flying: u16,
+    /// Slots that are taken: in a packed ring one for each descriptor.
+    taken: u16,
+}
+
+/// Words of a bit for each buffer id.
+const IDS: usize = (u16::MAX as usize + 1) / 64;
+
+fn id_bit(id: u16) -> (usize, u64) {
+    (usize::from(id) / 64, 1 << (id % 64))
+}
+
+impl Flight {
+    /// Of a ring with `size` entries, in which none is in flight.
+    pub(super) fn new(size: u16, packed: bool) -> Flight {
+        let used = Used { id: 0, descs: 0, len: 0 };
+        let entry = |next| Entry { generation: 0, state: State::Free, used, next, last: 0 };
+        Flight {
+            entries: (1..=size).map(entry).collect(),
+            free: 0,
+            ids: vec![0; if packed { IDS } else { 0 }].into(),
+            finished: Vec::with_capacity(size.into()),
+            flying: 0,
+            taken: 0,
+        }
+    }
+
+    /// Requests that were picked and are not finished.
+    pub(super) fn flying(&self) -> u16 {
+        self.flying
+    }
+
+    /// Slots that are free.
+    pub(super) fn room(&self) -> u16 {
+        // No more are taken than there are.
+        u16::try_from(self.entries.len()).unwrap_or(u16::MAX) - self.taken
+    }
+
+    /// Whether no request has this slot; beyond the ring there is none.
+    pub(super) fn is_free(&self, slot: u16) -> bool {
+        self.entries.get(usize::from(slot)).is_some_and(|entry| entry.state == State::Free)
+    }
+
+    /// Whether a request with this buffer id is in flight (packed ring).
+    pub(super) fn has_id(&self, id: u16) -> bool {
+        let (word, bit) = id_bit(id);
+        self.ids.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    /// A request takes the slot of its head, which is free (split ring).
+    pub(super) fn launch_head(&mut self, head: u16) -> Token {
+        self.enter(head, Used { id: head, descs: 1, len: 0 }, head)
+    }
+
+    /// A request with this buffer id takes as many slots as it has descriptors; so many are free (packed
+    /// ring).
+    pub(super) fn launch(&mut self, id: u16, descs: u16) -> Token {
+        let slot = self.free;
+        let mut last = slot;
+        for _ in 1..descs {
+            last = self.next(last);
+        }
+        self.free = self.next(last);
+        let (word, bit) = id_bit(id);
+        if let Some(word) = self.ids.get_mut(word) {
+            *word |= bit;
+        }
+        self.enter(slot, Used { id, descs, len: 0 }, last)
+    }
+
+    fn next(&self, slot: u16) -> u16 {
+        self.entries.get(usize::from(slot)).map_or(0, |entry| entry.next)
+    }
+
+    fn enter(&mut self, slot: u16, used: Used, last: u16) -> Token {
+        self.flying += 1;
+        self.taken += used.descs;
+        let Some(entry) = self.entries.get_mut(usize::from(slot)) else {
+            return Token { slot, generation: 0 };
+        };
+        let generation = entry.generation.wrapping_add(1);
+        *entry = Entry { generation, state: State::Flying, used, next: entry.next, last };
+        Token { slot, generation }
+    }
+
+    /// The request is done. False: there is no such request in flight.
+    pub(super) fn finish(&mut self, token: Token, written: u32) -> bool {
+        match self.entries.get_mut(usize::from(token.slot)) {
+            Some(entry) if entry.state == State::Flying && entry.generation == token.generation => {
+                entry.state = State::Finished;
+                entry.used.len = written;
+                self.finished.push(token.slot);
+                self.flying -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What is to be published.
+    pub(super) fn finished(&self) -> impl Iterator<Item = Used> + '_ {
+        self.finished.iter().filter_map(|slot| self.entries.get(usize::from(*slot))).map(|entry| entry.used)
+    }
+
+    /// All that was finished has been published.
+    pub(super) fn land(&mut self) {
+        for slot in self.finished.drain(..) {
+            let Some(entry) = self.entries.get_mut(usize::from(slot)) else { continue };
+            entry.state = State::Free;
+            self.taken -= entry.used.descs;
+            if self.ids.is_empty() {
+                continue;
+            }
+            let (word, bit) = id_bit(entry.used.id);
+            if let Some(word) = self.ids.get_mut(word) {
+                *word &= !bit;
+            }
+            let last = entry.last;
+            if let Some(last) = self.entries.get_mut(usize::from(last)) {
+                last.next = self.free;
+            }
+            self.free = slot;
+        }
+    }
+}
