@@ -24,11 +24,14 @@ pub mod protocol {
     pub const RARP: u64 = 1 << 2;
     pub const REPLY_ACK: u64 = 1 << 3;
     pub const MTU: u64 = 1 << 4;
+    pub const BACKEND_REQ: u64 = 1 << 5;
+    pub const CONFIG: u64 = 1 << 9;
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const RESET_DEVICE: u64 = 1 << 13;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
-    /// Everything that this front end can speak.
+    /// Everything that this front end can speak with any device. CONFIG and BACKEND_REQ are for those that have
+    /// something to say there.
     pub const ALL: u64 = MQ
         | LOG_SHMFD
         | RARP
@@ -221,8 +224,8 @@ impl Frontend {
         Ok(())
     }
 
-    /// GET_QUEUE_NUM: queue pairs, for a network device.
-    pub fn queue_pairs(&self) -> Result<u64> {
+    /// GET_QUEUE_NUM: queue pairs of a network device, queues of others.
+    pub fn queue_count(&self) -> Result<u64> {
         self.ask_word(request::GET_QUEUE_NUM)
     }
 
@@ -326,6 +329,33 @@ impl Frontend {
         self.set(Message::new(request::RESET_DEVICE, Vec::new()))
     }
 
+    /// GET_CONFIG: `len` bytes of the configuration space.
+    pub fn config(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let question = Message::new(request::GET_CONFIG, config_payload(offset, &vec![0; len]));
+        let mut payload = self.ask(&question)?.payload;
+        // A backend that cannot answer says so with a size of zero.
+        if payload.len() != CONFIG_HEADER + len {
+            let got = payload.len();
+            return Err(Error::Backend(format!(
+                "GET_CONFIG of {len} bytes at {offset}: the answer has {got} bytes"
+            )));
+        }
+        Ok(payload.split_off(CONFIG_HEADER))
+    }
+
+    /// SET_CONFIG: the driver writes into the configuration space.
+    pub fn set_config(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.set(Message::new(request::SET_CONFIG, config_payload(offset, bytes)))
+    }
+
+    /// SET_BACKEND_REQ_FD: makes the channel on which the backend speaks by itself, and returns our end of it.
+    pub fn backend_channel(&self) -> Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("making a channel", e))?;
+        let message = Message::new(request::SET_BACKEND_REQ_FD, Vec::new()).with_fd(&theirs);
+        self.set(message.map_err(|e| Error::io("duplicating a channel", e))?)?;
+        Ok(ours)
+    }
+
     /// GET_INFLIGHT_FD: asks the backend to make its record of descriptors in flight.
     pub fn inflight(&self, queues: u16, queue_size: u16) -> Result<Inflight> {
         let question = Message::new(request::GET_INFLIGHT_FD, inflight_payload(0, 0, queues, queue_size));
@@ -343,6 +373,16 @@ impl Frontend {
         let message = Message::new(request::SET_INFLIGHT_FD, payload).with_fd(fd);
         self.set(message.map_err(|e| Error::io("duplicating the inflight file", e))?)
     }
+}
+
+/// Bytes before those of the configuration space: offset, size and flags, each a u32.
+const CONFIG_HEADER: usize = 12;
+
+fn config_payload(offset: usize, bytes: &[u8]) -> Vec<u8> {
+    let words = [offset, bytes.len(), 0].map(|word| u32::try_from(word).unwrap_or(u32::MAX));
+    let mut payload: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    payload.extend_from_slice(bytes);
+    payload
 }
 
 fn inflight_payload(size: u64, offset: u64, queues: u16, queue_size: u16) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! The other side: a native virtio-net driver behind a vhost-user front end, and a vfio-user client for
-//! drivers of emulated PCI devices.
+//! The other side: native drivers of virtio-net and virtio-blk behind a vhost-user front end, and a vfio-user
+//! client for drivers of emulated PCI devices.
 //!
 //! Written to be read, and used wherever something must stand in for a guest: tests, fuzzers, the
 //! packet generator and the benchmarks. A backend cannot tell it from a VMM with a guest: it negotiates,
@@ -12,7 +12,9 @@
 //! | [`memory`] | one shared region, three address spaces |
 //! | [`queue`], [`split`], [`packed`] | the rings: chains, indirect tables, batches, notification suppression |
 //! | [`session`] | negotiation, set-up, stop and reconnect |
+//! | [`running`] | a ring with its eventfds: kick, sleep |
 //! | [`net`] | frames: send, receive, wait |
+//! | [`blk`] | a disk: submit, poll, wait; what was not answered survives the backend |
 //! | [`vfio`] | vfio-user: regions, mapped registers, interrupts, memory of a PCI device |
 //! | [`e1000`] | a driver for the Intel NICs behind such a device |
 //! | [`bound`], [`load`] | the packet generator: two ports, both ways, one thread |
@@ -20,6 +22,7 @@
 //!
 //! The driver trusts its device, as a guest must; what a device does wrong is still noticed and named.
 
+pub mod blk;
 pub mod bound;
 pub mod e1000;
 pub mod error;
@@ -31,10 +34,12 @@ pub mod net;
 pub mod packed;
 pub mod queue;
 pub mod raw;
+pub mod running;
 pub mod session;
 pub mod split;
 pub mod vfio;
 
+pub use blk::{Disk, DiskOptions, Request, Status, Tag};
 pub use error::{Error, Result};
 pub use frontend::{Frontend, Listener};
 pub use net::{NetDriver, NetHdr, Shape, Stats};

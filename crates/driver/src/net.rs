@@ -6,16 +6,15 @@
 //! The one `unsafe` here makes a slice of a buffer's bytes. Its invariant: a buffer is referred to only
 //! while the device does not hold it, and only by one slice, because the driver is borrowed mutably.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags};
 use sidecore_abi::virtio::{features as f, net_hdr, NET_HDR_LEN};
 
 use crate::error::{Error, Result};
 use crate::frontend::Frontend;
 use crate::memory::Buffers;
 use crate::queue::{Buf, Queue, Table};
+use crate::running::{sleep, Running};
 use crate::session::{Config, Session};
 
 /// Most pieces of one chain that this driver makes.
@@ -109,20 +108,18 @@ pub struct Stats {
 
 #[derive(Debug)]
 struct Half {
-    queue: Queue,
+    ring: Running,
     buffers: Buffers,
-    kick: OwnedFd,
-    call: OwnedFd,
-    number: u16,
 }
 
 impl Half {
+    fn new(session: &Session, config: &Config, number: u16) -> Result<Self> {
+        let buffers = session.memory.alloc_buffers(usize::from(config.entries), config.buffer)?;
+        Ok(Self { ring: Running::new(session, number)?, buffers })
+    }
+
     fn publish(&mut self, stats: &mut Stats) -> Result<()> {
-        if self.queue.publish() {
-            stats.kicks += 1;
-            let one = 1u64.to_ne_bytes();
-            rustix::io::write(&self.kick, &one).map_err(|e| Error::io("kicking", e))?;
-        }
+        stats.kicks += u64::from(self.ring.publish()?);
         Ok(())
     }
 }
@@ -138,6 +135,7 @@ struct Pair {
 #[derive(Debug)]
 pub struct NetDriver {
     session: Session,
+    config: Config,
     pairs: Vec<Pair>,
     shape: Shape,
     stats: Stats,
@@ -152,12 +150,16 @@ impl NetDriver {
         let session = Session::new(frontend, config)?;
         let mut pairs = Vec::new();
         for pair in 0..config.pairs {
-            let tables = session.tables()?;
-            pairs.push(Pair { rx: half(&session, pair * 2)?, tx: half(&session, pair * 2 + 1)?, tables });
+            let tables = session.tables(config.table)?;
+            pairs.push(Pair {
+                rx: Half::new(&session, &config, pair * 2)?,
+                tx: Half::new(&session, &config, pair * 2 + 1)?,
+                tables,
+            });
         }
         let shape = Shape::default();
         let (used, frame) = (Vec::new(), Vec::new());
-        let mut driver = Self { session, pairs, shape, stats: Stats::default(), used, frame };
+        let mut driver = Self { session, config, pairs, shape, stats: Stats::default(), used, frame };
         let first = driver.session.first_base();
         for pair in 0..config.pairs {
             driver.fill(pair)?;
@@ -169,6 +171,11 @@ impl NetDriver {
     /// The conversation and what it led to.
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// What was counted.
@@ -187,24 +194,24 @@ impl NetDriver {
 
     /// Frames that can be sent now if each fits into one buffer.
     pub fn room(&self, pair: u16) -> u16 {
-        self.pairs.get(usize::from(pair)).map_or(0, |p| p.tx.queue.room())
+        self.pairs.get(usize::from(pair)).map_or(0, |p| p.tx.ring.queue.room())
     }
 
     /// Offers every free receive buffer.
     fn fill(&mut self, pair: u16) -> Result<()> {
         let memory = &self.session.memory;
         let rx = &mut self.pairs[usize::from(pair)].rx;
-        while rx.queue.room() > 0 {
-            let offset = rx.buffers.offset(rx.queue.next_free(0));
+        while rx.ring.queue.room() > 0 {
+            let offset = rx.buffers.offset(rx.ring.queue.next_free(0));
             let len = u32::try_from(rx.buffers.size).unwrap_or(u32::MAX);
-            rx.queue.add(&[Buf { addr: memory.gpa(offset), len, write: true }]);
+            rx.ring.queue.add(&[Buf { addr: memory.gpa(offset), len, write: true }]);
         }
         rx.publish(&mut self.stats)
     }
 
     /// Takes back buffers that the device has sent.
     pub fn complete(&mut self, pair: u16) -> Result<usize> {
-        self.pairs[usize::from(pair)].tx.queue.reap(usize::MAX, |_, _| {})
+        self.pairs[usize::from(pair)].tx.ring.queue.reap(usize::MAX, |_, _| {})
     }
 
     /// Sends `frames` in order with an empty header; returns how many found room.
@@ -239,7 +246,7 @@ impl NetDriver {
         if needed > MAX_PIECES {
             return Err(Error::Config(format!("a frame of {} bytes takes {needed} buffers", frame.len())));
         }
-        if needed > usize::from(tx.queue.room()) {
+        if needed > usize::from(tx.ring.queue.room()) {
             return Ok(false);
         }
         // The bytes: header, then frame, through as many buffers as needed.
@@ -248,7 +255,7 @@ impl NetDriver {
         let mut chain = [Buf { addr: 0, len: 0, write: false }; MAX_PIECES];
         let mut pieces = 0;
         for (place, piece) in (0u16..).zip(chain.iter_mut().take(needed)) {
-            let offset = tx.buffers.offset(tx.queue.next_free(place));
+            let offset = tx.buffers.offset(tx.ring.queue.next_free(place));
             let skip = if place == 0 { NET_HDR_LEN } else { 0 };
             let (now, later) = rest.split_at(rest.len().min(size - skip));
             if place == 0 {
@@ -279,10 +286,10 @@ impl NetDriver {
                 (done, pieces) = (done + len, pieces + 1);
             }
         }
-        let name = tx.queue.next_free(0);
+        let name = tx.ring.queue.next_free(0);
         let added = match tables.get(usize::from(name)) {
-            Some(table) if indirect => tx.queue.add_indirect(table, &chain[..pieces]),
-            _ => tx.queue.add(&chain[..pieces]),
+            Some(table) if indirect => tx.ring.queue.add_indirect(table, &chain[..pieces]),
+            _ => tx.ring.queue.add(&chain[..pieces]),
         };
         if added.is_some() {
             self.stats.sent += 1;
@@ -302,15 +309,15 @@ impl NetDriver {
         self.complete(pair)?;
         let tx = &mut self.pairs[usize::from(pair)].tx;
         let memory = &self.session.memory;
-        let now = count.min(usize::from(tx.queue.room()));
+        let now = count.min(usize::from(tx.ring.queue.room()));
         for i in 0..now {
-            let offset = tx.buffers.offset(tx.queue.next_free(0));
+            let offset = tx.buffers.offset(tx.ring.queue.next_free(0));
             // SAFETY: the name is free, so the device does not hold its buffer; `self` is borrowed mutably.
             let bytes = unsafe { memory.bytes_mut(offset, tx.buffers.size) };
             let (header, frame) = bytes.split_at_mut(NET_HDR_LEN);
             header.fill(0);
             let len = write(i, frame).min(frame.len());
-            tx.queue.add(&[buf(memory.gpa(offset), NET_HDR_LEN + len)]);
+            tx.ring.queue.add(&[buf(memory.gpa(offset), NET_HDR_LEN + len)]);
             self.stats.sent_bytes += len as u64;
         }
         self.stats.sent += now as u64;
@@ -336,12 +343,12 @@ impl NetDriver {
         let rx = &mut self.pairs[usize::from(pair)].rx;
         self.used.clear();
         let limit = if mergeable { usize::MAX } else { limit };
-        rx.queue.reap(limit, |name, len| self.used.push((name, len)))?;
+        rx.ring.queue.reap(limit, |name, len| self.used.push((name, len)))?;
         let mut used = self.used.iter();
         let mut frames = 0;
         while let Some(&(name, len)) = used.next() {
             let mut bytes = buffer(&memory, rx, name, len)?;
-            let broken = |what: String| Error::Ring { queue: rx.number, what };
+            let broken = |what: String| Error::Ring { queue: rx.ring.number, what };
             let Some(hdr) = NetHdr::from_bytes(bytes) else {
                 return Err(broken(format!("delivered {len} bytes, less than a header")));
             };
@@ -371,25 +378,16 @@ impl NetDriver {
 
     /// Sleeps until a frame arrives on any pair, or until the time is over. True: there is something.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
-        let limit = rustix::time::Timespec::try_from(timeout)
-            .map_err(|_| Error::Config("timeout out of range".into()))?;
         let mut some = false;
         for pair in &mut self.pairs {
-            some |= pair.rx.queue.set_interrupts(true);
+            some |= pair.rx.ring.queue.set_interrupts(true);
         }
         if !some {
-            let mut fds: Vec<_> =
-                self.pairs.iter().map(|pair| PollFd::new(&pair.rx.call, PollFlags::IN)).collect();
-            match poll(&mut fds, Some(&limit)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Error::io("waiting for an interrupt", error)),
-            }
+            sleep(self.pairs.iter().map(|pair| &pair.rx.ring), None, timeout)?;
         }
         for pair in &mut self.pairs {
-            some |= pair.rx.queue.set_interrupts(false);
-            if rustix::io::read(pair.rx.call.as_fd(), &mut [0; 8]).is_ok() {
-                self.stats.interrupts += 1;
-            }
+            some |= pair.rx.ring.queue.set_interrupts(false);
+            self.stats.interrupts += u64::from(pair.rx.ring.interrupted());
         }
         Ok(some)
     }
@@ -397,13 +395,13 @@ impl NetDriver {
     /// Has received frames interrupt from now on, until the next [`NetDriver::wait`].
     pub fn ask_for_interrupts(&mut self) {
         for pair in &mut self.pairs {
-            pair.rx.queue.set_interrupts(true);
+            pair.rx.ring.queue.set_interrupts(true);
         }
     }
 
     /// Runs only the first `pairs` queue pairs, as a guest's `ethtool -L` does.
     pub fn set_pairs(&mut self, pairs: u16) -> Result<()> {
-        for number in 0..self.session.config().pairs * 2 {
+        for number in 0..self.config.pairs * 2 {
             self.session.enable(number, number < pairs * 2)?;
         }
         Ok(())
@@ -411,7 +409,7 @@ impl NetDriver {
 
     /// Stops all rings and starts them where the device was, as pausing a VM does; frames in flight stay.
     pub fn pause_and_resume(&mut self) -> Result<()> {
-        let queues = self.session.config().pairs * 2;
+        let queues = self.config.pairs * 2;
         let mut bases = Vec::new();
         for number in 0..queues {
             self.session.enable(number, false)?;
@@ -432,11 +430,11 @@ impl NetDriver {
         for pair in &mut self.pairs {
             // Packed rings keep no index in memory: what was given back must be reaped to be known.
             // Received frames among that are lost with the old connection.
-            if let Queue::Packed(_) = pair.rx.queue {
-                pair.rx.queue.reap(usize::MAX, |_, _| {})?;
-                pair.tx.queue.reap(usize::MAX, |_, _| {})?;
+            if let Queue::Packed(_) = pair.rx.ring.queue {
+                pair.rx.ring.queue.reap(usize::MAX, |_, _| {})?;
+                pair.tx.ring.queue.reap(usize::MAX, |_, _| {})?;
             }
-            bases.extend([pair.rx.queue.base(), pair.tx.queue.base()]);
+            bases.extend([pair.rx.ring.queue.base(), pair.tx.ring.queue.base()]);
         }
         self.reconnect_at(frontend, &bases)
     }
@@ -445,7 +443,7 @@ impl NetDriver {
     /// send them for packed rings after their backend has crashed.
     pub fn reconnect_at(&mut self, frontend: Frontend, bases: &[u32]) -> Result<()> {
         self.session.reconnect(frontend, bases)?;
-        for pair in 0..self.session.config().pairs {
+        for pair in 0..self.config.pairs {
             self.fill(pair)?;
         }
         self.kick_all()
@@ -453,26 +451,12 @@ impl NetDriver {
 
     /// Kicks every ring: a backend that comes back cannot know that there is something to do.
     fn kick_all(&mut self) -> Result<()> {
-        for vring in &self.session.vrings {
-            rustix::io::write(&vring.kick, &1u64.to_ne_bytes()).map_err(|e| Error::io("kicking", e))?;
+        for ring in self.pairs.iter().flat_map(|pair| [&pair.rx.ring, &pair.tx.ring]) {
+            ring.kick()?;
             self.stats.kicks += 1;
         }
         Ok(())
     }
-}
-
-fn half(session: &Session, number: u16) -> Result<Half> {
-    let vring = session.vring(number)?;
-    let clone = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("duplicating an eventfd", e));
-    let buffers =
-        session.memory.alloc_buffers(usize::from(session.config().entries), session.config().buffer)?;
-    Ok(Half {
-        queue: session.queue(number)?,
-        buffers,
-        kick: clone(&vring.kick)?,
-        call: clone(&vring.call)?,
-        number,
-    })
 }
 
 fn buf(addr: u64, len: usize) -> Buf {
@@ -484,7 +468,7 @@ fn buffer<'a>(memory: &'a crate::memory::Memory, rx: &Half, name: u16, len: u32)
     let len = len as usize;
     if len > rx.buffers.size {
         let what = format!("wrote {len} bytes into a buffer of {}", rx.buffers.size);
-        return Err(Error::Ring { queue: rx.number, what });
+        return Err(Error::Ring { queue: rx.ring.number, what });
     }
     // SAFETY: the device gave the buffer back and it is offered again only after the slice is gone.
     Ok(unsafe { memory.bytes_mut(rx.buffers.offset(name), len) })

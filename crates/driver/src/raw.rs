@@ -46,6 +46,9 @@ pub mod request {
     pub const SET_VRING_ENABLE: u32 = 18;
     pub const SEND_RARP: u32 = 19;
     pub const NET_SET_MTU: u32 = 20;
+    pub const SET_BACKEND_REQ_FD: u32 = 21;
+    pub const GET_CONFIG: u32 = 24;
+    pub const SET_CONFIG: u32 = 25;
     pub const GET_INFLIGHT_FD: u32 = 31;
     pub const SET_INFLIGHT_FD: u32 = 32;
     pub const RESET_DEVICE: u32 = 34;

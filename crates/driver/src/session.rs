@@ -16,8 +16,48 @@ use crate::frontend::{protocol, Frontend, Inflight, Region};
 use crate::memory::{Memory, Page};
 use crate::queue::{Options, Parts, Queue, Table};
 
-/// Virtio feature bits with the names used in messages.
-const NAMES: &[(u64, &str)] = &[
+/// What the backend is: it decides what the low feature bits mean, and how queues are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A network device, whose queues come in pairs.
+    Net,
+    /// A block device.
+    Block,
+}
+
+impl Kind {
+    /// The feature without which there is one queue, or one pair.
+    fn several(self) -> u64 {
+        match self {
+            Self::Net => f::NET_MQ,
+            Self::Block => f::BLK_MQ,
+        }
+    }
+
+    /// Queues that count as one.
+    fn counted(self) -> u16 {
+        match self {
+            Self::Net => 2,
+            Self::Block => 1,
+        }
+    }
+
+    /// Names of feature bits, for people.
+    pub fn feature_names(self, bits: u64) -> String {
+        let own = match self {
+            Self::Net => NET_NAMES,
+            Self::Block => BLOCK_NAMES,
+        };
+        let name = |bit: u32| {
+            let known = own.iter().chain(NAMES).find(|(mask, _)| *mask == 1 << bit);
+            known.map_or_else(|| format!("bit {bit}"), |(_, name)| (*name).into())
+        };
+        (0..64).filter(|bit| bits >> bit & 1 != 0).map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Feature bits of network devices with the names used in messages.
+const NET_NAMES: &[(u64, &str)] = &[
     (f::NET_CSUM, "CSUM"),
     (f::NET_GUEST_CSUM, "GUEST_CSUM"),
     (f::NET_GUEST_TSO4, "GUEST_TSO4"),
@@ -29,6 +69,25 @@ const NAMES: &[(u64, &str)] = &[
     (f::NET_HOST_USO, "HOST_USO"),
     (f::NET_MRG_RXBUF, "MRG_RXBUF"),
     (f::NET_MQ, "MQ"),
+];
+
+/// Those of block devices.
+const BLOCK_NAMES: &[(u64, &str)] = &[
+    (f::BLK_SIZE_MAX, "SIZE_MAX"),
+    (f::BLK_SEG_MAX, "SEG_MAX"),
+    (f::BLK_GEOMETRY, "GEOMETRY"),
+    (f::BLK_RO, "RO"),
+    (f::BLK_BLK_SIZE, "BLK_SIZE"),
+    (f::BLK_FLUSH, "FLUSH"),
+    (f::BLK_TOPOLOGY, "TOPOLOGY"),
+    (f::BLK_CONFIG_WCE, "CONFIG_WCE"),
+    (f::BLK_MQ, "MQ"),
+    (f::BLK_DISCARD, "DISCARD"),
+    (f::BLK_WRITE_ZEROES, "WRITE_ZEROES"),
+];
+
+/// Those of all devices.
+const NAMES: &[(u64, &str)] = &[
     (f::INDIRECT_DESC, "INDIRECT_DESC"),
     (f::EVENT_IDX, "EVENT_IDX"),
     (f::VHOST_USER_PROTOCOL, "PROTOCOL_FEATURES"),
@@ -36,15 +95,6 @@ const NAMES: &[(u64, &str)] = &[
     (f::RING_PACKED, "RING_PACKED"),
     (f::IN_ORDER, "IN_ORDER"),
 ];
-
-/// Names of feature bits, for people.
-pub fn feature_names(bits: u64) -> String {
-    let name = |bit: u32| {
-        let known = NAMES.iter().find(|(mask, _)| *mask == 1 << bit);
-        known.map_or_else(|| format!("bit {bit}"), |(_, name)| (*name).into())
-    };
-    (0..64).filter(|bit| bits >> bit & 1 != 0).map(name).collect::<Vec<_>>().join(", ")
-}
 
 /// Which features are negotiated.
 #[derive(Clone, Copy, Debug)]
@@ -86,10 +136,10 @@ impl Want {
     }
 
     /// What becomes of an offer.
-    pub fn choose(&self, offered: u64) -> Result<u64> {
+    pub fn choose(&self, kind: Kind, offered: u64) -> Result<u64> {
         let missing = self.must & !offered;
         if missing != 0 {
-            return Err(Error::Missing(feature_names(missing)));
+            return Err(Error::Missing(kind.feature_names(missing)));
         }
         Ok(offered & (self.must | self.may))
     }
@@ -118,10 +168,38 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// What it asks of a session: room for a buffer, and perhaps a table, beside each descriptor.
+    fn setup(&self) -> Setup {
+        let (queues, entries) = (self.pairs * 2, usize::from(self.entries));
+        let indirect = (self.want.must | self.want.may) & f::INDIRECT_DESC != 0;
+        let tables = if indirect { entries * self.table * 16 } else { 0 };
+        let room = usize::from(queues) * (Memory::buffers_size(entries, self.buffer) + tables);
+        Setup { kind: Kind::Net, want: self.want, queues, entries: self.entries, page: self.page, room }
+    }
+}
+
+/// What any device's session is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The device.
+    pub kind: Kind,
+    /// Features.
+    pub want: Want,
+    /// Rings.
+    pub queues: u16,
+    /// Entries of each ring.
+    pub entries: u16,
+    /// Pages of the memory.
+    pub page: Page,
+    /// Bytes of memory beside the rings.
+    pub room: usize,
+}
+
 /// A ring's surroundings: everything but the ring itself.
 #[derive(Debug)]
 pub struct Vring {
-    /// Virtio queue number: receive queues are even, transmit queues odd (§5.1.2).
+    /// Virtio queue number: a network device's receive queues are even, its transmit queues odd (§5.1.2).
     pub number: u16,
     /// Where it lies.
     pub parts: Parts,
@@ -144,27 +222,26 @@ pub struct Session {
     pub protocol: u64,
     /// Surroundings of each ring.
     pub vrings: Vec<Vring>,
-    config: Config,
+    setup: Setup,
     inflight: Option<Inflight>,
 }
 
 /// Asks, chooses and sets features; returns virtio's and the protocol's.
-pub fn negotiate(frontend: &mut Frontend, want: &Want, pairs: u16) -> Result<(u64, u64)> {
+fn negotiate(frontend: &mut Frontend, want: Want, kind: Kind, queues: u16) -> Result<(u64, u64)> {
     frontend.set_owner()?;
-    let mut want = *want;
-    if pairs > 1 {
-        want = want.and(f::NET_MQ);
-    }
-    let features = want.choose(frontend.features()?)?;
+    let count = queues / kind.counted();
+    let want = want.and_if(count > 1, kind.several());
+    let features = want.choose(kind, frontend.features()?)?;
     let mut chosen = 0;
     if features & f::VHOST_USER_PROTOCOL != 0 {
         chosen = frontend.protocol_features()? & want.protocol;
         frontend.set_protocol_features(chosen)?;
     }
-    if pairs > 1 {
-        let most = if chosen & protocol::MQ != 0 { frontend.queue_pairs()? } else { 1 };
-        if u64::from(pairs) > most {
-            return Err(Error::Config(format!("{pairs} queue pairs, but the backend allows {most}")));
+    if count > 1 {
+        let most = if chosen & protocol::MQ != 0 { frontend.queue_count()? } else { 1 };
+        if u64::from(count) > most {
+            let unit = if kind == Kind::Net { "queue pairs" } else { "queues" };
+            return Err(Error::Config(format!("{count} {unit}, but the backend allows {most}")));
         }
     }
     frontend.set_features(features)?;
@@ -172,17 +249,19 @@ pub fn negotiate(frontend: &mut Frontend, want: &Want, pairs: u16) -> Result<(u6
 }
 
 impl Session {
+    /// A network device's session.
+    pub fn new(frontend: Frontend, config: Config) -> Result<Self> {
+        Self::open(frontend, config.setup())
+    }
+
     /// Negotiates and takes memory. The rings run after [`Session::start`].
-    pub fn new(mut frontend: Frontend, config: Config) -> Result<Self> {
-        let (features, chosen) = negotiate(&mut frontend, &config.want, config.pairs)?;
-        let queues = usize::from(config.pairs) * 2;
-        let entries = usize::from(config.entries);
-        let tables = if features & f::INDIRECT_DESC == 0 { 0 } else { config.table * 16 };
-        let ring = Parts::size(config.entries) + Memory::buffers_size(entries, config.buffer);
-        let memory = Memory::new(queues * (ring + entries * tables), config.page)?;
+    pub fn open(mut frontend: Frontend, setup: Setup) -> Result<Self> {
+        let (features, chosen) = negotiate(&mut frontend, setup.want, setup.kind, setup.queues)?;
+        let rings = usize::from(setup.queues) * Parts::size(setup.entries);
+        let memory = Memory::new(rings + setup.room, setup.page)?;
         let mut session =
-            Self { frontend, memory, features, protocol: chosen, vrings: Vec::new(), config, inflight: None };
-        for number in 0..config.pairs * 2 {
+            Self { frontend, memory, features, protocol: chosen, vrings: Vec::new(), setup, inflight: None };
+        for number in 0..setup.queues {
             let parts = Parts::new(&session.memory, session.options())?;
             let event = || {
                 eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
@@ -196,16 +275,11 @@ impl Session {
     /// What was negotiated about the rings.
     pub fn options(&self) -> Options {
         Options {
-            entries: self.config.entries,
+            entries: self.setup.entries,
             packed: self.has(f::RING_PACKED),
             event_idx: self.has(f::EVENT_IDX),
             in_order: self.has(f::IN_ORDER),
         }
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &Config {
-        &self.config
     }
 
     /// Were these features negotiated?
@@ -219,16 +293,25 @@ impl Session {
         Queue::new(number, self.options(), vring.parts.clone())
     }
 
+    /// The same over parts that are emptied first. No device may have them.
+    pub fn fresh_queue(&self, number: u16) -> Result<Queue> {
+        let Parts { desc, avail, used } = &self.vring(number)?.parts;
+        for part in [desc, avail, used] {
+            self.memory.write(part.offset(), &vec![0; part.size()]);
+        }
+        self.queue(number)
+    }
+
     /// Surroundings of queue `number`.
     pub fn vring(&self, number: u16) -> Result<&Vring> {
         let vring = self.vrings.get(usize::from(number));
         vring.ok_or_else(|| Error::Config(format!("there is no queue {number}")))
     }
 
-    /// Indirect tables for one queue, if INDIRECT was negotiated.
-    pub fn tables(&self) -> Result<Vec<Table>> {
-        let count = if self.has(f::INDIRECT_DESC) { self.config.entries } else { 0 };
-        (0..count).map(|_| Table::new(&self.memory, self.config.table)).collect()
+    /// Indirect tables of `table` descriptors for one queue, if INDIRECT was negotiated.
+    pub fn tables(&self, table: usize) -> Result<Vec<Table>> {
+        let count = if self.has(f::INDIRECT_DESC) { self.setup.entries } else { 0 };
+        (0..count).map(|_| Table::new(&self.memory, table)).collect()
     }
 
     /// The base of a ring that never ran: zero, with both wrap counters set if packed (§2.8.1).
@@ -250,7 +333,7 @@ impl Session {
     pub fn start(&mut self, bases: &[u32]) -> Result<()> {
         if self.protocol & protocol::INFLIGHT_SHMFD != 0 {
             if self.inflight.is_none() {
-                self.inflight = Some(self.frontend.inflight(self.config.pairs * 2, self.config.entries)?);
+                self.inflight = Some(self.frontend.inflight(self.setup.queues, self.setup.entries)?);
             }
             if let Some(inflight) = &self.inflight {
                 self.frontend.set_inflight(inflight)?;
@@ -277,7 +360,7 @@ impl Session {
 
     fn start_vring(&self, vring: &Vring, base: u32) -> Result<()> {
         let number = vring.number;
-        self.frontend.set_vring_num(number, self.config.entries)?;
+        self.frontend.set_vring_num(number, self.setup.entries)?;
         self.frontend.set_vring_base(number, base)?;
         self.frontend.set_vring_addr(number, vring.parts.addresses())?;
         self.frontend.set_vring_call(number, &vring.call)?;
@@ -305,11 +388,17 @@ impl Session {
 
     /// Goes on over a new connection with the same memory and the same features. `bases`: where each
     /// ring goes on.
-    pub fn reconnect(&mut self, mut frontend: Frontend, bases: &[u32]) -> Result<()> {
+    pub fn reconnect(&mut self, frontend: Frontend, bases: &[u32]) -> Result<()> {
+        self.renegotiate(frontend)?;
+        self.start(bases)
+    }
+
+    /// The first half of [`Session::reconnect`]: the rings do not run yet.
+    pub fn renegotiate(&mut self, mut frontend: Frontend) -> Result<()> {
         let want = Want { must: self.features, may: 0, protocol: self.protocol };
-        let (_, chosen) = negotiate(&mut frontend, &want, self.config.pairs)?;
+        let (_, chosen) = negotiate(&mut frontend, want, self.setup.kind, self.setup.queues)?;
         self.frontend = frontend;
         self.protocol = chosen;
-        self.start(bases)
+        Ok(())
     }
 }

@@ -131,7 +131,7 @@ fn warm_up(pair: &mut Pair) {
     // Let the surplus pass.
     while pair.a.wait(Duration::from_millis(20)).unwrap() | pair.b.wait(Duration::from_millis(20)).unwrap() {
         for driver in [&mut pair.a, &mut pair.b] {
-            for queue in 0..driver.session().config().pairs {
+            for queue in 0..driver.config().pairs {
                 driver.receive(queue, |_, _| {}).unwrap();
             }
         }
@@ -151,7 +151,8 @@ fn a_million_frames_in_every_format() {
         (false, f::IN_ORDER | f::EVENT_IDX | f::INDIRECT_DESC, 1514),
         (true, f::RING_PACKED | f::IN_ORDER | f::EVENT_IDX | f::INDIRECT_DESC | f::NET_MRG_RXBUF, 1514),
     ] {
-        let what = format!("we_listen={we_listen} {}", sidecore_driver::session::feature_names(features));
+        let what =
+            format!("we_listen={we_listen} {}", sidecore_driver::session::Kind::Net.feature_names(features));
         let mut pair = pair(config(features), we_listen);
         warm_up(&mut pair);
         let start = Instant::now();

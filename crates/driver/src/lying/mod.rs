@@ -248,7 +248,7 @@ impl Rig {
     /// Split: offers a head, whatever stands there.
     pub fn head(&mut self, queue: u16, head: u16) {
         let q = usize::from(queue);
-        let slot = usize::from(self.avail[q] % self.session.config().entries);
+        let slot = usize::from(self.avail[q] % self.session.options().entries);
         let avail = &self.parts(queue).avail;
         avail.store16(2 + slot, head, Ordering::Relaxed);
         avail.store16(1, self.avail[q].wrapping_add(1), Ordering::Release);
@@ -273,7 +273,7 @@ impl Rig {
                 self.head(queue, 0);
             }
             Format::Packed => {
-                let entries = self.session.config().entries;
+                let entries = self.session.options().entries;
                 let start = self.place[q];
                 let mut place = start;
                 let mut first = 0;

@@ -68,7 +68,7 @@ pub struct Echo {
 impl Echo {
     /// A load of frames of `len` bytes from `from` to `to`, with at most `window` on the way.
     pub fn new(driver: NetDriver, from: [u8; 6], to: [u8; 6], len: usize, window: u64) -> Echo {
-        let pairs = driver.session().config().pairs;
+        let pairs = driver.config().pairs;
         let frame = template(from, to, len.max(SHORTEST));
         let next = vec![(0, 0); usize::from(pairs * FLOWS)];
         Echo { driver, pairs, frame, window, next, chunk: 0 }

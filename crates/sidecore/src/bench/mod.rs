@@ -14,6 +14,7 @@ pub mod ours;
 pub mod peers;
 pub mod pvp;
 pub mod sched;
+pub mod storage;
 pub mod tap;
 pub mod vale;
 pub mod virtio_user;

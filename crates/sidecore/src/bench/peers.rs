@@ -135,7 +135,8 @@ impl Drop for Process {
     }
 }
 
-fn installed(program: &str) -> bool {
+/// Is this program there, at its path or in PATH?
+pub fn installed(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();
     }
@@ -454,6 +455,7 @@ pub fn prioritize(thread: u32) -> Result<()> {
     }
 }
 
-fn cpus() -> usize {
+/// Processors of this machine.
+pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

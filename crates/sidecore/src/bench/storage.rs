@@ -1,0 +1,118 @@
+//! `qemu-storage-daemon` as a peer: QEMU's block layer behind vhost-user-blk, in a process of its own.
+//!
+//! Each export has an I/O thread of its own, as its manual advises; all of them are on one processor.
+//!
+//! Depends on the standard library and `peers` only, so that tests of other crates may include both by path.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::peers::{PeerError, Process, Scratch};
+
+/// What is behind a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// A file or a block device.
+    File {
+        /// Where.
+        path: PathBuf,
+        /// Past the page cache (O_DIRECT).
+        direct: bool,
+    },
+    /// Nothing: reads are zeroes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+}
+
+/// A disk that is exported.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// The socket at which front ends call.
+    pub socket: PathBuf,
+    /// What is behind it.
+    pub image: Image,
+    /// Queues.
+    pub queues: u16,
+    /// It may be written.
+    pub writable: bool,
+}
+
+/// The running daemon.
+#[derive(Debug)]
+pub struct StorageDaemon {
+    process: Process,
+    control: PathBuf,
+}
+
+const PROGRAM: &str = "qemu-storage-daemon";
+
+impl StorageDaemon {
+    /// Is the program there?
+    pub fn installed() -> bool {
+        super::peers::installed(PROGRAM)
+    }
+
+    /// Starts it on processor `core`; without one it goes where the kernel puts it.
+    pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, PeerError> {
+        if !Self::installed() {
+            return Err(PeerError::new(format!("{PROGRAM} is not installed: apt-get install qemu-utils")));
+        }
+        let control = scratch.file("qmp");
+        let cores = core.map_or_else(|| format!("0-{}", super::peers::cpus() - 1), |core| core.to_string());
+        let mut process = Process::start("taskset", "util-linux", scratch.file("qsd.log"), |command| {
+            command.args(["-c", &cores, PROGRAM]);
+            command
+                .arg("--chardev")
+                .arg(format!("socket,id=qmp,path={},server=on,wait=off", control.display()));
+            command.args(["--monitor", "chardev=qmp"]);
+            for (n, export) in exports.iter().enumerate() {
+                command.arg("--object").arg(format!("iothread,id=io{n}"));
+                command.arg("--blockdev").arg(blockdev(n, &export.image));
+                let (path, queues) = (export.socket.display(), export.queues);
+                let writable = if export.writable { "on" } else { "off" };
+                command.arg("--export").arg(format!(
+                    "type=vhost-user-blk,id=e{n},node-name=d{n},addr.type=unix,addr.path={path},\
+                     num-queues={queues},writable={writable},iothread=io{n}"
+                ));
+            }
+        })?;
+        let listening = || exports.iter().all(|export| export.socket.exists()) && control.exists();
+        process.wait_until("it listens", Duration::from_secs(20), listening)?;
+        Ok(Self { process, control })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where it takes commands (QMP).
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+fn blockdev(n: usize, image: &Image) -> String {
+    match image {
+        Image::File { path, direct } => {
+            let (cache, path) = (if *direct { "on" } else { "off" }, path.display());
+            let driver =
+                if path.to_string().starts_with("/dev/") && !path.to_string().starts_with("/dev/shm/") {
+                    "host_device"
+                } else {
+                    "file"
+                };
+            format!(
+                "driver={driver},node-name=d{n},filename={path},aio=io_uring,cache.direct={cache},discard=unmap"
+            )
+        }
+        Image::Null { size } => format!("driver=null-co,node-name=d{n},size={size},read-zeroes=on"),
+    }
+}
