@@ -216,29 +216,27 @@ impl Accounts {
         self.least = self.least.min(tag);
     }
 
-    /// How many items its rate allows now. `None`: there is no limit.
+    /// What its rate allows now: most items and bytes of a visit. `None`: nothing yet.
     #[inline]
-    pub(super) fn allowed(&mut self, place: usize, now: u64) -> Option<Allowed> {
-        let account = self.get_mut(place)?;
+    pub(super) fn allowed(&mut self, place: usize, now: u64) -> Option<(u64, u64)> {
+        let free = (u64::MAX, u64::MAX);
+        let Some(account) = self.get_mut(place) else { return Some(free) };
         let rate = account.service.rate;
         if rate.items.is_none() && rate.bits.is_none() {
-            return None;
+            return Some(free);
         }
         let served = account.owner.as_deref()?.served();
         let items =
             rate.items.map_or(Allowed::Now(u64::MAX), |rate| served.items.allowed(rate, LEAST_ITEMS, now));
         let bits =
             rate.bits.map_or(Allowed::Now(u64::MAX), |rate| served.bits.allowed(rate, LEAST_BITS, now));
-        let both = match (items, bits) {
-            // A frame has 64 bytes at least: what comes after it is limited by what it turns out to have.
-            (Allowed::Now(items), Allowed::Now(bits)) => Allowed::Now(items.min(bits.div_ceil(8 * 64))),
-            (Allowed::At(a), Allowed::At(b)) => Allowed::At(a.max(b)),
-            (Allowed::At(at), _) | (_, Allowed::At(at)) => Allowed::At(at),
+        let at = match (items, bits) {
+            (Allowed::Now(items), Allowed::Now(bits)) => return Some((items, bits.div_ceil(8))),
+            (Allowed::At(a), Allowed::At(b)) => a.max(b),
+            (Allowed::At(at), _) | (_, Allowed::At(at)) => at,
         };
-        if let Allowed::At(at) = both {
-            account.rests_until = account.rests_until.max(at);
-        }
-        Some(both)
+        account.rests_until = account.rests_until.max(at);
+        None
     }
 
     /// Its visit took so long, until `now`, and so much.

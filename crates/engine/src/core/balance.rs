@@ -1,7 +1,7 @@
 //! Which core has which task, decided again and again: cores come and go with what there is to do.
 //!
-//! Theory of operation. A thread of the control plane reads what the cores wrote down ([`SAMPLE`]) and decides every
-//! [`DECIDE`]. A core is *full* when it has been busy for [`FULL`] of the time, [`FOR`] decisions in a row: what its tasks
+//! Theory of operation. A thread of the control plane (`balancer`) reads what the cores wrote down, and asks here ten times a
+//! second ([`Memory::decide`]). A core is *full* when it has been busy for [`FULL`] of the time, [`FOR`] decisions in a row: what its tasks
 //! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
 //! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the
 //! task moves that evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
@@ -11,20 +11,14 @@
 //! anything are [`GRACE`] apart; and a core that was added is not taken away below a load that is less than the one at which
 //! it was added.
 //!
-//! Here is no lock that an I/O core takes, and no answer of a core is needed to decide: one that hangs in a guest's memory
-//! stops no balancing of the others.
-
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::Duration;
+//! A budget is a part of one core, so all tasks of its owner have to be on one core, and the budgets of a core must fit on it:
+//! [`pack`] says what has to move for that, whenever a budget or a task comes.
+//!
+//! Here are decisions alone: no clock, no lock and no core, so an hour of them takes a test milliseconds.
 
 use super::registry::Load;
-use super::Cores;
+use super::service::MOST_RESERVED;
 
-/// How often the balancer decides while any core is at work, and while none is.
-const DECIDE: Duration = Duration::from_millis(100);
-const IDLE: Duration = Duration::from_secs(1);
 /// A core that is busy for more than this part of the time, in thousandths, is full.
 const FULL: u64 = 950;
 /// Decisions in a row for which it has to be.
@@ -42,14 +36,14 @@ const WORTH: u64 = 250;
 
 /// What a core did in the time between two decisions: thousandths of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Sample {
-    busy: u64,
+pub(super) struct Sample {
+    pub(super) busy: u64,
     tasks: Vec<Share>,
 }
 
 /// A task's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
+pub(super) struct Share {
     id: u64,
     busy: u64,
     /// It stays where it is: its owner has a budget on this core.
@@ -58,7 +52,7 @@ struct Share {
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
+pub(super) enum Action {
     /// One more core is active, and has these tasks.
     Add(Vec<u64>),
     /// The last one rests.
@@ -69,7 +63,7 @@ enum Action {
 
 /// What was seen before.
 #[derive(Debug, Default)]
-struct Memory {
+pub(super) struct Memory {
     /// Decisions in a row in which each core was full.
     full: Vec<u32>,
     /// Decisions in a row in which one core less would have done.
@@ -82,7 +76,7 @@ struct Memory {
 
 impl Memory {
     /// What to do about `active` cores of which `all` could be and `least` have to be.
-    fn decide(&mut self, active: &[Sample], all: usize, least: usize) -> Option<Action> {
+    pub(super) fn decide(&mut self, active: &[Sample], all: usize, least: usize) -> Option<Action> {
         self.full.resize(active.len(), 0);
         for (full, core) in self.full.iter_mut().zip(active) {
             *full = if core.busy >= FULL { *full + 1 } else { 0 };
@@ -158,46 +152,38 @@ fn half(core: &Sample) -> Vec<u64> {
     ids
 }
 
-/// The thread.
-pub(super) struct Balancer {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Balancer {
-    /// Balances `cores`, of which `least` always are active.
-    pub(super) fn start<L: Send + 'static>(cores: &Arc<Cores<L>>, least: usize) -> std::io::Result<Balancer> {
-        let (stop, stopped) = channel();
-        // It must not keep the cores: they end it.
-        let cores = Arc::downgrade(cores);
-        let thread = std::thread::Builder::new().name("core-balance".to_owned());
-        let thread = thread.spawn(move || run(&cores, least, &stopped))?;
-        Ok(Balancer { stop: Some(stop), thread: Some(thread) })
+/// The moves after which all tasks of each owner with a budget are on one core of the first `active` ones, and the budgets of
+/// each core fit on it, as far as that is possible.
+pub(super) fn pack(loads: &[Load], active: usize) -> Vec<(u64, usize)> {
+    // Owners with a budget: the largest first, then those that came first.
+    let mut owners: Vec<(u64, u16)> =
+        loads.iter().filter(|load| load.reserved > 0).map(|load| (load.reserved, load.owner)).collect();
+    owners.sort_unstable_by_key(|(reserved, owner)| (std::cmp::Reverse(*reserved), *owner));
+    owners.dedup_by_key(|(_, owner)| *owner);
+    let mut reserved = vec![0; active];
+    let mut moves = Vec::new();
+    for (share, owner) in owners {
+        let own = || loads.iter().filter(move |load| load.owner == owner);
+        let here = |core: usize| own().filter(|load| load.core == core).count();
+        let fits = |core: &usize| reserved[*core] + share <= MOST_RESERVED;
+        let most = (0..active).filter(fits).max_by_key(|core| (here(*core), std::cmp::Reverse(*core)));
+        let Some(to) = most.or_else(|| (0..active).min_by_key(|core| reserved[*core])) else { break };
+        reserved[to] += share;
+        moves.extend(own().filter(|load| load.core != to).map(|load| (load.id.0, to)));
     }
-}
-
-impl Drop for Balancer {
-    fn drop(&mut self) {
-        self.stop = None;
-        let Some(thread) = self.thread.take() else { return };
-        // The last owner of the cores may be this thread itself.
-        if thread.thread().id() != std::thread::current().id() {
-            // Its panic has been reported by the thread itself.
-            let _ = thread.join();
-        }
-    }
+    moves
 }
 
 /// What was read last, to tell what was done since.
 #[derive(Default)]
-struct Before {
+pub(super) struct Before {
     cores: Vec<(u64, u64)>,
     tasks: std::collections::HashMap<u64, u64>,
 }
 
 impl Before {
     /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers.
-    fn samples(&mut self, meters: Vec<(u64, u64)>, loads: &[Load], active: usize) -> Vec<Sample> {
+    pub(super) fn samples(&mut self, meters: Vec<(u64, u64)>, loads: &[Load], active: usize) -> Vec<Sample> {
         self.cores.resize(meters.len(), (0, 0));
         let tasks = loads.iter().map(|load| (load.id.0, load.busy_ns)).collect();
         let tasks = std::mem::replace(&mut self.tasks, tasks);
@@ -217,37 +203,6 @@ impl Before {
             }
         };
         (0..active.min(now.len())).map(sample).collect()
-    }
-}
-
-fn run<L: Send + 'static>(cores: &Weak<Cores<L>>, least: usize, stopped: &Receiver<()>) {
-    let (mut before, mut memory, mut pause) = (Before::default(), Memory::default(), IDLE);
-    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let Some(cores) = cores.upgrade() else { return };
-        let meters = cores.handles.0.iter().map(|handle| handle.meter.times()).collect();
-        let samples = before.samples(meters, &cores.registry.loads(), cores.active());
-        pause = if samples.iter().all(|core| core.busy == 0) { IDLE } else { DECIDE };
-        let Some(action) = memory.decide(&samples, cores.handles.0.len(), least) else { continue };
-        carry_out(&cores, action);
-    }
-}
-
-fn carry_out<L: Send + 'static>(cores: &Cores<L>, action: Action) {
-    let active = cores.active();
-    match action {
-        Action::Add(tasks) => {
-            let count = cores.set_active(active + 1);
-            let moved = tasks.iter().filter(|task| cores.move_task(**task, count - 1)).count();
-            tracing::info!(cores = count, tasks = moved, "an I/O core was full: one more has tasks now");
-        }
-        Action::Remove => {
-            let count = cores.set_active(active - 1);
-            tracing::info!(cores = count, "one I/O core less is enough: the last one rests");
-        }
-        Action::Move(task, to) => {
-            let moved = cores.move_task(task, to);
-            tracing::debug!(task, to, moved, "a task moved to another I/O core");
-        }
     }
 }
 
@@ -385,5 +340,30 @@ mod tests {
         assert_eq!(half(&full), [2]);
         full.tasks[1].stays = true;
         assert!(half(&full).is_empty() && best(&full, &core(0, &[])).is_none());
+    }
+
+    #[test]
+    fn the_tasks_of_a_budget_are_together_and_budgets_fit_on_their_cores() {
+        use crate::core::mailbox::TaskId;
+        let load = |id: u64, core: usize, owner: u16, percent: u64| Load {
+            id: TaskId(id),
+            core,
+            owner,
+            reserved: percent * 10_000,
+            busy_ns: 0,
+        };
+        // Two queues on two cores: one moves, to where it disturbs least.
+        assert_eq!(pack(&[load(1, 0, 7, 50), load(2, 1, 7, 50), load(3, 1, 8, 0)], 2), [(2, 0)]);
+        // Where most of it is.
+        assert_eq!(pack(&[load(1, 0, 7, 5), load(2, 1, 7, 5), load(3, 1, 7, 5)], 2), [(1, 1)]);
+        // Two that met on one core, and do not fit there.
+        assert_eq!(pack(&[load(1, 0, 7, 60), load(2, 0, 8, 50)], 2), [(2, 1)]);
+        // All is well, or there are no budgets, or there is one core.
+        assert!(pack(&[load(1, 0, 7, 60), load(2, 1, 8, 50), load(3, 1, 9, 0)], 2).is_empty());
+        assert!(pack(&[load(1, 0, 7, 0), load(2, 1, 7, 0)], 2).is_empty());
+        assert!(pack(&[load(1, 0, 7, 60), load(2, 0, 8, 60)], 1).is_empty());
+        // A core that rests gives its tasks up.
+        assert_eq!(pack(&[load(1, 2, 7, 60)], 2), [(1, 0)]);
+        assert!(pack(&[], 0).is_empty());
     }
 }

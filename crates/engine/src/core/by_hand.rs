@@ -7,8 +7,8 @@ use super::clock::Clock;
 use super::ledger::{Ledger, TaskStatus};
 use super::mailbox::{Bag, Letter, Mailbox, TaskId};
 use super::run::{Core, Parts};
-use super::task::{Seat, Visit};
-use super::{Budget, Tuning, LONGEST_TURN, TURN, TURN_BYTES};
+use super::task::{Budget, Seat, Visit};
+use super::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 
 /// Nanoseconds that a delivery is said to take.
 pub(crate) const DELIVERY: u64 = 100;
@@ -80,6 +80,12 @@ impl<L: 'static> ByHand<L> {
     pub(crate) fn rest(&mut self, rest: bool) {
         let (answer, _answers) = sync_channel(1);
         self.tell(Letter::Rest { rest, answer });
+    }
+
+    /// A letter that is not read yet.
+    pub(crate) fn post(&mut self) {
+        let (answer, _answers) = sync_channel(1);
+        self.mailbox.post(Letter::Rest { rest: false, answer });
     }
 
     pub(crate) fn local(&mut self) -> &mut L {

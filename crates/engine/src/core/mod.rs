@@ -1,17 +1,18 @@
 //! The I/O cores.
 //!
-//! A [`Cores`] is the set of them: threads, each pinned to a processor if one was named. It gives every task to one of the
-//! cores that are *active*, moves tasks between them, and hands them back; `balance` decides when. What a task is says
-//! `task`, who has it while `lease` knows where it belongs and `registry` which core has it; what a core does all day is in
-//! `run`, and who has how much of it in `accounts` and `server`; how it is told anything in `mailbox`. Nothing here knows of
-//! frames, ports or devices.
+//! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core, moves tasks and hands
+//! them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it (`lease`), and `registry` says which core
+//! has it. One core's loop is `run`; `accounts` and `server` share its time out, `pace` bounds a visit, `mailbox` brings letters.
+//! `balance` decides which core serves which task, and `balancer` carries that out. Nothing here knows of frames, ports or devices.
 
 mod accounts;
 mod balance;
+mod balancer;
 mod bucket;
 #[cfg(test)]
 pub(crate) mod by_hand;
 mod clock;
+mod cores;
 mod lease;
 mod ledger;
 mod mailbox;
@@ -27,15 +28,10 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod tuning;
 mod watch;
 
-use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{sync_channel, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
+pub use cores::Cores;
 pub use lease::{Home, Lease, Lent, Recall};
 pub use ledger::{End, Heat, TaskStatus};
 pub use meter::CoreStatus;
@@ -44,297 +40,6 @@ pub use service::{
 };
 pub use slow::{Slow, SlowCount, SLOW_VISIT};
 pub use task::{Budget, Owner, Seat, Task, Visit};
+pub use tuning::Tuning;
+pub(crate) use tuning::TURN;
 pub use watch::Beat;
-
-use self::clock::CoreClock;
-use self::mailbox::{Letter, Mailbox, TaskId};
-use self::meter::Meter;
-use self::registry::{Load, Registry};
-use self::watch::Watch;
-
-use sidecore_abi::counters::MAX_CORES;
-
-/// Most items of a visit.
-pub(crate) const TURN: usize = 256;
-/// Items that a visit may take however long they take, unless they are dear.
-const MIN_WORK: usize = 8;
-/// Most bytes of a visit: some 0.1 ms of copying.
-const TURN_BYTES: u64 = 768 * 1024;
-/// Nanoseconds of a visit where nobody else has work.
-const LONGEST_TURN: u64 = 100_000;
-/// And where many have: below this what a visit costs besides its items begins to count.
-const LEAST_TURN: u64 = 10_000;
-/// And where tasks wait that must not.
-const URGENT_TURN: u64 = 10_000;
-
-/// What can be chosen about the loop of a core.
-#[derive(Clone, Debug)]
-pub struct Tuning {
-    /// How long a core polls without finding anything before it sleeps.
-    pub spin: Duration,
-    /// Queues that are stuck, urgent or have a budget are looked at between two visits of others.
-    pub urgent: bool,
-    /// Tasks that have been silent are not polled any more.
-    pub cold: bool,
-    /// Cores that are active at the start, and are at least; more become so as they are needed.
-    pub least_cores: usize,
-    /// Tasks move between cores, and cores come and go, by what they have to do.
-    pub balance: bool,
-}
-
-impl Default for Tuning {
-    fn default() -> Tuning {
-        let spin = Duration::from_micros(50);
-        Tuning { spin, urgent: true, cold: true, least_cores: usize::MAX, balance: true }
-    }
-}
-
-struct Handle<L> {
-    mailbox: Arc<Mailbox<L>>,
-    meter: Arc<Meter>,
-    cpu: Option<usize>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The I/O cores of an engine, each with an `L` for its tasks. Dropping it ends their threads.
-pub struct Cores<L: 'static> {
-    handles: Handles<L>,
-    registry: Arc<Registry<L>>,
-    /// Those from number 0 on that have tasks. The others sleep.
-    active: AtomicUsize,
-    /// Held while tasks move, so that all tasks of an owner are found.
-    moving: Mutex<()>,
-    next_id: AtomicU64,
-    watch: Watch,
-    balancer: Mutex<Option<balance::Balancer>>,
-}
-
-impl<L: Send + 'static> Cores<L> {
-    /// Starts a thread for each of `cpus`, pinned to it; one that is not pinned if there are none. `local` makes what a core
-    /// has for its tasks: of its number, and of the word in which they say what they are at. `begin` is what each thread does
-    /// first.
-    ///
-    /// # Errors
-    /// More than `MAX_CORES` cores, or a processor that this process may not use.
-    pub fn start(
-        cpus: &[usize],
-        tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
-        begin: fn(),
-    ) -> io::Result<Arc<Cores<L>>> {
-        if cpus.len() > MAX_CORES {
-            return Err(io::Error::other(format!("at most {MAX_CORES} I/O cores")));
-        }
-        // Here, so that it may use the processors that the control plane may.
-        crate::mem::founder();
-        match cpus {
-            [] => Cores::start_on(&[None], tuning, local, begin),
-            cpus => {
-                Cores::start_on(&cpus.iter().copied().map(Some).collect::<Vec<_>>(), tuning, local, begin)
-            }
-        }
-    }
-
-    /// So many cores that are not pinned.
-    #[cfg(test)]
-    fn unpinned(
-        count: usize,
-        tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
-    ) -> io::Result<Arc<Cores<L>>> {
-        Cores::start_on(&vec![None; count], tuning, local, || ())
-    }
-
-    fn start_on(
-        cpus: &[Option<usize>],
-        tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
-        begin: fn(),
-    ) -> io::Result<Arc<Cores<L>>> {
-        let clock = CoreClock::new();
-        let registry = Arc::<Registry<L>>::default();
-        let mut handles = Handles(Vec::new());
-        let mut watched = Vec::new();
-        for (number, cpu) in cpus.iter().copied().enumerate() {
-            let mailbox = Arc::new(Mailbox::new()?);
-            let meter = Arc::new(Meter::default());
-            let beat = Arc::<Beat>::default();
-            let parts = run::Parts {
-                number,
-                mailbox: Arc::clone(&mailbox),
-                meter: Arc::clone(&meter),
-                registry: Arc::clone(&registry),
-                beat: Arc::clone(&beat),
-                tuning: tuning.clone(),
-                local: local(number, &beat),
-            };
-            let core = run::Core::new(parts, clock.clone())?;
-            let (started, pinned) = sync_channel(1);
-            let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
-                let thread = rustix::thread::gettid().as_raw_nonzero().get();
-                // Who dropped the receiver does not want to know.
-                let _ = started.send(cpu.map_or(Ok(()), crate::place::pin).map(|()| thread));
-                // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
-                let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-                begin();
-                // A core that panicked leaves tasks in an unknown state: better no daemon than half a one.
-                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: whoever supervises the daemon starts
-                // it again, and they go on.
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.run())).is_err() {
-                    tracing::error!("I/O core {number} has failed (the lines above say where): the daemon is aborted, for its supervisor to start it again");
-                    std::process::abort();
-                }
-            })?;
-            handles.0.push(Handle { mailbox, meter, cpu, thread: Some(thread) });
-            watched.push((beat, pinned.recv().map_err(io::Error::other)??));
-        }
-        registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
-        let count = handles.0.len();
-        let cores = Arc::new(Cores {
-            handles,
-            registry,
-            active: AtomicUsize::new(tuning.least_cores.clamp(1, count)),
-            moving: Mutex::new(()),
-            next_id: AtomicU64::new(1),
-            watch: Watch::start(watched)?,
-            balancer: Mutex::new(None),
-        });
-        if count > 1 && tuning.balance {
-            let balancer = balance::Balancer::start(&cores, tuning.least_cores.clamp(1, count))?;
-            *cores.balancer.lock().unwrap_or_else(PoisonError::into_inner) = Some(balancer);
-        }
-        Ok(cores)
-    }
-
-    /// Gives `task` to a core, which visits it from its next round on.
-    pub fn place<T: Task<L> + 'static>(self: &Arc<Self>, task: T) -> Lease<T> {
-        let (lent, home) = Lent::new(task);
-        home.lease(self.seat(Box::new(lent)))
-    }
-
-    /// The same for a task that knows its home. The core sends it there when it is recalled.
-    pub fn seat(self: &Arc<Self>, seat: Box<dyn Seat<L>>) -> Recall {
-        let owner = seat.owner();
-        self.watch.add(&owner);
-        let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        self.registry
-            .add(id, seat, |loads| choose(loads, self.active(), owner.number(), has_budget(&*owner)));
-        let cores = Arc::clone(self);
-        Box::new(move || {
-            let (answer, answers) = sync_channel(1);
-            cores.registry.recall(id, answer);
-            // An error: it is at home, or the core is gone, and the task with it.
-            let _ = answers.recv();
-        })
-    }
-
-    /// Cores that have tasks: those from number 0 on.
-    pub fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    /// Has so many cores be active, one at least: tasks of the others move. Returns how many there are then.
-    pub fn set_active(&self, count: usize) -> usize {
-        let count = count.clamp(1, self.handles.0.len());
-        let before = self.active.swap(count, Ordering::Relaxed);
-        for number in count..before.max(count) {
-            for load in self.registry.loads().iter().filter(|load| load.core == number) {
-                let loads = self.registry.loads();
-                self.move_task(load.id.0, choose(&loads, count, load.owner, load.reserved > 0));
-            }
-        }
-        count
-    }
-
-    /// Has core `to` serve the task of this number from now on. False: there is no such task, or core; or it is there already.
-    pub fn move_task(&self, id: u64, to: usize) -> bool {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        let (answer, answers) = sync_channel(1);
-        self.registry.send(TaskId(id), to, answer);
-        answers.recv().unwrap_or(false)
-    }
-
-    /// Sends home all tasks of the owner of this number, though nobody recalls them: whoever should is stuck. Their leases stay
-    /// good, and find them at home. When this returns no core has any of them.
-    pub fn evict(&self, owner: u16) {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tell_all(|answer| Letter::Evict { owner, answer });
-    }
-
-    /// Has each core do `what` with what it has for its tasks, between two visits. When this returns, all have.
-    pub fn each(&self, what: impl Fn(&mut L) + Send + Sync + 'static) {
-        let what = Arc::new(what);
-        self.tell_all(|answer| {
-            let what = Arc::clone(&what);
-            Letter::Do { what: Box::new(move |local| what(local)), answer }
-        });
-    }
-
-    /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this returns nothing is
-    /// under way.
-    pub fn rest(&self, rest: bool) {
-        self.tell_all(|answer| Letter::Rest { rest, answer });
-    }
-
-    fn tell_all(&self, letter: impl Fn(SyncSender<()>) -> Letter<L>) {
-        let (answer, answers) = sync_channel(self.handles.0.len());
-        for handle in &self.handles.0 {
-            handle.mailbox.post(letter(answer.clone()));
-        }
-        drop(answer);
-        // Ends when each core has answered and dropped its sender.
-        while answers.recv().is_ok() {}
-    }
-
-    /// How the cores are doing.
-    pub fn status(&self) -> Vec<CoreStatus> {
-        let active = self.active();
-        let each = self.handles.0.iter().enumerate();
-        each.map(|(number, handle)| {
-            handle.meter.status(number, handle.cpu, self.registry.count(number), number < active)
-        })
-        .collect()
-    }
-
-    /// How their tasks are doing.
-    pub fn tasks(&self) -> Vec<TaskStatus> {
-        self.registry.status()
-    }
-}
-
-fn has_budget(owner: &dyn Owner) -> bool {
-    owner.served().service().budget.is_some()
-}
-
-/// The core of those below `active` for a task of `owner`: with its other tasks if it has a budget, which is one core's; else
-/// where the fewest are.
-fn choose(loads: &[Load], active: usize, owner: u16, budget: bool) -> usize {
-    if budget {
-        if let Some(load) = loads.iter().find(|load| load.owner == owner && load.core < active) {
-            return load.core;
-        }
-    }
-    let reserved = |core: usize| {
-        let mut owners: Vec<_> = loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
-        owners.sort_by_key(|load| load.owner);
-        owners.dedup_by_key(|load| load.owner);
-        owners.iter().map(|load| load.reserved).sum::<u64>()
-    };
-    let count = |core: usize| loads.iter().filter(|load| load.core == core).count();
-    (0..active).min_by_key(|core| (if budget { reserved(*core) } else { 0 }, count(*core))).unwrap_or(0)
-}
-
-/// Threads that end when this is dropped.
-struct Handles<L>(Vec<Handle<L>>);
-
-impl<L> Drop for Handles<L> {
-    fn drop(&mut self) {
-        for handle in &self.0 {
-            handle.mailbox.post(Letter::Stop);
-        }
-        for thread in self.0.iter_mut().filter_map(|handle| handle.thread.take()) {
-            // Its panic has ended the process already.
-            let _ = thread.join();
-        }
-    }
-}

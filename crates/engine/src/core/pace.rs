@@ -5,7 +5,7 @@
 //! receivers; pages of a guest had to be found or cleared; a frame was cut into hundreds) is remembered: a guest whose items
 //! are dear now and then is not believed to be cheap in between.
 
-use super::{MIN_WORK, TURN};
+use super::tuning::{MIN_WORK, TURN};
 
 /// For so long a dear visit is remembered, in nanoseconds: the core may have been kept from running by others, and a task
 /// that is seldom visited would be cheap again only after minutes.

@@ -114,14 +114,15 @@ impl<L> Registry<L> {
 
     /// How all tasks are doing, in the order of their numbers.
     pub(super) fn status(&self) -> Vec<TaskStatus> {
-        let entries = self.entries();
-        let status = |(id, entry): (&TaskId, &Entry)| {
-            entry.ledger.status(id.0, entry.owner.number(), entry.index, entry.core)
+        // Quantiles are computed without the lock: cores take it.
+        let known = |(id, entry): (&TaskId, &Entry)| {
+            (id.0, entry.owner.number(), entry.index, entry.core, Arc::clone(&entry.ledger))
         };
-        let mut all: Vec<TaskStatus> = entries.iter().map(status).collect();
-        drop(entries);
-        all.sort_by_key(|task| task.id);
-        all
+        let mut all: Vec<_> = self.entries().iter().map(known).collect();
+        all.sort_by_key(|(id, ..)| *id);
+        all.into_iter()
+            .map(|(id, owner, index, core, ledger)| ledger.status(id, owner, index, core))
+            .collect()
     }
 
     /// Tasks of core `core`.

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::accounts::{Account, Accounts, Luggage, Right};
-use super::bucket::Allowed;
 use super::clock::Clock;
 use super::ledger::{End, Entry, Heat, Ledger};
 use super::mailbox::{Bag, Letter, Mailbox, TaskId, LETTERS_A_ROUND};
@@ -29,8 +28,8 @@ use super::registry::Registry;
 use super::slow::SLOW_VISIT;
 use super::task::{Budget, Owner, Seat};
 use super::timers::Timers;
+use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 use super::watch::Beat;
-use super::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
@@ -297,13 +296,10 @@ impl<L, C: Clock> Core<L, C> {
     fn most(&mut self, place: usize, left: u64) -> Due {
         let Some(seated) = self.tasks[place].as_ref() else { return Due::Later };
         let ns = self.turn.min(left);
-        let mut items = seated.pace.items(ns);
-        match self.accounts.allowed(seated.account, self.now) {
-            None => {}
-            Some(Allowed::Now(most)) => items = items.min(usize::try_from(most).unwrap_or(TURN)),
-            Some(Allowed::At(_)) => return Due::Later,
-        }
-        Due::Visit(Budget { items, bytes: TURN_BYTES, ns })
+        let items = seated.pace.items(ns);
+        let Some((most, bytes)) = self.accounts.allowed(seated.account, self.now) else { return Due::Later };
+        let items = items.min(usize::try_from(most).unwrap_or(TURN));
+        Due::Visit(Budget { items, bytes: bytes.min(TURN_BYTES), ns })
     }
 
     /// Visits the task at `place`; how much it moved. `early`: out of turn.
@@ -610,7 +606,7 @@ impl<L, C: Clock> Core<L, C> {
             task,
         });
         self.polled.push(place);
-        // A guest that has its queues taken and given back without end pays for that, too.
+        // A guest that has its queues taken and given back without end pays for both ways.
         owner.served().caused(Duration::from_nanos(self.clock.now() - self.now));
     }
 
@@ -634,9 +630,12 @@ impl<L, C: Clock> Core<L, C> {
 
     /// Sends a task home; false if this core does not have it.
     fn give_back(&mut self, id: TaskId) -> bool {
+        let begun = self.clock.now();
         let Some((seated, _)) = self.remove(id) else { return false };
         self.registry.forget(id);
+        let owner = seated.task.owner();
         seated.task.go_home();
+        owner.served().caused(Duration::from_nanos(self.clock.now() - begun));
         true
     }
 

@@ -1,10 +1,12 @@
 //! Who gets how much of a core, and when: rounds by hand, with a clock that goes on by what visits did, so that each test does
 //! the same each time. The last tests have threads.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, EventfdFlags};
 
 use super::by_hand::{ByHand, DELIVERY};
 use super::*;
@@ -40,7 +42,7 @@ fn guest(number: u16, service: Service) -> Arc<Guest> {
 }
 
 /// What a test sees of a queue, and does to it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queue {
     waiting: AtomicU64,
     done: AtomicU64,
@@ -106,11 +108,12 @@ impl Task<()> for Work {
 
 struct Rig {
     core: ByHand<()>,
+    leases: Vec<Home<Work>>,
 }
 
 impl Rig {
     fn new() -> Rig {
-        Rig { core: ByHand::new(()) }
+        Rig { core: ByHand::new(()), leases: Vec::new() }
     }
 
     fn add(&mut self, guest: &Arc<Guest>, each: u64, endless: bool) -> (u64, Arc<Queue>) {
@@ -127,7 +130,9 @@ impl Rig {
     ) -> (u64, Arc<Queue>) {
         let queue = Arc::<Queue>::default();
         let work = Work { guest: Arc::clone(guest), queue: Arc::clone(&queue), each, bytes, endless, naps };
-        (self.core.take(Box::new(Lent::new(work).0)), queue)
+        let (lent, home) = Lent::new(work);
+        self.leases.push(home);
+        (self.core.take(Box::new(lent)), queue)
     }
 
     /// Nanoseconds of the core that a guest had.
@@ -247,7 +252,7 @@ fn a_rate_holds_for_all_queues_of_an_owner_together() {
 
 /// One request in 100 µs beside ten floods: what it waits for, with these rules.
 fn wait_beside_floods(tuning: &Tuning, class: Class) -> (u64, u64) {
-    let mut rig = Rig { core: ByHand::tuned((), tuning) };
+    let mut rig = Rig { core: ByHand::tuned((), tuning), leases: Vec::new() };
     for number in 0..10 {
         rig.add(&guest(number, Service::default()), 100, true);
     }
@@ -371,6 +376,180 @@ fn clocks_that_jump_starve_nobody() {
         assert!(had.iter().all(|had| *had > 8 * MS), "{had:?} after {jump}");
     }
     assert!(rig.core.now() > 0);
+}
+
+#[test]
+fn a_nap_of_nothing_hangs_no_core() {
+    let mut rig = Rig::new();
+    let (napper, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    let (id, queue) = rig.add_of(&napper, 100, 60, false, Some(Duration::ZERO));
+    rig.add(&other, 100, true);
+    rig.core.run(100 * MS);
+    assert_eq!(rig.core.status(id).heat, Heat::Cold);
+    assert!(Rig::had(&other) > 90 * MS);
+    queue.waiting.store(1, Ordering::Relaxed);
+    rig.core.run(MS);
+    assert_eq!(queue.done.load(Ordering::Relaxed), 1);
+}
+
+/// A queue full of what is no work: each visit takes this long and finds nothing.
+struct Junk(Arc<Guest>, u64);
+
+impl Task<()> for Junk {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.0) as Arc<dyn Owner>
+    }
+    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
+        Visit { cost: usize::try_from(self.1 / DELIVERY).unwrap(), ..Visit::default() }
+    }
+    fn arm(&mut self) -> bool {
+        true
+    }
+    fn disarm(&mut self) {}
+    fn events<'t>(&'t self, _: &mut dyn FnMut(BorrowedFd<'t>)) {}
+    fn next_look(&self) -> Option<Duration> {
+        None
+    }
+    fn settle(&mut self, (): &mut ()) {}
+}
+
+#[test]
+fn looking_for_work_in_vain_is_paid_for() {
+    let mut rig = Rig::new();
+    let (junk, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    rig.core.take(Box::new(Lent::new(Junk(Arc::clone(&junk), 50_000)).0));
+    let (_, queue) = rig.add(&other, 100, false);
+    // The other has little at a time, so that each round is short for it.
+    for _ in 0..10_000 {
+        queue.waiting.fetch_add(100, Ordering::Relaxed);
+        rig.core.run(10_000);
+    }
+    let (had, others) = (Rig::had(&junk), Rig::had(&other));
+    assert!(others > 45 * MS && had > MS, "{had} against {others} of 100 ms");
+}
+
+#[test]
+fn what_a_budget_guaranteed_is_no_debt_and_holds_no_clock() {
+    let mut rig = Rig::new();
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(5), period: Duration::from_millis(10), reclaim: false };
+    let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+    rig.add(&bound, 100, true);
+    let floods = [2, 3].map(|number| guest(number, Service::default()));
+    floods.iter().for_each(|flood| _ = rig.add(flood, 100, true));
+    rig.core.run(500 * MS);
+    // Without its budget it is one of three, at once.
+    bound.served.set(Service::default());
+    let before = Rig::had(&bound);
+    rig.core.run(60 * MS);
+    let got = Rig::had(&bound) - before;
+    assert!((17 * MS..=23 * MS).contains(&got), "{got} of 60 ms");
+    // One that uses little of its budget keeps nobody from what it leaves, and floods are equals beside it.
+    let light = guest(4, Service { budget: Some(budget), ..Service::default() });
+    let (_, queue) = rig.add(&light, 100, false);
+    let before = floods.each_ref().map(|flood| Rig::had(flood));
+    for _ in 0..200 {
+        queue.waiting.fetch_add(10, Ordering::Relaxed);
+        rig.core.run(MS);
+    }
+    let had: Vec<u64> = floods.iter().zip(before).map(|(flood, before)| Rig::had(flood) - before).collect();
+    assert!(jain(&had) > 0.999 && had.iter().sum::<u64>() > 125 * MS, "{had:?} of 200 ms");
+}
+
+#[test]
+fn letters_do_not_wait_for_a_runtime() {
+    let mut rig = Rig::new();
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(9), period: Duration::from_millis(10), reclaim: false };
+    let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+    rig.add(&bound, 100, true);
+    rig.add(&guest(2, Service::default()), 100, true);
+    rig.core.run(100 * MS);
+    for _ in 0..20 {
+        let before = rig.core.now();
+        rig.core.post();
+        rig.core.round(0);
+        assert!(rig.core.now() - before < MS / 2, "{} ns", rig.core.now() - before);
+        rig.core.rest(false);
+    }
+}
+
+#[test]
+fn an_owner_that_left_with_debt_is_let_go() {
+    let mut rig = Rig::new();
+    let (owner, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    let (id, _) = rig.add(&owner, 50_000, true);
+    rig.add(&other, 100, true);
+    rig.core.run(MS);
+    rig.core.give_back(id);
+    // Its lease holds the task, which knows it; ours is the other one.
+    rig.leases.clear();
+    assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+fn a_bit_rate_bounds_the_bytes_of_a_visit() {
+    let mut rig = Rig::new();
+    let rate = Rate { items: None, bits: Some(80_000_000) };
+    let bound = guest(1, Service { rate, ..Service::default() });
+    let (_, queue) = rig.add_of(&bound, 1_000, 65_536, true, None);
+    rig.core.round(0);
+    // A burst of 2 ms is 20,000 bytes: the frame of 64 KiB that may be first is the only one.
+    assert!(queue.done.load(Ordering::Relaxed) <= 2, "{queue:?}");
+}
+
+/// A queue whose event is a file: it has been kicked when that is readable.
+struct Kicked {
+    guest: Arc<Guest>,
+    event: OwnedFd,
+    kicks: Arc<AtomicU64>,
+}
+
+impl Task<()> for Kicked {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.guest) as Arc<dyn Owner>
+    }
+    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
+        let kicked = u64::from(rustix::io::read(&self.event, &mut [0; 8]).is_ok());
+        self.kicks.fetch_add(kicked, Ordering::Relaxed);
+        Visit { moved: kicked, items: usize::from(kicked > 0), ..Visit::default() }
+    }
+    fn arm(&mut self) -> bool {
+        false
+    }
+    fn disarm(&mut self) {}
+    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
+        each(self.event.as_fd());
+    }
+    fn next_look(&self) -> Option<Duration> {
+        None
+    }
+    fn settle(&mut self, (): &mut ()) {}
+}
+
+#[test]
+fn a_kick_that_comes_while_cores_rest_is_kept() {
+    let cores = Cores::start(&[], &Tuning::default(), |_, _| (), || ()).unwrap();
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let (kick, kicks) = (event.try_clone().unwrap(), Arc::<AtomicU64>::default());
+    let task = Kicked { guest: guest(1, Service::default()), event, kicks: Arc::clone(&kicks) };
+    let _lease = cores.place(task);
+    for kicked in 1..20 {
+        // Asleep, all tasks are cold.
+        while cores.tasks()[0].heat != Heat::Cold {
+            std::thread::yield_now();
+        }
+        cores.rest(true);
+        rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
+        // The core has seen it by now, or sees it when it works again.
+        cores.each(|()| ());
+        cores.rest(false);
+        let end = Instant::now() + Duration::from_secs(20);
+        while kicks.load(Ordering::Relaxed) < kicked {
+            assert!(Instant::now() < end, "kick {kicked} is lost");
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A task that numbers its visits, on cores with threads: two at once would be seen.

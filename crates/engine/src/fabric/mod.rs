@@ -160,6 +160,11 @@ impl Fabric {
         self.cores.move_task(id, to)
     }
 
+    /// Has the queues of each port with a budget be on one core, and the budgets of a core fit on it, as far as that is possible.
+    pub fn pack(&self) {
+        self.cores.pack();
+    }
+
     /// Has so many cores be active; how many there are then.
     pub fn set_active(&self, count: usize) -> usize {
         self.cores.set_active(count)

@@ -169,6 +169,8 @@ impl Fabric for CoreFabric {
             ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches))).collect();
         let of = |id| rules.get(&id).cloned().unwrap_or_default();
         self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
+        // A budget may be another one now.
+        self.cores.pack();
         let programs = std::mem::take(&mut now.programs);
         let neighbours = std::mem::take(&mut now.neighbours);
         let before = std::mem::replace(&mut *now, Now { switches, ports, rules, neighbours, programs });

@@ -1,0 +1,305 @@
+//! The set of I/O cores: their threads, and the ways to reach them.
+//!
+//! A letter about a task goes through the registry, which knows the core that has it; one to all cores goes to each mailbox. What
+//! waits for an answer here is a thread of the control plane, never a core.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use sidecore_abi::counters::MAX_CORES;
+
+use super::balance::pack;
+use super::balancer::{Balanced, Balancer};
+use super::clock::CoreClock;
+use super::lease::{Lease, Lent, Recall};
+use super::ledger::TaskStatus;
+use super::mailbox::{Letter, Mailbox, TaskId};
+use super::meter::{CoreStatus, Meter};
+use super::registry::{Load, Registry};
+use super::run;
+use super::task::{Owner, Seat, Task};
+use super::tuning::Tuning;
+use super::watch::{Beat, Watch};
+
+struct Handle<L> {
+    mailbox: Arc<Mailbox<L>>,
+    meter: Arc<Meter>,
+    cpu: Option<usize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The I/O cores of an engine, each with an `L` for its tasks. Dropping it ends their threads.
+pub struct Cores<L: 'static> {
+    handles: Handles<L>,
+    registry: Arc<Registry<L>>,
+    /// Those from number 0 on that have tasks. The others sleep.
+    active: AtomicUsize,
+    /// Held while tasks move, so that all tasks of an owner are found.
+    moving: Mutex<()>,
+    next_id: AtomicU64,
+    watch: Watch,
+    balancer: Mutex<Option<Balancer>>,
+}
+
+impl<L: Send + 'static> Cores<L> {
+    /// Starts a thread for each of `cpus`, pinned to it; one that is not pinned if there are none. `local` makes what a core
+    /// has for its tasks: of its number, and of the word in which they say what they are at. `begin` is what each thread does
+    /// first.
+    ///
+    /// # Errors
+    /// More than `MAX_CORES` cores, or a processor that this process may not use.
+    pub fn start(
+        cpus: &[usize],
+        tuning: &Tuning,
+        local: impl Fn(usize, &Arc<Beat>) -> L,
+        begin: fn(),
+    ) -> io::Result<Arc<Cores<L>>> {
+        if cpus.len() > MAX_CORES {
+            return Err(io::Error::other(format!("at most {MAX_CORES} I/O cores")));
+        }
+        // Here, so that it may use the processors that the control plane may.
+        crate::mem::founder();
+        match cpus {
+            [] => Cores::start_on(&[None], tuning, local, begin),
+            cpus => {
+                Cores::start_on(&cpus.iter().copied().map(Some).collect::<Vec<_>>(), tuning, local, begin)
+            }
+        }
+    }
+
+    /// So many cores that are not pinned.
+    #[cfg(test)]
+    pub(super) fn unpinned(
+        count: usize,
+        tuning: &Tuning,
+        local: impl Fn(usize, &Arc<Beat>) -> L,
+    ) -> io::Result<Arc<Cores<L>>> {
+        Cores::start_on(&vec![None; count], tuning, local, || ())
+    }
+
+    fn start_on(
+        cpus: &[Option<usize>],
+        tuning: &Tuning,
+        local: impl Fn(usize, &Arc<Beat>) -> L,
+        begin: fn(),
+    ) -> io::Result<Arc<Cores<L>>> {
+        let clock = CoreClock::new();
+        let registry = Arc::<Registry<L>>::default();
+        let mut handles = Handles(Vec::new());
+        let mut watched = Vec::new();
+        for (number, cpu) in cpus.iter().copied().enumerate() {
+            let mailbox = Arc::new(Mailbox::new()?);
+            let meter = Arc::new(Meter::default());
+            let beat = Arc::<Beat>::default();
+            let parts = run::Parts {
+                number,
+                mailbox: Arc::clone(&mailbox),
+                meter: Arc::clone(&meter),
+                registry: Arc::clone(&registry),
+                beat: Arc::clone(&beat),
+                tuning: tuning.clone(),
+                local: local(number, &beat),
+            };
+            let core = run::Core::new(parts, clock.clone())?;
+            let (started, pinned) = sync_channel(1);
+            let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
+                let thread = rustix::thread::gettid().as_raw_nonzero().get();
+                // The receiver is gone if another core could not be started.
+                let _ = started.send(cpu.map_or(Ok(()), crate::place::pin).map(|()| thread));
+                // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
+                let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+                begin();
+                // A core that panicked leaves tasks in an unknown state: better no daemon than half a one.
+                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: whoever supervises the daemon starts
+                // it again, and they go on.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.run())).is_err() {
+                    tracing::error!("I/O core {number} has failed (the lines above say where): the daemon is aborted, for its supervisor to start it again");
+                    std::process::abort();
+                }
+            })?;
+            handles.0.push(Handle { mailbox, meter, cpu, thread: Some(thread) });
+            watched.push((beat, pinned.recv().map_err(io::Error::other)??));
+        }
+        registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
+        let count = handles.0.len();
+        let cores = Arc::new(Cores {
+            handles,
+            registry,
+            active: AtomicUsize::new(tuning.least_cores.clamp(1, count)),
+            moving: Mutex::new(()),
+            next_id: AtomicU64::new(1),
+            watch: Watch::start(watched)?,
+            balancer: Mutex::new(None),
+        });
+        if count > 1 && tuning.balance {
+            let balancer = Balancer::start(&cores, tuning.least_cores.clamp(1, count))?;
+            *cores.balancer.lock().unwrap_or_else(PoisonError::into_inner) = Some(balancer);
+        }
+        Ok(cores)
+    }
+
+    /// Gives `task` to a core, which visits it from its next round on.
+    pub fn place<T: Task<L> + 'static>(self: &Arc<Self>, task: T) -> Lease<T> {
+        let (lent, home) = Lent::new(task);
+        home.lease(self.seat(Box::new(lent)))
+    }
+
+    /// The same for a task that knows its home. The core sends it there when it is recalled.
+    pub fn seat(self: &Arc<Self>, seat: Box<dyn Seat<L>>) -> Recall {
+        let owner = seat.owner();
+        self.watch.add(&owner);
+        let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        self.registry
+            .add(id, seat, |loads| choose(loads, self.active(), owner.number(), has_budget(&*owner)));
+        if has_budget(&*owner) {
+            self.pack();
+        }
+        let cores = Arc::clone(self);
+        Box::new(move || {
+            let (answer, answers) = sync_channel(1);
+            cores.registry.recall(id, answer);
+            // An error: it is at home, or the core is gone, and the task with it.
+            let _ = answers.recv();
+        })
+    }
+
+    /// Cores that have tasks: those from number 0 on.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Has so many cores be active, one at least: tasks of the others move. Returns how many there are then.
+    pub fn set_active(&self, count: usize) -> usize {
+        let count = count.clamp(1, self.handles.0.len());
+        let before = self.active.swap(count, Ordering::Relaxed);
+        for number in count..before.max(count) {
+            for load in self.registry.loads().iter().filter(|load| load.core == number) {
+                let loads = self.registry.loads();
+                self.move_task(load.id.0, choose(&loads, count, load.owner, load.reserved > 0));
+            }
+        }
+        self.pack();
+        count
+    }
+
+    /// Has all tasks of each owner with a budget be on one core, and the budgets of a core fit on it, as far as that is
+    /// possible. For whoever changes a budget.
+    pub fn pack(&self) {
+        for (task, to) in pack(&self.registry.loads(), self.active()) {
+            self.move_task(task, to);
+        }
+    }
+
+    /// Has core `to` serve the task of this number from now on. False: there is no such task, or core; or it is there already.
+    pub fn move_task(&self, id: u64, to: usize) -> bool {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answer, answers) = sync_channel(1);
+        self.registry.send(TaskId(id), to, answer);
+        answers.recv().unwrap_or(false)
+    }
+
+    /// Sends home all tasks of the owner of this number, though nobody recalls them: whoever should is stuck. Their leases stay
+    /// good, and find them at home. When this returns no core has any of them.
+    pub fn evict(&self, owner: u16) {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tell_all(|answer| Letter::Evict { owner, answer });
+    }
+
+    /// Has each core do `what` with what it has for its tasks, between two visits. When this returns, all have.
+    pub fn each(&self, what: impl Fn(&mut L) + Send + Sync + 'static) {
+        let what = Arc::new(what);
+        self.tell_all(|answer| {
+            let what = Arc::clone(&what);
+            Letter::Do { what: Box::new(move |local| what(local)), answer }
+        });
+    }
+
+    /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this returns nothing is
+    /// under way.
+    pub fn rest(&self, rest: bool) {
+        self.tell_all(|answer| Letter::Rest { rest, answer });
+    }
+
+    fn tell_all(&self, letter: impl Fn(SyncSender<()>) -> Letter<L>) {
+        let (answer, answers) = sync_channel(self.handles.0.len());
+        for handle in &self.handles.0 {
+            handle.mailbox.post(letter(answer.clone()));
+        }
+        drop(answer);
+        // Ends when each core has answered and dropped its sender.
+        while answers.recv().is_ok() {}
+    }
+
+    /// How the cores are doing.
+    pub fn status(&self) -> Vec<CoreStatus> {
+        let active = self.active();
+        let each = self.handles.0.iter().enumerate();
+        each.map(|(number, handle)| {
+            handle.meter.status(number, handle.cpu, self.registry.count(number), number < active)
+        })
+        .collect()
+    }
+
+    /// How their tasks are doing.
+    pub fn tasks(&self) -> Vec<TaskStatus> {
+        self.registry.status()
+    }
+}
+
+impl<L: Send + 'static> Balanced for Cores<L> {
+    fn times(&self) -> Vec<(u64, u64)> {
+        self.handles.0.iter().map(|handle| handle.meter.times()).collect()
+    }
+    fn loads(&self) -> Vec<Load> {
+        self.registry.loads()
+    }
+    fn active(&self) -> usize {
+        Cores::active(self)
+    }
+    fn set_active(&self, count: usize) -> usize {
+        Cores::set_active(self, count)
+    }
+    fn move_task(&self, id: u64, to: usize) -> bool {
+        Cores::move_task(self, id, to)
+    }
+}
+
+fn has_budget(owner: &dyn Owner) -> bool {
+    owner.served().service().budget.is_some()
+}
+
+/// The core of those below `active` for a task of `owner`: with its other tasks if it has a budget, which is one core's; else
+/// where the fewest are.
+fn choose(loads: &[Load], active: usize, owner: u16, budget: bool) -> usize {
+    if budget {
+        if let Some(load) = loads.iter().find(|load| load.owner == owner && load.core < active) {
+            return load.core;
+        }
+    }
+    let reserved = |core: usize| {
+        let mut owners: Vec<_> = loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
+        owners.sort_by_key(|load| load.owner);
+        owners.dedup_by_key(|load| load.owner);
+        owners.iter().map(|load| load.reserved).sum::<u64>()
+    };
+    let count = |core: usize| loads.iter().filter(|load| load.core == core).count();
+    (0..active).min_by_key(|core| (if budget { reserved(*core) } else { 0 }, count(*core))).unwrap_or(0)
+}
+
+/// Threads that end when this is dropped.
+struct Handles<L>(Vec<Handle<L>>);
+
+impl<L> Drop for Handles<L> {
+    fn drop(&mut self) {
+        for handle in &self.0 {
+            handle.mailbox.post(Letter::Stop);
+        }
+        for thread in self.0.iter_mut().filter_map(|handle| handle.thread.take()) {
+            // Its panic has ended the process already.
+            let _ = thread.join();
+        }
+    }
+}
