@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
+//! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
 //! `observe` → `port` → `policy` → `switch` → `fabric` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
@@ -13,6 +13,7 @@ pub mod broker;
 pub mod confine;
 pub mod core;
 pub mod device;
+pub mod disk;
 pub mod door;
 pub mod fabric;
 pub mod fault;

@@ -166,6 +166,8 @@ pub enum Topic {
     Cores,
     /// Queues of ports.
     Queues,
+    /// Disks: requests, bytes, errors by name, how long requests take.
+    Disks,
     /// Frames that were dropped, by port and reason, the most frequent first.
     Drops,
     /// The daemon: its program, and what it took from itself (--sandbox).

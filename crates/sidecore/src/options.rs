@@ -29,6 +29,7 @@ pub fn all() -> String {
         }
     };
     section("Keys of every port", PortSpec::KEYS, Scope::Any);
+    section("Keys of ports that carry frames", PortSpec::KEYS, Scope::Frames);
     section("Keys of ports on a switch that learns", PortSpec::KEYS, Scope::Learning);
     section("Keys of some kinds of ports", PortSpec::KEYS, Scope::Kind);
     section("Keys of every switch", SwitchSpec::KEYS, Scope::Any);

@@ -88,10 +88,14 @@ fn table(keys: &[Key], port: bool) -> String {
             (_, Form::Words(list)) => words(list),
             (_, form) => format!("`{}`", form.to_string().replace('|', "\\|")),
         };
-        let kinds = if key.scope == Scope::Kind { kinds_of(key) } else { "all".to_owned() };
+        let kinds = match key.scope {
+            Scope::Kind => kinds_of(key),
+            Scope::Frames | Scope::Learning => "all but blk".to_owned(),
+            Scope::Must | Scope::Any => "all".to_owned(),
+        };
         let changes = match (key.name, key.scope) {
             ("name", _) => "no",
-            (_, Scope::Any | Scope::Learning) => "yes",
+            (_, Scope::Any | Scope::Frames | Scope::Learning) => "yes",
             _ => "restart",
         };
         let what = key.help().trim_end_matches('.');

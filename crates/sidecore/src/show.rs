@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use sidecore_engine::core::{Heat, TaskStatus, DEFAULT_WEIGHT};
+use sidecore_engine::disk::Latency;
+use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
     Addresses, Cores, Drops, PortState, Ports, Queues, SlowCount, Sums, TalkCount,
 };
@@ -26,6 +28,7 @@ pub fn run(args: &ShowArgs) -> Outcome {
         Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
         Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
         Topic::Queues => show(args, &client.get("/v1/queues")?, queues_table),
+        Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
 }
@@ -372,6 +375,55 @@ fn queues_table(answer: &Queues) -> String {
         table.row(row);
     }
     table.text()
+}
+
+fn disks_table(answer: &Disks) -> String {
+    let mut heads =
+        vec!["port", "file", "medium", "peer", ">bytes", ">block", "cache", ">queues", ">in flight"];
+    heads.extend([">reads", ">read", ">writes", ">written", ">flushes", ">others", ">errors"]);
+    heads.extend([">read p50", ">p99", ">write p50", ">p99", ">flush p99"]);
+    let mut table = Table::new(&heads);
+    let mut notes = String::new();
+    for disk in &answer.disks {
+        let it = &disk.counters;
+        let cache = if disk.readonly { "read-only" } else { &disk.cache };
+        let medium = match &disk.access {
+            Some(access) => format!("{}, {access}", disk.medium),
+            None => disk.medium.clone(),
+        };
+        let mut row = vec![
+            disk.port.clone(),
+            disk.file.clone(),
+            medium,
+            disk.peer.clone(),
+            bytes(disk.capacity),
+            disk.block_size.to_string(),
+            cache.to_owned(),
+            disk.queues.to_string(),
+            it.in_flight.to_string(),
+        ];
+        let others = it.discards + it.write_zeroes + it.ids;
+        let [reads, writes, flushes, others] =
+            [it.reads, it.writes, it.flushes, others].map(|n| n.to_string());
+        row.extend([reads, bytes(it.read_bytes), writes, bytes(it.written_bytes), flushes, others]);
+        row.push(it.errors.values().sum::<u64>().to_string());
+        let us = |ns: u64| {
+            if ns == 0 {
+                String::new()
+            } else {
+                format!("{}.{} µs", ns / 1_000, ns % 1_000 / 100)
+            }
+        };
+        let both = |latency: Latency| [us(latency.p50_ns), us(latency.p99_ns)];
+        row.extend(both(it.read_latency));
+        row.extend(both(it.write_latency));
+        row.push(us(it.flush_latency.p99_ns));
+        table.row(row);
+        for (why, n) in &it.errors {
+            notes.push_str(&format!("{}: {n} requests failed: {why}\n", disk.port));
+        }
+    }
+    table.text() + &notes
 }
 
 /// What became of a queue on its core: why its visits ended, and how long its frames waited for them.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::histogram::Histogram;
+
 /// Why a visit ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
@@ -20,11 +22,6 @@ pub enum End {
     Waits,
 }
 
-/// Steps of the histogram: four to each doubling, from [`FIRST`] on.
-const STEPS: usize = 96;
-/// Nanoseconds below which all waits are alike, as a power of two.
-const FIRST: u32 = 6;
-
 /// What is counted of one task.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -38,7 +35,7 @@ pub(super) struct Ledger {
     busy: AtomicU64,
     items: AtomicU64,
     bytes: AtomicU64,
-    waits: [AtomicU32; STEPS],
+    waits: Histogram,
 }
 
 /// How a core treats a task at the moment.
@@ -123,7 +120,7 @@ impl Default for Ledger {
             busy: AtomicU64::new(0),
             items: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            waits: [const { AtomicU32::new(0) }; STEPS],
+            waits: Histogram::default(),
         }
     }
 }
@@ -148,8 +145,7 @@ impl Ledger {
         if entry.early {
             add(&self.early, 1);
         }
-        let step = &self.waits[step(entry.wait)];
-        step.store(step.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.waits.add(entry.wait);
     }
 
     /// Visits that found nothing, where no entry follows.
@@ -177,7 +173,7 @@ impl Ledger {
     pub(super) fn status(&self, id: u64, owner: u16, index: usize, core: usize) -> TaskStatus {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [drained, budget, time, waits] = self.ends.each_ref().map(load);
-        let steps: Vec<u64> = self.waits.iter().map(|step| step.load(Ordering::Relaxed).into()).collect();
+        let [wait_p50_ns, wait_p99_ns] = self.waits.quantiles([50, 99]);
         TaskStatus {
             id,
             owner,
@@ -200,39 +196,10 @@ impl Ledger {
             busy_ns: load(&self.busy),
             items: load(&self.items),
             bytes: load(&self.bytes),
-            wait_p50_ns: quantile(&steps, 50),
-            wait_p99_ns: quantile(&steps, 99),
+            wait_p50_ns,
+            wait_p99_ns,
         }
     }
-}
-
-/// The step of a wait of `ns`: the place of its highest bit, and the two bits below.
-#[inline]
-fn step(ns: u64) -> usize {
-    let ns = ns.max(1 << FIRST);
-    let octave = 63 - ns.leading_zeros();
-    let quarter = (ns >> (octave - 2)) & 3;
-    (((octave - FIRST) as usize) * 4 + quarter as usize).min(STEPS - 1)
-}
-
-/// The end of a step.
-fn upper(step: usize) -> u64 {
-    let octave = step / 4 + FIRST as usize;
-    let quarter = (step % 4 + 1) as u64;
-    (1 << octave) + (quarter << (octave - 2))
-}
-
-/// Nanoseconds that so many percent of what was counted are within.
-fn quantile(steps: &[u64], percent: u64) -> u64 {
-    let all: u64 = steps.iter().sum();
-    let mut rest = (all * percent).div_ceil(100);
-    for (place, count) in steps.iter().enumerate() {
-        if rest <= *count && rest > 0 {
-            return upper(place);
-        }
-        rest -= (*count).min(rest);
-    }
-    0
 }
 
 #[cfg(test)]
@@ -240,12 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_told_within_a_quarter() {
-        for ns in [64u64, 65, 100, 1_000, 12_345, 999_999, 1 << 29] {
-            let told = upper(step(ns));
-            assert!(told > ns && told <= ns + ns / 4 + 16, "{ns}: {told}");
-        }
-        assert_eq!((step(0), step(u64::MAX)), (0, STEPS - 1));
+    fn what_is_entered_is_told() {
         let ledger = Ledger::default();
         let entry = |wait| Entry { end: End::Time, ns: 10, items: 2, bytes: 3, empty: 1, wait, early: true };
         (0..98).for_each(|_| ledger.enter(&entry(1_000)));

@@ -13,6 +13,7 @@ mod bucket;
 pub(crate) mod by_hand;
 mod clock;
 mod cores;
+mod histogram;
 mod lease;
 mod ledger;
 mod mailbox;
@@ -32,6 +33,7 @@ mod tuning;
 mod watch;
 
 pub use cores::Cores;
+pub use histogram::Histogram;
 pub use lease::{Home, Lease, Lent, Recall};
 pub use ledger::{End, Heat, TaskStatus};
 pub use meter::CoreStatus;

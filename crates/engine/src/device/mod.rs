@@ -4,11 +4,13 @@
 
 pub mod e1000;
 pub mod pci;
+pub mod virtio_blk;
 pub mod virtio_net;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::disk::Disk;
 use crate::port::Port;
 use crate::virtq::{Position, RingConfig, RingConfigError};
 
@@ -49,6 +51,16 @@ pub trait VirtioDevice: Send {
 
     /// The configuration space (virtio 1.2 §2.5), if it is the device and not the VMM that fills it.
     fn config_space(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The driver writes `bytes` into the configuration space, from byte `offset` on. What cannot be written stays as it is.
+    fn write_config(&mut self, offset: usize, bytes: &[u8]) {
+        let _ = (offset, bytes);
+    }
+
+    /// The disk of a block device.
+    fn disk(&self) -> Option<&Arc<Disk>> {
         None
     }
 

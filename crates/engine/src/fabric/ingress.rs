@@ -28,6 +28,12 @@ pub trait Scheduler: Send + Sync {
     /// Serves the queue of `seat` until it is recalled, and sends it home then.
     fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall;
 
+    /// Serves a task that is no queue of frames, until it is recalled. Who only moves frames has no place for it.
+    fn seat_task(self: Arc<Self>, task: Box<dyn Seat<Local>>) -> Recall {
+        drop(task);
+        Box::new(|| ())
+    }
+
     /// How long frames on a wire wait for a receiver that gives no buffers.
     fn patience(&self) -> Duration {
         PATIENCE
@@ -46,6 +52,16 @@ impl dyn Scheduler {
         let (queue, home) = Lent::new(queue);
         let task = NetTask::new(port, index, queue, self.patience());
         home.lease(Arc::clone(self).seat(Box::new(task)))
+    }
+
+    /// Gives a task of `port` that is no queue of frames to an I/O core: requests to a disk, say.
+    pub fn place<T>(self: &Arc<Self>, port: &Arc<Port>, task: T) -> Lease<T>
+    where
+        T: Task<Local> + 'static,
+    {
+        port.talk.changed(2);
+        let (task, home) = Lent::new(task);
+        home.lease(Arc::clone(self).seat_task(Box::new(task)))
     }
 }
 

@@ -27,7 +27,7 @@ pub use topology::{Attach, Topology};
 
 use self::backpressure::PATIENCE;
 use self::deliver::Delivery;
-use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Task, TaskStatus, Tuning};
+use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::frame::Batch;
 use crate::mem::ticks_in;
 use crate::port::Port;
@@ -174,6 +174,10 @@ impl Fabric {
 impl Scheduler for Fabric {
     fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
         self.cores.seat(seat.task())
+    }
+
+    fn seat_task(self: Arc<Self>, task: Box<dyn Seat<Local>>) -> Recall {
+        self.cores.seat(task)
     }
 
     fn patience(&self) -> Duration {

@@ -17,6 +17,7 @@ mod shared_event;
 pub(crate) mod sigbus;
 mod signal;
 pub(crate) mod sigsys;
+mod store;
 mod terms;
 mod ticks;
 mod words;
@@ -33,6 +34,7 @@ pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES
 pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;
 pub use signal::Signal;
+pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};
 pub use ticks::{ticks, ticks_are_steady, ticks_in, time_of};
 pub use words::Words;

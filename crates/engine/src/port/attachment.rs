@@ -1,6 +1,10 @@
 //! What stands behind a port.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+
+use crate::disk::Disk;
 
 /// What stands behind a port: a conversation with a VMM, a host interface, a native program. Dropping
 /// it takes all queues back from cores and port, closes what it opened and removes its socket.
@@ -15,6 +19,11 @@ pub trait Attachment: Send {
     /// error says why the device cannot show it.
     fn follow(&mut self, up: bool) -> Result<(), String> {
         self.set_link(up)
+    }
+
+    /// The disk that it is, if it is one.
+    fn disk(&self) -> Option<&Arc<Disk>> {
+        None
     }
 
     /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this is dropped.
@@ -62,7 +71,7 @@ pub struct AttachmentStatus {
 pub struct QueueStatus {
     /// Number within its direction.
     pub index: usize,
-    /// `ingress` or `egress`; `monitor` for a program that sees copies.
+    /// `ingress` or `egress`; `requests` of a disk; `monitor` for a program that sees copies.
     pub direction: &'static str,
     /// Entries.
     pub size: u32,

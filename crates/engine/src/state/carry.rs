@@ -191,7 +191,7 @@ impl<'c> Carrier<'c> {
         for spec in added {
             let Some(live) = self.inner.ports.get(&spec.name) else { continue };
             let ends = ports.iter().filter(|(other, _)| other.joint() == spec.joint()).count();
-            if matches!(spec.joint(), Joint::Switch(_)) || ends < 2 {
+            if !matches!(spec.joint(), Joint::Wire(_)) || ends < 2 {
                 ports.push((spec, &live.port));
             }
         }

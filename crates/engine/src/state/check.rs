@@ -10,7 +10,7 @@ use super::kinds::{find, Kind, Place};
 use super::options::Scope;
 use super::service::check_budgets;
 use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
-use super::values::{Guard, Number};
+use super::values::{Guard, Number, Toggle};
 
 /// A part of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,15 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         if earlier.clone().any(|other| other.name == port.name) {
             bad("name", "another port has this name".to_owned());
         }
+        if let Some(other) = earlier.clone().find(|other| same_disk(other, port)) {
+            bad(
+                "file",
+                format!(
+                    "port {} writes to this file; allowed: another one, or readonly=on at both",
+                    other.name
+                ),
+            );
+        }
         if let Some(other) = earlier.clone().find(|other| same_place(other, port, kinds)) {
             bad("where", format!("port {} has this place; choose another", other.name));
         }
@@ -80,6 +89,13 @@ pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
     let is_interface =
         |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.place == Place::Interface);
     a.place == b.place && (a.kind == b.kind || a.place.contains('/') || is_interface(a) && is_interface(b))
+}
+
+/// Whether two disks would be one file, to which one of them writes.
+fn same_disk(a: &PortSpec, b: &PortSpec) -> bool {
+    let path = |port: &PortSpec| Some(std::path::absolute(port.file.as_ref()?.path()?).unwrap_or_default());
+    let reads = |port: &PortSpec| port.readonly == Some(Toggle::On);
+    path(a).is_some() && path(a) == path(b) && !(reads(a) && reads(b))
 }
 
 fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
@@ -133,6 +149,9 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     for key in port.given().filter(|key| !kind.knows(key)) {
         bad(key.name, kind.not_known(key.name));
     }
+    if kind.names("file") && port.file.is_none() {
+        bad("file", "it has to be given; allowed: a path, ram:SIZE, null:SIZE".to_owned());
+    }
     if let (Some(mode), true) = (port.mode, kind.names("mode")) {
         let interface = kind.place == Place::Interface;
         if mode.bits().is_some() == interface {
@@ -168,6 +187,8 @@ fn check_joint<'s>(
         ends.push(&port.name);
     }
     let why = match port.joint() {
+        // Its kind knows no such key.
+        Joint::Nothing => None,
         Joint::Wire(_) => {
             Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
         }

@@ -135,6 +135,7 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches) -
         Joint::Switch(name) => {
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))
         }
+        Joint::Nothing => Attach::Nothing,
         wire @ Joint::Wire(_) => {
             let other = |(end, other): &&Placed<'_>| end.joint() == wire && other.id != port.id;
             ports.iter().find(other).map_or(Attach::Nothing, |(_, end)| Attach::Wire(end.id))

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::media::DiskFile;
 use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec};
-use super::values::{Fds, MemoryFile, Owner, PortMode, Role, Toggle};
+use super::values::{BlockSize, Cache, Fds, MemoryFile, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
+use crate::device::virtio_blk::{self, BlkConfig, VirtioBlk};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
+use crate::device::VirtioDevice;
+use crate::disk::{self, Disk};
 use crate::fabric::Scheduler;
 use crate::hold;
 use crate::host::packet::{self, PacketConfig};
@@ -37,6 +41,8 @@ pub struct Kind {
     pub place: Place,
     /// The options that it knows beyond those of every port, with blanks between them.
     pub keys: &'static str,
+    /// Whether its ports carry frames, and so are joined to something.
+    pub frames: bool,
     /// The words that `features-off` may name.
     pub features: fn() -> Vec<String>,
     /// Makes it.
@@ -50,7 +56,11 @@ pub struct Kind {
 impl Kind {
     /// Whether it knows this option.
     pub fn knows(&self, key: &Key) -> bool {
-        key.scope != Scope::Kind || self.names(key.name)
+        match key.scope {
+            Scope::Must | Scope::Any => true,
+            Scope::Frames | Scope::Learning => self.frames,
+            Scope::Kind => self.names(key.name),
+        }
     }
 
     /// Whether its row names `key`.
@@ -149,6 +159,7 @@ pub(super) const PLAIN: Kind = Kind {
     name: "",
     place: Place::Interface,
     keys: "",
+    frames: true,
     features: Vec::new,
     start: |_, _, _| Err("there is no such kind".to_owned()),
     holder: |_| None,
@@ -163,6 +174,16 @@ pub const KINDS: &[Kind] = &[
         keys: "role mode owner queues features-off mac journal memory-file prefault fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
+        forget: forget_vhost_user,
+        ..PLAIN
+    },
+    Kind {
+        name: "blk",
+        place: Place::Socket,
+        keys: "file readonly cache queues serial block-size role mode owner features-off journal memory-file prefault fd",
+        frames: false,
+        features: virtio_blk::feature_names,
+        start: start_blk,
         forget: forget_vhost_user,
         ..PLAIN
     },
@@ -198,6 +219,43 @@ pub const KINDS: &[Kind] = &[
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.
 fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let config = NetConfig {
+        // Left open, the VMM decides: it uses as many as it wants.
+        queue_pairs: spec.queues.map_or(MAX_QUEUES, |queues| queues.get() as usize),
+        features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
+        mac: spec.mac.map(|mac| mac.0),
+    };
+    let device = VirtioNet::new(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    speak_vhost_user(spec, port, device)
+}
+
+/// `blk:PATH`: virtio-blk on such a socket.
+fn start_blk(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let read_only = spec.readonly == Some(Toggle::On);
+    let block_size = match spec.block_size {
+        Some(BlockSize::Page) => 4096,
+        Some(BlockSize::Sector) | None => 512,
+    };
+    let disk = match spec.file.as_ref().ok_or("file: it has to be given")? {
+        DiskFile::Ram(bytes) => Disk::ram(*bytes, block_size, read_only)
+            .map_err(|e| format!("file: there is no memory for a disk of {bytes} bytes: {e}"))?,
+        DiskFile::Null(bytes) => Disk::null(*bytes, block_size, read_only),
+        DiskFile::Path(path) => {
+            return Err(format!("file: {}: not by this build; allowed: ram:SIZE, null:SIZE", path.display()))
+        }
+    };
+    let config = BlkConfig {
+        queues: spec.queues.map_or(disk::MAX_QUEUES, |queues| queues.get() as usize),
+        writeback: spec.cache != Some(Cache::Writethrough),
+        serial: spec.serial.clone().unwrap_or_else(|| spec.name.clone()),
+        features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
+    };
+    let device = VirtioBlk::new(&config, Arc::new(disk), Arc::clone(port), scheduler)?;
+    speak_vhost_user(spec, port, device)
+}
+
+/// Puts `device` on the socket of `spec`.
+fn speak_vhost_user<D: VirtioDevice + 'static>(spec: &PortSpec, port: &Port, device: D) -> Started {
     let endpoint = endpoint(spec)?;
     set_terms(spec, port);
     let journal = match &spec.journal {
@@ -206,13 +264,6 @@ fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Schedu
         None if spec.fd.is_some() => None,
         None => Some(JournalAt::Ours),
     };
-    let config = NetConfig {
-        // Left open, the VMM decides: it uses as many as it wants.
-        queue_pairs: spec.queues.map_or(MAX_QUEUES, |queues| queues.get() as usize),
-        features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
-        mac: spec.mac.map(|mac| mac.0),
-    };
-    let device = VirtioNet::new(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
     let started = VhostUser::start(VhostUserConfig { endpoint, journal }, device);
     Ok(Box::new(started.map_err(|e| match e {
         VhostUserError::Journal { .. } => {

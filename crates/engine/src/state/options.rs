@@ -37,6 +37,8 @@ pub enum Scope {
     Must,
     /// Every part of its sort. Of a port: it changes while the port runs.
     Any,
+    /// Ports that carry frames. It changes while the port runs.
+    Frames,
     /// Switches that learn addresses, and ports on such. It changes while the port runs.
     Learning,
     /// Ports of those kinds whose row names it. A port restarts for it.

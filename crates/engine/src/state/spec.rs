@@ -8,10 +8,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::grants::{Bits, Budget, Frames};
+use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::values::{
-    Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner, PortMode, Role, Sandbox,
-    Source, Sources, Toggle, Words,
+    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner,
+    PortMode, Role, Sandbox, Source, Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -136,25 +137,25 @@ options! {
         }
         may {
             /// The switch that it joins.
-            switch: String = "switch", Any, "`lan`";
+            switch: String = "switch", Frames, "`lan`";
             /// The wire that it is one end of, instead of a switch: everything passes, nothing is learned.
-            wire: String = "wire", Any, "";
+            wire: String = "wire", Frames, "";
             /// Largest Ethernet payload that it may send, in bytes.
-            mtu: Number<68, 65535> = "mtu", Any,
+            mtu: Number<68, 65535> = "mtu", Frames,
                 "1500; that of an interface which is adopted; 65535 for ring ports that programs had made";
             /// The carrier that is wanted: `up`, it follows the peer; `down`, it is down.
             link: Link = "link", Any, "`up`";
-            /// How urgent its frames are: of class `latency` they are taken between two visits of others.
+            /// How urgent its frames or requests are: of class `latency` they are taken between two visits of others.
             class: Class = "class", Any, "`throughput`";
-            /// Its share of an I/O core beside other ports that have frames.
+            /// Its share of an I/O core beside other ports that have work.
             weight: Number<1, 1000> = "weight", Any, "100";
             /// The part of an I/O core that it is guaranteed, and bound to: of each 5 ms, or a runtime in each period.
             budget: Budget = "budget", Any, "none: what its weight brings";
             /// Whether it may have, beyond its budget, what others leave.
             reclaim: Toggle = "reclaim", Any, "`off`";
-            /// Frames that are taken from it a second.
+            /// Frames or requests that are taken from it a second.
             rate: Frames = "rate", Any, "no limit";
-            /// Bits of frames that are taken from it a second.
+            /// Bits of those that are taken from it a second.
             bit_rate: Bits = "bit-rate", Any, "no limit";
             /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
@@ -178,15 +179,26 @@ options! {
             mode: PortMode = "mode", Kind, "`0700`; xdp: `auto`";
             /// Owner of the socket that we make: `USER`, `USER:GROUP` or `:GROUP`.
             owner: Owner = "owner", Kind, "whoever starts the daemon";
-            /// Queue pairs.
+            /// Queue pairs; of kind blk, queues.
             queues: Number<1, 16> = "queues", Kind,
-                "vhost-user: as many as the VMM asks for; tap, packet, ring: 1; xdp: as many as the interface receives on";
+                "vhost-user, blk: as many as the VMM asks for; tap, packet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
             features_off: Words = "features-off", Kind, "none";
             /// The guest's address, where it is ours to say: of an e1000 or e1000e that in its EEPROM.
             mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e: made from port and machine";
             /// The file that keeps the places of packed rings while no daemon runs, or `none`.
             journal: PathBuf = "journal", Kind, "one of ours, which goes with the port";
+            /// What the disk consists of: a file, a block device, `ram:SIZE` or `null:SIZE` with a size such as `64M`. It has to be
+            /// given.
+            file: DiskFile = "file", Kind, "";
+            /// Whether the guest cannot write to the disk.
+            readonly: Toggle = "readonly", Kind, "`off`";
+            /// When what the guest wrote lasts: with `writeback` from its next flush on, with `writethrough` from the answer on.
+            cache: Cache = "cache", Kind, "`writeback`";
+            /// The disk's name for the guest, of which 20 bytes are told.
+            serial: String = "serial", Kind, "the port's name";
+            /// Bytes of the disk's logical block.
+            block_size: BlockSize = "block-size", Kind, "`512`";
             /// Slots of each ring.
             slots: Number<2, 4096> = "slots", Kind, "1024";
             /// Bytes of a ring's buffer, a multiple of 64.
@@ -223,6 +235,8 @@ pub enum Joint<'s> {
     Switch(&'s str),
     /// One end of the wire of this name.
     Wire(&'s str),
+    /// Nothing: it is a disk, which carries no frames.
+    Nothing,
 }
 
 impl fmt::Display for Joint<'_> {
@@ -230,14 +244,21 @@ impl fmt::Display for Joint<'_> {
         match self {
             Joint::Switch(name) => write!(f, "switch {name}"),
             Joint::Wire(name) => write!(f, "wire {name}"),
+            Joint::Nothing => f.write_str("nothing"),
         }
     }
 }
 
 impl PortSpec {
+    /// Whether it is a disk and carries no frames.
+    pub fn is_disk(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// What it is joined to.
     pub fn joint(&self) -> Joint<'_> {
         match (&self.wire, &self.switch) {
+            _ if self.is_disk() => Joint::Nothing,
             (Some(wire), _) => Joint::Wire(wire),
             (None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
         }
@@ -246,7 +267,7 @@ impl PortSpec {
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and
     /// its place in the graph are made of differs.
     pub fn same_attachment(&self, other: &PortSpec) -> bool {
-        let attached = |port: &PortSpec| port.without(&[Scope::Any, Scope::Learning]);
+        let attached = |port: &PortSpec| port.without(&[Scope::Any, Scope::Frames, Scope::Learning]);
         attached(self) == attached(other)
     }
 
@@ -297,7 +318,7 @@ impl Spec {
     #[must_use]
     pub fn settled(mut self) -> Spec {
         for port in &mut self.ports {
-            if port.switch.is_none() && port.wire.is_none() {
+            if port.switch.is_none() && port.wire.is_none() && !port.is_disk() {
                 port.switch = Some(DEFAULT_SWITCH.to_owned());
             }
             if port.link == Some(Link::Up) {

@@ -219,7 +219,7 @@ pub struct Queues {
 pub struct QueueView {
     /// The port.
     pub port: String,
-    /// `ingress` or `egress`.
+    /// `ingress`, `egress`, or `requests` of a disk.
     pub direction: String,
     /// Number within its direction.
     pub index: usize,
@@ -235,10 +235,10 @@ pub struct QueueView {
     /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitCount>,
-    /// Ingress: the class of its port, `latency` or `throughput`.
+    /// Ingress and requests: the class of its port, `latency` or `throughput`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Ingress: what became of it on the I/O core that serves it.
+    /// Ingress and requests: what became of it on the I/O core that serves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<TaskStatus>,
 }
@@ -324,8 +324,8 @@ impl Engine {
                 state: queue.state,
                 interrupts: queue.interrupts,
                 waits: (queue.direction == "ingress").then(|| live.port.waits.of(queue.index)),
-                class: (queue.direction == "ingress").then(|| class.clone()),
-                served: task(queue.index).filter(|_| queue.direction == "ingress").cloned(),
+                class: is_served(queue.direction).then(|| class.clone()),
+                served: task(queue.index).filter(|_| is_served(queue.direction)).cloned(),
             }));
         }
         Queues { version: VERSION, queues }
@@ -346,13 +346,18 @@ impl Engine {
     }
 }
 
+/// Whether I/O cores serve queues of this direction as tasks.
+fn is_served(direction: &str) -> bool {
+    matches!(direction, "ingress" | "requests")
+}
+
 fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
     let Live { spec, port, attachment, stopped, recent } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
             let ingress =
-                status.queues.iter().filter(|q| q.direction == "ingress" && q.state.starts_with("running"));
+                status.queues.iter().filter(|q| is_served(q.direction) && q.state.starts_with("running"));
             (peer_name(status.peer), status.detail, status.hint, status.features, ingress.count())
         }
         None => {
@@ -371,7 +376,10 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
         lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
-        link: up(port.link() && spec.link_wanted() && port.carrier()),
+        // A disk has no egress queue: somebody is there, or nobody.
+        link: up((port.link() || spec.is_disk() && peer == "running")
+            && spec.link_wanted()
+            && port.carrier()),
         mtu_wanted: spec.mtu.map(|mtu| mtu.get()),
         mtu: port.mtu(),
         mac_limit: spec.mac_limit.map(|limit| limit.get()),
@@ -407,7 +415,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
     }
 }
 
-fn peer_name(peer: Peer) -> &'static str {
+pub(super) fn peer_name(peer: Peer) -> &'static str {
     match peer {
         Peer::Waiting => "waiting",
         Peer::Connected => "connected",

@@ -136,6 +136,20 @@ words! {
         /// They are taken in turn.
         Throughput = "throughput",
     }
+    /// When what a guest wrote to its disk lasts.
+    Cache {
+        /// From its next flush on.
+        Writeback = "writeback",
+        /// From the answer on.
+        Writethrough = "writethrough",
+    }
+    /// Bytes of a disk's logical block.
+    BlockSize {
+        /// A sector.
+        Sector = "512",
+        /// A page.
+        Page = "4096",
+    }
     /// Which files a VMM may give as its memory.
     MemoryFile {
         /// Those whose pages are memory of this machine.

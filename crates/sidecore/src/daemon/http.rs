@@ -87,6 +87,7 @@ routes! {
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;
     "/v1/queues": get shows!(Engine::queues);
+    "/v1/disks": get shows!(Engine::disks);
     "/v1/drops": get shows!(|engine| engine.ports().drops());
     "/v1/capture/{port}": get capture;
     "/metrics": get scrape;
@@ -284,7 +285,8 @@ async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
     };
     let text = ask(control, |engine| {
         let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());
-        Ok(metrics::text(ports, queues, cores, &engine.addresses(), sandbox, sockets))
+        let disks = engine.disks().disks;
+        Ok(metrics::text(ports, queues, disks, cores, &engine.addresses(), sandbox, sockets))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;

@@ -12,6 +12,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sidecore_engine::core::TaskStatus;
+use sidecore_engine::disk::Latency;
+use sidecore_engine::state::disks::DiskView;
 use sidecore_engine::state::status::{
     Addresses, BellCount, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
@@ -37,13 +39,15 @@ pub struct Sockets {
 pub fn text(
     ports: Ports,
     queues: Queues,
+    disks: Vec<DiskView>,
     cores: Cores,
     addresses: &Addresses,
     sandbox: SandboxView,
     sockets: Sockets,
 ) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot = Snapshot { ports, queues, cores, addresses: addresses.addresses.len(), sandbox, sockets };
+    let snapshot =
+        Snapshot { ports, queues, disks, cores, addresses: addresses.addresses.len(), sandbox, sockets };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -54,6 +58,7 @@ pub fn text(
 struct Snapshot {
     ports: Ports,
     queues: Queues,
+    disks: Vec<DiskView>,
     cores: Cores,
     addresses: usize,
     sandbox: SandboxView,
@@ -112,6 +117,24 @@ impl Collector for Snapshot {
                 ("empty", task.empty),
             ]
         };
+        let requests = |disk: &DiskView| {
+            let it = &disk.counters;
+            let kinds = [
+                ("read", it.reads),
+                ("write", it.writes),
+                ("flush", it.flushes),
+                ("discard", it.discards),
+                ("write_zeroes", it.write_zeroes),
+                ("get_id", it.ids),
+            ];
+            kinds.map(|(kind, n)| (kind.to_owned(), n)).to_vec()
+        };
+        let disk_bytes = |disk: &DiskView| {
+            let it = &disk.counters;
+            vec![("read".to_owned(), it.read_bytes), ("write".to_owned(), it.written_bytes)]
+        };
+        let disk_errors =
+            |disk: &DiskView| disk.counters.errors.iter().map(|(why, n)| (why.clone(), *n)).collect();
         families! { encoder:
             counter "frames", "Frames into the switch (in) from a port, and out of it (out) to a port",
                 self.per_port(|p| vec![("in", p.counters.in_frames), ("out", p.counters.out_frames)], "direction");
@@ -182,6 +205,15 @@ impl Collector for Snapshot {
             gauge "queue_core", "The I/O core that serves a queue", self.task(|task| task.core as u64);
             gauge "queue_wait_ns", "Nanoseconds within which so many of a queue's visits came after there was work",
                 self.per_task(|task| vec![("0.5", task.wait_p50_ns), ("0.99", task.wait_p99_ns)], "quantile");
+            counter "disk_requests", "Requests to a disk that went well", self.per_disk(requests, "kind");
+            counter "disk_bytes", "Bytes of reads and writes that went well", self.per_disk(disk_bytes, "kind");
+            counter "disk_errors", "Requests to a disk that failed, by reason", self.per_disk(disk_errors, "reason");
+            gauge "disk_in_flight", "Requests to a disk that are under way",
+                self.disk(|disk| disk.counters.in_flight);
+            gauge "disk_capacity_bytes", "Bytes of a disk", self.disk(|disk| disk.capacity);
+            gauge "disk_latency_ns", "Nanoseconds within which so many requests of a kind were answered",
+                self.disk_latencies();
+            counter "disk_interrupts", "Interrupts for requests to a disk", self.disk(|disk| disk.counters.interrupts);
             gauge "port_state", "1 if it is so", self.per_port(states, "state");
             gauge "addresses", "Addresses that the switches remember", one(self.addresses as u64);
             gauge "sandbox", "1 if it is in force", self.sandbox_facts();
@@ -276,6 +308,33 @@ impl Snapshot {
             each.into_iter().map(|(value, n)| (labels(value), n)).collect::<Vec<_>>()
         };
         self.queues.queues.iter().flat_map(rows).collect()
+    }
+
+    fn disk(&self, value: fn(&DiskView) -> u64) -> Rows {
+        self.disks.iter().map(|disk| (vec![("port", disk.port.clone())], value(disk))).collect()
+    }
+
+    fn per_disk(&self, values: impl Fn(&DiskView) -> Vec<(String, u64)>, label: &'static str) -> Rows {
+        let rows = |disk: &DiskView| {
+            let labels = |value: String| vec![("port", disk.port.clone()), (label, value)];
+            values(disk).into_iter().map(|(value, n)| (labels(value), n)).collect::<Vec<_>>()
+        };
+        self.disks.iter().flat_map(rows).collect()
+    }
+
+    fn disk_latencies(&self) -> Rows {
+        let rows = |disk: &DiskView| {
+            let it = &disk.counters;
+            let kinds = [("read", it.read_latency), ("write", it.write_latency), ("flush", it.flush_latency)];
+            let row = |(kind, latency): (&str, Latency)| {
+                [("0.5", latency.p50_ns), ("0.99", latency.p99_ns)].map(|(quantile, ns)| {
+                    let kind = ("kind", kind.to_owned());
+                    (vec![("port", disk.port.clone()), kind, ("quantile", quantile.to_owned())], ns)
+                })
+            };
+            kinds.into_iter().flat_map(row).collect::<Vec<_>>()
+        };
+        self.disks.iter().flat_map(rows).collect()
     }
 
     fn sandbox_facts(&self) -> Rows {

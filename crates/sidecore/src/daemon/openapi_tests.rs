@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
+use sidecore_engine::state::disks::{DiskView, Disks};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::{text, Address, Change, DaemonSpec, ServiceView, Spec, SwitchSpec, Verb};
@@ -271,6 +272,24 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "QueueView", &queue, &least);
     let queues = Queues { version: VERSION, queues: vec![queue] };
     compare(seen, "Queues", &queues, &queues);
+    let disk = DiskView {
+        port: s(),
+        file: s(),
+        medium: s(),
+        peer: s(),
+        capacity: 0,
+        block_size: 512,
+        readonly: false,
+        cache: s(),
+        access: Some(s()),
+        queues: 0,
+        counters: sidecore_engine::disk::Sums::default(),
+    };
+    let latency = disk.counters.read_latency;
+    compare(seen, "Latency", &latency, &latency);
+    compare(seen, "DiskView", &disk, &DiskView { access: None, ..disk.clone() });
+    let disks = Disks { version: VERSION, disks: vec![disk] };
+    compare(seen, "Disks", &disks, &disks);
     let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };
     compare(seen, "DropView", &drop, &drop);
     let drops = Drops { version: VERSION, running: true, drops: vec![drop] };

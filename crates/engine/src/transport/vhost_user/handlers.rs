@@ -196,9 +196,10 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         Ok(bytes)
     }
 
-    // Nothing in a network device's space can be written (virtio 1.2 §5.1.4), and drivers that try are
-    // used to being ignored.
-    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+    // Little in a device's space can be written (nothing in a network device's, virtio 1.2 §5.1.4), and drivers that
+    // try are used to being ignored.
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        self.device.write_config(offset as usize, bytes);
         Ok(())
     }
 

@@ -39,6 +39,7 @@ use super::server::single::{Protocol, Server};
 use super::server::socket::Door;
 use crate::confine::Kinds;
 use crate::device::VirtioDevice;
+use crate::disk::Disk;
 use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Port};
 
@@ -81,7 +82,10 @@ pub enum VhostUserError {
 }
 
 /// A virtio device on a vhost-user socket.
-pub struct VhostUser(Server);
+pub struct VhostUser {
+    server: Server,
+    disk: Option<Arc<Disk>>,
+}
 
 impl VhostUser {
     /// Puts `device` on the socket and talks to whoever is at the other end, until this is dropped.
@@ -99,8 +103,9 @@ impl VhostUser {
             Some(at) => open_journal(at, &device.port().name, device.rings())?,
         };
         let port = Arc::clone(device.port());
+        let disk = device.disk().cloned();
         let backend = Arc::new(Mutex::new(Backend::new(device, positions)));
-        Ok(VhostUser(Server::start(door, Spoken { port, backend })?))
+        Ok(VhostUser { server: Server::start(door, Spoken { port, backend })?, disk })
     }
 }
 
@@ -121,13 +126,17 @@ fn open_journal(at: JournalAt, name: &str, rings: usize) -> Result<Slots, VhostU
 
 impl Attachment for VhostUser {
     fn status(&self) -> AttachmentStatus {
-        self.0.status()
+        self.server.status()
     }
 
     /// Down: hangs up and is not to be reached, which is what VMMs show their guest as a lost carrier.
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        self.0.set_link(up);
+        self.server.set_link(up);
         Ok(())
+    }
+
+    fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
     }
 
     /// Only the device's configuration tells: hanging up would leave nobody there for the other end to

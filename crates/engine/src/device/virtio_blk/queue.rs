@@ -1,0 +1,307 @@
+//! A ring of requests as a task of an I/O core: take, check, carry out, give back.
+//!
+//! Theory of operation. A request is taken from the ring for good and gets a *slot*, which it has until it is given back: its
+//! job, the place of its status, when it was taken. Checked requests *wait* in the order in which they came; there are never
+//! more than [`AHEAD`] of them, so what a visit leaves undone is bounded. From there a disk in memory carries them out, part by
+//! part as the budget allows; the kernel gets them all at once, and tells later which are over. Whatever is over by the end of
+//! a visit becomes visible to the guest with one store.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidecore_abi::virtio::blk::status;
+
+use super::request::{self, status_of, Limits, Verdict};
+use crate::core::{Budget, End, Owner, Task, Visit};
+use crate::disk::{Disk, Ended, Job, Op, Trouble};
+use crate::fault::Fault;
+use crate::mem::{ticks, ticks_in, Piece, Pieces, BATCH_PIECES};
+use crate::port::Port;
+use crate::virtq::{Position, Queue, Request, Token};
+
+/// Requests that are taken ahead of what is done with them.
+const AHEAD: usize = 16;
+
+/// A request that was taken.
+struct Slot {
+    token: Token,
+    job: Job,
+    status: Piece,
+    /// What it counts as.
+    kind: usize,
+    /// Bytes of data.
+    len: u64,
+    /// Bytes from the first writable one on that the device writes if it goes well, and if it does not (§2.7.8.2): the status
+    /// byte counts where nothing unwritten stands before it.
+    writes: [u32; 2],
+    /// When it was taken.
+    begun: u64,
+    /// What the device may write, for the dirty log; only while pages are logged.
+    whole: Vec<Piece>,
+}
+
+/// What a visit has done so far.
+#[derive(Default)]
+struct Turn {
+    items: usize,
+    bytes: u64,
+    finished: u64,
+}
+
+/// A ring of requests.
+pub(super) struct BlkQueue {
+    port: Arc<Port>,
+    disk: Arc<Disk>,
+    index: usize,
+    queue: Queue,
+    kick: Option<OwnedFd>,
+    limits: Limits,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    waiting: VecDeque<usize>,
+    pieces: Pieces,
+    picked: Vec<Request>,
+    /// Ticks of a nanosecond, in 2⁻³².
+    rate: u64,
+    stopped: bool,
+}
+
+impl BlkQueue {
+    /// Ring `index` of a device of `port`, with requests checked against `limits`.
+    pub(super) fn new(
+        port: Arc<Port>,
+        disk: Arc<Disk>,
+        index: usize,
+        queue: Queue,
+        kick: Option<OwnedFd>,
+        limits: Limits,
+    ) -> BlkQueue {
+        let second = u128::from(ticks_in(Duration::from_secs(1)));
+        BlkQueue {
+            port,
+            disk,
+            index,
+            queue,
+            kick,
+            limits,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::with_capacity(AHEAD),
+            pieces: Pieces::new(BATCH_PIECES),
+            picked: Vec::with_capacity(AHEAD),
+            rate: u64::try_from((second << 32) / 1_000_000_000).unwrap_or(u64::MAX),
+            stopped: false,
+        }
+    }
+
+    /// Ends what was taken, and says where the ring stands then.
+    pub(super) fn close(mut self) -> Position {
+        let mut turn = Turn::default();
+        while let Some(at) = self.waiting.pop_front() {
+            self.disk.step(&mut self.slots[at].job, u64::MAX);
+            self.finish(at, Ok(()), &mut turn);
+        }
+        self.publish(&turn);
+        self.queue.position()
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.queue.is_truncated();
+        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+    }
+
+    /// Takes up to `want` requests, and has those wait that are sound. Returns how many there were.
+    fn take(&mut self, want: usize, turn: &mut Turn) -> usize {
+        self.pieces.clear();
+        self.picked.clear();
+        // Those before a bad one were taken.
+        let fault = self.queue.pick(want, &mut self.pieces, &mut self.picked).err();
+        let now = ticks();
+        self.limits.capacity = self.disk.capacity();
+        for place in 0..self.picked.len() {
+            if let Some(picked) = self.picked.get(place).copied() {
+                self.accept(picked, now, turn);
+            }
+        }
+        turn.items += self.picked.len();
+        if let Some(fault) = fault {
+            self.stop(fault);
+        }
+        self.picked.len()
+    }
+
+    /// Checks one request.
+    fn accept(&mut self, picked: Request, now: u64, turn: &mut Turn) {
+        let Request { token, start, readable, writable, write_len, .. } = picked;
+        let (readable, writable) = (usize::from(readable), usize::from(writable));
+        let list = self.pieces.range_mut(start as usize, readable + writable);
+        let (readable, writable) = list.split_at_mut(readable.min(list.len()));
+        let at = self.free.pop().unwrap_or(self.slots.len());
+        if at == self.slots.len() {
+            let (job, whole) = (Job::default(), Vec::new());
+            self.slots.push(Slot {
+                token,
+                job,
+                status: Piece::EMPTY,
+                kind: 0,
+                len: 0,
+                writes: [0; 2],
+                begun: 0,
+                whole,
+            });
+        }
+        let slot = &mut self.slots[at];
+        let alone = u32::from(write_len == 1);
+        (slot.token, slot.begun, slot.writes) = (token, now, [alone; 2]);
+        slot.whole.clear();
+        if self.queue.logs() {
+            slot.whole.extend_from_slice(writable);
+        }
+        let (status, verdict) = request::read(readable, writable, &self.limits, &mut slot.job);
+        slot.status = status.unwrap_or(Piece::EMPTY);
+        slot.len = slot.job.left();
+        match verdict {
+            Verdict::Job => {
+                slot.kind = match slot.job.op {
+                    Op::Read => {
+                        slot.writes[0] = write_len;
+                        0
+                    }
+                    Op::Write => 1,
+                    Op::Flush => 2,
+                    Op::Discard => 3,
+                    Op::WriteZeroes => 4,
+                };
+                self.waiting.push_back(at);
+            }
+            Verdict::Done(written) => {
+                (slot.kind, slot.len, slot.writes[0]) = (5, 0, written + 1);
+                self.finish(at, Ok(()), turn);
+            }
+            Verdict::Bad(trouble) => self.finish(at, Err(trouble), turn),
+        }
+    }
+
+    /// Carries out what waits, in memory. Why it stopped, if it did not end all.
+    fn work(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
+        while let Some(&at) = self.waiting.front() {
+            if turn.bytes >= budget.bytes {
+                return Some(End::Budget);
+            }
+            if ticks().wrapping_sub(begun) > time {
+                return Some(End::Time);
+            }
+            let job = &mut self.slots[at].job;
+            turn.bytes += self.disk.step(job, budget.bytes - turn.bytes);
+            if job.is_done() {
+                self.waiting.pop_front();
+                self.finish(at, Ok(()), turn);
+            }
+        }
+        None
+    }
+
+    /// Gives the request in slot `at` back: visible with the next `publish`.
+    fn finish(&mut self, at: usize, result: Result<(), Trouble>, turn: &mut Turn) {
+        let slot = &mut self.slots[at];
+        slot.status.write(&[result.map_or_else(status_of, |()| status::OK)]);
+        self.queue.log_written(&slot.whole, u32::MAX);
+        let written = slot.writes[usize::from(result.is_err())];
+        self.queue.finish(slot.token, written);
+        turn.finished += 1;
+        let stats = self.disk.queue(self.index);
+        match result {
+            Ok(()) => {
+                let passed = u128::from(ticks().wrapping_sub(slot.begun)) << 32;
+                let ns = u64::try_from(passed / u128::from(self.rate.max(1))).unwrap_or(u64::MAX);
+                stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns });
+            }
+            Err(trouble) => stats.failed(trouble),
+        }
+        self.free.push(at);
+    }
+
+    /// Shows the guest what is over.
+    fn publish(&mut self, turn: &Turn) {
+        let stats = self.disk.queue(self.index);
+        if turn.finished > 0 && self.queue.publish() {
+            stats.interrupted();
+        }
+        stats.set_in_flight(self.slots.len() - self.free.len());
+    }
+
+    fn serve(&mut self, budget: Budget) -> Visit {
+        if self.stopped {
+            return Visit::default();
+        }
+        let (mut turn, begun) = (Turn::default(), ticks());
+        let time = u64::try_from((u128::from(budget.ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX);
+        let end = loop {
+            if let Some(end) = self.work(budget, begun, time, &mut turn) {
+                break end;
+            }
+            let want = budget.items.saturating_sub(turn.items).min(AHEAD);
+            if want == 0 {
+                break End::Budget;
+            }
+            if self.stopped || self.take(want, &mut turn) == 0 {
+                break End::Drained;
+            }
+        };
+        self.publish(&turn);
+        if self.queue.is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+        // A part of a long request is work, too.
+        let moved = turn.finished.max(u64::from(turn.bytes > 0));
+        Visit { moved, items: turn.items, bytes: turn.bytes, cost: turn.items, elsewhere_ns: 0, end }
+    }
+}
+
+impl<L> Task<L> for BlkQueue {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.port) as Arc<dyn Owner>
+    }
+
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn has_work(&mut self) -> bool {
+        !self.stopped && (!self.waiting.is_empty() || !self.queue.is_empty())
+    }
+
+    fn visit(&mut self, _: &mut L, budget: Budget) -> Visit {
+        self.serve(budget)
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.stopped && (self.queue.want_kicks(true) || !self.waiting.is_empty())
+    }
+
+    fn disarm(&mut self) {
+        if !self.stopped {
+            self.queue.want_kicks(false);
+        }
+    }
+
+    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
+        if let Some(kick) = self.kick.as_ref().filter(|_| !self.stopped) {
+            each(kick.as_fd());
+        }
+    }
+
+    fn next_look(&self) -> Option<Duration> {
+        None
+    }
+
+    fn woken(&mut self, _: &mut L) {
+        self.disk.queue(self.index).kicked();
+    }
+
+    fn settle(&mut self, _: &mut L) {}
+}

@@ -1,0 +1,189 @@
+//! Disks: what block devices read and write, whatever a guest calls them.
+//!
+//! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share it. A request
+//! that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk. Media in memory
+//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time, so that nobody has to
+//! wait for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some time later.
+
+mod job;
+mod stats;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use job::{Job, Op, Range};
+pub use stats::{Ended, Latency, QueueStats, Sums, Trouble};
+
+use crate::mem::{Piece, Store};
+
+/// Most queues of a disk.
+pub const MAX_QUEUES: usize = 16;
+
+/// What a disk consists of.
+#[derive(Debug)]
+pub enum Medium {
+    /// Memory of ours, which is gone with the process.
+    Ram(Store),
+    /// Nothing: it reads as zeros, and forgets what is written.
+    Null,
+}
+
+impl Medium {
+    /// What it is, in a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Medium::Ram(_) => "ram",
+            Medium::Null => "null",
+        }
+    }
+
+    /// How a file is read and written, in a word.
+    pub fn access(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// A disk, as all queues of a device share it.
+#[derive(Debug)]
+pub struct Disk {
+    /// What it consists of.
+    pub medium: Medium,
+    /// How the operator named that, for `show`.
+    pub name: String,
+    /// Bytes of a logical block, a power of two from 512 on.
+    pub block_size: u32,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// Bytes.
+    capacity: AtomicU64,
+    /// What is written must last before it is acknowledged.
+    write_through: AtomicBool,
+    queues: [QueueStats; MAX_QUEUES],
+}
+
+impl Disk {
+    /// A disk of `capacity` bytes.
+    pub fn new(medium: Medium, name: String, capacity: u64, block_size: u32, read_only: bool) -> Disk {
+        Disk {
+            medium,
+            name,
+            block_size,
+            read_only,
+            capacity: AtomicU64::new(capacity),
+            write_through: AtomicBool::new(false),
+            queues: Default::default(),
+        }
+    }
+
+    /// A disk in memory.
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub fn ram(capacity: u64, block_size: u32, read_only: bool) -> io::Result<Disk> {
+        let bytes = usize::try_from(capacity).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let name = format!("ram:{capacity}");
+        Ok(Disk::new(Medium::Ram(Store::new(bytes)?), name, capacity, block_size, read_only))
+    }
+
+    /// A disk that forgets.
+    pub fn null(capacity: u64, block_size: u32, read_only: bool) -> Disk {
+        Disk::new(Medium::Null, format!("null:{capacity}"), capacity, block_size, read_only)
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Whether ranges can be given back.
+    pub fn discards(&self) -> bool {
+        false
+    }
+
+    /// Whether what is written must last before it is acknowledged.
+    #[inline]
+    pub fn is_write_through(&self) -> bool {
+        self.write_through.load(Ordering::Relaxed)
+    }
+
+    /// Changes that, from the next request on.
+    pub fn set_write_through(&self, on: bool) {
+        self.write_through.store(on, Ordering::Relaxed);
+    }
+
+    /// What is counted of queue `index`, which is below [`MAX_QUEUES`].
+    pub fn queue(&self, index: usize) -> &QueueStats {
+        &self.queues[index % MAX_QUEUES]
+    }
+
+    /// Carries out up to `most` bytes of `job`, on a medium in memory. Returns how many; fewer than `most` only where nothing is
+    /// left of it.
+    pub fn step(&self, job: &mut Job, most: u64) -> u64 {
+        let mut done = 0;
+        while done < most {
+            let part = match job.op {
+                Op::Read | Op::Write => self.copy(job, most - done),
+                Op::WriteZeroes => self.clear(job, most - done),
+                // Nothing here outlives us, or has room to give back.
+                Op::Flush | Op::Discard => 0,
+            };
+            if part == 0 {
+                job.finish();
+                break;
+            }
+            done += part;
+        }
+        done
+    }
+
+    /// Copies the next piece of a read or write, or `most` bytes of it.
+    fn copy(&self, job: &mut Job, most: u64) -> u64 {
+        let Some(piece) = job.next_piece(most) else { return 0 };
+        match (&self.medium, job.op) {
+            (Medium::Null, Op::Read) => zero(&piece),
+            (Medium::Null, _) => {}
+            (Medium::Ram(store), op) => {
+                // The job was checked against the capacity, which is that of the store.
+                let Ok(len) = u32::try_from(piece.len()) else { return 0 };
+                let Some(here) = store.piece(job.at(), len) else { return 0 };
+                let _ = if op == Op::Read { piece.write_from(&here) } else { here.write_from(&piece) };
+            }
+        }
+        job.advance(piece.len() as u64);
+        piece.len() as u64
+    }
+
+    fn clear(&self, job: &mut Job, most: u64) -> u64 {
+        let Some(range) = job.next_range(most) else { return 0 };
+        if let Medium::Ram(store) = &self.medium {
+            let (mut at, mut left) = (range.at, range.len);
+            while left > 0 {
+                let part = u32::try_from(left.min(1 << 30)).unwrap_or(1 << 30);
+                let Some(here) = store.piece(at, part) else { return 0 };
+                zero(&here);
+                (at, left) = (at + u64::from(part), left - u64::from(part));
+            }
+        }
+        job.advance(range.len);
+        range.len
+    }
+
+    /// What is counted of all queues together.
+    pub fn sums(&self) -> Sums {
+        Sums::of(&self.queues)
+    }
+}
+
+/// Fills a piece with zeros.
+fn zero(piece: &Piece) {
+    static ZEROS: [u8; 65_536] = [0; 65_536];
+    let mut rest = *piece;
+    while !rest.is_empty() {
+        let n = rest.write(&ZEROS);
+        rest.advance(n);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What is counted of a disk: requests, bytes, errors by name, and how long requests took.
+//!
+//! Each queue has its own, written by whoever has the queue and read by anybody; they outlive the queue, which ends with each
+//! change of the guest's memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::Histogram;
+
+macro_rules! troubles {
+    ($($(#[doc = $doc:literal])+ $trouble:ident = $name:literal,)+) => {
+        /// Why a request failed. Each has a name, so that nobody has to guess.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Trouble {
+            $($(#[doc = $doc])+ $trouble,)+
+        }
+
+        impl Trouble {
+            const ALL: &'static [Trouble] = &[$(Trouble::$trouble),+];
+
+            /// The name, as it stands in `show` and in metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Trouble::$trouble => $name,)+
+                }
+            }
+        }
+    };
+}
+
+troubles! {
+    /// No byte can be written, so the guest cannot be told how its request went.
+    NoStatus = "no_status",
+    /// The readable part is shorter than a header.
+    NoHeader = "no_header",
+    /// Data that are no multiple of a sector, or are missing; ranges that are no whole ranges, or too many.
+    BadLength = "bad_length",
+    /// It ends behind the disk.
+    BeyondCapacity = "beyond_capacity",
+    /// A write to a disk that is read-only.
+    ReadOnly = "read_only",
+    /// A type that the device does not know, or did not offer; a flag of a range that it does not know.
+    Unsupported = "unsupported",
+    /// The medium failed: EIO and the like.
+    Failed = "io_error",
+    /// There is no room left for what was written.
+    NoRoom = "no_space",
+    /// The file has become shorter than the disk.
+    CutShort = "file_cut_short",
+    /// The guest's buffers are gone: its VMM has cut its memory short.
+    NoMemory = "bad_memory",
+    /// A flush after one that failed: what that one covered may be lost.
+    FlushLost = "flush_failed_before",
+}
+
+const TROUBLES: usize = Trouble::ALL.len();
+
+/// Requests that are counted.
+const KINDS: [&str; 6] = ["reads", "writes", "flushes", "discards", "write_zeroes", "ids"];
+
+/// What is counted of one queue.
+#[derive(Debug, Default)]
+pub struct QueueStats {
+    requests: [AtomicU64; KINDS.len()],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    troubles: [AtomicU64; TROUBLES],
+    interrupts: AtomicU64,
+    kicks: AtomicU64,
+    in_flight: AtomicU32,
+    /// Of reads, writes and flushes.
+    latencies: [Histogram; 3],
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Its place in [`KINDS`].
+    pub kind: usize,
+    /// Bytes read or written.
+    pub bytes: u64,
+    /// Nanoseconds from when it was taken from the ring.
+    pub ns: u64,
+}
+
+/// One writer: a load and a store are enough.
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+impl QueueStats {
+    /// Counts a request that went well.
+    #[inline]
+    pub fn ended(&self, ended: Ended) {
+        if let Some(requests) = self.requests.get(ended.kind) {
+            add(requests, 1);
+        }
+        match ended.kind {
+            0 => add(&self.read_bytes, ended.bytes),
+            1 => add(&self.written_bytes, ended.bytes),
+            _ => {}
+        }
+        if let Some(latency) = self.latencies.get(ended.kind) {
+            latency.add(ended.ns);
+        }
+    }
+
+    /// Counts one that did not.
+    pub fn failed(&self, trouble: Trouble) {
+        add(&self.troubles[trouble as usize], 1);
+    }
+
+    /// Counts an interrupt.
+    #[inline]
+    pub fn interrupted(&self) {
+        add(&self.interrupts, 1);
+    }
+
+    /// Counts a kick.
+    pub fn kicked(&self) {
+        add(&self.kicks, 1);
+    }
+
+    /// So many requests are under way.
+    #[inline]
+    pub fn set_in_flight(&self, count: usize) {
+        self.in_flight.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+}
+
+/// How long requests took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 took no longer.
+    pub p99_ns: u64,
+}
+
+/// What is counted of a disk, all queues together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sums {
+    /// Requests that are under way.
+    pub in_flight: u64,
+    /// Reads that went well.
+    pub reads: u64,
+    /// Bytes of those.
+    pub read_bytes: u64,
+    /// Writes that went well.
+    pub writes: u64,
+    /// Bytes of those.
+    pub written_bytes: u64,
+    /// Flushes that went well.
+    pub flushes: u64,
+    /// Discards that went well.
+    pub discards: u64,
+    /// Requests to write zeroes that went well.
+    pub write_zeroes: u64,
+    /// Requests for the disk's name.
+    pub ids: u64,
+    /// Kicks that woke an I/O core.
+    pub kicks: u64,
+    /// Interrupts sent.
+    pub interrupts: u64,
+    /// Requests that failed, by the name of the reason; reasons that never applied are left out.
+    pub errors: BTreeMap<String, u64>,
+    /// How long reads took, from the ring to the ring.
+    pub read_latency: Latency,
+    /// How long writes took.
+    pub write_latency: Latency,
+    /// How long flushes took.
+    pub flush_latency: Latency,
+}
+
+impl Sums {
+    pub(super) fn of(queues: &[QueueStats]) -> Sums {
+        let sum = |of: &dyn Fn(&QueueStats) -> &AtomicU64| -> u64 {
+            queues.iter().map(|queue| of(queue).load(Ordering::Relaxed)).sum()
+        };
+        let requests = |kind: usize| sum(&|queue| &queue.requests[kind]);
+        let latency = |kind: usize| {
+            let all = queues.iter().map(|queue| &queue.latencies[kind]);
+            let [p50_ns, p99_ns] = Histogram::quantiles_of(all, [50, 99]);
+            Latency { p50_ns, p99_ns }
+        };
+        let errors = Trouble::ALL
+            .iter()
+            .map(|trouble| (trouble.name().to_owned(), sum(&|queue| &queue.troubles[*trouble as usize])));
+        Sums {
+            in_flight: queues.iter().map(|queue| u64::from(queue.in_flight.load(Ordering::Relaxed))).sum(),
+            reads: requests(0),
+            read_bytes: sum(&|queue| &queue.read_bytes),
+            writes: requests(1),
+            written_bytes: sum(&|queue| &queue.written_bytes),
+            flushes: requests(2),
+            discards: requests(3),
+            write_zeroes: requests(4),
+            ids: requests(5),
+            kicks: sum(&|queue| &queue.kicks),
+            interrupts: sum(&|queue| &queue.interrupts),
+            errors: errors.filter(|(_, n)| *n > 0).collect(),
+            read_latency: latency(0),
+            write_latency: latency(1),
+            flush_latency: latency(2),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Disks in memory, job by job.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::mem::gather;
+
+/// Memory of a guest, cut into pieces of these lengths.
+struct Buffers {
+    _memory: Store,
+    list: Vec<Piece>,
+}
+
+impl Buffers {
+    fn new(lens: &[u32]) -> Buffers {
+        let memory = Store::new(1 << 16).unwrap();
+        let mut at = 0;
+        let mut cut = |len: &u32| {
+            at += u64::from(*len);
+            memory.piece(at - u64::from(*len), *len).unwrap()
+        };
+        let list = lens.iter().map(&mut cut).collect();
+        Buffers { list, _memory: memory }
+    }
+
+    fn put(&self, mut bytes: &[u8]) {
+        for piece in &self.list {
+            bytes = &bytes[piece.write(bytes)..];
+        }
+    }
+
+    fn get(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.list.iter().map(Piece::len).sum()];
+        gather(&mut self.list.clone(), 0, &mut bytes);
+        bytes
+    }
+}
+
+fn transfer(disk: &Disk, op: Op, at: u64, buffers: &Buffers, most: u64) {
+    let len = buffers.list.iter().map(|piece| piece.len() as u64).sum();
+    let mut job = Job::default();
+    job.transfer(op, at, &buffers.list, len);
+    while !job.is_done() {
+        let done = disk.step(&mut job, most);
+        assert!(done > 0 && done <= most);
+    }
+    assert_eq!(job.left(), 0);
+}
+
+/// However a job is cut, by its pieces and by visits, the disk has what was written.
+#[test]
+fn what_was_written_is_read() {
+    let disk = Disk::ram(8192, 512, false).unwrap();
+    let data: Vec<u8> = (0..1536u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
+    for most in [1, 7, 512, u64::MAX] {
+        let cut = Buffers::new(&[5, 0, 695, 836]);
+        cut.put(&data);
+        transfer(&disk, Op::Write, 6656, &cut, most);
+        let back = Buffers::new(&[1000, 536]);
+        transfer(&disk, Op::Read, 6656, &back, most);
+        assert_eq!(back.get(), data);
+        let mut job = Job::default();
+        let range = |at, len| Range { at, len, unmap: false };
+        job.whole(Op::WriteZeroes, &[range(0, 0), range(6656, 512), range(7680, 512)]);
+        while !job.is_done() {
+            assert!(disk.step(&mut job, most) > 0);
+        }
+        transfer(&disk, Op::Read, 6656, &back, most);
+        let wanted = [&[0; 512][..], &data[512..1024], &[0; 512]].concat();
+        assert_eq!(back.get(), wanted);
+    }
+}
+
+#[test]
+fn nothing_reads_as_zeros() {
+    let disk = Disk::null(4096, 512, false);
+    let back = Buffers::new(&[4096]);
+    back.put(&[7; 4096]);
+    transfer(&disk, Op::Write, 0, &back, 4096);
+    transfer(&disk, Op::Read, 0, &back, 100);
+    assert_eq!(back.get(), vec![0; 4096]);
+}
+
+#[test]
+fn what_has_nothing_to_do_is_done() {
+    let disk = Disk::null(4096, 512, false);
+    for op in [Op::Flush, Op::Discard, Op::WriteZeroes] {
+        let mut job = Job::default();
+        job.whole(op, &[]);
+        assert_eq!((disk.step(&mut job, 1), job.is_done()), (0, true));
+    }
+}

@@ -1,0 +1,112 @@
+//! The values of options of disks.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::options::{Form, Value};
+use super::values::{read_as_word, word, write_as_text};
+
+/// What a disk consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskFile {
+    /// The file or block device at this path.
+    Path(PathBuf),
+    /// So many bytes of memory.
+    Ram(u64),
+    /// So many bytes of nothing.
+    Null(u64),
+}
+
+/// Most bytes of a disk in memory: 1 PiB.
+const MOST: u64 = 1 << 50;
+/// Its bytes are a multiple of this: the largest logical block.
+const STEP: u64 = 4096;
+
+impl DiskFile {
+    /// The path, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DiskFile::Path(path) => Some(path),
+            DiskFile::Ram(_) | DiskFile::Null(_) => None,
+        }
+    }
+}
+
+/// The bytes of `64M` and the like.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+    (bytes % STEP == 0 && (STEP..=MOST).contains(&bytes)).then_some(bytes)
+}
+
+/// Bytes as `size` reads them.
+fn shown(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let fits = units.iter().find(|(shift, _)| bytes % (1 << shift) == 0);
+    fits.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+impl FromStr for DiskFile {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("{text:?} is not allowed; allowed: a path, or ram:SIZE, null:SIZE with a multiple of {STEP} bytes, such as 64M")
+        };
+        match text.split_once(':') {
+            Some(("ram", bytes)) => size(bytes).map(DiskFile::Ram).ok_or_else(bad),
+            Some(("null", bytes)) => size(bytes).map(DiskFile::Null).ok_or_else(bad),
+            _ if text.is_empty() => Err(bad()),
+            _ => Ok(DiskFile::Path(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for DiskFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskFile::Path(path) => path.display().fmt(f),
+            DiskFile::Ram(bytes) => write!(f, "ram:{}", shown(*bytes)),
+            DiskFile::Null(bytes) => write!(f, "null:{}", shown(*bytes)),
+        }
+    }
+}
+
+read_as_word!(DiskFile);
+write_as_text!(DiskFile);
+
+impl Value for DiskFile {
+    const FORM: Form = Form::Text("PATH|ram:SIZE|null:SIZE", "ram:64M");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, disk) in [
+            ("ram:64M", DiskFile::Ram(64 << 20)),
+            ("null:4096", DiskFile::Null(4096)),
+            ("ram:1536K", DiskFile::Ram(1536 << 10)),
+            ("/var/lib/a.img", DiskFile::Path("/var/lib/a.img".into())),
+        ] {
+            assert_eq!(text.parse::<DiskFile>().unwrap(), disk);
+            assert_eq!(disk.to_string().parse::<DiskFile>().unwrap(), disk);
+        }
+        for bad in ["", "ram:", "ram:0", "ram:1000", "ram:64MB", "null:-4096", "ram:99999999999T", "ram:4T4K"]
+        {
+            assert!(bad.parse::<DiskFile>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Disks, seen from a guest: a native driver at the sockets of the real daemon.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+#[allow(dead_code, reason = "each test program uses a part of it")]
+#[path = "../../driver/tests/blk/work.rs"]
+mod work;
+
+use rig::Place;
+use rustix::process::Signal;
+use sidecore_driver::blk::{Range, Shape};
+use sidecore_driver::{Disk, DiskOptions, Request, Status};
+use work::{Work, BLOCK, WAIT};
+
+/// Blocks of the disks here.
+const BLOCKS: u64 = 256;
+
+fn small() -> DiskOptions {
+    DiskOptions { largest: 8 * BLOCK, ..DiskOptions::default() }
+}
+
+/// A port with a disk; `media`: what it consists of, and other options.
+fn port(place: &Place, media: &str) -> String {
+    format!("d=blk:{},file={media}", place.at("d"))
+}
+
+/// What `show disks` says of the only disk.
+fn shown(place: &Place) -> serde_json::Value {
+    place.show("disks")["disks"][0].clone()
+}
+
+#[test]
+fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "ram:1M,queues=4,serial=abc")]);
+    let mut blocks = vec![0; BLOCKS as usize];
+    let mut seed = 0;
+    for packed in [false, true] {
+        for (indirect, event_idx) in [(false, false), (false, true), (true, false), (true, true)] {
+            for shape in [Shape::Usual, Shape::Joined, Shape::Pieces(7)] {
+                seed += 1;
+                let (queues, depth) = if seed % 2 == 0 { (1, 64) } else { (4, 16) };
+                let options = DiskOptions {
+                    packed,
+                    indirect,
+                    event_idx,
+                    shape,
+                    queues,
+                    depth,
+                    entries: 128,
+                    ..small()
+                };
+                let mut disk = Disk::connect(place.path("d"), options).unwrap();
+                let mut work = Work::new(seed, BLOCKS);
+                work.blocks = blocks;
+                work.run(&mut disk, 500);
+                work.verify(&mut disk);
+                blocks = work.blocks;
+            }
+        }
+    }
+    let disk = shown(&place);
+    assert_eq!(
+        (&disk["port"], &disk["medium"], &disk["file"]),
+        (&"d".into(), &"ram".into(), &"ram:1M".into())
+    );
+    assert!(disk["reads"].as_u64().unwrap() > 1_000 && disk["writes"].as_u64().unwrap() > 1_000, "{disk}");
+    assert!(
+        disk["read_latency"]["p99_ns"].as_u64().unwrap() > 0 && disk["errors"] == serde_json::json!({}),
+        "{disk}"
+    );
+    assert!(place.ok(&["show", "disks"]).contains("ram:1M"));
+    assert!(place
+        .http("GET", "/metrics", "")
+        .1
+        .contains("sidecore_disk_requests_total{port=\"d\",kind=\"read\"}"));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_disk_says_what_it_is() {
+    let place = Place::new();
+    let daemon = place.daemon(&[
+        "--port",
+        &port(&place, "null:8G,serial=a-name-of-more-than-twenty-bytes,block-size=4096"),
+    ]);
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let geometry = *disk.geometry();
+    assert_eq!((geometry.bytes(), geometry.block, geometry.queues), (8 << 30, Some(4096), Some(16)));
+    assert_eq!(disk.ask(Request::Id, WAIT).unwrap(), (Status::Ok, b"a-name-of-more-than-".to_vec()));
+    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    assert_eq!(shown(&place)["cache"], "writeback");
+    disk.set_writeback(false).unwrap();
+    assert_eq!(shown(&place)["cache"], "writethrough");
+    let port = place.port("d");
+    assert_eq!((&port["state"]["link"], &port["state"]["peer"]), (&"up".into(), &"running".into()), "{port}");
+    assert!(port["state"]["switch"].is_null() && port["state"]["queues"] == 1, "{port}");
+    let queues = place.show("queues");
+    assert_eq!(queues["queues"][0]["direction"], "requests", "{queues}");
+    assert!(queues["queues"][0]["served"]["items"].as_u64().unwrap() >= 2, "{queues}");
+    drop(disk);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// What no driver asks for gets the right answer, and the next request its own.
+#[test]
+fn bad_requests_are_answered_and_counted() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "ram:1M")]);
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let end = BLOCKS * 8;
+    let data = vec![7; 1024];
+    let raw = |kind, sector, data, writable| Request::Raw { kind, sector, data, writable };
+    let beyond = [Range { sector: end - 1, sectors: 2, unmap: false }];
+    let mut ask = |request| disk.ask(request, WAIT).unwrap().0;
+    for sector in [end - 1, end, u64::MAX, u64::MAX / 512] {
+        assert_eq!(ask(Request::Read { sector, len: 1024 }), Status::IoError);
+        assert_eq!(ask(Request::Write { sector, data: &data }), Status::IoError);
+    }
+    for len in [1, 511, 513] {
+        assert_eq!(ask(raw(0, 0, &[], len)), Status::IoError);
+        assert_eq!(ask(raw(1, 0, &data[..len], 0)), Status::IoError);
+    }
+    assert_eq!(ask(raw(0, 0, &[], 0)), Status::IoError);
+    for kind in [2, 10, 14, 99, u32::MAX] {
+        assert_eq!(ask(raw(kind, 0, &[], 512)), Status::Unsupported);
+    }
+    assert_eq!(ask(Request::WriteZeroes(&beyond)), Status::IoError);
+    assert_eq!(ask(raw(13, 0, &data[..17], 0)), Status::IoError);
+    assert_eq!(ask(raw(11, 0, &[0; 16], 0)), Status::Unsupported);
+    assert_eq!(ask(Request::Write { sector: end - 2, data: &data }), Status::Ok);
+    let read = Request::Read { sector: end - 2, len: 1024 };
+    assert_eq!(disk.ask(read, WAIT).unwrap(), (Status::Ok, data));
+    let errors = &shown(&place)["errors"];
+    assert_eq!(errors["beyond_capacity"], 9, "{errors}");
+    assert_eq!((&errors["bad_length"], &errors["unsupported"]), (&8.into(), &6.into()), "{errors}");
+    drop(disk);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn what_may_not_be_written_is_not() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "ram:1M,readonly=on")]);
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let data = vec![7; 512];
+    assert_eq!(disk.ask(Request::Write { sector: 0, data: &data }, WAIT).unwrap().0, Status::IoError);
+    let read = Request::Read { sector: 0, len: 512 };
+    assert_eq!(disk.ask(read, WAIT).unwrap(), (Status::Ok, vec![0; 512]));
+    assert_eq!(shown(&place)["errors"]["read_only"], 1);
+    drop(disk);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn options_without_effect_are_errors() {
+    let place = Place::new();
+    let daemon = place.daemon(&[]);
+    for (options, wanted) in [
+        ("", "key `file`: it has to be given"),
+        (",file=ram:1000", "a multiple of 4096 bytes"),
+        (",file=ram:1M,switch=lan", "key `switch`: does not apply to kind blk"),
+        (",file=ram:1M,mtu=1500", "key `mtu`: does not apply to kind blk"),
+        (",file=ram:1M,block-size=1024", "allowed: 512, 4096"),
+        (",file=ram:1M,features-off=csum", "write_zeroes"),
+    ] {
+        let why = place.fails(&["add", &format!("d=blk:{}{options}", place.at("d"))]);
+        assert!(why.contains(wanted), "{options}: {why}");
+    }
+    let why = place.fails(&["add", &format!("n=vhost-user:{},file=ram:1M", place.at("n"))]);
+    assert!(why.contains("does not apply to kind vhost-user"), "{why}");
+    place.ok(&["add", &port(&place, "ram:1M,class=latency,rate=1000")]);
+    place.ok(&["set", "d", "weight=7"]);
+    place.ok(&["del", "d"]);
+    assert!(daemon.end(Signal::TERM).success());
+}
