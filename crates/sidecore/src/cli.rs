@@ -383,6 +383,9 @@ pub enum Benchmark {
     /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: what is lost or out of
     /// order, and how long the pauses are.
     Move(bench::sched::moves::Args),
+    /// Disks of 1 to 14 guests on one I/O core: random and sequential requests, how many a second, how long they take, what they
+    /// cost, beside qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two processors.
+    Blk(bench::blk::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
 }

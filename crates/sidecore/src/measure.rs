@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{e1000, many, matrix, sched, tap, vale, virtio_user};
+use crate::bench::{blk, e1000, many, matrix, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -21,6 +21,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Parts(args) => sched::parts::run(args),
         Benchmark::Budget(args) => sched::budget::run(args),
         Benchmark::Move(args) => sched::moves::run(args),
+        Benchmark::Blk(args) => blk::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
     }
 }

@@ -1,4 +1,4 @@
-//! The scheduler's benchmarks run, and say what they promise to say. What their numbers are is no matter here: a test machine
+//! The benchmarks of the scheduler and of disks run, and say what they promise to say. What their numbers are is no matter here: a test machine
 //! does other things, too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -88,4 +88,30 @@ fn moves() {
     };
     // These two hold on any machine.
     assert!(lost == 0.0 && reordered == 0.0 && pause > 0.0, "{answer}");
+}
+
+#[test]
+fn blk() {
+    let found = |program: &str| {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&paths).any(|folder| folder.join(program).exists())
+    };
+    if !found("qemu-storage-daemon") {
+        eprintln!("skipped: needs qemu-storage-daemon (apt-get install qemu-utils)");
+        return;
+    }
+    let Some(answer) = bench("blk") else { return };
+    positive(&answer, &["iops", "iops_per_guest", "p50_us", "p99_us", "cycles_per_request"]);
+    let of = |way: &str| answer["rows"].as_array().unwrap().iter().filter(|row| row["way"] == way).count();
+    // Reads and writes at two depths, two kinds in sequence, two numbers of paced guests; the host has no disk in memory.
+    assert_eq!((of("qemu-storage-daemon"), of("sidecore"), of("host (fio)")), (8, 8, 0));
+    let summary = answer["summary"].as_object().unwrap();
+    for (key, measured) in [
+        ("iops_ratio_qd32", true),
+        ("latency_ratio_qd1", true),
+        ("of_host_io_uring", false),
+        ("sequential_of_host", false),
+    ] {
+        assert_eq!(summary[key].as_f64().is_some_and(|value| value > 0.0), measured, "{key}: {answer}");
+    }
 }

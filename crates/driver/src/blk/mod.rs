@@ -120,9 +120,20 @@ impl DiskOptions {
     }
 }
 
-/// A request's name, never used twice by one disk.
+/// A request's name, never used twice by one disk. Later requests have greater ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tag(pub u64);
+pub struct Tag(u64);
+
+impl Tag {
+    fn new(number: u64, place: u16) -> Self {
+        Self(number << 16 | u64::from(place))
+    }
+
+    /// A number below the queue's depth that no other request in flight on the same queue has.
+    pub fn place(self) -> usize {
+        usize::from((self.0 & 0xffff) as u16)
+    }
+}
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +326,7 @@ impl Disk {
         }
         let DiskOptions { shape, largest, .. } = self.options;
         lane.places[usize::from(place)].write(&self.session.memory, &request, shape, largest)?;
-        let tag = Tag(self.next_tag);
+        let tag = Tag::new(self.next_tag, place);
         if !lane.offer(tag, place) {
             return Ok(None);
         }

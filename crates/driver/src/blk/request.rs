@@ -39,6 +39,13 @@ pub enum Request<'a> {
         /// What; a multiple of 512 bytes.
         data: &'a [u8],
     },
+    /// Write what the buffer happens to hold: load for which the bytes are no matter.
+    WriteAnything {
+        /// The first sector.
+        sector: u64,
+        /// Bytes, a multiple of 512.
+        len: usize,
+    },
     /// Make all that was answered before last.
     Flush,
     /// These sectors hold nothing of interest any more.
@@ -66,6 +73,7 @@ impl Request<'_> {
         match *self {
             Self::Read { sector, len } => (request::IN, sector, 0, len),
             Self::Write { sector, data } => (request::OUT, sector, data.len(), 0),
+            Self::WriteAnything { sector, len } => (request::OUT, sector, len, 0),
             Self::Flush => (request::FLUSH, 0, 0, 0),
             Self::Discard(ranges) => (request::DISCARD, 0, ranges.len() * SEGMENT_LEN, 0),
             Self::WriteZeroes(ranges) => (request::WRITE_ZEROES, 0, ranges.len() * SEGMENT_LEN, 0),
@@ -206,7 +214,7 @@ impl Place {
                     memory.write(self.data + n * SEGMENT_LEN, &segment(range));
                 }
             }
-            Request::Read { .. } | Request::Flush | Request::Id => {}
+            Request::Read { .. } | Request::WriteAnything { .. } | Request::Flush | Request::Id => {}
         }
         memory.write(status_at, &[Status::UNWRITTEN]);
         (self.status, self.writable) = (status_at, writable);

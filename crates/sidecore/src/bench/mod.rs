@@ -3,6 +3,8 @@
 //! Every benchmark starts what it compares, loads all of it with the same load, alternates between
 //! them, and prints medians with their spread and ratios. Nothing is compared with a stored number.
 
+pub mod blk;
+pub mod common;
 pub mod draw;
 pub mod e1000;
 pub mod echo;

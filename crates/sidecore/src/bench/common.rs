@@ -1,0 +1,68 @@
+//! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::vale::median;
+
+/// An error is a text for people.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// What all of them can be told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.2", value_parser = super::seconds)]
+    pub window: Duration,
+    /// A short look: one round of a few milliseconds with few guests. Its figures mean nothing.
+    #[arg(long)]
+    pub quick: bool,
+    /// Processor for the guests.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processors for the I/O cores.
+    #[arg(long = "io-core", value_name = "CPU,…", value_delimiter = ',', default_value = "1")]
+    pub io_cores: Vec<usize>,
+    /// Draw the result into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Common {
+    /// What it says, or why that cannot be.
+    pub fn settle(&self) -> Result<Common> {
+        if self.io_cores.contains(&self.load_core) {
+            return Err(format!(
+                "guests and I/O core both on processor {}: they need one each",
+                self.load_core
+            ));
+        }
+        let mut settled = self.clone();
+        if self.quick {
+            (settled.rounds, settled.window) = (1, Duration::from_millis(20));
+        }
+        Ok(settled)
+    }
+
+    /// Draws, if asked to.
+    pub fn draw(&self, picture: impl FnOnce() -> String) -> Result<()> {
+        let Some(path) = &self.svg else { return Ok(()) };
+        std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
+    }
+}
+
+/// An error as text.
+pub fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// The middle of what each sample says.
+pub fn middle<T>(samples: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    median(samples.iter().map(value))
+}
