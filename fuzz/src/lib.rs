@@ -48,15 +48,25 @@ impl Guest {
         self.file.write_all_at(&bytes[..bytes.len().min(room)], offset).unwrap();
     }
 
+    /// Reads as the guest does.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) {
+        self.file.read_exact_at(bytes, offset).unwrap();
+    }
+
     /// A ring at `PARTS`, from its first entry on.
     pub fn ring(&self, features: u64, packed: bool) -> Queue {
+        let position =
+            if packed { Position::Packed { avail: 0x8000, used: 0x8000 } } else { Position::Split(0) };
+        Queue::new(self.config(features, position)).unwrap()
+    }
+
+    /// What a ring at `PARTS` needs to run.
+    pub fn config(&self, features: u64, position: Position) -> RingConfig {
         let sizes = RingConfig::part_sizes(ENTRIES, features);
         let part = |i: usize| {
             self.map.translate(GPA + PARTS[i], sizes[i].next_multiple_of(8) as u32, &mut 0).unwrap()
         };
-        let position =
-            if packed { Position::Packed { avail: 0x8000, used: 0x8000 } } else { Position::Split(0) };
-        Queue::new(RingConfig {
+        RingConfig {
             size: ENTRIES,
             desc: part(0),
             driver: part(1),
@@ -68,8 +78,8 @@ impl Guest {
             notifier: Arc::new(Notifier::default()),
             log: None,
             journal: None,
-        })
-        .unwrap()
+            region: None,
+        }
     }
 }
 

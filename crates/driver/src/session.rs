@@ -323,6 +323,12 @@ impl Session {
         }
     }
 
+    /// The record of descriptors in flight, if there is one: its file, and how long that is.
+    pub fn inflight(&self) -> Option<(&OwnedFd, usize)> {
+        let Inflight { fd, offset, size, .. } = self.inflight.as_ref()?;
+        Some((fd, usize::try_from(offset + size).ok()?))
+    }
+
     /// The memory as one region.
     pub fn region(&self) -> Region {
         let memory = &self.memory;

@@ -59,6 +59,7 @@ fn ring(memory: &Arc<Memory>, map: &Arc<GuestMap>, parts: &Parts, options: Optio
         notifier: Arc::new(Notifier::default()),
         log: None,
         journal: None,
+        region: None,
     })
     .unwrap()
 }

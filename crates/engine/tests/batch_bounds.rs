@@ -67,6 +67,7 @@ impl Rig {
             notifier: Arc::new(Notifier::default()),
             log: None,
             journal: None,
+            region: None,
         })
         .unwrap();
         let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "a");

@@ -6,9 +6,10 @@
 //! port loses a frame. A lie only tells itself and reports what could be seen from here
 //! ([`Outcome`]); the judgement is the test's.
 //!
-//! [`messages`] lies in the conversation, [`rings`] in shared memory.
+//! [`messages`] lies in the conversation, [`rings`] in shared memory, [`requests`] to a block device.
 
 pub mod messages;
+pub mod requests;
 pub mod rings;
 
 use std::fmt;
@@ -21,11 +22,11 @@ use sidecore_abi::virtio::features as f;
 
 use crate::error::{Error, Result};
 use crate::frontend::Frontend;
-use crate::memory::Memory;
+use crate::memory::{Memory, Page};
 use crate::packed::Place;
 use crate::queue::Parts;
 use crate::raw::{self, Message};
-use crate::session::{Config, Session, Want};
+use crate::session::{Config, Kind, Session, Setup, Want};
 
 /// How long a lie waits for a reaction that is not owed.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -72,7 +73,7 @@ pub enum Outcome {
     Silent,
 }
 
-/// All lies.
+/// All lies that a network device is told.
 pub fn all() -> impl Iterator<Item = &'static Lie> {
     messages::LIES.iter().chain(rings::LIES)
 }
@@ -116,7 +117,18 @@ impl Liar {
         let want = Want::default()
             .or(f::INDIRECT_DESC | f::EVENT_IDX | f::NET_MRG_RXBUF | f::NET_CSUM | f::NET_HOST_TSO4)
             .and_if(format == Format::Packed, f::RING_PACKED);
-        Rig::start(self.talk()?, Config { want, entries: 64, ..Config::default() }, format)
+        let config = Config { want, entries: 64, ..Config::default() };
+        Rig::start(Session::new(self.talk()?, config)?, format)
+    }
+
+    /// A disk that is set up honestly, with raw access to its ring of requests.
+    pub fn disk(&mut self, format: Format) -> Result<Rig> {
+        let want = Want::default()
+            .or(f::INDIRECT_DESC | f::EVENT_IDX)
+            .and_if(format == Format::Packed, f::RING_PACKED);
+        let setup =
+            Setup { kind: Kind::Block, want, queues: 1, entries: 64, page: Page::Small, room: 64 << 10 };
+        Rig::start(Session::open(self.talk()?, setup)?, format)
     }
 
     /// Sends well- or ill-formed messages on a fresh connection, then looks.
@@ -138,7 +150,12 @@ impl Liar {
 
     /// Tells a lie in the rings of an honest device, then looks.
     pub fn rings(&mut self, format: Format, lie: impl FnOnce(&mut Rig) -> Result<()>) -> Result<Outcome> {
-        let mut rig = self.rig(format)?;
+        let rig = self.rig(format)?;
+        self.lie_in(rig, lie)
+    }
+
+    /// Tells a lie in an honest device, then looks.
+    fn lie_in(&mut self, mut rig: Rig, lie: impl FnOnce(&mut Rig) -> Result<()>) -> Result<Outcome> {
         lie(&mut rig)?;
         let outcome = rig.outcome()?;
         self.kept.push(Kept::Rig(Box::new(rig)));
@@ -182,7 +199,7 @@ pub struct Raw {
     pub next: u16,
 }
 
-/// A device with raw rings: queue 0 receives, queue 1 transmits.
+/// A device with raw rings. Of a network device queue 0 receives and queue 1 transmits; a disk has queue 0.
 pub struct Rig {
     /// Negotiated connection, memory, eventfds.
     pub session: Session,
@@ -193,18 +210,17 @@ pub struct Rig {
     /// The rings can no longer be read from here either: their file was cut.
     pub blind: bool,
     errors: Vec<OwnedFd>,
-    place: [Place; 2],
-    avail: [u16; 2],
+    place: Vec<Place>,
+    avail: Vec<u16>,
 }
 
 impl Rig {
-    fn start(frontend: Frontend, config: Config, format: Format) -> Result<Self> {
-        let mut session = Session::new(frontend, config)?;
+    fn start(mut session: Session, format: Format) -> Result<Self> {
         let space = session.memory.alloc(16 << 10, 4096)?;
-        let first = session.first_base();
-        session.start(&[first; 2])?;
+        let bases = vec![session.first_base(); session.vrings.len()];
+        session.start(&bases)?;
         let mut errors = Vec::new();
-        for queue in 0..2 {
+        for queue in (0u64..).take(bases.len()) {
             let flags = rustix::event::EventfdFlags::NONBLOCK;
             let fd = rustix::event::eventfd(0, flags).map_err(|e| Error::io("eventfd", e))?;
             let message = Message::words(raw::request::SET_VRING_ERR, &[queue]).with_fd(&fd);
@@ -212,7 +228,8 @@ impl Rig {
             errors.push(fd);
         }
         let start = Place { at: 0, wrap: true };
-        Ok(Self { session, format, space, blind: false, errors, place: [start; 2], avail: [0; 2] })
+        let (place, avail) = (vec![start; bases.len()], vec![0; bases.len()]);
+        Ok(Self { session, format, space, blind: false, errors, place, avail })
     }
 
     /// The memory.
@@ -302,8 +319,7 @@ impl Rig {
     }
 
     /// Has the device given back anything?
-    fn used(&self, queue: u16) -> bool {
-        let parts = self.parts(queue);
+    fn used(&self, parts: &Parts) -> bool {
         match self.format {
             Format::Split => parts.used.load16(1, Ordering::Acquire) != 0,
             Format::Packed => {
@@ -329,7 +345,7 @@ impl Rig {
                 return Ok(Outcome::Signalled);
             }
             // A device may give the buffer back first and end the connection then.
-            if !self.blind && (self.used(0) || self.used(1)) {
+            if !self.blind && self.session.vrings.iter().any(|vring| self.used(&vring.parts)) {
                 silent = Outcome::Used;
             }
         }
@@ -341,7 +357,8 @@ impl Rig {
 mod tests {
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = super::all().map(|lie| lie.name).collect();
+        let lies = super::all().chain(super::requests::LIES);
+        let mut names: Vec<_> = lies.map(|lie| lie.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::port::Port;
+#[cfg(doc)]
+use crate::virtq::Queue;
 use crate::virtq::{Position, RingConfig, RingConfigError};
 
 /// A virtio device as a transport drives it.
@@ -34,6 +36,12 @@ pub trait VirtioDevice: Send {
     /// The features that the driver took. Comes before the rings that were built with them start.
     fn set_features(&mut self, features: u64);
 
+    /// Whether its rings are completed in the order in which they are taken ([`Queue::new`]), or carry
+    /// requests ([`Queue::requests`]).
+    fn completes_in_order(&self) -> bool {
+        true
+    }
+
     /// Starts ring `index`, which is stopped. `kick` becomes readable when the guest kicks.
     ///
     /// # Errors
@@ -46,7 +54,7 @@ pub trait VirtioDevice: Send {
     ) -> Result<(), RingConfigError>;
 
     /// Stops ring `index`. When this returns nobody touches its memory any more. `None` if it was not
-    /// running.
+    /// running. What it still holds of requests is done again when the ring is started again.
     fn stop_ring(&mut self, index: usize) -> Option<Position>;
 
     /// The configuration space (virtio 1.2 §2.5), if it is the device and not the VMM that fills it.

@@ -8,6 +8,8 @@ mod foreign;
 #[cfg(test)]
 pub(crate) mod huge_pages;
 mod journal;
+#[cfg(test)]
+pub(crate) mod last_store;
 mod map;
 mod pages;
 mod peek;

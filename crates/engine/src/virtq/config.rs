@@ -7,6 +7,7 @@ use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
 use super::journal::Journal;
 use super::position::Position;
+use super::region::{BadRegion, Region};
 use crate::mem::{Bell, GuestMap, Piece, Signal};
 
 /// The guest's interrupt: an eventfd that the VMM may replace at any time.
@@ -62,8 +63,10 @@ pub struct RingConfig {
     pub notifier: Arc<Notifier>,
     /// Present while pages are logged (migration).
     pub log: Option<Arc<dyn WriteLog>>,
-    /// Present if a packed ring must survive us.
+    /// Present if a packed ring of frames must survive us.
     pub journal: Option<Journal>,
+    /// Present if a ring of requests must survive us. What it says goes before `position`.
+    pub region: Option<Region>,
 }
 
 /// Why a ring cannot run as configured.
@@ -78,6 +81,9 @@ pub enum RingConfigError {
     /// A packed position for a split ring, or the reverse, or one beyond the ring.
     #[error("the ring's start position does not fit its size or format")]
     BadPosition,
+    /// What the in-flight region says cannot be so.
+    #[error("the in-flight region is not about this ring: {0}")]
+    BadRegion(#[from] BadRegion),
 }
 
 impl RingConfig {

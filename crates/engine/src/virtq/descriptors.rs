@@ -49,6 +49,17 @@ impl Ring {
         (avail == at.wrap && used != at.wrap).then_some(flags)
     }
 
+    /// The descriptor at `at` looks used in its lap, though none was published there: it looks available again.
+    pub(super) fn unuse(&self, at: Place) {
+        let offset = 16 * usize::from(at.index) + FLAGS;
+        let flags = self.desc.load_u16(offset, Ordering::Relaxed);
+        let both = PACKED_F_AVAIL | PACKED_F_USED;
+        if flags & both == if at.wrap { both } else { 0 } {
+            let available = if at.wrap { PACKED_F_AVAIL } else { PACKED_F_USED };
+            self.desc.store_u16(offset, available, Ordering::Relaxed);
+        }
+    }
+
     /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
     /// all of it. `wrote` is told the offset of each descriptor before it is visible.
     #[inline]

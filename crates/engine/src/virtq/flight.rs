@@ -4,10 +4,21 @@
 //! ring (whose buffer ids may be any numbers) a free one. A [`Token`] names slot and generation, so what
 //! is told late about a request that is over says nothing about the next one in its slot. A request is
 //! *flying* from `launch` to `finish`, *finished* from there until `land`, after it was published; in
-//! between the driver must not use its id.
+//! between the driver must not use its id. What an earlier daemon left in flight is *owed*, and holds its
+//! slot, until `relaunch`.
+//!
+//! In a packed ring a request has as many slots as descriptors, and they are lists as the in-flight region
+//! has them. The region, if there is one, is written along with all that changes here (`region`).
+
+use std::collections::VecDeque;
 
 use super::descriptors::Used;
 use super::memory::{Chain, Way};
+use super::position::Place;
+use super::raw::RawDesc;
+use super::region::packed::{Entries, Writer as PackedWriter};
+use super::region::split::Writer as SplitWriter;
+use super::region::{Left, Recovered};
 
 /// A request's name while it is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +68,7 @@ impl Request {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
+    Owed,
     Flying,
     Finished,
 }
@@ -72,6 +84,13 @@ struct Entry {
     last: u16,
 }
 
+/// The in-flight region, if there is one.
+pub(super) enum Writer {
+    None,
+    Split(SplitWriter),
+    Packed(PackedWriter),
+}
+
 /// The requests of one ring that are in flight.
 pub(super) struct Flight {
     entries: Box<[Entry]>,
@@ -81,9 +100,17 @@ pub(super) struct Flight {
     ids: Box<[u64]>,
     /// Slots of finished requests, in the order in which they were finished.
     finished: Vec<u16>,
+    /// What was left in flight and is still to be picked again, oldest first.
+    owed: VecDeque<Left>,
+    /// Owed and flying ones.
     flying: u16,
     /// Slots that are taken: in a packed ring one for each descriptor.
     taken: u16,
+    region: Writer,
+    /// Says in the region which of two requests was picked first.
+    counter: u64,
+    /// Descriptors of the chain that is being picked, for the region (packed ring).
+    descs: Vec<RawDesc>,
 }
 
 /// Words of a bit for each buffer id.
@@ -103,14 +130,42 @@ impl Flight {
             free: 0,
             ids: vec![0; if packed { IDS } else { 0 }].into(),
             finished: Vec::with_capacity(size.into()),
+            owed: VecDeque::new(),
             flying: 0,
             taken: 0,
+            region: Writer::None,
+            counter: 0,
+            descs: Vec::with_capacity(if packed { size.into() } else { 0 }),
         }
     }
 
-    /// Requests that were picked and are not finished.
+    /// Goes on with what was left.
+    pub(super) fn resume(&mut self, recovered: Recovered) {
+        for (entry, next) in self.entries.iter_mut().zip(&recovered.next) {
+            entry.next = *next;
+        }
+        self.free = recovered.free;
+        self.counter = recovered.counter;
+        for left in &recovered.left {
+            let id = left.descs.last().map_or(left.slot, |desc| desc.third);
+            self.enter(left.slot, State::Owed, Used { id, descs: left.num, len: 0 }, left.last);
+        }
+        self.owed = recovered.left.into();
+    }
+
+    /// What changes from now on is written there, too.
+    pub(super) fn write_into(&mut self, region: Writer) {
+        self.region = region;
+    }
+
+    /// Requests that were picked, here or by whom we follow, and are not finished.
     pub(super) fn flying(&self) -> u16 {
         self.flying
+    }
+
+    /// Those that are still to be picked again.
+    pub(super) fn owed(&self) -> &VecDeque<Left> {
+        &self.owed
     }
 
     /// Slots that are free.
@@ -130,39 +185,73 @@ impl Flight {
         self.ids.get(word).is_some_and(|word| word & bit != 0)
     }
 
+    /// A chain is about to be read.
+    #[inline]
+    pub(super) fn chain_begins(&mut self) {
+        self.descs.clear();
+    }
+
+    /// This descriptor of it was read.
+    #[inline]
+    pub(super) fn chain_has(&mut self, desc: RawDesc) {
+        if let Writer::Packed(_) = self.region {
+            self.descs.push(desc);
+        }
+    }
+
     /// A request takes the slot of its head, which is free (split ring).
     pub(super) fn launch_head(&mut self, head: u16) -> Token {
-        self.enter(head, Used { id: head, descs: 1, len: 0 }, head)
+        if let Writer::Split(region) = &mut self.region {
+            region.picked(head, self.counter);
+            self.counter = self.counter.wrapping_add(1);
+        }
+        self.enter(head, State::Flying, Used { id: head, descs: 1, len: 0 }, head)
     }
 
     /// A request with this buffer id takes as many slots as it has descriptors; so many are free (packed
     /// ring).
     pub(super) fn launch(&mut self, id: u16, descs: u16) -> Token {
-        let slot = self.free;
-        let mut last = slot;
+        let first = self.free;
+        let mut last = first;
         for _ in 1..descs {
             last = self.next(last);
         }
         self.free = self.next(last);
-        let (word, bit) = id_bit(id);
-        if let Some(word) = self.ids.get_mut(word) {
-            *word |= bit;
+        if let Writer::Packed(region) = &mut self.region {
+            let entries = &self.entries;
+            let next = |slot: &u16| entries.get(usize::from(*slot)).map(|entry| entry.next);
+            let slots = std::iter::successors(Some(first), next);
+            let entries = Entries { first, last, num: descs, next: next(&first).unwrap_or(0) };
+            region.picked(entries, self.counter, slots.zip(self.descs.iter().copied()), self.free);
+            self.counter = self.counter.wrapping_add(1);
         }
-        self.enter(slot, Used { id, descs, len: 0 }, last)
+        self.enter(first, State::Flying, Used { id, descs, len: 0 }, last)
+    }
+
+    /// The first of those that are owed is picked again.
+    pub(super) fn relaunch(&mut self) -> Option<Token> {
+        let slot = self.owed.pop_front()?.slot;
+        let entry = self.entries.get_mut(usize::from(slot))?;
+        entry.state = State::Flying;
+        Some(Token { slot, generation: entry.generation })
     }
 
     fn next(&self, slot: u16) -> u16 {
         self.entries.get(usize::from(slot)).map_or(0, |entry| entry.next)
     }
 
-    fn enter(&mut self, slot: u16, used: Used, last: u16) -> Token {
+    fn enter(&mut self, slot: u16, state: State, used: Used, last: u16) -> Token {
         self.flying += 1;
         self.taken += used.descs;
+        let (word, bit) = id_bit(used.id);
+        if let Some(word) = self.ids.get_mut(word) {
+            *word |= bit;
+        }
         let Some(entry) = self.entries.get_mut(usize::from(slot)) else {
             return Token { slot, generation: 0 };
         };
         let generation = entry.generation.wrapping_add(1);
-        *entry = Entry { generation, state: State::Flying, used, next: entry.next, last };
+        *entry = Entry { generation, state, used, next: entry.next, last };
         Token { slot, generation }
     }
 
@@ -185,24 +274,61 @@ impl Flight {
         self.finished.iter().filter_map(|slot| self.entries.get(usize::from(*slot))).map(|entry| entry.used)
     }
 
-    /// All that was finished has been published.
-    pub(super) fn land(&mut self) {
+    /// Before all that was finished is published, which leads to `used` (packed ring).
+    pub(super) fn will_publish(&mut self, used: Place) {
+        match &mut self.region {
+            Writer::None => {}
+            Writer::Split(region) => region.will_publish(&self.finished),
+            Writer::Packed(_) => {}
+        }
+        if self.ids.is_empty() {
+            return;
+        }
+        for slot in &self.finished {
+            let Some(last) = self.entries.get(usize::from(*slot)).map(|entry| entry.last) else { continue };
+            let free = std::mem::replace(&mut self.free, *slot);
+            if let Some(last) = self.entries.get_mut(usize::from(last)) {
+                last.next = free;
+            }
+            if let Writer::Packed(region) = &mut self.region {
+                region.freed(entries(&self.entries, *slot), free);
+            }
+        }
+        if let Writer::Packed(region) = &mut self.region {
+            region.will_publish(used);
+        }
+    }
+
+    /// After it has been published; the used index is `used_idx` (split ring).
+    pub(super) fn land(&mut self, used_idx: u16) {
+        match &mut self.region {
+            Writer::None => {}
+            Writer::Split(region) => region.published(&self.finished, used_idx),
+            Writer::Packed(region) => {
+                for slot in &self.finished {
+                    region.landed(entries(&self.entries, *slot));
+                }
+                region.published(self.free);
+            }
+        }
         for slot in self.finished.drain(..) {
             let Some(entry) = self.entries.get_mut(usize::from(slot)) else { continue };
             entry.state = State::Free;
             self.taken -= entry.used.descs;
-            if self.ids.is_empty() {
-                continue;
-            }
             let (word, bit) = id_bit(entry.used.id);
             if let Some(word) = self.ids.get_mut(word) {
                 *word &= !bit;
             }
-            let last = entry.last;
-            if let Some(last) = self.entries.get_mut(usize::from(last)) {
-                last.next = self.free;
-            }
-            self.free = slot;
         }
     }
+}
+
+/// The entries of the request in this slot, as the region has them.
+fn entries(all: &[Entry], first: u16) -> Entries {
+    all.get(usize::from(first)).map_or(Entries { first, last: first, num: 1, next: 0 }, |entry| Entries {
+        first,
+        last: entry.last,
+        num: entry.used.descs,
+        next: entry.next,
+    })
 }

@@ -17,18 +17,13 @@
 //! 24 mark u16                                                 (padding in the specification)
 //! 32 + 32 i: used descriptor i of the batch: at 16 id u16, descriptors u16 (`flags`), len u32
 //! ```
-//! `mark` is a random number that also stands in the ring's device event area, in the field that counts
-//! only with `EVENT_F_DESC` (virtio 1.2 §2.8.14), which we do not use. A driver that sets its ring up
-//! anew clears it, and then the slot is about another ring and does not count.
+//! `mark` also stands in the ring (`mark.rs`). A driver that sets its ring up anew clears it there, and then
+//! the slot is about another ring and does not count.
 //!
 //! The other side may write into the slot, so what is read from it is compared with the ring's size.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
-use sidecore_abi::virtio::packed;
-
 use super::descriptors::{Ring, Used};
+use super::mark;
 use super::position::{Place, Position};
 use crate::mem::{Piece, Slot, MAX_BATCH};
 
@@ -74,10 +69,7 @@ impl Journal {
     /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot
     /// is about that ring and nobody closed it. A batch that was not published is published now.
     pub fn recover(&self, desc: &Piece, device: &Piece, size: u16) -> Option<Position> {
-        let mark = self.0.get(MARK);
-        if mark == 0 || mark != u64::from(read_u16(device, packed::EVENT_OFF_WRAP)) {
-            return None;
-        }
+        mark::held(self.0.get(MARK), device)?;
         let word = self.0.get(INDICES);
         #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
         let place = |index: u64, wrap: u64| (index as u16 & 0x7fff) | ((wrap as u16 & 1) << 15);
@@ -116,19 +108,14 @@ impl Journal {
     /// Starts the journal of a ring at `used`. `device` gets the mark.
     #[must_use]
     pub fn begin(self, features: u64, size: u16, used: u16, device: &Piece) -> Journal {
-        let held = self.0.get(MARK);
-        let mark = if held != 0 && held == u64::from(read_u16(device, packed::EVENT_OFF_WRAP)) {
-            held
-        } else {
-            1 + RandomState::new().build_hasher().finish() % 0xffff
-        };
+        let mark = mark::held(self.0.get(MARK), device).unwrap_or_else(mark::any);
         // Closed while it is written, so that a crash in between leaves nothing half true.
         self.close();
         self.0.set(FEATURES, features);
         self.0.set(VERSION, 1 | u64::from(size) << 16);
         self.0.set(INDICES, indices(used, used) | COMMITTED);
-        device.write(&u16::try_from(mark).unwrap_or(1).to_le_bytes());
-        self.0.set(MARK, mark);
+        mark::write(mark, device);
+        self.0.set(MARK, mark.into());
         self
     }
 
@@ -147,14 +134,6 @@ impl Journal {
     pub fn published(&mut self, after: u16) {
         self.0.close(INDICES, indices(after, after) | COMMITTED);
     }
-}
-
-fn read_u16(piece: &Piece, offset: usize) -> u16 {
-    let mut at = *piece;
-    at.advance(offset);
-    let mut bytes = [0; 2];
-    at.read(&mut bytes);
-    u16::from_le_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -264,6 +243,7 @@ mod tests {
                 notifier: Arc::new(Notifier::default()),
                 log: None,
                 journal: Some(self.journal().begin(flags, SIZE, at.bits(), &device)),
+                region: None,
             })
             .unwrap();
             assert_eq!(queue.take(Access::Write, 16, &mut Pieces::new(64)).unwrap(), BATCH.len());

@@ -13,21 +13,28 @@ mod config;
 mod descriptors;
 mod flight;
 mod journal;
+mod mark;
 mod memory;
 mod packed;
 mod position;
 mod raw;
+mod region;
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Notifier, RingConfig, RingConfigError, WriteLog};
 pub use flight::{Request, Token};
 pub use journal::Journal;
 pub use memory::{Access, Chain};
 pub use position::Position;
+pub use region::{BadRegion, Region, Whose};
 
-use self::flight::Flight;
+use self::flight::{Flight, Writer};
 use self::memory::Memory;
 use self::packed::Packed;
+use self::position::Place;
+use self::region::{packed::Writer as PackedWriter, split::Writer as SplitWriter, Parts};
 use self::split::Split;
 use crate::fault::Fault;
 use crate::mem::{Piece, Pieces};
@@ -64,26 +71,63 @@ impl Queue {
     /// # Errors
     /// If the configuration does not describe a ring inside guest memory.
     pub fn new(config: RingConfig) -> Result<Queue, RingConfigError> {
-        Queue::with(config, None)
+        config.check()?;
+        // What was taken and not given back counts as not taken.
+        let position = match config.position {
+            Position::Packed { used, .. } => Position::Packed { avail: used, used },
+            position @ Position::Split(_) => position,
+        };
+        Ok(Queue::at(position, config, None))
     }
 
-    /// A ring of requests, which complete in any order. IN_ORDER must not have been negotiated.
+    /// A ring of requests, which complete in any order. IN_ORDER must not have been negotiated. If its
+    /// in-flight region is about this ring, it goes on where that says, else it starts at the position of
+    /// its configuration.
     ///
     /// # Errors
-    /// If the configuration does not describe a ring inside guest memory.
+    /// If the configuration does not describe a ring inside guest memory, or its region none at all.
     pub fn requests(config: RingConfig) -> Result<Queue, RingConfigError> {
-        let flight = Box::new(Flight::new(config.size, matches!(config.position, Position::Packed { .. })));
-        Queue::with(config, Some(flight))
+        config.check()?;
+        let RingConfig { size, mut position, .. } = config;
+        let packed = matches!(position, Position::Packed { .. });
+        let mut flight = Box::new(Flight::new(size, packed));
+        if let Some(region) = &config.region {
+            let parts = Parts { desc: &config.desc, driver: &config.driver, device: &config.device, size };
+            let mut free = 0;
+            match region.recover(&parts, packed)? {
+                Some(recovered) => {
+                    (position, free) = (recovered.position, recovered.free);
+                    flight.resume(recovered);
+                    if let (Some(log), Some(gpa), true) = (&config.log, config.used_log, packed) {
+                        // Some of its descriptors may have been made available again.
+                        log.wrote(gpa, 16 * u32::from(size));
+                    }
+                }
+                None => region.begin(&parts, position),
+            }
+            let (slot, whose) = region.whose();
+            flight.write_into(match position {
+                Position::Split(next) => {
+                    let used = next.wrapping_sub(flight.flying());
+                    Writer::Split(SplitWriter::new(slot, whose, size, used))
+                }
+                Position::Packed { used, .. } => {
+                    let used = Place::from_bits(used);
+                    Writer::Packed(PackedWriter::new(slot, size, used, free))
+                }
+            });
+        }
+        Ok(Queue::at(position, config, Some(flight)))
     }
 
-    fn with(config: RingConfig, flight: Option<Box<Flight>>) -> Result<Queue, RingConfigError> {
-        config.check()?;
+    /// A ring on a configuration that has been checked.
+    fn at(position: Position, config: RingConfig, flight: Option<Box<Flight>>) -> Queue {
         let size = config.size;
-        let format = match config.position {
+        let format = match position {
             Position::Split(next) => Format::Split(Split::new(config, next, flight)),
-            Position::Packed { used, .. } => Format::Packed(Packed::new(config, used, flight)),
+            Position::Packed { avail, used } => Format::Packed(Packed::new(config, avail, used, flight)),
         };
-        Ok(Queue { format, size })
+        Queue { format, size }
     }
 
     /// Entries of the ring.
@@ -152,7 +196,7 @@ impl Queue {
     }
 
     /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is
-    /// finished and published. Their buffers are appended to `pieces`, what is known of them to `out`.
+    /// finished and published. What was left in flight by whom this queue follows comes first. Their buffers are appended to `pieces`, what is known of them to `out`.
     /// `Ok(0)` while requests wait: `pieces` has no room for the next one.
     ///
     /// # Errors
@@ -177,9 +221,14 @@ impl Queue {
         both!(mut self, ring => ring.publish())
     }
 
-    /// Requests that were picked and are not finished.
+    /// Requests that were picked and are not finished; owed ones among them.
     pub fn in_flight(&self) -> usize {
         both!(self, ring => ring.flight().map_or(0, Flight::flying)).into()
+    }
+
+    /// Requests that whom this queue follows left in flight, and that `pick` has not returned again yet.
+    pub fn owed(&self) -> usize {
+        both!(self, ring => ring.flight().map_or(0, |flight| flight.owed().len()))
     }
 
     /// Asks for kicks or declines them. After asking, true means that chains are waiting already.

@@ -70,14 +70,13 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// A ring on a configuration that has been checked. Without requests it starts at `used`, and what was
-    /// taken beyond counts as not taken.
-    pub(super) fn new(config: RingConfig, used: u16, flight: Option<Box<Flight>>) -> Packed {
+    /// A ring on a configuration that has been checked.
+    pub(super) fn new(config: RingConfig, avail: u16, used: u16, flight: Option<Box<Flight>>) -> Packed {
         let ring = Packed {
             ring: Ring::new(&config.desc, config.size),
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
-            next: Place::from_bits(used),
+            next: Place::from_bits(avail),
             used: Place::from_bits(used),
             flight,
             counted: Counted::default(),
@@ -154,13 +153,30 @@ impl Packed {
         way: &mut Way,
         pieces: &mut Pieces,
     ) -> Result<Chain, Refusal> {
+        let read = |ring: &Ring| {
+            let desc = RawDesc::read(&ring.desc, usize::from(at.index));
+            at.advance(1, ring.size);
+            desc
+        };
+        self.walk_along(read, left, way, pieces)
+    }
+
+    /// Walks the chain whose descriptors `read` gives, one after the other.
+    #[inline]
+    fn walk_along(
+        &mut self,
+        mut read: impl FnMut(&Ring) -> RawDesc,
+        left: u16,
+        way: &mut Way,
+        pieces: &mut Pieces,
+    ) -> Result<Chain, Refusal> {
         let access = way.access;
         let mut chain = Chain { start: place(pieces), ..Chain::default() };
         loop {
             if chain.descs == left {
                 return Err(Fault::ChainTooLong.into());
             }
-            let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
+            let desc = read(&self.ring);
             let (id, flags) = (desc.third, desc.fourth);
             chain.descs += 1;
             if is_indirect(flags) {
@@ -176,7 +192,6 @@ impl Packed {
                 chain.id = id;
                 break;
             }
-            at.advance(1, self.ring.size);
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
             prefetch_chain(piece, access);
@@ -263,7 +278,7 @@ impl Packed {
         }
         let Some(mut flight) = self.flight.take() else { return Ok(0) };
         let mut picked = 0;
-        while picked < want.min(MAX_BATCH) && flight.room() > 0 && self.ring.is_available(self.next) {
+        while picked < want.min(MAX_BATCH) && self.has_request(&flight) {
             let before = pieces.len();
             match self.request(&mut flight, pieces) {
                 Ok(request) => out.push(request),
@@ -282,14 +297,38 @@ impl Packed {
         }
     }
 
-    /// The next request, which waits.
+    fn has_request(&self, flight: &Flight) -> bool {
+        !flight.owed().is_empty() || (flight.room() > 0 && self.ring.is_available(self.next))
+    }
+
+    /// The next request: one that is owed, else one that waits.
     fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
         let mut way = Way::request();
-        let chain = self.walk(self.next, flight.room(), &mut way, pieces)?;
+        if let Some(left) = flight.owed().front() {
+            // In the ring its descriptors may have been written over.
+            let mut descs = left.descs.iter().copied();
+            let read = |_: &Ring| descs.next().unwrap_or_default();
+            let chain = self.walk_along(read, left.num, &mut way, pieces)?;
+            if chain.descs != left.num {
+                return Err(Fault::ChainTooLong.into());
+            }
+            let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
+            return Ok(Request::new(token, &chain, &way));
+        }
+        let mut at = self.next;
+        flight.chain_begins();
+        let room = flight.room();
+        let read = |ring: &Ring| {
+            let desc = RawDesc::read(&ring.desc, usize::from(at.index));
+            at.advance(1, ring.size);
+            flight.chain_has(desc);
+            desc
+        };
+        let chain = self.walk_along(read, room, &mut way, pieces)?;
         if flight.has_id(chain.id) {
             return Err(Fault::InFlightAlready.into());
         }
-        self.next.advance(chain.descs, self.ring.size);
+        self.next = at;
         self.counted.forget(chain.descs, 1);
         Ok(Request::new(flight.launch(chain.id, chain.descs), &chain, &way))
     }
@@ -301,12 +340,13 @@ impl Packed {
         let descs = flight.finished().map(|used| used.descs).sum();
         self.used.advance(descs, self.ring.size);
         if descs > 0 {
+            flight.will_publish(self.used);
             self.ring.publish(before, flight.finished(), |offset| {
                 if let Some(gpa) = self.used_log {
                     self.memory.log_at(gpa, offset, 16);
                 }
             });
-            flight.land();
+            flight.land(self.used.bits());
         }
         self.flight = Some(flight);
         descs > 0 && self.interrupt(before.bits())
@@ -356,7 +396,12 @@ impl Packed {
     /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        !self.ring.is_available(self.next)
+        !self.ring.is_available(self.next) && !self.owes()
+    }
+
+    /// Whether requests are to be picked again.
+    fn owes(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
     }
 
     /// Nobody tells how many there are, and a driver may write the first of several descriptors last (§2.8.21): they are
@@ -381,6 +426,6 @@ impl Packed {
             return false;
         }
         fence(Ordering::SeqCst);
-        self.broken.is_some() || self.ring.is_available(self.next)
+        self.ring.is_available(self.next) || self.broken.is_some() || self.owes()
     }
 }

@@ -51,6 +51,10 @@ impl Raw {
 
     #[inline]
     pub(super) fn store_u16(&self, offset: usize, value: u16, order: Ordering) {
+        #[cfg(test)]
+        if crate::mem::last_store::is_behind() {
+            return;
+        }
         self.u16_at(offset).store(value.to_le(), order);
     }
 
@@ -69,6 +73,10 @@ impl Raw {
 
     #[inline]
     pub(super) fn store_u64(&self, offset: usize, value: u64) {
+        #[cfg(test)]
+        if crate::mem::last_store::is_behind() {
+            return;
+        }
         self.u64_at(offset).store(value.to_le(), Ordering::Relaxed);
     }
 
@@ -76,16 +84,23 @@ impl Raw {
     #[inline]
     pub(super) fn store_used_elem(&self, offset: usize, id: u32, len: u32) {
         debug_assert!(offset % 4 == 0 && offset + 8 <= self.len);
-        // SAFETY: module invariant; the driver reads the element only after `used.idx` has moved.
-        unsafe {
-            AtomicU32::from_ptr(self.base.add(offset).cast()).store(id.to_le(), Ordering::Relaxed);
-            AtomicU32::from_ptr(self.base.add(offset + 4).cast()).store(len.to_le(), Ordering::Relaxed);
+        self.store_u32(offset, id);
+        self.store_u32(offset + 4, len);
+    }
+
+    #[inline]
+    fn store_u32(&self, offset: usize, value: u32) {
+        #[cfg(test)]
+        if crate::mem::last_store::is_behind() {
+            return;
         }
+        // SAFETY: module invariant; the driver reads the element only after `used.idx` has moved.
+        unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()).store(value.to_le(), Ordering::Relaxed) }
     }
 }
 
 /// A descriptor as both formats have it: address, length, and the two last words, whose order differs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawDesc {
     pub(super) addr: u64,
     pub(super) len: u32,

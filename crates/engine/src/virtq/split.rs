@@ -24,7 +24,7 @@ use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, U
 use super::config::{Notifier, RingConfig};
 use super::flight::{Flight, Request};
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
-use super::position::Position;
+use super::position::{Place, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
@@ -58,6 +58,8 @@ pub struct Split {
 impl Split {
     /// A ring on a configuration that has been checked.
     pub(super) fn new(config: RingConfig, next: u16, flight: Option<Box<Flight>>) -> Split {
+        // What is in flight was taken, and not given back.
+        let used_idx = next.wrapping_sub(flight.as_ref().map_or(0, |flight| flight.flying()));
         let ring = Split {
             desc: Raw::new(&config.desc),
             avail: Raw::new(&config.driver),
@@ -65,7 +67,7 @@ impl Split {
             size: config.size,
             mask: config.size - 1,
             next,
-            used_idx: next,
+            used_idx,
             flight,
             taken: Taken::new(),
             heads: vec![0; MAX_BATCH].into(),
@@ -82,8 +84,9 @@ impl Split {
         ring
     }
 
+    /// What is in flight counts as not taken, as what `take` took does.
     pub(super) fn position(&self) -> Position {
-        Position::Split(self.next)
+        Position::Split(self.used_idx)
     }
 
     /// Takes up to `want` chains that the driver has made available.
@@ -282,7 +285,8 @@ impl Split {
         }
         let Some(mut flight) = self.flight.take() else { return Ok(0) };
         let mut picked = 0;
-        for _ in 0..usize::from(waiting).min(want).min(MAX_BATCH) {
+        let there = flight.owed().len() + usize::from(waiting);
+        for _ in 0..there.min(want).min(MAX_BATCH) {
             let before = pieces.len();
             match self.request(&mut flight, pieces) {
                 Ok(request) => out.push(request),
@@ -292,7 +296,6 @@ impl Split {
                     break;
                 }
             }
-            self.next = self.next.wrapping_add(1);
             picked += 1;
         }
         self.flight = Some(flight);
@@ -303,15 +306,21 @@ impl Split {
         }
     }
 
-    /// The next request, which waits.
+    /// The next request: one that is owed, else one that waits.
     fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
+        let mut way = Way::request();
+        if let Some(left) = flight.owed().front() {
+            let chain = self.walk(left.slot, &mut way, pieces)?;
+            let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
+            return Ok(Request::new(token, &chain, &way));
+        }
         let head = self.head(0);
         // Asked first: what is in flight is none of the driver's business any more, whatever it is.
         if head < self.size && !flight.is_free(head) {
             return Err(Fault::InFlightAlready.into());
         }
-        let mut way = Way::request();
         let chain = self.walk(head, &mut way, pieces)?;
+        self.next = self.next.wrapping_add(1);
         Ok(Request::new(flight.launch_head(head), &chain, &way))
     }
 
@@ -325,8 +334,9 @@ impl Split {
             after = after.wrapping_add(1);
         }
         if after != before {
+            flight.will_publish(Place::from_bits(after));
             self.show(after);
-            flight.land();
+            flight.land(after);
         }
         self.flight = Some(flight);
         after != before && self.interrupt(before)
@@ -390,13 +400,19 @@ impl Split {
         }
         self.log_events();
         fence(Ordering::SeqCst);
-        self.broken.is_some() || self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next
+        let waits = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next;
+        waits || self.broken.is_some() || self.owes()
+    }
+
+    /// Whether requests are to be picked again.
+    fn owes(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
     }
 
     /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
+        self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next && !self.owes()
     }
 
     #[inline]

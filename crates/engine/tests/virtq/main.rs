@@ -76,6 +76,7 @@ fn config(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Posit
         notifier: Arc::new(Notifier::default()),
         log: None,
         journal: None,
+        region: None,
     }
 }
 

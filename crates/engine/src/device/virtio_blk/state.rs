@@ -94,6 +94,10 @@ impl VirtioDevice for VirtioBlk {
         self.disk.set_write_through(word & bit::BLK_FLUSH == 0);
     }
 
+    fn completes_in_order(&self) -> bool {
+        false
+    }
+
     fn start_ring(
         &mut self,
         index: usize,

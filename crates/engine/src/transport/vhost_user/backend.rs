@@ -17,7 +17,7 @@ use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
 use crate::device::VirtioDevice;
 use crate::mem::{GuestMap, Terms};
 use crate::port::{AttachmentStatus, Peer, QueueStatus};
-use crate::virtq::{Position, RingConfig, WriteLog};
+use crate::virtq::{Journal, Position, Region, RingConfig, WriteLog};
 
 /// Bits of the feature word that are the transport's and not the device's.
 pub(super) const TRANSPORT_FEATURES: u64 = bit::VHOST_USER_PROTOCOL | bit::VHOST_LOG_ALL;
@@ -158,9 +158,10 @@ impl<D: VirtioDevice> Backend<D> {
         let (Some(map), Some(at), Some(size)) = (&self.map, ring.addresses, ring.size) else { return Ok(()) };
         let features = self.features() & !TRANSPORT_FEATURES;
         let [desc, driver, device] = translate(map, at, size, features)?;
-        let region = self.inflight.as_ref().and_then(|region| region.slot(index));
-        let slot = region.or_else(|| self.positions.slot(index));
         let is_packed = features & bit::RING_PACKED != 0;
+        let region = if self.device.completes_in_order() { None } else { Some(self.region(index, size)?) };
+        let given = self.inflight.as_ref().and_then(|inflight| inflight.slot(index));
+        let slot = given.or_else(|| self.positions.slot(index)).filter(|_| region.is_none());
         let position = match ring.base {
             Base::At(position) => position,
             Base::Sent(word) if is_packed => {
@@ -195,6 +196,7 @@ impl<D: VirtioDevice> Backend<D> {
             notifier: Arc::clone(&ring.notifier),
             log: self.log.clone().filter(|_| logging),
             journal,
+            region,
         };
         let kick = ring.kick_copy().map_err(|e| format!("its kick descriptor cannot be duplicated: {e}"))?;
         self.device.start_ring(index, config, kick).map_err(|e| e.to_string())?;
@@ -203,6 +205,23 @@ impl<D: VirtioDevice> Backend<D> {
         // Whoever ran the ring before us may have died between publishing and interrupting.
         ring.notifier.interrupt();
         Ok(())
+    }
+
+    /// Where it is written down which requests ring `index` of `size` entries has in flight.
+    fn region(&self, index: usize, size: u16) -> std::result::Result<Region, String> {
+        let given = self.inflight.as_ref().filter(|inflight| inflight.region(index).is_some());
+        let slots = given.unwrap_or(&self.positions);
+        if usize::from(size) > slots.entries() {
+            let of_whom =
+                if given.is_some() { "in the front end's" } else { "without one of the front end's" };
+            let room = slots.entries();
+            return Err(format!("{size} entries are too many for its in-flight region: {room} {of_whom}"));
+        }
+        if given.is_some() {
+            // What stands in ours is about an earlier ring.
+            self.positions.region(index).iter().for_each(Region::close);
+        }
+        slots.region(index).ok_or_else(|| "it has no in-flight region".to_owned())
     }
 
     /// Charges the port for so many changes that I/O cores notice.
@@ -226,11 +245,27 @@ impl<D: VirtioDevice> Backend<D> {
         }
     }
 
+    /// Nothing that is kept of ring `index` says anything any more.
     pub(super) fn close_journal(&self, index: usize) {
+        let in_order = self.device.completes_in_order();
         for slots in [self.inflight.as_ref(), Some(&self.positions)].into_iter().flatten() {
-            if let Some(slot) = slots.slot(index) {
-                slot.close();
+            if in_order {
+                slots.slot(index).iter().for_each(Journal::close);
+            } else {
+                slots.region(index).iter().for_each(Region::close);
             }
+        }
+    }
+
+    /// The front end learns where ring `index`, which is stopped, stands. What is kept of it goes on saying
+    /// something only about requests that are still in flight.
+    pub(super) fn hand_over(&self, index: usize) {
+        let packed = self.features() & bit::RING_PACKED != 0;
+        let size = self.rings[index].size.unwrap_or(0);
+        let slots = self.inflight.as_ref().unwrap_or(&self.positions);
+        let idle = slots.region(index).is_none_or(|region| region.is_idle(size, packed));
+        if self.device.completes_in_order() || idle {
+            self.close_journal(index);
         }
     }
 

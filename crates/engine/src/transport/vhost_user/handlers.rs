@@ -128,7 +128,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
         let at = self.index(index)?;
         self.stop(at);
         self.rings[at].kick = Kick::Unknown;
-        self.close_journal(at);
+        self.hand_over(at);
         Ok(VhostUserVringState::new(index, self.rings[at].base.to_wire()))
     }
 

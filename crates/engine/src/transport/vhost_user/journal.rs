@@ -1,20 +1,37 @@
-//! Where the journals of packed rings are kept, so that they outlive the conversation or the daemon.
+//! Where it is kept what rings were in the middle of, so that it outlives the conversation or the daemon.
 //!
-//! A [`Journal`] is a slot of a shared file: of the inflight region that the front end keeps for us
-//! (INFLIGHT_SHMFD, vhost-user "Inflight I/O tracking", the packed layout), else of a file of our own.
-//! What it says goes before what the front end says: after a broken connection VMMs replay whatever they
-//! were told last (QEMU: the base that it sent at the last start).
+//! Packed rings of frames have a [`Journal`], rings of requests a [`Region`]. Either is a slot of a shared
+//! file: of the inflight region that the front end keeps for us (INFLIGHT_SHMFD, vhost-user "Inflight I/O
+//! tracking"), else of a file of our own. What it says goes before what the front end says: after a broken
+//! connection VMMs replay whatever they were told last (QEMU: the base that it sent at the last start).
 
 use std::fs::File;
 use std::io;
 
 use crate::mem::{self, memory_file, BadFile, Terms, MAX_BATCH};
-use crate::virtq::Journal;
+use crate::virtq::{Journal, Region, Whose};
+
+/// Entries of the largest ring of requests that a file of our own has room for: the most that QEMU makes.
+pub(super) const OUR_ENTRIES: usize = 1024;
 
 /// The slots of a device's rings.
-pub(super) struct Slots(mem::Slots);
+pub(super) struct Slots {
+    slots: mem::Slots,
+    whose: Whose,
+    /// Entries that a slot has room for.
+    entries: usize,
+}
 
 impl Slots {
+    /// Entries for a ring in a file of our own: as many as the largest batch of frames, or ring of requests.
+    pub(super) fn ours(in_order: bool) -> usize {
+        if in_order {
+            MAX_BATCH
+        } else {
+            OUR_ENTRIES
+        }
+    }
+
     /// An inflight region for `count` queues of `size` entries: the file, its bytes.
     pub(super) fn create(count: u16, size: u16) -> io::Result<(File, u64)> {
         let bytes = Journal::bytes(size.into()) * usize::from(count);
@@ -30,25 +47,40 @@ impl Slots {
         size: u16,
         terms: &Terms,
     ) -> Result<Slots, BadFile> {
-        mem::Slots::lent((file, offset, bytes), Journal::bytes(size.into()), count.into(), terms).map(Slots)
+        let entries = usize::from(size);
+        let slots = mem::Slots::lent((file, offset, bytes), Journal::bytes(entries), count.into(), terms)?;
+        Ok(Slots { slots, whose: Whose::FrontEnds, entries })
     }
 
-    /// Slots in `file`, which is made long enough for the largest batch of each ring, and has room for all of it from now
-    /// on: a file system that is full later shall not be found out by a write to the mapping.
-    pub(super) fn open(file: &File, count: usize) -> io::Result<Slots> {
-        let slot = Journal::bytes(MAX_BATCH);
-        crate::open::allocate(file, (slot * count) as u64)?;
-        mem::Slots::open(file, slot, count).map(Slots)
+    /// Slots of so many entries in `file`, which is made long enough and has room for all of them from now on: a file
+    /// system that is full later shall not be found out by a write to the mapping.
+    pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<Slots> {
+        crate::open::allocate(file, (Journal::bytes(entries) * count) as u64)?;
+        Slots::of(file, count, entries)
     }
 
     /// Slots that live as long as this process.
-    pub(super) fn anonymous(count: usize) -> io::Result<Slots> {
-        let slot = Journal::bytes(MAX_BATCH);
-        mem::Slots::open(&memory_file(c"sidecore-positions", slot * count)?, slot, count).map(Slots)
+    pub(super) fn anonymous(count: usize, entries: usize) -> io::Result<Slots> {
+        Slots::of(&memory_file(c"sidecore-positions", Journal::bytes(entries) * count)?, count, entries)
+    }
+
+    fn of(file: &File, count: usize, entries: usize) -> io::Result<Slots> {
+        let slots = mem::Slots::open(file, Journal::bytes(entries), count)?;
+        Ok(Slots { slots, whose: Whose::Ours, entries })
     }
 
     /// The journal of ring `index`, if there is one.
     pub(super) fn slot(&self, index: usize) -> Option<Journal> {
-        self.0.slot(index).map(Journal::new)
+        self.slots.slot(index).map(Journal::new)
+    }
+
+    /// The in-flight region of ring `index`, if there is one.
+    pub(super) fn region(&self, index: usize) -> Option<Region> {
+        self.slots.slot(index).map(|slot| Region::new(slot, self.whose))
+    }
+
+    /// Entries of the largest ring of requests that fits.
+    pub(super) fn entries(&self) -> usize {
+        self.entries
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Reconnection. A VMM that finds its back end gone replays the whole set-up to the next one. Where its
 //! rings stand is taken from guest memory (split) or from our journal (packed, [`journal`]), not from
-//! what the VMM remembers.
+//! what the VMM remembers; what was in flight in a ring of requests is done again (`virtq::Region`).
 //!
 //! Faults. What breaks the protocol or a ring ends the conversation.
 //!
@@ -48,7 +48,7 @@ use crate::port::{Attachment, AttachmentStatus, Port};
 pub struct VhostUserConfig {
     /// Where the VMM is met.
     pub endpoint: Endpoint,
-    /// Where packed rings keep their positions, so that the guest goes on after this process was killed. Best on a
+    /// Where packed rings keep their positions, and rings of requests what is in flight, so that the guest goes on after this process was killed. Best on a
     /// tmpfs. Without it positions survive the connection but not the process.
     pub journal: Option<JournalAt>,
 }
@@ -98,9 +98,10 @@ impl VhostUser {
     ) -> Result<VhostUser, VhostUserError> {
         // First: whoever has the door may use the journal.
         let door = Door::new(config.endpoint)?;
+        let entries = Slots::ours(device.completes_in_order());
         let positions = match config.journal {
-            None => Slots::anonymous(device.rings())?,
-            Some(at) => open_journal(at, &device.port().name, device.rings())?,
+            None => Slots::anonymous(device.rings(), entries)?,
+            Some(at) => open_journal(at, &device.port().name, device.rings(), entries)?,
         };
         let port = Arc::clone(device.port());
         let disk = device.disk().cloned();
@@ -109,15 +110,15 @@ impl VhostUser {
     }
 }
 
-/// The journal of the port `name`, with room for `rings` rings.
-fn open_journal(at: JournalAt, name: &str, rings: usize) -> Result<Slots, VhostUserError> {
+/// The journal of the port `name`, with room for `rings` rings of so many entries.
+fn open_journal(at: JournalAt, name: &str, rings: usize, entries: usize) -> Result<Slots, VhostUserError> {
     let opened = match at {
         JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
         JournalAt::Ours => journal(name),
     };
     let fail = |(path, source)| VhostUserError::Journal { path, source };
-    let Some(journal) = opened.map_err(fail)? else { return Ok(Slots::anonymous(rings)?) };
-    Slots::open(&journal.file, rings).map_err(|source| {
+    let Some(journal) = opened.map_err(fail)? else { return Ok(Slots::anonymous(rings, entries)?) };
+    Slots::open(&journal.file, rings, entries).map_err(|source| {
         let path = journal.path.clone();
         journal.undo();
         VhostUserError::Journal { path, source }

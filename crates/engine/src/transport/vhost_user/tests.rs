@@ -2,6 +2,8 @@
 //! against a whole conversation.
 #![allow(clippy::cast_possible_truncation)]
 
+mod requests;
+
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -115,7 +117,7 @@ fn port() -> Arc<Port> {
 
 fn backend() -> Backend<Still> {
     let device = Still { port: port(), features: 0, running: [None, None], step: 0 };
-    Backend::new(device, Slots::anonymous(2).unwrap())
+    Backend::new(device, Slots::anonymous(2, 256).unwrap())
 }
 
 /// One step of setting ring 0 or 1 up.
@@ -148,7 +150,7 @@ const ALL: [Say; 14] = [
     Say::Enable(1),
 ];
 
-fn say(backend: &mut Backend<Still>, file: &File, features: u64, what: Say) {
+fn say<D: VirtioDevice>(backend: &mut Backend<D>, file: &File, features: u64, what: Say) {
     match what {
         Say::Features => backend.set_features(features),
         Say::Memory => {
@@ -166,7 +168,11 @@ fn say(backend: &mut Backend<Still>, file: &File, features: u64, what: Say) {
     .unwrap();
 }
 
-fn addresses(backend: &mut Backend<Still>, ring: u8, log: Option<u64>) -> vhost::vhost_user::Result<()> {
+fn addresses<D: VirtioDevice>(
+    backend: &mut Backend<D>,
+    ring: u8,
+    log: Option<u64>,
+) -> vhost::vhost_user::Result<()> {
     let at = USER + 0x1_0000 * u64::from(ring);
     let flags = match log {
         Some(_) => VhostUserVringAddrFlags::VHOST_VRING_F_LOG,
