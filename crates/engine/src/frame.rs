@@ -107,6 +107,8 @@ pub fn is_group(mac: u64) -> bool {
 pub struct Batch {
     frames: Box<[Frame]>,
     len: usize,
+    /// Frames that were looked at: those that it has, and those that were dropped instead.
+    seen: usize,
     limit: usize,
     /// What its frames cost, in bytes to copy, and may cost: it ends with the frame that reaches that, and what is left waits in
     /// the sender's ring for its next turn.
@@ -135,6 +137,7 @@ impl Batch {
         Batch {
             frames: (0..MAX_BATCH).map(|_| Frame::BLANK).collect(),
             len: 0,
+            seen: 0,
             limit: MAX_BATCH,
             cost: 0,
             most: BATCH_COST,
@@ -149,7 +152,7 @@ impl Batch {
     /// Empties it.
     #[inline]
     pub fn clear(&mut self) {
-        (self.len, self.cost, self.late) = (0, 0, false);
+        (self.len, self.seen, self.cost, self.late) = (0, 0, 0, false);
         self.pieces.clear();
         self.any_offload = false;
     }
@@ -187,18 +190,37 @@ impl Batch {
         if self.is_spent() {
             return 0;
         }
-        self.limit.saturating_sub(self.len)
+        self.limit.saturating_sub(self.seen)
     }
 
-    /// Ends it if its frames have taken too long.
+    /// Frames that were looked at: its own, and those that were [skipped](Batch::skip).
+    #[inline]
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// A frame was looked at. Ends the batch if that has taken too long, now and then.
+    #[inline]
+    fn saw(&mut self) {
+        self.seen += 1;
+        if self.seen % FRAMES_A_LOOK == 0 || self.seen == FIRST_LOOK {
+            self.look();
+        }
+    }
+
     #[inline]
     fn look(&mut self) {
-        if (self.len % FRAMES_A_LOOK == 0 || self.len == FIRST_LOOK)
-            && ticks().wrapping_sub(self.begun) > self.time
-            && self.begun != 0
-        {
+        if ticks().wrapping_sub(self.begun) > self.time && self.begun != 0 {
             self.late = true;
         }
+    }
+
+    /// A frame was looked at and is dropped: it takes room as the others do. What makes a frame bad may lie in memory that has
+    /// to be found first, so the clock is read for each.
+    #[cold]
+    pub fn skip(&mut self) {
+        self.seen += 1;
+        self.look();
     }
 
     /// Whether its frames cost so much, or took so long, that no more may be fetched.
@@ -233,6 +255,14 @@ impl Batch {
         Some((frame, &mut self.pieces))
     }
 
+    /// As [`Batch::commit`], for a frame whose first bytes may have lain in several pieces, each in a page of its own: the
+    /// clock is read for each such frame.
+    #[inline]
+    pub fn commit_odd(&mut self) {
+        self.commit();
+        self.look();
+    }
+
     /// Takes the frame that was filled in at [`Batch::next_frame`] into the batch.
     #[inline]
     pub fn commit(&mut self) {
@@ -240,7 +270,7 @@ impl Batch {
         self.any_offload |= !frame.offload.is_none();
         self.cost = self.cost.saturating_add(frame.cost());
         self.len += 1;
-        self.look();
+        self.saw();
     }
 
     /// The same for a frame without offloads.
@@ -250,7 +280,7 @@ impl Batch {
         debug_assert!(frame.offload.is_none());
         self.cost = self.cost.saturating_add(frame.len);
         self.len += 1;
-        self.look();
+        self.saw();
     }
 
     /// The pieces behind the head of `frame`.
@@ -307,6 +337,30 @@ mod tests {
         // However fast they come, the first look finds that they took longer.
         assert_eq!((fill(&mut batch, 0), fill(&mut batch, 0)), (FIRST_LOOK, FIRST_LOOK));
         assert!(batch.is_late());
+    }
+
+    #[test]
+    fn dropped_frames_take_room_and_time() {
+        let mut batch = Batch::new();
+        batch.set_bounds(u64::MAX, u64::MAX);
+        batch.set_limit(3);
+        assert!(batch.push_short(&[0; 60]));
+        batch.skip();
+        assert_eq!((batch.len(), batch.seen(), batch.room()), (1, 2, 1));
+        batch.skip();
+        assert_eq!((batch.room(), batch.is_late()), (0, false));
+        batch.clear();
+        batch.set_bounds(u64::MAX, 0);
+        batch.set_limit(MAX_BATCH);
+        assert!(batch.push_short(&[0; 60]) && !batch.is_late());
+        batch.skip();
+        assert!(batch.is_late() && batch.room() == 0);
+        // One whose head lay anywhere.
+        batch.clear();
+        batch.set_limit(MAX_BATCH);
+        batch.next_frame().unwrap().0.offload = Offload::NONE;
+        batch.commit_odd();
+        assert!(batch.is_late() && batch.len() == 1);
     }
 
     #[test]

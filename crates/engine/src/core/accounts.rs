@@ -24,6 +24,8 @@ use super::task::Owner;
 
 /// How far an owner's tag may be ahead of the clock: some turns, so that most rounds visit all.
 pub(super) const SLACK: u64 = 100_000;
+/// What looking in vain took is charged when it is more than this, or with the next visit.
+const LOOKED: u64 = 2_000;
 /// A visit that takes longer is followed by rest.
 pub(super) const LONG: u64 = 1_000_000;
 
@@ -43,6 +45,10 @@ pub(super) struct Account {
     /// Virtual nanoseconds of a nanosecond, in 2⁻¹⁶.
     scale: u64,
     server: Option<Server>,
+    /// Nanoseconds in which its tasks were looked at in vain, which it has not been charged for.
+    looked: u64,
+    /// Its tasks that are looked at between two visits of others, and the round of which that is.
+    keen: (u64, u8),
     /// It had work in this round, or in the one before.
     busy: bool,
     was_busy: bool,
@@ -78,6 +84,7 @@ pub(super) struct Accounts {
     were_busy: Vec<usize>,
     /// Owners with tasks here.
     tenants: usize,
+    rounds: u64,
 }
 
 impl Accounts {
@@ -90,6 +97,7 @@ impl Accounts {
             busy: Vec::new(),
             were_busy: Vec::new(),
             tenants: 0,
+            rounds: 0,
         }
     }
 
@@ -247,7 +255,7 @@ impl Accounts {
         let Some(account) = self.get_mut(place) else { return };
         let Some(owner) = &account.owner else { return };
         let served = owner.served();
-        let ns = ns.saturating_add(served.take_caused());
+        let ns = ns.saturating_add(served.take_caused()).saturating_add(std::mem::take(&mut account.looked));
         served.add_busy(core, ns);
         let mut reserved = false;
         if let Some(server) = &mut account.server {
@@ -278,12 +286,34 @@ impl Accounts {
         self.note(place, before, tag);
     }
 
+    /// Its tasks were looked at for so long, and had no work. That is charged as visits are, but it does not make the owner one
+    /// that has work.
+    #[inline]
+    pub(super) fn looked(&mut self, place: usize, ns: u64) {
+        let (clock, core) = (self.clock, self.core);
+        let Some(account) = self.get_mut(place) else { return };
+        account.looked = account.looked.saturating_add(ns);
+        if account.looked > LOOKED {
+            account.pay_looks(core, clock);
+        }
+    }
+
+    /// Whether one more task of the owner may be looked at between the visits of this round: `most` may.
+    pub(super) fn one_more_keen(&mut self, place: usize, most: u8) -> bool {
+        let round = self.rounds;
+        let Some(account) = self.get_mut(place) else { return false };
+        let before = if account.keen.0 == round { account.keen.1 } else { 0 };
+        account.keen = (round, before.saturating_add(1).min(most));
+        before < most
+    }
+
     /// A round is over: the clock goes on to the least tag of those that had work.
     pub(super) fn end_round(&mut self) {
         if self.least != u64::MAX {
             self.clock = self.clock.max(self.least);
         }
         self.least = u64::MAX;
+        self.rounds = self.rounds.wrapping_add(1);
         std::mem::swap(&mut self.busy, &mut self.were_busy);
         // Those of the round before, unless they are among those of this one, too.
         while let Some(place) = self.busy.pop() {
@@ -319,6 +349,8 @@ impl Account {
             tag: clock,
             scale: 1 << 16,
             server: None,
+            looked: 0,
+            keen: (0, 0),
             busy: false,
             was_busy: false,
             rests_until: 0,
@@ -341,6 +373,22 @@ impl Account {
             self.server = service.budget.as_ref().map(|budget| Server::new(budget, now));
         }
         self.service = service;
+    }
+
+    #[cold]
+    fn pay_looks(&mut self, core: usize, clock: u64) {
+        let ns = std::mem::take(&mut self.looked);
+        if let Some(owner) = &self.owner {
+            owner.served().add_busy(core, ns);
+        }
+        match &mut self.server {
+            Some(server) => server.charge(ns),
+            None => {
+                let cost = (u128::from(ns) * u128::from(self.scale)) >> 16;
+                let cost = u64::try_from(cost).unwrap_or(u64::MAX);
+                self.tag = self.tag.max(clock).saturating_add(cost);
+            }
+        }
     }
 
     pub(super) fn is_urgent(&self) -> bool {

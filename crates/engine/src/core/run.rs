@@ -33,8 +33,15 @@ use super::watch::Beat;
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
-/// A visit that finds nothing and takes longer is charged: looking at an index does not.
+/// Looking at an index takes less.
 const LONGEST_LOOK: u64 = 2_000;
+/// Cold tasks that are looked at together while there is other work, of each kind: those that were woken, and those whose time has come.
+const LOOKS: usize = 16;
+/// Tasks that are looked at between two visits of others, and how many of one owner: a look is a cache line.
+const KEEN: usize = 32;
+const KEEN_OF_ONE: u8 = 2;
+/// And how often they are.
+const KEEN_EVERY: u64 = 2_000;
 /// Empty visits in a row after which a task counts as silent.
 const SILENT_AFTER: u32 = 256;
 /// A silent task is visited every so many rounds: at full load a round is some 10 µs, so its first frame
@@ -108,6 +115,12 @@ pub(super) struct Core<L, C> {
     looked: u64,
     /// Some of those must not wait for longer than a short turn.
     hurries: bool,
+    /// When keen tasks were looked at.
+    glanced: u64,
+    /// Where the round begins to look for them.
+    keen_from: usize,
+    /// There was work in the last round: what is looked at in vain is at the expense of others.
+    at_work: bool,
     /// Nanoseconds of a turn in this round.
     turn: u64,
     tuning: Tuning,
@@ -148,6 +161,9 @@ impl<L, C: Clock> Core<L, C> {
             now: 0,
             looked: 0,
             hurries: false,
+            glanced: 0,
+            keen_from: 0,
+            at_work: false,
             turn: LONGEST_TURN,
             tuning: parts.tuning,
             beat: parts.beat,
@@ -242,22 +258,32 @@ impl<L, C: Clock> Core<L, C> {
             self.find_keen();
         }
         self.accounts.end_round();
+        self.at_work = all > 0;
         all
     }
 
-    /// Finds the tasks that are looked at between two visits of others.
+    /// Finds the tasks that are looked at between two visits of others: a few of each owner, and the next ones in the next
+    /// round where there are more.
     fn find_keen(&mut self) {
-        for &place in &self.polled {
+        let count = self.polled.len();
+        self.keen_from = if self.keen_from < count { self.keen_from } else { 0 };
+        let mut looked = 0;
+        while looked < count && self.keen.len() < KEEN {
+            let at = self.keen_from + looked;
+            looked += 1;
+            let place = self.polled[if at < count { at } else { at - count }];
             let Some(seated) = &self.tasks[place] else { continue };
-            let account = self.accounts.get(seated.account);
             let light = seated.usual > 0 && seated.usual / 4 <= LIGHT && !seated.costly;
+            let account = self.accounts.get(seated.account);
             let hurries = light || account.is_some_and(Account::is_urgent);
             // An owner with a budget can wait for a longer turn of another: periods are milliseconds.
-            if hurries || account.is_some_and(Account::has_budget) {
+            let keen = hurries || account.is_some_and(Account::has_budget);
+            if keen && self.accounts.one_more_keen(seated.account, KEEN_OF_ONE) {
                 self.keen.push(place);
             }
             self.hurries |= hurries && seated.empty_visits < SILENT_AFTER;
         }
+        self.keen_from += looked;
     }
 
     /// What becomes of the polled task at `place` in this round.
@@ -326,9 +352,8 @@ impl<L, C: Clock> Core<L, C> {
             }
             if seated.costly {
                 seated.not_before = now + COSTLY_PAUSE;
-            } else if own > LONGEST_LOOK {
-                // It found nothing in a lot that it had to look at: the next one must not pay for that.
-                self.accounts.charge(seated.account, own, 0, 0, now);
+            } else {
+                self.look_in_vain(place, own);
             }
             return 0;
         }
@@ -352,13 +377,23 @@ impl<L, C: Clock> Core<L, C> {
         visit.moved
     }
 
+    /// Looking whether the task at `place` has work took so long, beside its visits. As long as that is usual, it is not charged
+    /// while there is nothing else to do, or a guest would use its budget up by waiting.
+    #[inline]
+    fn look_in_vain(&mut self, place: usize, ns: u64) {
+        if let (Some(seated), true) = (&self.tasks[place], self.at_work || ns > LONGEST_LOOK) {
+            self.accounts.looked(seated.account, ns);
+        }
+    }
+
     /// Visits those who must not wait for the rest of the round, after a visit of the task at `after`. Returns how much was
     /// moved.
     #[inline]
     fn urgent(&mut self, keen: &[usize], after: usize) -> u64 {
-        if keen.is_empty() {
+        if keen.is_empty() || self.now.saturating_sub(self.glanced) < KEEN_EVERY {
             return 0;
         }
+        self.glanced = self.now;
         let mut all = 0;
         // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
         // Letters, and events of cold tasks, do not wait for a runtime.
@@ -428,7 +463,7 @@ impl<L, C: Clock> Core<L, C> {
         if self.watched > 0 {
             self.wait(Duration::ZERO);
         }
-        self.visit_woken() + self.visit_due()
+        self.visit_woken(LOOKS) + self.visit_due(LOOKS)
     }
 
     /// Waits for events; true if there were any, or letters.
@@ -447,11 +482,14 @@ impl<L, C: Clock> Core<L, C> {
         })
     }
 
-    /// Visits the tasks that woke us; they are polled from now on.
-    fn visit_woken(&mut self) -> u64 {
+    /// Visits tasks that woke us, at most so many; they are polled from now on.
+    fn visit_woken(&mut self, most: usize) -> u64 {
         let mut all = 0;
-        while let Some(place) = self.woken.pop() {
+        for _ in 0..most.min(self.woken.len()) {
+            let place = self.woken.remove(0);
+            let begun = self.now;
             self.warm(place);
+            self.turn_to(place, begun);
             if let Due::Visit(budget) = self.is_due(place, 0) {
                 all += self.visit(place, budget, false);
             }
@@ -459,26 +497,38 @@ impl<L, C: Clock> Core<L, C> {
         all
     }
 
-    /// Visits the cold tasks that asked to be looked at by now. One that has nothing goes on being cold.
-    fn visit_due(&mut self) -> u64 {
+    /// Visits cold tasks that asked to be looked at by now, each once and at most so many. One that has nothing goes on being cold.
+    fn visit_due(&mut self, most: usize) -> u64 {
         let mut all = 0;
-        while let Some((due, place)) = self.timers.due(self.now) {
+        let until = self.now;
+        for _ in 0..most {
+            let Some((due, place)) = self.timers.due(until) else { break };
             let asked = |seated: &Seated<L>| seated.heat == Heat::Cold && seated.due == due;
             if !self.tasks.get(place).and_then(Option::as_ref).is_some_and(asked) {
                 continue;
             }
+            let begun = self.now;
             self.warm(place);
+            self.turn_to(place, begun);
             let moved = match self.is_due(place, 0) {
                 Due::Visit(budget) => self.visit(place, budget, false),
                 Due::Later | Due::Cold => 0,
             };
             if moved == 0 {
+                let begun = self.now;
                 self.polled.pop();
                 self.cool(place);
+                self.turn_to(place, begun);
             }
             all += moved;
         }
         all
+    }
+
+    /// Since `begun` the core was busy with the task at `place`, beside its visits.
+    fn turn_to(&mut self, place: usize, begun: u64) {
+        self.now = self.clock.now();
+        self.look_in_vain(place, self.now - begun);
     }
 
     /// The task at `place` is polled from now on.
@@ -682,7 +732,7 @@ impl<L, C: Clock> Core<L, C> {
         (self.now, self.looked) = (begun, begun);
         self.meter.asleep(begun - now);
         // Those that woke us come first, before the memory of all others is touched, which is cold by now.
-        let moved = self.visit_woken() + self.visit_due();
+        let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);
         for place in slept {
             let lately = |seated: &Seated<L>| {
                 seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER

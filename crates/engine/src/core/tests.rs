@@ -634,3 +634,60 @@ fn tasks_move_are_recalled_and_evicted_at_any_moment() {
     });
     assert!(cores.tasks().is_empty());
 }
+
+/// A queue that has to be looked at often, and has nothing: each look takes this long.
+struct Idle(Arc<Guest>, u64, Option<Duration>);
+
+impl Task<()> for Idle {
+    fn owner(&self) -> Arc<dyn Owner> {
+        Arc::clone(&self.0) as Arc<dyn Owner>
+    }
+    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
+        Visit { cost: usize::try_from(self.1 / DELIVERY).unwrap(), end: End::Waits, ..Visit::default() }
+    }
+    fn arm(&mut self) -> bool {
+        self.2.is_none()
+    }
+    fn disarm(&mut self) {}
+    fn events<'t>(&'t self, _: &mut dyn FnMut(BorrowedFd<'t>)) {}
+    fn next_look(&self) -> Option<Duration> {
+        self.2
+    }
+    fn settle(&mut self, (): &mut ()) {}
+}
+
+#[test]
+fn many_short_looks_are_paid_for() {
+    let mut rig = Rig::new();
+    let (idler, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    for _ in 0..15 {
+        rig.core.take(Box::new(Lent::new(Idle(Arc::clone(&idler), 400, None)).0));
+    }
+    // It always has a little, so none of its queues is ever silent for long.
+    let (_, little) = rig.add(&idler, 100, false);
+    let (_, queue) = rig.add(&other, 100, false);
+    for _ in 0..20_000 {
+        little.waiting.store(1, Ordering::Relaxed);
+        queue.waiting.store(100, Ordering::Relaxed);
+        rig.core.run(5_000);
+    }
+    let (time, had, others) = (rig.core.now(), Rig::had(&idler), Rig::had(&other));
+    assert!(others > time * 45 / 100 && had + others > time * 9 / 10, "{had} and {others} of {time}");
+}
+
+#[test]
+fn naps_that_end_together_hold_nobody_up() {
+    let mut rig = Rig::new();
+    let (napper, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    // Looking at all of them takes longer than each of them sleeps.
+    let nap = Some(Duration::from_micros(50));
+    for _ in 0..256 {
+        rig.core.take(Box::new(Lent::new(Idle(Arc::clone(&napper), 1_000, nap)).0));
+    }
+    rig.add(&other, 100, true);
+    rig.core.run(100 * MS);
+    let before = Rig::had(&other);
+    rig.core.run(100 * MS);
+    let got = Rig::had(&other) - before;
+    assert!(got > 45 * MS, "{got} of 100 ms");
+}

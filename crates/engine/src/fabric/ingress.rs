@@ -241,14 +241,15 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         // Why no more was taken. An empty visit that had no room to take anything waits, too.
         let end = match &local.batch {
             batch if batch.is_late() => End::Time,
-            batch if batch.is_spent() || batch.len() >= budget.items => End::Budget,
-            batch if limit < budget.items && batch.len() >= limit && limit > 0 => End::Waits,
+            batch if batch.is_spent() || batch.seen() >= budget.items => End::Budget,
+            batch if limit < budget.items && batch.seen() >= limit && limit > 0 => End::Waits,
             _ if self.pause.is_on() => End::Waits,
             _ => End::Drained,
         };
         let mut visit = Visit {
             moved: taken.tally.frames,
-            items: local.batch.len(),
+            // Those that were dropped took their time, too.
+            items: local.batch.seen(),
             bytes: taken.tally.bytes,
             end,
             ..Visit::default()

@@ -182,7 +182,7 @@ impl Maker {
             packet.frame.piece = (first + packet.at) as u32;
             packet.frame.pieces = (count - packet.at) as u16;
         }
-        batch.commit();
+        batch.commit_odd();
         Ok(())
     }
 }

@@ -426,6 +426,7 @@ impl TxRing {
                 Ok(Taken::Packet(Err(reason))) => {
                     tally.frames += 1;
                     tally.drops.add(reason, 1);
+                    batch.skip();
                 }
                 Ok(Taken::Nothing) => {}
                 Ok(Taken::Later) => break,

@@ -137,7 +137,7 @@ impl IngressRing {
         if header[..2] != [0, 0] {
             frame.offload = self.offload(&header, frame)?;
         }
-        batch.commit();
+        batch.commit_odd();
         Ok(())
     }
 
@@ -171,6 +171,7 @@ impl IngressQueue for IngressRing {
                 }
                 if let Err(reason) = self.describe(*chain, batch) {
                     tally.drops.add(reason, 1);
+                    batch.skip();
                 }
             }
             good += 1;

@@ -121,6 +121,7 @@ impl IngressQueue for PacketIngress {
             let result = if slot.whole { self.small(&slot, batch) } else { self.large(&slot, batch) };
             if let Err(reason) = result {
                 tally.drops.add(reason, 1);
+                batch.skip();
             }
             self.ring.take();
         }

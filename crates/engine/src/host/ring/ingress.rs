@@ -173,7 +173,7 @@ impl RingIngress {
             frame.offload =
                 Offload::parse(&first, head, len as usize, OFFLOADS).map_err(|_| DropReason::BadOffload)?;
         }
-        batch.commit();
+        batch.commit_odd();
         Ok(())
     }
 }
@@ -204,6 +204,7 @@ impl IngressQueue for RingIngress {
             tally.bytes += u64::from(bytes);
             if let Err(reason) = result {
                 tally.drops.add(reason, 1);
+                batch.skip();
             }
             left -= slots;
             for _ in 0..slots {

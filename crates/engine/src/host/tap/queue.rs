@@ -97,6 +97,7 @@ impl IngressQueue for TapIngress {
                 Err(Errno::INVAL) => {
                     tally.frames += 1;
                     tally.drops.add(DropReason::BadOffload, 1);
+                    batch.skip();
                     continue;
                 }
                 // EBADFD: the interface was deleted. Nothing else is known to come, and nothing else
@@ -108,7 +109,10 @@ impl IngressQueue for TapIngress {
             let result = if len == wanted { Err(DropReason::TooLong) } else { self.describe(at, len, batch) };
             match result {
                 Ok(()) => line = (at + len + self.shared.header).next_multiple_of(HEAD),
-                Err(reason) => tally.drops.add(reason, 1),
+                Err(reason) => {
+                    tally.drops.add(reason, 1);
+                    batch.skip();
+                }
             }
         }
     }

@@ -126,6 +126,7 @@ impl IngressQueue for XdpIngress {
             let at = usize::try_from(frame.address).unwrap_or(usize::MAX);
             if let Err(reason) = self.describe(at, frame.len as usize, batch) {
                 tally.drops.add(reason, 1);
+                batch.skip();
             }
         }
         if !self.state.wanted.load(Ordering::Relaxed) {
