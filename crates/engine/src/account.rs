@@ -131,6 +131,12 @@ impl Outcome {
         (done % FRAMES_A_LOOK == FIRST_LOOK || (self.closely && done > 0)) && self.took() > self.time
     }
 
+    /// Whether time is up: asked between two pieces of one frame, each of which may lie in a page of its own.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.took() > self.time
+    }
+
     /// Counts a delivered frame.
     #[inline]
     pub fn delivered(&mut self, bytes: u32) {

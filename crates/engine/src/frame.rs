@@ -157,6 +157,14 @@ impl Batch {
         self.any_offload = false;
     }
 
+    /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
+    #[cold]
+    pub fn consume(&mut self) {
+        self.len = 0;
+        self.pieces.clear();
+        self.any_offload = false;
+    }
+
     /// At most so many frames are to be fetched into it, from now on.
     #[inline]
     pub fn set_limit(&mut self, frames: usize) {

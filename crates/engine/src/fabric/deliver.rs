@@ -15,7 +15,7 @@ use super::watched::Private;
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks_in, Effort};
-use crate::port::{DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
+use crate::port::{usual, DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
@@ -37,8 +37,9 @@ pub(super) static ALL: [u16; MAX_BATCH] = {
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {
     pub(super) core: usize,
-    /// How long a delivery may take: ticks.
+    /// How long a delivery may take, and what one that takes less is not looked at more closely: ticks.
     pub(super) limit: u64,
+    pub(super) usual: u64,
     beat: Arc<Beat>,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
@@ -62,6 +63,7 @@ impl Delivery {
         Delivery {
             core,
             limit: ticks_in(LIMIT),
+            usual: usual(0),
             beat,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
@@ -234,13 +236,19 @@ impl Delivery {
         if took > limit {
             port.pace.suspect();
             self.send_watched(port, queue, batch, &outcome.left);
+        } else if took > self.usual {
+            // Most take less than the least that is usual.
+            let usual = usual(picks.len()).saturating_add(of_bytes(batch));
+            if took > usual {
+                port.pace.lagged(took - usual);
+            }
         }
     }
 
     /// Ticks that a delivery of `batch` may take: with what its bytes take where memory is slow, some two ticks each.
     #[inline]
     pub(super) fn limit_of(&self, batch: &Batch) -> u64 {
-        self.limit.saturating_add(2 * u64::from(batch.cost()))
+        self.limit.saturating_add(of_bytes(batch))
     }
 
     /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
@@ -281,6 +289,12 @@ impl Delivery {
         }
         (outcome, took)
     }
+}
+
+/// Ticks that a delivery of `batch` may take for its bytes, where memory is slow.
+#[inline]
+pub(super) fn of_bytes(batch: &Batch) -> u64 {
+    2 * u64::from(batch.cost())
 }
 
 /// Egress queues of `port` now.

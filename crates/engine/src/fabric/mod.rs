@@ -93,6 +93,7 @@ impl Local {
         let mut local = Local::new(0, &Arc::default(), Instant::now());
         local.rate = u64::MAX;
         local.delivery.limit = u64::MAX;
+        local.delivery.usual = u64::MAX;
         local
     }
 }

@@ -5,10 +5,10 @@
 //! a time; what it takes to hand those over is the receiver's. When a batch has taken longer than it may, the receiver gets
 //! nothing more until that is paid for, and its frames are dropped. That time is not the sender's.
 
-use super::deliver::{Delivery, ALL};
+use super::deliver::{of_bytes, Delivery, ALL};
 use crate::frame::{Batch, HEAD};
 use crate::mem::{time_of, Arena};
-use crate::port::{DropReason, Outcome, Port};
+use crate::port::{usual, DropReason, Outcome, Port};
 
 /// Frames that are copied at a time.
 const SLOTS: usize = 16;
@@ -65,7 +65,10 @@ impl Delivery {
     #[cold]
     pub(super) fn send_watched(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let Some(mut private) = self.private.take() else { return };
-        let (mut rest, mut spent, limit) = (picks, 0, self.limit_of(batch));
+        let (mut rest, mut spent) = (picks, 0);
+        let close = port.pace.is_closely_watched();
+        let limit =
+            if close { usual(picks.len()).saturating_add(of_bytes(batch)) } else { self.limit_of(batch) };
         while !rest.is_empty() {
             if port.pace.rests() {
                 self.refuse(port, batch, rest);

@@ -34,7 +34,7 @@ pub use claims::{ClaimCount, Claims};
 pub use egress::{EgressQueue, LentEgress, Plugged, Room};
 pub use ingress::IngressQueue;
 pub use links::LinkEvents;
-pub use pace::{Pace, LIMIT};
+pub use pace::{usual, Pace, LIMIT};
 pub use talk::{Talk, TalkCount, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 

@@ -9,6 +9,10 @@
 //! a core at most. It is not watched any more when it was not slow for [`WATCHED`].
 //!
 //! A guest whose buffers are new is no attacker: [`FREE`] is not paid for, and that comes back in the long run.
+//!
+//! Deliveries that take longer than usual, but not that long, add up, too: six receivers that each take a little less than
+//! [`LIMIT`] of every broadcast cost its sender more than a millisecond. A receiver with more of them than [`OFTEN`] allows is
+//! watched *closely*: then what is beyond the usual is its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +22,12 @@ use crate::mem::{ticks, ticks_in, time_of};
 
 /// A batch that is delivered in less, beside what its bytes take, is usual: a full one of small frames takes some 0.02 ms.
 pub const LIMIT: Duration = Duration::from_micros(250);
+/// What a delivery usually takes at most, beside what its bytes take: so much, and so much for each frame.
+const USUAL: Duration = Duration::from_micros(25);
+const USUAL_OF_FRAME: Duration = Duration::from_micros(1);
+/// So much beyond that is overlooked, and one part in [`OFTEN_RETURN`] of the time that passes comes back.
+const OFTEN: Duration = Duration::from_millis(20);
+const OFTEN_RETURN: u64 = 20;
 /// A slow delivery is followed by so many times its time without one.
 const MULTIPLE: u64 = 4;
 /// So much is not paid for, and one part in [`RETURN`] of the time that passes comes back.
@@ -39,9 +49,35 @@ struct State {
     /// For how long it is watched, and gets nothing.
     watch: Span,
     owes: Span,
-    /// What of [`FREE`] was used up, at `at`.
+    /// What of [`FREE`] was used up.
+    free: Leak,
+    /// And of [`OFTEN`].
+    often: Leak,
+    /// For how long it is watched closely.
+    close: Span,
+}
+
+/// What was used of something that comes back with time: ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Leak {
     used: u64,
     at: u64,
+}
+
+impl Leak {
+    /// Uses `took` more of `all`, one part of time in `part` of which comes back; what is beyond it.
+    fn add(&mut self, took: u64, all: Duration, part: u64, now: u64) -> u64 {
+        let back = now.saturating_sub(self.at) / part;
+        let (used, all) = (self.used.saturating_sub(back).saturating_add(took), ticks_in(all));
+        *self = Leak { used: used.min(all), at: now };
+        used.saturating_sub(all)
+    }
+}
+
+/// What a delivery of so many frames usually takes at most, beside what their bytes take: ticks.
+#[inline]
+pub fn usual(frames: usize) -> u64 {
+    ticks_in(USUAL).saturating_add(ticks_in(USUAL_OF_FRAME).saturating_mul(frames as u64))
 }
 
 /// A time that ends: ticks. Clocks of two processors may differ a little; where they differ by more, it ends.
@@ -75,6 +111,26 @@ impl Pace {
         self.watch(&mut self.state(), ticks(), SUSPECTED);
     }
 
+    /// A delivery took so many ticks beyond the usual, but not longer than [`LIMIT`].
+    #[cold]
+    pub fn lagged(&self, ticks_more: u64) {
+        self.lagged_at(ticks_more, ticks());
+    }
+
+    fn lagged_at(&self, more: u64, now: u64) {
+        let mut state = self.state();
+        if state.often.add(more, OFTEN, OFTEN_RETURN, now) > 0 {
+            self.watch(&mut state, now, WATCHED);
+            state.close = Span { since: now, long: ticks_in(WATCHED) };
+        }
+    }
+
+    /// Whether it is watched closely: what a delivery takes beyond the usual is its own.
+    #[cold]
+    pub fn is_closely_watched(&self) -> bool {
+        self.state().close.left(ticks()) > 0
+    }
+
     fn watch(&self, state: &mut State, now: u64, time: Duration) {
         let long = ticks_in(time).max(state.watch.left(now));
         state.watch = Span { since: now, long };
@@ -106,10 +162,7 @@ impl Pace {
     fn was_slow_at(&self, took: u64, now: u64) -> bool {
         let mut state = self.state();
         self.watch(&mut state, now, WATCHED);
-        let back = now.saturating_sub(state.at) / RETURN;
-        let (used, free) = (state.used.saturating_sub(back).saturating_add(took), ticks_in(FREE));
-        (state.used, state.at) = (used.min(free), now);
-        let beyond = used.saturating_sub(free);
+        let beyond = state.free.add(took, FREE, RETURN, now);
         if beyond == 0 {
             return false;
         }
@@ -155,6 +208,26 @@ mod tests {
         now += ticks_in(2 * WATCHED);
         assert!(pace.was_slow_at(20_000 * ms, now));
         assert!(pace.rests_at(now + 79_000 * ms) && !pace.rests_at(now + 81_000 * ms));
+    }
+
+    #[test]
+    fn who_lags_a_little_very_often_is_watched_closely() {
+        let (pace, ms) = (Pace::default(), ticks_in(MS));
+        let mut now = ticks();
+        // A twentieth of the time is overlooked for ever.
+        for _ in 0..2_000 {
+            now += 4 * ms;
+            pace.lagged_at(ms / 5, now);
+        }
+        assert!(!pace.is_watched());
+        // A tenth is not.
+        let before = now;
+        while !pace.is_watched() {
+            now += 2 * ms;
+            pace.lagged_at(ms / 5, now);
+            assert!(now < before + 1_000 * ms);
+        }
+        assert!(now > before + 300 * ms && pace.state().close.left(now) > 0);
     }
 
     #[test]

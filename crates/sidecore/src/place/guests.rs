@@ -5,9 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use sidecore_engine::fault::shown;
 
 use super::judge::Cpus;
 use super::machine::numbered;
+
+/// Longest name of a task (proc(5), `comm`).
+const LONGEST_NAME: usize = 63;
 
 /// A process with ports.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -42,7 +46,9 @@ pub fn read(proc: &Path, ports: &[(&str, u32)]) -> Vec<Guest> {
     let guest = |(process, ports): (u32, Vec<String>)| {
         let at = proc.join(process.to_string());
         // It may have ended meanwhile, or be in a namespace whose numbers are not ours.
-        let name = fs::read_to_string(at.join("comm")).ok()?.trim().to_owned();
+        let name = fs::read_to_string(at.join("comm")).ok()?;
+        // It names itself, and may name terminals' commands.
+        let name = shown(name.trim_end_matches('\n'), LONGEST_NAME);
         let vcpu = |thread: usize| vcpu(proc, process, u32::try_from(thread).ok()?);
         let mut vcpus: Vec<Vcpu> = numbered(&at.join("task"), "").into_iter().filter_map(vcpu).collect();
         vcpus.sort_by_key(|vcpu| vcpu.number);
@@ -55,7 +61,7 @@ pub fn read(proc: &Path, ports: &[(&str, u32)]) -> Vec<Guest> {
 /// The name of a thread.
 pub fn comm(proc: &Path, process: u32, thread: u32) -> Option<String> {
     let name = fs::read_to_string(proc.join(format!("{process}/task/{thread}/comm"))).ok()?;
-    Some(name.trim_end_matches('\n').to_owned())
+    Some(shown(name.trim_end_matches('\n'), LONGEST_NAME))
 }
 
 fn vcpu(proc: &Path, process: u32, thread: u32) -> Option<Vcpu> {

@@ -20,7 +20,8 @@ use super::regs::{QUEUES, TX_RINGS};
 use super::shared::Shared;
 use super::tx::TxRing;
 use crate::frame::Batch;
-use crate::port::{DropReason, IngressQueue, Outcome, Tally};
+use crate::mem::ticks_in;
+use crate::port::{DropReason, IngressQueue, Outcome, Tally, LIMIT};
 
 /// How long after the last frame naps are how long.
 const NAPS: [(Duration, Duration); 2] = [
@@ -64,9 +65,14 @@ impl Transmitter {
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let mut outcome = Outcome::new();
+        outcome.begin(ticks_in(LIMIT), true);
         if let Some(mut slot) = self.shared.port.egress(0) {
             self.shared.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {
+                if outcome.is_over() {
+                    outcome.dropped(pick, DropReason::SlowReceiver);
+                    continue;
+                }
                 match &mut *slot {
                     // Nobody makes checksums and segments on this way.
                     Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
@@ -76,7 +82,10 @@ impl Transmitter {
             }
             self.shared.looping.store(false, Ordering::Relaxed);
         }
-        batch.clear();
+        // Of those that were begun when time was up.
+        let left = std::mem::take(&mut outcome.left);
+        outcome.dropped_all(&left, DropReason::SlowReceiver);
+        batch.consume();
         tally.frames -= outcome.frames;
         tally.bytes -= outcome.bytes;
         tally.interrupts += outcome.interrupts;

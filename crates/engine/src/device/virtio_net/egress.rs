@@ -185,18 +185,22 @@ impl EgressRing {
 
     /// Copies any frame into the next chains.
     #[inline(never)]
-    fn fill(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Shortage> {
+    fn fill(&mut self, frame: &Frame, body: &[Piece], outcome: &Outcome) -> Result<(), Shortage> {
         let Some(chain) = self.queue.taken().get(self.filled) else { return Err(Shortage::Chains) };
         let need = frame.len + self.header_len;
         if chain.len < need {
-            return self.fill_several(frame, body, need);
+            return self.fill_several(frame, body, need, outcome);
         }
         self.usual = chain.len;
-        let mut to = Cursor { list: self.pieces.range_mut(chain.start as usize, usize::from(chain.count)) };
+        let list = self.pieces.range_mut(chain.start as usize, usize::from(chain.count));
+        let mut to = Cursor { list, outcome, late: false };
         to.write(&frame.offload.to_bytes(1)[..self.header_len as usize]);
         to.write(&frame.head[..frame.head_len()]);
         for piece in body {
             to.copy(*piece);
+        }
+        if to.late {
+            return Err(Shortage::Time);
         }
         self.lens[self.filled] = need;
         self.filled += 1;
@@ -205,7 +209,13 @@ impl EgressRing {
 
     /// A frame that is longer than the next chain.
     #[cold]
-    fn fill_several(&mut self, frame: &Frame, body: &[Piece], need: u32) -> Result<(), Shortage> {
+    fn fill_several(
+        &mut self,
+        frame: &Frame,
+        body: &[Piece],
+        need: u32,
+        outcome: &Outcome,
+    ) -> Result<(), Shortage> {
         if !self.mergeable {
             return Err(Shortage::TooSmall);
         }
@@ -224,12 +234,16 @@ impl EgressRing {
         // The pieces of successive chains stand in a row, so one cursor runs through them all.
         let first = chains[0];
         let pieces: usize = chains[..count].iter().map(|chain| usize::from(chain.count)).sum();
-        let mut to = Cursor { list: self.pieces.range_mut(first.start as usize, pieces) };
+        let list = self.pieces.range_mut(first.start as usize, pieces);
+        let mut to = Cursor { list, outcome, late: false };
         let buffers = u16::try_from(count).unwrap_or(u16::MAX);
         to.write(&frame.offload.to_bytes(buffers)[..self.header_len as usize]);
         to.write(&frame.head[..frame.head_len()]);
         for piece in body {
             to.copy(*piece);
+        }
+        if to.late {
+            return Err(Shortage::Time);
         }
         self.usual = first.len;
         self.filled += count;
@@ -243,6 +257,8 @@ enum Shortage {
     Chains,
     /// The receiver's buffer cannot hold the frame.
     TooSmall,
+    /// Time was up in the middle of the frame.
+    Time,
 }
 
 impl EgressQueue for EgressRing {
@@ -270,9 +286,14 @@ impl EgressQueue for EgressRing {
                 done += 1;
                 continue;
             }
-            match self.fill(frame, batch.body(frame)) {
+            match self.fill(frame, batch.body(frame), outcome) {
                 Ok(()) => outcome.delivered(frame.len),
                 Err(Shortage::TooSmall) => outcome.dropped(pick, DropReason::BufferTooSmall),
+                // Its chain is not given back: it is the next frame's, or this one's once more.
+                Err(Shortage::Time) => {
+                    outcome.left.extend_from_slice(&picks[done..]);
+                    break;
+                }
                 Err(Shortage::Chains) if self.filled > 0 => {
                     self.refill(batch, &picks[done..], 1, outcome);
                     continue;
@@ -307,9 +328,11 @@ impl EgressQueue for EgressRing {
 
 const _: () = assert!(MAX_FRAME as usize + NET_HDR_LEN <= MAX_BATCH * 1024);
 
-/// Writes through a list of pieces.
+/// Writes through a list of pieces, as long as there is time.
 struct Cursor<'a> {
     list: &'a mut [Piece],
+    outcome: &'a Outcome,
+    late: bool,
 }
 
 impl Cursor<'_> {
@@ -342,6 +365,10 @@ impl Cursor<'_> {
     #[inline]
     fn next(&mut self) {
         let list = std::mem::take(&mut self.list);
-        self.list = &mut list[1..];
+        // Each piece may lie in a page that has to be found first.
+        self.late = self.outcome.is_over();
+        if !self.late {
+            self.list = &mut list[1..];
+        }
     }
 }
