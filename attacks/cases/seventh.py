@@ -1,0 +1,268 @@
+"""What guests, netmap programs and VMMs do to an I/O core's time: work that nobody is charged for, and visits that nothing bounds."""
+
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+from outside import vhost
+from outside.case import attack
+from outside.daemon import Failure, until
+from outside.flow import pause
+from outside.vhost import Guest
+
+from .sixth import HUGE, huge_file
+
+
+class Time:
+    """Time of the I/O core, and what of it ports were charged for."""
+
+    def __init__(self, stage):
+        self.stage, self.before = stage, None
+        self.before = self.read()
+
+    def read(self):
+        daemon = self.stage.daemon
+        ports = {name: port["state"]["service"]["busy_ns"] for name, port in daemon.ports(timeout=30).items()}
+        return sum(core["busy_ns"] for core in daemon.ask("GET", "/v1/cores", timeout=30)["cores"]), ports
+
+    def check(self):
+        """Next to all of the time in which the core moved something is some port's."""
+        busy, ports = self.read()
+        busy -= self.before[0]
+        charged = sum(now - self.before[1].get(name, 0) for name, now in ports.items())
+        part = round(1 - charged / max(busy, 1), 2)
+        self.stage.notes.update(busy_s=round(busy / 1e9, 2), uncharged=max(part, self.stage.notes.get("uncharged", 0)))
+        # Rounds, reports, letters: a tenth, and a fifth where frames are few.
+        self.stage.check(part <= 0.35, f"{100 * part:.0f} % of {busy / 1e9:.2f} s of the I/O core are charged to nobody")
+
+
+def undisturbed(stage):
+    """Other programs do not take the I/O core's processor: what they took would be charged to whoever was just served."""
+    for thread in os.listdir(f"/proc/{stage.daemon.pid}/task"):
+        if open(f"/proc/{stage.daemon.pid}/task/{thread}/comm").read().startswith("io-core"):
+            os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
+
+
+@attack("seventh", needs=("root",))
+def dropped_frames(stage):
+    """Frames that are dropped as soon as they are read: each begins in a huge page of its own that nobody has touched."""
+    count, first = 120, 8
+    size = (first + count + 2) * HUGE
+    stage.start("vhost-user:DIR/evil.sock")
+    fd = huge_file(stage, size)
+    guest = Guest(stage.at("evil.sock"), size, fd=fd, start=False)
+    stage.cleanup(guest.close)
+    tx, header = guest.tx, 4 * HUGE
+    # An offload that was not negotiated: a checksum to be made.
+    guest.memory[header:header + 12] = b"\1\1" + b"\0" * 10
+    guest.front.table([(0, size, vhost.USER, 0)], [fd])
+    guest.start(0, guest.rx)
+    guest.start(1, tx)
+    guest.front.sync()
+    with stage.during():
+        for slot in range(count):
+            vhost.punch(fd, (first + slot) * HUGE, HUGE, True)
+            tx.put(2 * slot, header, 12, vhost.NEXT, 2 * slot + 1)
+            tx.put(2 * slot + 1, (first + slot) * HUGE, 60)
+        tx.offer(*range(0, 2 * count, 2))
+        tx.ring()
+        until(lambda: stage.alive() or tx.used_index() == tx.next, 60, "the daemon takes the frames")
+        port = stage.daemon.port("evil")
+        batches, slow = port["counters"]["batches"], port["state"]["slow"]
+        stage.notes.update(slow=slow, batches=batches, drops=port["counters"]["drops"])
+        stage.check(not port["state"].get("fault"), f"port evil: {port['state'].get('fault')}")
+        stage.check(sum(port["counters"]["drops"].values()) == count, "not all frames were dropped: nothing was tried")
+        # Without a bound all are read at once.
+        bounded = batches >= 30 or 2 * slow["longest_us"] <= slow["total_us"]
+        stage.check(bounded, f"{count} frames were dropped in {batches} batches, the longest of {slow['longest_us'] // 1000} ms: no bound in time ends it")
+    guest.front.close()
+
+
+def ask(stage, path, what, value=0, pipe=b""):
+    """A request at a ring port's socket, by a client of its own: its socket, descriptors, and what the answer says."""
+    client = socket.socket(socket.AF_UNIX)
+    stage.cleanup(client.close)
+    client.settimeout(8)
+    client.connect(path)
+    return client, *again(stage, client, what, value, pipe)
+
+
+def again(stage, client, what, value=0, pipe=b""):
+    """A further request of a client."""
+    client.sendall((b"ring" + struct.pack("<III", 3, what, value) + pipe.ljust(64, b"\0")).ljust(128, b"\0"))
+    data, rights, _, _ = client.recvmsg(128, socket.CMSG_SPACE(4 * 64))
+    fds = [fd for _, _, raw in rights for (fd,) in struct.iter_unpack("i", raw[: len(raw) // 4 * 4])]
+    for fd in fds:
+        stage.cleanup(os.close, fd)
+    while len(data) < 128:
+        data += client.recv(128 - len(data)) or b"\xff" * 128
+    error, ring_size = struct.unpack_from("<II", data, 8)
+    if error:
+        raise Failure(f"a ring client's request {what}: {os.strerror(error)}")
+    longs = dict(zip(("memsize", "total", "words", "rings", "buffers", "interface"), struct.unpack_from("<6Q", data, 16)))
+    numbers = dict(zip(("bufs", "buf_size", "extra", "tx_rings", "rx_rings", "slots"), struct.unpack_from("<6I", data, 64)))
+    return fds, {"ring_size": ring_size, **longs, **numbers}
+
+
+class Ring:
+    """A ring on which a client sends: its slots, and the index by which it gives them up."""
+
+    def __init__(self, memory, info, number=0):
+        self.memory, self.slots = memory, info["slots"]
+        self.slot = info["rings"] + number * info["ring_size"] + 256  # struct netmap_ring has its slots there
+        self.head, self.hwcur = (info["words"] + 256 * number + at for at in (0, 128))
+
+    def put(self, index, buffer, length, flags=0):
+        struct.pack_into("<IHH", self.memory, self.slot + 16 * (index % self.slots), buffer, length, flags)
+
+    def buffer(self, index):
+        return struct.unpack_from("<I", self.memory, self.slot + 16 * (index % self.slots))[0]
+
+    def taken(self):
+        return struct.unpack_from("<I", self.memory, self.hwcur)[0]
+
+    def give(self, index):
+        # In one store, as for a virtqueue.
+        with memoryview(self.memory) as view, view[self.head:self.head + 4] as part, part.cast("I") as word:
+            word[0] = index % self.slots
+
+
+@attack("seventh")
+def dropped_slots(stage):
+    """A ring client gives up 4,094 slots at once, all of which are dropped: their headers ask for what cannot be."""
+    stage.start(ports=["evil=ring:DIR/evil.sock,switch=evil,slots=4096"])
+    client, fds, info = ask(stage, stage.at("evil.sock"), 1)
+    again(stage, client, 3, 12)  # a virtio-net header in front of each frame
+    memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+    ring = Ring(memory, info)
+    more, frames = 0x20, (ring.slots - 2) // 2  # NS_MOREFRAG: a frame's header is in a slot of its own
+    header = ring.buffer(0)
+    at = info["buffers"] + header * info["buf_size"]
+    memory[at:at + 2] = b"\1\x4d"
+    with stage.during():
+        for i in range(0, 2 * frames, 2):
+            body = ring.buffer(i + 1)
+            ring.put(i, header, 12, more)
+            ring.put(i + 1, body, 60)
+        ring.give(2 * frames)
+        for fd in fds[1:]:
+            try:
+                os.write(fd, struct.pack("<Q", 1))
+            except OSError:
+                pass  # the end from which wake-ups are read
+        until(lambda: stage.alive() or ring.taken() == 2 * frames, 20, "the daemon takes the slots")
+        count = stage.daemon.port("evil")["counters"]
+        stage.notes.update(batches=count["batches"], drops=count["drops"])
+        stage.check(sum(count["drops"].values()) == frames, f"{count['drops']} instead of {frames} drops: nothing was tried")
+        # A batch has 256 frames at most, whatever becomes of them.
+        stage.check(count["batches"] >= frames // 256, f"{frames} frames were dropped in {count['batches']} batches: no bound in number ends one")
+    client.close()
+
+
+@attack("seventh")
+def naps_of_monitors(stage):
+    """One user monitors 64 pipes of 16 ring ports, whose rings see a frame each now and then: I/O cores look at 256 of them each 50 us."""
+    ports, rings = 16, []
+    stage.start(ports=[f"r{i}=ring:DIR/r{i}.sock,switch=evil" for i in range(ports)])
+    clients = []
+    for i in range(ports):
+        path = stage.at(f"r{i}.sock")
+        for pipe in (b"p0", b"p1", b"p2", b"p3"):
+            client, fds, info = ask(stage, path, 4, 1, pipe)
+            clients.append(client)
+            memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+            for sees in (3, 7):  # what its first end sends and receives; the same when it was released
+                clients.append(ask(stage, path, 5, sees | 1 << 8, pipe)[0])
+            for number in range(4):
+                ring = Ring(memory, info, number)
+                for slot in range(ring.slots):
+                    ring.put(slot, ring.buffer(slot), 60)
+                rings.append(ring)
+    stop = threading.Event()
+
+    def seldom():
+        while not stop.wait(0.004):
+            for ring in rings:
+                ring.give(ring.taken() + 1)
+
+    thread = threading.Thread(target=seldom)
+    with stage.during():
+        thread.start()
+        try:
+            pause(max(stage.seconds, 2))
+            stage.progress("while pipes are monitored")
+            stage.notes["seen"] = rings[0].taken()
+        finally:
+            stop.set()
+            thread.join()
+    # A core that never comes to the end of its looks: 20 to 50 ms were seen, where a busy machine has less than one.
+    stage.check(stage.phases["during"]["p99_us"] <= 5_000, f"p99 of a neighbour's ping was {stage.phases['during']['p99_us'] / 1000:.0f} ms")
+    for client in clients:
+        client.close()
+    # What monitors and pipes had goes with them, descriptors of ours included.
+    rings.clear()
+    until(lambda: all("open ends of pipes: 0" in p["state"]["detail"] or "open ends" not in p["state"]["detail"]
+                      for n, p in stage.daemon.ports().items() if n.startswith("r")), 20, "all pipes are closed")
+
+
+@attack("seventh", needs=("root",))
+def queues_with_nothing(stage):
+    """A guest with 16 queues has one frame there at any time, and three more with 16 queues send next to nothing: looks at all of these are paid by others."""
+    idle = [f"i{n}" for n in range(3)]
+    names = ("victim", "evil", *idle)
+    stage.start(neighbours=False, ports=[f"{n}=vhost-user:DIR/{n}.sock,switch={'n' if n == 'victim' else 'evil'}" for n in names])
+    undisturbed(stage)
+    seconds, at = 1, stage.at
+
+    def share(mode):
+        time_of = Time(stage)
+        helper = stage.helper("share", at("victim.sock"), at("evil.sock"), mode, seconds, *(at(f"{n}.sock") for n in idle))
+        os.sched_setscheduler(helper.process.pid, os.SCHED_RR, os.sched_param(1))
+        got = helper.end()
+        until(lambda: all(p["state"]["peer"] != "connected" for p in stage.daemon.ports().values()), 10, "all VMMs have left")
+        stage.notes[mode] = {k: round(got[k] / got["seconds"] / 1e6, 2) for k in ("victim", "evil")}
+        return got["victim"] / got["seconds"], time_of
+
+    flood, _ = share("flood")
+    with stage.during():
+        one, time_of = share("one")
+        time_of.check()
+    # Beside a flood it has its half; beside a guest that sends a hundredth of that it has no less. A third of it was seen.
+    stage.check(one >= 0.6 * flood, f"the victim has {one / 1e6:.1f} Mpps, and {flood / 1e6:.1f} where the other one floods")
+
+
+@attack("seventh")
+def names_of_processes(stage):
+    """A VMM's process has a name that a terminal obeys, and one that looks like further lines; the operator runs `sidecore place`."""
+    stage.start("vhost-user:DIR/evil.sock")
+    with stage.during():
+        for name in (b"\x1b[2J\x1b]0;x\x07", b"x\nwrong: none"):
+            ready, told = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    vhost.libc.prctl(15, name, 0, 0, 0)  # PR_SET_NAME
+                    front = vhost.FrontEnd(stage.at("evil.sock"))
+                    front.hello()
+                    front.sync()
+                    os.write(told, b"x")
+                    time.sleep(30)
+                finally:
+                    os._exit(0)
+            os.close(told)
+            stage.cleanup(os.close, ready)
+            try:
+                stage.check(os.read(ready, 1) == b"x", "the VMM does not connect")
+                said = subprocess.run([stage.options.binary, "place", "--socket", stage.daemon.control], capture_output=True, timeout=20)
+                text = said.stdout.decode(errors="replace")
+                stage.check(f"process {pid}" in text, "the VMM is not found: nothing was tried")
+                stage.check(not [c for c in text if ord(c) < 32 and c != "\n"], f"what it prints is obeyed by a terminal: {text[-200:]!r}")
+                stage.check("\nwrong: none" not in text, f"a process draws lines of its own: {text[-200:]!r}")
+            finally:
+                os.kill(pid, 9)
+                os.waitpid(pid, 0)
+            until(lambda: stage.daemon.port("evil")["state"]["peer"] != "connected", 5, "the VMM has left")
