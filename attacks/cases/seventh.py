@@ -12,6 +12,7 @@ from outside import vhost
 from outside.case import attack
 from outside.daemon import Failure, until
 from outside.flow import pause
+from outside.vfio import RCTL, RDH, RDT, TDH, TDT, Nic
 from outside.vhost import Guest
 
 from .sixth import HUGE, huge_file
@@ -80,6 +81,65 @@ def dropped_frames(stage):
         bounded = batches >= 30 or 2 * slow["longest_us"] <= slow["total_us"]
         stage.check(bounded, f"{count} frames were dropped in {batches} batches, the longest of {slow['longest_us'] // 1000} ms: no bound in time ends it")
     guest.front.close()
+
+
+@attack("seventh", needs=("root",))
+def dropped_packets(stage):
+    """An e1000's packets ask to be cut without a word about their headers: each begins in a huge page of its own that nobody has touched."""
+    count, first = 100, 8
+    size = (first + count + 2) * HUGE
+    stage.start("e1000:DIR/evil.sock")
+    fd = huge_file(stage, size)
+    nic = Nic(stage.at("evil.sock"), size, fd=fd)
+    stage.cleanup(nic.close)
+    with stage.during():
+        for slot in range(count):
+            vhost.punch(fd, (first + slot) * HUGE, HUGE, True)
+            # 60 bytes, EOP, RS; DEXT, a data descriptor, TSE (8254x SDM 3.3.7)
+            word = 60 | 1 << 24 | 1 << 27 | 1 << 29 | 1 << 20 | 1 << 26
+            struct.pack_into("<QQ", nic.memory, nic.tx_ring + 16 * slot, (first + slot) * HUGE, word)
+        nic.client.write(TDT, count)
+        until(lambda: stage.alive() or nic.client.read(TDH) == count, 60, "the daemon takes the packets")
+        port = stage.daemon.port("evil")
+        batches, slow = port["counters"]["batches"], port["state"]["slow"]
+        stage.notes.update(slow=slow, batches=batches, drops=port["counters"]["drops"])
+        stage.check(sum(port["counters"]["drops"].values()) == count, "not all packets were dropped: nothing was tried")
+        bounded = batches >= 25 or 2 * slow["longest_us"] <= slow["total_us"]
+        stage.check(bounded, f"{count} packets were dropped in {batches} batches, the longest of {slow['longest_us'] // 1000} ms: no bound in time ends it")
+    nic.client.close()
+
+
+@attack("seventh", needs=("root",))
+def looped_packets(stage):
+    """An e1000 in loopback receives what it sends, each packet into a huge page of its own that nobody has touched."""
+    count, first = 100, 8
+    size = (first + count + 2) * HUGE
+    stage.start("e1000:DIR/evil.sock")
+    fd = huge_file(stage, size)
+    nic = Nic(stage.at("evil.sock"), size, fd=fd, receive=1)
+    stage.cleanup(nic.close)
+    write = nic.client.write
+    write(RCTL, 0)
+    for slot in range(count):
+        struct.pack_into("<QQ", nic.memory, nic.rx_ring + 16 * slot, (first + slot) * HUGE, 0)
+    write(RDH, 0)
+    write(RDT, count)
+    write(RCTL, 0x2 | 0x8 | 0x10 | 0x40 | 0x8000)  # enable, promiscuous, loopback, broadcasts
+    frame = vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:01")
+    nic.memory[nic.out:nic.out + len(frame)] = frame
+    with stage.during():
+        for slot in range(count):
+            vhost.punch(fd, (first + slot) * HUGE, HUGE, True)
+            struct.pack_into("<QQ", nic.memory, nic.tx_ring + 16 * slot, nic.out, 60 | 1 << 24 | 1 << 27)
+        write(TDT, count - 1)
+        until(lambda: stage.alive() or nic.client.read(TDH) == count - 1, 60, "the daemon takes the packets")
+        slow, received = stage.daemon.port("evil")["state"]["slow"], nic.client.read(RDH)
+        stage.notes.update(slow=slow, received=received)
+        stage.check(received > 0, "nothing was received: nothing was tried")
+        # With a bound a visit ends after a few packets, and is no slow one, or one of many.
+        bounded = 2 * slow["longest_us"] <= slow["total_us"]
+        stage.check(bounded, f"{slow['longest_us'] // 1000} of {slow['total_us'] // 1000} ms were one visit: no bound in time ends it")
+    nic.client.close()
 
 
 def ask(stage, path, what, value=0, pipe=b""):
