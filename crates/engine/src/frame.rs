@@ -23,6 +23,8 @@ pub const HEAD: usize = 64;
 pub const BATCH_COST: u32 = 768 * 1024;
 /// How long they are fetched unless it is said otherwise.
 const BATCH_TIME: Duration = Duration::from_micros(200);
+/// And at least, where one of them is odd.
+const LEAST_TIME: Duration = Duration::from_micros(20);
 /// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole: headers to write,
 /// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
 /// segments would be 30 ms.
@@ -33,6 +35,32 @@ pub const SEGMENT_COST: u32 = 512;
 /// frame of a hostile guest.
 const FRAMES_A_LOOK: usize = 32;
 const FIRST_LOOK: usize = 4;
+
+/// Until when frames may be fetched into a batch. However little time is left, a look at a few pages fits, so that whoever
+/// begins anew with each visit gets on.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    begun: u64,
+    time: u64,
+}
+
+impl Deadline {
+    /// Has the page of each of `pieces` found, in which a frame begins, before that is read; false if that takes too long:
+    /// then it is gone on with in the next visit.
+    #[inline]
+    pub fn find(self, pieces: &[Piece]) -> bool {
+        // Most have their header and their head in two.
+        pieces.len() <= 2 || self.find_all(pieces)
+    }
+
+    #[cold]
+    fn find_all(self, pieces: &[Piece]) -> bool {
+        pieces.iter().all(|piece| {
+            piece.touch();
+            ticks().wrapping_sub(self.begun) <= self.time
+        })
+    }
+}
 
 /// One Ethernet frame.
 #[repr(C, align(64))]
@@ -205,6 +233,15 @@ impl Batch {
     #[inline]
     pub fn seen(&self) -> usize {
         self.seen
+    }
+
+    /// When time is up.
+    #[inline]
+    pub fn deadline(&self) -> Deadline {
+        let least = ticks_in(LEAST_TIME);
+        // Without bounds there is no time at which it began.
+        let time = if self.begun == 0 { u64::MAX } else { self.time.max(least) };
+        Deadline { begun: self.begun, time }
     }
 
     /// A frame was looked at. Ends the batch if that has taken too long, now and then.

@@ -119,6 +119,15 @@ impl Piece {
         Some(unsafe { self.ptr.cast::<[u8; N]>().read_unaligned() })
     }
 
+    /// Reads its first byte, for the page to be found now.
+    #[inline]
+    pub fn touch(&self) {
+        if !self.is_empty() {
+            // SAFETY: the piece holds a byte.
+            let _ = unsafe { self.ptr.read_volatile() };
+        }
+    }
+
     /// Copies the first bytes of `from` to the start of this piece: the one copy of a frame's life.
     /// Returns how many bytes fitted.
     #[inline]

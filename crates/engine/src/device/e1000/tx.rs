@@ -268,6 +268,12 @@ impl TxRing {
                 }
             };
             if room && word & tx::EOP != 0 {
+                let count = batch.pieces.len() - first;
+                if !batch.deadline().find(batch.pieces.range(first, count)) {
+                    self.reports.truncate(reports);
+                    batch.pieces.truncate(first);
+                    return Ok(Taken::Later);
+                }
                 wishes.last = word;
                 *at = ahead;
                 let made = self.maker.make(&self.shared.regs, batch, first, len, &wishes);

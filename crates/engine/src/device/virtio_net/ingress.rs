@@ -12,7 +12,7 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 use super::features::host_offloads;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
-use crate::mem::gather;
+use crate::mem::{gather, Piece};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::virtq::{Access, Chain, Position, Queue};
 use crate::wire::offload::{Offload, Offloads};
@@ -34,6 +34,14 @@ pub(super) fn header_len(feature_bits: u64) -> u32 {
     } else {
         HEADER_LEN_LEGACY
     }
+}
+
+/// What became of a chain that is no plain frame.
+enum Described {
+    /// It is the next frame.
+    Added,
+    /// It is left in the ring: its pages have to be found first, and that takes too long.
+    Later,
 }
 
 /// A guest's transmit ring.
@@ -109,9 +117,9 @@ impl IngressRing {
         true
     }
 
-    /// Describes any chain as the next frame of `batch`, and adds it unless it has to be dropped.
+    /// Describes any chain as the next frame of `batch`, and adds it unless it has to be dropped, or takes too long.
     #[inline(never)]
-    fn describe(&self, chain: Chain, batch: &mut Batch) -> Result<(), DropReason> {
+    fn describe(&self, chain: Chain, batch: &mut Batch) -> Result<Described, DropReason> {
         // `fetch` has checked that the chain holds a header.
         let len = chain.len - self.header_len;
         if len < MIN_FRAME {
@@ -121,8 +129,19 @@ impl IngressRing {
             return Err(DropReason::TooLong);
         }
         // `take` is never asked for more chains than a batch has frames.
+        let deadline = batch.deadline();
         let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
         let list = pieces.range_mut(chain.start as usize, usize::from(chain.count));
+        let mut near = 0;
+        let begins = |piece: &&Piece| {
+            let behind = near >= NET_HDR_LEN + HEAD;
+            near += piece.len();
+            !behind
+        };
+        let count = list.iter().take_while(begins).count();
+        if !deadline.find(&list[..count]) {
+            return Ok(Described::Later);
+        }
         let mut header = [0u8; NET_HDR_LEN];
         let at = gather(list, 0, &mut header[..self.header_len as usize]);
         frame.len = len;
@@ -138,7 +157,7 @@ impl IngressRing {
             frame.offload = self.offload(&header, frame)?;
         }
         batch.commit_odd();
-        Ok(())
+        Ok(Described::Added)
     }
 
     #[cold]
@@ -169,9 +188,16 @@ impl IngressQueue for IngressRing {
                 if chain.len < self.header_len {
                     break;
                 }
-                if let Err(reason) = self.describe(*chain, batch) {
-                    tally.drops.add(reason, 1);
-                    batch.skip();
+                match self.describe(*chain, batch) {
+                    Ok(Described::Added) => {}
+                    Ok(Described::Later) => {
+                        spent = true;
+                        break;
+                    }
+                    Err(reason) => {
+                        tally.drops.add(reason, 1);
+                        batch.skip();
+                    }
                 }
             }
             good += 1;
@@ -180,7 +206,7 @@ impl IngressQueue for IngressRing {
         tally.frames += good as u64;
         if spent {
             // The others are taken again next time, but not all of what is there only to be left again.
-            self.want = (2 * good).min(MAX_BATCH);
+            self.want = (2 * good).clamp(1, MAX_BATCH);
             self.taken = good;
         } else if good < self.taken {
             self.taken = good;
