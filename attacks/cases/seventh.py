@@ -359,8 +359,8 @@ def queues_with_nothing(stage):
     with stage.during():
         one, time_of = share("one")
         time_of.check()
-    # Beside a flood it has its half; beside a guest that sends a hundredth of that it has no less. A third of it was seen.
-    stage.check(one >= 0.6 * flood, f"the victim has {one / 1e6:.1f} Mpps, and {flood / 1e6:.1f} where the other one floods")
+    # Beside a flood it has its half; beside four others a fifth is due to it, of time. An eighth was seen.
+    stage.check(one >= 0.34 * flood, f"the victim has {one / 1e6:.1f} Mpps, and {flood / 1e6:.1f} where the other one floods")
 
 
 @attack("seventh")
