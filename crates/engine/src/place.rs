@@ -67,6 +67,12 @@ pub fn is_kept(cpu: usize) -> bool {
     LEFT.get().is_some_and(|(_, kept)| kept.contains(&cpu))
 }
 
+/// The processors of this process that no I/O core has, if any are kept for some.
+pub fn others() -> Vec<usize> {
+    let Some((before, kept)) = LEFT.get() else { return Vec::new() };
+    before.iter().copied().filter(|cpu| !kept.contains(cpu)).collect()
+}
+
 /// The processors that the calling thread may use, or might before it left some to I/O cores.
 fn usable() -> Vec<usize> {
     if let Some((before, _)) = LEFT.get() {

@@ -8,6 +8,8 @@ mod rig;
 #[path = "../../driver/tests/blk/work.rs"]
 mod work;
 
+use std::time::{Duration, Instant};
+
 use rig::Place;
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
@@ -91,8 +93,10 @@ fn a_disk_says_what_it_is() {
     assert_eq!((geometry.bytes(), geometry.block, geometry.queues), (8 << 30, Some(4096), Some(16)));
     assert_eq!(disk.ask(Request::Id, WAIT).unwrap(), (Status::Ok, b"a-name-of-more-than-".to_vec()));
     assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
-    assert_eq!(shown(&place)["cache"], "writeback");
+    // Before any driver is there, a VMM reads what drivers will be shown.
+    assert_eq!((geometry.writeback, &shown(&place)["cache"]), (Some(true), &"writeback".into()));
     disk.set_writeback(false).unwrap();
+    assert_eq!(disk.geometry().writeback, Some(false));
     assert_eq!(shown(&place)["cache"], "writethrough");
     let port = place.port("d");
     assert_eq!((&port["state"]["link"], &port["state"]["peer"]), (&"up".into(), &"running".into()), "{port}");
@@ -174,5 +178,38 @@ fn options_without_effect_are_errors() {
     place.ok(&["add", &port(&place, "ram:1M,class=latency,rate=1000")]);
     place.ok(&["set", "d", "weight=7"]);
     place.ok(&["del", "d"]);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// As many requests a second as the port may have, and a burst; its neighbour has as many as it likes.
+#[test]
+fn a_rate_holds_for_requests() {
+    const RATE: u64 = 1000;
+    let place = Place::new();
+    let daemon = place.daemon(&[
+        "--port",
+        &format!("d=blk:{},file=ram:1M,rate={RATE}", place.at("d")),
+        "--port",
+        &format!("n=blk:{},file=ram:1M,class=latency", place.at("n")),
+    ]);
+    let mut limited = Disk::connect(place.path("d"), small()).unwrap();
+    let mut neighbour = Disk::connect(place.path("n"), small()).unwrap();
+    let begun = Instant::now();
+    let (mut answered, mut submitted, mut alone) = (0, 0, 0u64);
+    while answered < 300 {
+        while submitted - answered < 32
+            && limited.submit(Request::Read { sector: 0, len: BLOCK }).unwrap().is_some()
+        {
+            submitted += 1;
+        }
+        answered += limited.poll(|_, status, _| assert_eq!(status, Status::Ok)).unwrap();
+        assert_eq!(neighbour.ask(Request::Read { sector: 8, len: BLOCK }, WAIT).unwrap().0, Status::Ok);
+        alone += 1;
+    }
+    // A burst has 32 at least, and each look at the clock may be one visit late.
+    let least = Duration::from_millis((300 - 64) * 1000 / RATE);
+    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+    assert!(alone > 0 && place.port("d")["state"]["service"]["throttled_ns"].as_u64().unwrap() > 0);
+    drop((limited, neighbour));
     assert!(daemon.end(Signal::TERM).success());
 }

@@ -95,6 +95,11 @@ impl Rules {
         self.allow(Named::Program(path.to_owned()), "reads lookup programs")
     }
 
+    /// Whether the file at `path` may be a disk.
+    pub(super) fn allow_disk(&mut self, path: &Path) -> io::Result<()> {
+        self.allow(Named::Disk(path.to_owned()), "opens disks")
+    }
+
     /// Whether the interface `name` may be used.
     pub(super) fn allow_interface(&mut self, name: &str) -> io::Result<()> {
         self.allow(Named::Interface(name.to_owned()), "opens interfaces")
@@ -117,6 +122,7 @@ mod tests {
             Named::Folder(at("/run/x")),
             Named::Call(at("/run/qemu.sock")),
             Named::Program(at("/etc/p")),
+            Named::Disk(at("/var/d")),
         ]);
         for good in ["/run/vm.sock", "/run//./vm.sock", "/run/x/a"] {
             rules.allow_socket(Path::new(good)).unwrap();
@@ -135,6 +141,10 @@ mod tests {
         rules.allow_program(Path::new("/etc/p")).unwrap();
         assert!(rules.allow_program(Path::new("/etc/q")).is_err());
         assert!(rules.allow_journal(Path::new("/etc/p")).is_err());
+        rules.allow_disk(Path::new("/var/d")).unwrap();
+        for bad in ["/etc/p", "/run/vm.sock", "/var/d/a", "/var"] {
+            assert!(rules.allow_disk(Path::new(bad)).is_err(), "{bad}");
+        }
     }
 
     #[test]

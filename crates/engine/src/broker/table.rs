@@ -8,6 +8,7 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::net::SocketType;
 
 use super::{bad, Broker};
+use crate::disk;
 use crate::door;
 use crate::hold;
 use crate::host::broker as host;
@@ -109,6 +110,11 @@ impl Broker {
                 let (socket, child) = door::spawn()?;
                 self.adopt(child)?;
                 Ok(Answer::fd(socket))
+            }
+            Request::Disk { path, read_only } => {
+                self.rules.allow_disk(&path)?;
+                // The lock is the file's, and goes along.
+                Ok(Answer::fd(disk::open_here(&path, read_only)?))
             }
             Request::Tap { name, create, multi } => {
                 self.rules.allow_interface(&name)?;

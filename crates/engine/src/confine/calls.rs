@@ -261,6 +261,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     #[cfg(target_arch = "x86_64")]
     SYS_open TALK, [], "files, as openat";
     SYS_getdents64 CT, [], "folders";
+    SYS_fcntl OWN, [command(libc::F_OFD_SETLK)], "one user for each disk's file";
     SYS_flock OWN, [], "one daemon for each counters file";
     SYS_fsync OWN, [], "files";
     SYS_umask OWN, [], "set once";

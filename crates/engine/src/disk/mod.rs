@@ -5,13 +5,18 @@
 //! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time, so that nobody has to
 //! wait for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some time later.
 
+mod file;
 mod job;
+mod open;
 mod stats;
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub use file::FileMedium;
 pub use job::{Job, Op, Range};
+pub use open::open_here;
 pub use stats::{Ended, Latency, QueueStats, Sums, Trouble};
 
 use crate::mem::{Piece, Store};
@@ -24,6 +29,8 @@ pub const MAX_QUEUES: usize = 16;
 pub enum Medium {
     /// Memory of ours, which is gone with the process.
     Ram(Store),
+    /// A file or block device, which the kernel reads and writes.
+    File(FileMedium),
     /// Nothing: it reads as zeros, and forgets what is written.
     Null,
 }
@@ -33,13 +40,16 @@ impl Medium {
     pub fn name(&self) -> &'static str {
         match self {
             Medium::Ram(_) => "ram",
+            Medium::File(file) if file.is_device() => "device",
+            Medium::File(_) => "file",
             Medium::Null => "null",
         }
     }
 
     /// How a file is read and written, in a word.
     pub fn access(&self) -> Option<&'static str> {
-        None
+        let Medium::File(file) = self else { return None };
+        Some(if file.is_direct() { "direct" } else { "page-cache" })
     }
 }
 
@@ -85,6 +95,16 @@ impl Disk {
         Ok(Disk::new(Medium::Ram(Store::new(bytes)?), name, capacity, block_size, read_only))
     }
 
+    /// A file or block device.
+    ///
+    /// # Errors
+    /// It cannot be opened, or be a disk.
+    pub fn file(path: &Path, block_size: u32, read_only: bool) -> io::Result<Disk> {
+        let (medium, capacity) = FileMedium::open(path, block_size, read_only)?;
+        let name = path.display().to_string();
+        Ok(Disk::new(Medium::File(medium), name, capacity, block_size, read_only))
+    }
+
     /// A disk that forgets.
     pub fn null(capacity: u64, block_size: u32, read_only: bool) -> Disk {
         Disk::new(Medium::Null, format!("null:{capacity}"), capacity, block_size, read_only)
@@ -98,7 +118,7 @@ impl Disk {
 
     /// Whether ranges can be given back.
     pub fn discards(&self) -> bool {
-        false
+        matches!(&self.medium, Medium::File(file) if !file.is_device())
     }
 
     /// Whether what is written must last before it is acknowledged.
@@ -141,6 +161,8 @@ impl Disk {
     fn copy(&self, job: &mut Job, most: u64) -> u64 {
         let Some(piece) = job.next_piece(most) else { return 0 };
         match (&self.medium, job.op) {
+            // Those are the kernel's.
+            (Medium::File(_), _) => return 0,
             (Medium::Null, Op::Read) => zero(&piece),
             (Medium::Null, _) => {}
             (Medium::Ram(store), op) => {

@@ -50,6 +50,8 @@ troubles! {
     NoRoom = "no_space",
     /// The file has become shorter than the disk.
     CutShort = "file_cut_short",
+    /// The file can only be read and written in blocks, and this was none.
+    Unaligned = "unaligned",
     /// The guest's buffers are gone: its VMM has cut its memory short.
     NoMemory = "bad_memory",
     /// A flush after one that failed: what that one covered may be lost.

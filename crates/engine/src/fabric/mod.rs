@@ -113,7 +113,11 @@ impl Fabric {
     pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
         let epoch = Instant::now();
         let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
-        let begin = || crate::confine::enter(crate::confine::Kinds::IO_CORE);
+        let begin = || {
+            // While it still may say so.
+            crate::mem::keep_workers_away();
+            crate::confine::enter(crate::confine::Kinds::IO_CORE);
+        };
         let cores = Cores::start(&options.cpus, &options.tuning, local, begin)?;
         Ok(Arc::new(Fabric { cores, patience: options.patience, epoch }))
     }

@@ -102,6 +102,20 @@ pub(crate) fn regular_file(path: &Path) -> io::Result<File> {
     Ok(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
+/// Opens the regular file or block device at `path`, to read, or to write, too. As above.
+///
+/// # Errors
+/// It is something else, a stranger's link is on the way, or the system says no.
+pub(crate) fn disk_file(path: &Path, read_only: bool) -> io::Result<File> {
+    let seen = reach(path)?;
+    if !matches!(kind(&fstat(&seen)?), FileType::RegularFile | FileType::BlockDevice) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file and no block device"));
+    }
+    let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    let way = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    Ok(open(path, way | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
 /// Removes the file at `path` if it is ours alone.
 ///
 /// # Errors

@@ -21,8 +21,8 @@ pub(crate) mod passing;
 pub mod socket;
 pub mod spare;
 
-pub(crate) use file::regular_file;
 pub use file::{allocate, own_file, remove_own, OwnFile};
+pub(crate) use file::{disk_file, regular_file};
 pub use folder::{is_tight, make_folder, Folder, Spot};
 pub(crate) use journal::{forget_here, journal_here, next_here};
 pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journals, Journal};

@@ -240,9 +240,8 @@ fn start_blk(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
         DiskFile::Ram(bytes) => Disk::ram(*bytes, block_size, read_only)
             .map_err(|e| format!("file: there is no memory for a disk of {bytes} bytes: {e}"))?,
         DiskFile::Null(bytes) => Disk::null(*bytes, block_size, read_only),
-        DiskFile::Path(path) => {
-            return Err(format!("file: {}: not by this build; allowed: ram:SIZE, null:SIZE", path.display()))
-        }
+        DiskFile::Path(path) => Disk::file(path, block_size, read_only)
+            .map_err(|e| format!("cannot use the disk \"{}\": {e}", path.display()))?,
     };
     let config = BlkConfig {
         queues: spec.queues.map_or(disk::MAX_QUEUES, |queues| queues.get() as usize),

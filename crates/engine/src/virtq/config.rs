@@ -78,6 +78,9 @@ pub enum RingConfigError {
     /// A part of the ring is not inside guest memory, or misaligned.
     #[error("the ring's {0} is not inside one memory region or is misaligned")]
     BadAddress(&'static str),
+    /// The system has no io_uring for the device's requests.
+    #[error("the kernel gives the ring no io_uring for its disk")]
+    NoIoUring,
     /// A packed position for a split ring, or the reverse, or one beyond the ring.
     #[error("the ring's start position does not fit its size or format")]
     BadPosition,

@@ -22,6 +22,7 @@ use sidecore_engine::open;
 use sidecore_engine::open::broker::Named;
 use sidecore_engine::open::socket::Wanted;
 use sidecore_engine::state::kinds::{self, Place, KINDS};
+use sidecore_engine::state::media::DiskFile;
 use sidecore_engine::state::values::{LookupName, Mode, Owner, Role};
 use sidecore_engine::state::{text, PortSpec, Spec};
 use tracing::warn;
@@ -77,7 +78,8 @@ fn named_by_port(port: &PortSpec) -> Vec<Named> {
     let journal = port.journal.as_deref().filter(|journal| *journal != Path::new("none"));
     let journal = journal.and_then(|journal| at(journal, Named::Journal));
     let interface = (place == Ok(Place::Interface)).then(|| Named::Interface(port.place.clone()));
-    [socket, journal, interface].into_iter().flatten().collect()
+    let disk = port.file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
+    [socket, journal, interface, disk].into_iter().flatten().collect()
 }
 
 /// The same of a configuration's text, which is root's own.
@@ -105,7 +107,12 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let lookup = patch.get("lookup").and_then(|lookup| lookup.as_str()?.parse::<LookupName>().ok());
     let program =
         lookup.as_ref().and_then(LookupName::program).and_then(|path| at(Path::new(path), Named::Program));
-    [listen, call, journal, interface, program].iter().flatten().for_each(|named| tell_one(socket, named));
+    let file = patch.get("file").and_then(|file| file.as_str()?.parse::<DiskFile>().ok());
+    let disk = file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
+    [listen, call, journal, interface, program, disk]
+        .iter()
+        .flatten()
+        .for_each(|named| tell_one(socket, named));
 }
 
 fn tell_one(socket: &Path, named: &Named) {

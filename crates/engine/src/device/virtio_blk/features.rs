@@ -66,8 +66,8 @@ pub(super) fn names(word: u64) -> Vec<String> {
     OFFERED.iter().filter(|(_, bit)| word & bit != 0).map(|(name, _)| (*name).to_owned()).collect()
 }
 
-/// The configuration space (§5.2.4) of `disk`, of which `offered` is offered.
-pub(super) fn space(disk: &Disk, offered: u64, queues: usize) -> Vec<u8> {
+/// The configuration space (§5.2.4) of `disk`, of which `offered` is offered. `writeback`: as the driver has it now.
+pub(super) fn space(disk: &Disk, offered: u64, queues: usize, writeback: bool) -> Vec<u8> {
     let mut space = vec![0; at::LEN];
     let mut put = |place: usize, bytes: &[u8]| space[place..place + bytes.len()].copy_from_slice(bytes);
     let has = |bits: u64| offered & bits != 0;
@@ -77,7 +77,7 @@ pub(super) fn space(disk: &Disk, offered: u64, queues: usize) -> Vec<u8> {
     let blocks = (PHYSICAL / disk.block_size).max(1);
     put(at::PHYSICAL_BLOCK_EXP, &[u8::try_from(blocks.trailing_zeros()).unwrap_or(0)]);
     put(at::MIN_IO_SIZE, &u16::try_from(blocks).unwrap_or(1).to_le_bytes());
-    put(at::WRITEBACK, &[u8::from(has(bit::BLK_FLUSH) && !disk.is_write_through())]);
+    put(at::WRITEBACK, &[u8::from(has(bit::BLK_FLUSH) && writeback)]);
     put(at::NUM_QUEUES, &u16::try_from(queues).unwrap_or(1).to_le_bytes());
     let ranges = u32::try_from(MAX_RANGES).unwrap_or(1).to_le_bytes();
     if has(bit::BLK_DISCARD) {
@@ -116,14 +116,14 @@ mod tests {
     #[test]
     fn the_space_follows_the_specification() {
         let disk = Disk::null(1 << 20, 512, false);
-        let space = space(&disk, offered(&disk, 3, true, &[]).unwrap(), 3);
+        let space = space(&disk, offered(&disk, 3, true, &[]).unwrap(), 3, true);
         assert_eq!(space.len(), 60);
         assert_eq!(space[..8], 2048u64.to_le_bytes());
         assert_eq!(space[12..16], 126u32.to_le_bytes());
         assert_eq!((&space[20..24], space[24], space[32]), (&512u32.to_le_bytes()[..], 3, 1));
         assert_eq!(space[34..36], [3, 0]);
         assert_eq!((&space[36..48], space[52]), (&[0u8; 12][..], 32));
-        disk.set_write_through(true);
-        assert_eq!(super::space(&disk, bit::BLK_FLUSH, 1)[32], 0);
+        assert_eq!(super::space(&disk, bit::BLK_FLUSH, 1, false)[32], 0);
+        assert_eq!(super::space(&disk, 0, 1, true)[32], 0);
     }
 }

@@ -15,9 +15,9 @@ use sidecore_abi::virtio::blk::status;
 
 use super::request::{self, status_of, Limits, Verdict};
 use crate::core::{Budget, End, Owner, Task, Visit};
-use crate::disk::{Disk, Ended, Job, Op, Trouble};
+use crate::disk::{Disk, Ended, Job, Medium, Op, Trouble};
 use crate::fault::Fault;
-use crate::mem::{ticks, ticks_in, Piece, Pieces, BATCH_PIECES};
+use crate::mem::{ticks, ticks_in, Begun, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
 use crate::virtq::{Position, Queue, Request, Token};
 
@@ -56,6 +56,8 @@ pub(super) struct BlkQueue {
     disk: Arc<Disk>,
     index: usize,
     queue: Queue,
+    /// The queue's way to a file.
+    way: Option<Transfers>,
     kick: Option<OwnedFd>,
     limits: Limits,
     slots: Vec<Slot>,
@@ -74,7 +76,7 @@ impl BlkQueue {
         port: Arc<Port>,
         disk: Arc<Disk>,
         index: usize,
-        queue: Queue,
+        (queue, way): (Queue, Option<Transfers>),
         kick: Option<OwnedFd>,
         limits: Limits,
     ) -> BlkQueue {
@@ -84,6 +86,7 @@ impl BlkQueue {
             disk,
             index,
             queue,
+            way,
             kick,
             limits,
             slots: Vec::new(),
@@ -96,12 +99,22 @@ impl BlkQueue {
         }
     }
 
-    /// Ends what was taken, and says where the ring stands then.
+    /// Ends what was taken, however long the disk takes for it, and says where the ring stands then. Not for I/O cores.
     pub(super) fn close(mut self) -> Position {
+        const ALL: Budget = Budget { items: usize::MAX, bytes: u64::MAX, ns: u64::MAX };
         let mut turn = Turn::default();
+        loop {
+            self.reap(&mut turn);
+            self.work(ALL, ticks(), u64::MAX, &mut turn);
+            turn.bytes = 0;
+            match &mut self.way {
+                Some(way) if way.under_way() > 0 => way.wait(),
+                _ => break,
+            }
+        }
+        // None is left, unless the kernel takes nothing any more.
         while let Some(at) = self.waiting.pop_front() {
-            self.disk.step(&mut self.slots[at].job, u64::MAX);
-            self.finish(at, Ok(()), &mut turn);
+            self.finish(at, Err(Trouble::Failed), &mut turn);
         }
         self.publish(&turn);
         self.queue.position()
@@ -186,8 +199,74 @@ impl BlkQueue {
         }
     }
 
-    /// Carries out what waits, in memory. Why it stopped, if it did not end all.
+    /// Has what waits carried out. Why it stopped, if it did not come to the end of it.
     fn work(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
+        match self.way {
+            Some(_) => self.ask(budget, turn),
+            None => self.carry_out(budget, begun, time, turn),
+        }
+    }
+
+    /// Gives the kernel what waits.
+    fn ask(&mut self, budget: Budget, turn: &mut Turn) -> Option<End> {
+        let lasting = self.disk.is_write_through();
+        let disk = Arc::clone(&self.disk);
+        let mut end = None;
+        while let Some(&at) = self.waiting.front() {
+            if turn.bytes >= budget.bytes {
+                end = Some(End::Budget);
+                break;
+            }
+            let (Medium::File(file), Some(way)) = (&disk.medium, &mut self.way) else { break };
+            let job = &mut self.slots[at].job;
+            match file.begin(way, at, job, lasting) {
+                Ok(Begun::Yes) => turn.bytes += job.left().min(Transfers::MOST as u64),
+                Ok(Begun::NotNow) => {
+                    end = Some(End::Waits);
+                    break;
+                }
+                Err(trouble) => self.finish(at, Err(trouble), turn),
+            }
+            self.waiting.pop_front();
+        }
+        if let Some(way) = &mut self.way {
+            way.submit();
+        }
+        end
+    }
+
+    /// Learns what the kernel has done.
+    fn reap(&mut self, turn: &mut Turn) {
+        let lasting = self.disk.is_write_through();
+        let disk = Arc::clone(&self.disk);
+        let Medium::File(file) = &disk.medium else { return };
+        while let Some((at, result)) = self.way.as_mut().and_then(Transfers::next_over) {
+            match file.over(&mut self.slots[at].job, result, lasting) {
+                Some(result) => self.finish(at, result, turn),
+                None => self.waiting.push_front(at),
+            }
+        }
+    }
+
+    /// Requests that may be taken: the kernel has so many at most.
+    fn room(&self) -> usize {
+        let taken = self.slots.len() - self.free.len();
+        match self.way.as_ref() {
+            Some(way) => way.depth().saturating_sub(taken),
+            None => AHEAD.saturating_sub(taken),
+        }
+    }
+
+    /// Whether something could be done now.
+    fn is_ready(&mut self) -> bool {
+        let stuck = self.way.as_ref().is_some_and(|way| way.under_way() > 0);
+        self.way.as_mut().is_some_and(Transfers::has_news)
+            || !self.waiting.is_empty() && !stuck
+            || self.room() > 0 && !self.queue.is_empty()
+    }
+
+    /// Carries out what waits, in memory.
+    fn carry_out(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
         while let Some(&at) = self.waiting.front() {
             if turn.bytes >= budget.bytes {
                 return Some(End::Budget);
@@ -240,6 +319,7 @@ impl BlkQueue {
         }
         let (mut turn, begun) = (Turn::default(), ticks());
         let time = u64::try_from((u128::from(budget.ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX);
+        self.reap(&mut turn);
         let end = loop {
             if let Some(end) = self.work(budget, begun, time, &mut turn) {
                 break end;
@@ -247,6 +327,10 @@ impl BlkQueue {
             let want = budget.items.saturating_sub(turn.items).min(AHEAD);
             if want == 0 {
                 break End::Budget;
+            }
+            let want = want.min(self.room());
+            if want == 0 {
+                break End::Waits;
             }
             if self.stopped || self.take(want, &mut turn) == 0 {
                 break End::Drained;
@@ -272,7 +356,7 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn has_work(&mut self) -> bool {
-        !self.stopped && (!self.waiting.is_empty() || !self.queue.is_empty())
+        !self.stopped && self.is_ready()
     }
 
     fn visit(&mut self, _: &mut L, budget: Budget) -> Visit {
@@ -280,7 +364,8 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn arm(&mut self) -> bool {
-        !self.stopped && (self.queue.want_kicks(true) || !self.waiting.is_empty())
+        // The kick comes first: what is made available behind it is seen.
+        !self.stopped && (self.queue.want_kicks(true) && self.room() > 0 || self.is_ready())
     }
 
     fn disarm(&mut self) {
@@ -290,8 +375,9 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
-        if let Some(kick) = self.kick.as_ref().filter(|_| !self.stopped) {
-            each(kick.as_fd());
+        if !self.stopped {
+            self.kick.iter().for_each(|kick| each(kick.as_fd()));
+            self.way.iter().filter_map(Transfers::event).for_each(each);
         }
     }
 

@@ -11,7 +11,7 @@ use super::queue::BlkQueue;
 use super::request::Limits;
 use crate::core::Lease;
 use crate::device::VirtioDevice;
-use crate::disk::{Disk, MAX_QUEUES};
+use crate::disk::{Disk, Medium, MAX_QUEUES};
 use crate::fabric::Scheduler;
 use crate::port::Port;
 use crate::virtq::{Position, Queue, RingConfig, RingConfigError};
@@ -29,6 +29,9 @@ pub struct BlkConfig {
     pub features_off: Vec<String>,
 }
 
+/// Most requests of a queue that the kernel has at a time.
+const DEPTH: u16 = 256;
+
 /// A virtio-blk device behind a port.
 pub struct VirtioBlk {
     port: Arc<Port>,
@@ -36,6 +39,8 @@ pub struct VirtioBlk {
     disk: Arc<Disk>,
     offered: u64,
     acked: u64,
+    /// What stands in the configuration space: the driver's choice, which outlives it and its VMM, as each driver reads it anew.
+    writeback: bool,
     id: [u8; ID_LEN],
     queues: Vec<Option<Lease<BlkQueue>>>,
 }
@@ -63,7 +68,14 @@ impl VirtioBlk {
         let mut id = [0; ID_LEN];
         id.iter_mut().zip(config.serial.bytes()).for_each(|(to, byte)| *to = byte);
         let queues = (0..config.queues).map(|_| None).collect();
-        Ok(VirtioBlk { port, scheduler, disk, offered, acked: 0, id, queues })
+        Ok(VirtioBlk { port, scheduler, disk, offered, acked: 0, writeback: true, id, queues })
+    }
+}
+
+impl VirtioBlk {
+    /// §5.2.5: a driver without FLUSH takes what is acknowledged for lasting, whatever the configuration space says.
+    fn settle_cache(&self) {
+        self.disk.set_write_through(self.acked & bit::BLK_FLUSH == 0 || !self.writeback);
     }
 }
 
@@ -90,8 +102,7 @@ impl VirtioDevice for VirtioBlk {
 
     fn set_features(&mut self, word: u64) {
         self.acked = word;
-        // §5.2.5: a driver without FLUSH takes what is acknowledged for lasting.
-        self.disk.set_write_through(word & bit::BLK_FLUSH == 0);
+        self.settle_cache();
     }
 
     fn completes_in_order(&self) -> bool {
@@ -105,11 +116,22 @@ impl VirtioDevice for VirtioBlk {
         kick: Option<OwnedFd>,
     ) -> Result<(), RingConfigError> {
         let features = config.features;
+        let way = match &self.disk.medium {
+            Medium::File(file) => {
+                let way = file.way(config.size.min(DEPTH), Arc::clone(&config.map));
+                let name = &self.port.name;
+                Some(way.map_err(|e| {
+                    tracing::warn!(port = %name, "no io_uring for the disk: {e}");
+                    RingConfigError::NoIoUring
+                })?)
+            }
+            Medium::Ram(_) | Medium::Null => None,
+        };
         let queue = Queue::requests(config)?;
         let limits =
             Limits { capacity: self.disk.capacity(), read_only: self.disk.read_only, features, id: self.id };
         let (port, disk) = (Arc::clone(&self.port), Arc::clone(&self.disk));
-        let task = BlkQueue::new(port, disk, index, queue, kick, limits);
+        let task = BlkQueue::new(port, disk, index, (queue, way), kick, limits);
         if let Some(place) = self.queues.get_mut(index) {
             *place = Some(self.scheduler.place(&self.port, task));
         }
@@ -121,13 +143,14 @@ impl VirtioDevice for VirtioBlk {
     }
 
     fn config_space(&self) -> Option<Vec<u8>> {
-        Some(features::space(&self.disk, self.offered, self.queues.len()))
+        Some(features::space(&self.disk, self.offered, self.queues.len(), self.writeback))
     }
 
     /// Only `writeback` can be written (§5.2.5), and only by a driver that took CONFIG_WCE.
     fn write_config(&mut self, offset: usize, bytes: &[u8]) {
         if let (at::WRITEBACK, [on], true) = (offset, bytes, self.acked & bit::BLK_CONFIG_WCE != 0) {
-            self.disk.set_write_through(*on == 0);
+            self.writeback = *on != 0;
+            self.settle_cache();
         }
     }
 

@@ -46,13 +46,14 @@ impl From<io::Error> for Refusal {
 }
 
 /// Kinds of errors without a number of the system's.
-const KINDS: [io::ErrorKind; 6] = [
+const KINDS: [io::ErrorKind; 7] = [
     io::ErrorKind::Other,
     io::ErrorKind::NotFound,
     io::ErrorKind::PermissionDenied,
     io::ErrorKind::InvalidInput,
     io::ErrorKind::InvalidData,
     io::ErrorKind::UnexpectedEof,
+    io::ErrorKind::WouldBlock,
 ];
 
 /// Sends an answer to the request `number`.

@@ -21,6 +21,8 @@ pub enum Named {
     Journal(PathBuf),
     /// A lookup program at this path.
     Program(PathBuf),
+    /// A disk's file or block device at this path.
+    Disk(PathBuf),
     /// The interface of this name.
     Interface(String),
 }
@@ -40,6 +42,7 @@ impl Named {
             Named::Call(path) => (b'c', path.as_os_str()),
             Named::Journal(path) => (b'j', path.as_os_str()),
             Named::Program(path) => (b'p', path.as_os_str()),
+            Named::Disk(path) => (b'd', path.as_os_str()),
             Named::Interface(name) => (b'i', name.as_ref()),
         };
         [&[kind], text.as_bytes()].concat()
@@ -57,6 +60,7 @@ impl Named {
             b'c' => Ok(Named::Call(path(text)?)),
             b'j' => Ok(Named::Journal(path(text)?)),
             b'p' => Ok(Named::Program(path(text)?)),
+            b'd' => Ok(Named::Disk(path(text)?)),
             b'i' => Ok(Named::Interface(name(text)?)),
             _ => Err(NoRequest),
         }

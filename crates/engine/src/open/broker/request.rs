@@ -56,6 +56,8 @@ pub enum Request {
     Program { path: PathBuf },
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
+    /// The file or block device of a disk, locked.
+    Disk { path: PathBuf, read_only: bool },
     /// A new door; the connection to it.
     Door,
 }
@@ -134,6 +136,7 @@ impl Request {
             Request::Program { path: at } => (19, [0; 5], path(at)),
             Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
             Request::Door => (21, [0; 5], Vec::new()),
+            Request::Disk { path: at, read_only } => (22, [flag(*read_only), 0, 0, 0, 0], path(at)),
         }
     }
 
@@ -154,7 +157,8 @@ impl Request {
             | Request::Hold { path: at }
             | Request::Find { path: at }
             | Request::JournalAt { path: at }
-            | Request::Program { path: at } => path(at.as_os_str().as_bytes()).is_ok(),
+            | Request::Program { path: at }
+            | Request::Disk { path: at, .. } => path(at.as_os_str().as_bytes()).is_ok(),
             Request::Tap { name: text, .. }
             | Request::Packet { name: text, .. }
             | Request::Xdp { name: text, .. }
@@ -220,6 +224,7 @@ impl Request {
             19 => Request::Program { path: path(text)? },
             20 => Request::Accounts { groups: a.flag()? },
             21 => Request::Door,
+            22 => Request::Disk { read_only: a.flag()?, path: path(text)? },
             _ => return Err(NoRequest),
         };
         // No second record means the same: nothing hides in words and bytes that nobody looks at.
@@ -266,6 +271,7 @@ mod tests {
             Request::Program { path: path() },
             Request::Accounts { groups: true },
             Request::Door,
+            Request::Disk { path: path(), read_only: true },
         ]
     }
 

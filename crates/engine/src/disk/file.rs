@@ -1,0 +1,208 @@
+//! Files and block devices: what they can do, and how a job becomes what the kernel carries out.
+//!
+//! Theory of operation. Each queue has a ring of its own ([`Transfers`]). A job is one request to the kernel after the other:
+//! what was short is continued, what was interrupted is asked for again, a range that the file system cannot give back is
+//! written. `begin` asks for the next one, `over` says what its end means.
+//!
+//! Durability. FLUSH is fdatasync(2), asked for when the flush comes: it covers what was written and acknowledged before, and
+//! that is all it has to cover (virtio 1.2 §5.2.6.2). What the guest wants to last at once is written with `RWF_DSYNC`. Once a
+//! flush has failed nobody can say what is lost, and the kernel says so once only: every later one fails, too, until the
+//! operator has had the disk opened anew.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use rustix::fs::{fcntl_getfl, fcntl_setfl, statx, AtFlags, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::job::{Job, Op};
+use super::stats::Trouble;
+use crate::mem::{Alignment, Begun, GuestMap, Transfers};
+
+/// Most bytes of a range in one request to the kernel: none keeps a worker for long.
+const MOST_OF_RANGE: u64 = 1 << 28;
+
+/// A file or block device.
+#[derive(Debug)]
+pub struct FileMedium {
+    file: File,
+    is_device: bool,
+    /// How it has to be read and written past the page cache; absent: through it.
+    direct: Option<Alignment>,
+    /// Whether ranges can be given back, and cleared; until the file system says no.
+    punches: AtomicBool,
+    clears: AtomicBool,
+    /// A flush has failed.
+    lost: AtomicBool,
+}
+
+impl FileMedium {
+    /// The open `file` as a disk with blocks of so many bytes, and its length.
+    ///
+    /// # Errors
+    /// Its length is no multiple of the block, or what the system says.
+    pub fn new(mut file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
+        // A block device has its length at its end only.
+        let len = file.seek(SeekFrom::End(0))?;
+        if len == 0 || len % u64::from(block_size) != 0 {
+            let why = format!(
+                "it has {len} bytes; a disk has a multiple of its block of {block_size}, and not none"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let is_device = file.metadata()?.file_type().is_block_device();
+        let direct = direct(&file, block_size);
+        let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
+        Ok((FileMedium { file, is_device, direct, punches, clears, lost: AtomicBool::new(false) }, len))
+    }
+
+    /// Opens what is at `path`.
+    ///
+    /// # Errors
+    /// As `open`, and as above.
+    pub fn open(path: &Path, block_size: u32, read_only: bool) -> io::Result<(FileMedium, u64)> {
+        FileMedium::new(super::open::open(path, read_only)?, block_size)
+    }
+
+    /// Whether it is a block device.
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// Whether it is read and written past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// A queue's way to it, for at most `depth` requests at a time with memory of `map`.
+    ///
+    /// # Errors
+    /// The system has no io_uring for us.
+    pub fn way(&self, depth: u16, map: Arc<GuestMap>) -> io::Result<Transfers> {
+        Transfers::new(&self.file, depth, self.direct, map)
+    }
+
+    /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is over.
+    pub fn begin(
+        &self,
+        way: &mut Transfers,
+        slot: usize,
+        job: &mut Job,
+        lasting: bool,
+    ) -> Result<Begun, Trouble> {
+        match job.op {
+            Op::Read | Op::Write => {
+                if let Some(align) = self.direct {
+                    if (job.at() | job.left()) & (align.file - 1) != 0 {
+                        return Err(Trouble::Unaligned);
+                    }
+                }
+                Ok(way.transfer(slot, job.op == Op::Write, job.at(), job.pieces(), lasting))
+            }
+            Op::Flush if self.lost.load(Ordering::Acquire) => Err(Trouble::FlushLost),
+            Op::Flush => Ok(way.flush(slot)),
+            Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(Trouble::Unsupported),
+            Op::Discard => {
+                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(way.flush(slot)) };
+                Ok(way.fallocate(slot, PUNCH, range.at, range.len))
+            }
+            Op::WriteZeroes => {
+                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(way.flush(slot)) };
+                match self.clearing(range.unmap, lasting) {
+                    Some(mode) => Ok(way.fallocate(slot, mode, range.at, range.len)),
+                    None => Ok(way.zeros(slot, range.at, range.len, lasting)),
+                }
+            }
+        }
+    }
+
+    /// How a range is cleared without writing to it, if it can be. fallocate(2) does not last before a flush.
+    fn clearing(&self, unmap: bool, lasting: bool) -> Option<i32> {
+        let can = |flag: &AtomicBool| !lasting && flag.load(Ordering::Relaxed);
+        match unmap {
+            true if can(&self.punches) => Some(PUNCH),
+            _ if can(&self.clears) => Some(CLEAR),
+            _ => None,
+        }
+    }
+
+    /// A request of `job` is over with `result`. `None`: it goes on with the next one.
+    pub fn over(&self, job: &mut Job, result: i32, lasting: bool) -> Option<Result<(), Trouble>> {
+        let Ok(done) = u64::try_from(result) else {
+            let error = Errno::from_raw_os_error(result.checked_neg().unwrap_or(libc::EIO));
+            return self.failed(job, error, lasting).map(Err);
+        };
+        match job.op {
+            Op::Read if done == 0 => return Some(Err(Trouble::CutShort)),
+            Op::Write if done == 0 => return Some(Err(Trouble::Failed)),
+            Op::Read | Op::Write => job.advance(done),
+            Op::Flush => {}
+            // fallocate says 0 for all of it, a write how much it was.
+            Op::Discard | Op::WriteZeroes => {
+                let all = job.next_range(MOST_OF_RANGE).map_or(0, |range| range.len);
+                job.advance(if done == 0 { all } else { done });
+            }
+        }
+        job.is_done().then_some(Ok(()))
+    }
+
+    /// What an error means. `None`: it is tried again, or in another way.
+    fn failed(&self, job: &mut Job, error: Errno, lasting: bool) -> Option<Trouble> {
+        match (job.op, error) {
+            (_, Errno::INTR | Errno::AGAIN) => None,
+            (Op::Flush, _) => {
+                self.lost.store(true, Ordering::Release);
+                Some(trouble(error))
+            }
+            (Op::Discard, Errno::OPNOTSUPP) => {
+                self.punches.store(false, Ordering::Relaxed);
+                Some(Trouble::Unsupported)
+            }
+            (Op::WriteZeroes, Errno::OPNOTSUPP | Errno::INVAL) => {
+                let unmap = job.next_range(1).is_some_and(|range| range.unmap);
+                match self.clearing(unmap, lasting) {
+                    Some(PUNCH) => self.punches.store(false, Ordering::Relaxed),
+                    Some(_) => self.clears.store(false, Ordering::Relaxed),
+                    None => return Some(trouble(error)),
+                }
+                None
+            }
+            _ => Some(trouble(error)),
+        }
+    }
+}
+
+/// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE, each with FALLOC_FL_KEEP_SIZE (`linux/falloc.h`).
+const PUNCH: i32 = 0x02 | 0x01;
+const CLEAR: i32 = 0x10 | 0x01;
+
+/// What an error of the kernel is called.
+fn trouble(error: Errno) -> Trouble {
+    match error {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Trouble::NoRoom,
+        Errno::FAULT => Trouble::NoMemory,
+        _ => Trouble::Failed,
+    }
+}
+
+/// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
+fn direct(file: &File, block_size: u32) -> Option<Alignment> {
+    /// STATX_DIOALIGN (`linux/stat.h`), Linux 6.1.
+    const DIOALIGN: u32 = 0x2000;
+    let wanted = StatxFlags::from_bits_retain(DIOALIGN);
+    let stat = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, wanted).ok()?;
+    let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+    let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
+    if !known || place > block_size || memory > 4096 {
+        return None;
+    }
+    let flags = fcntl_getfl(file).ok()?;
+    fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
+    // Its lengths, too: the part of a piece that stands at a block's end has to be whole sectors.
+    Some(Alignment { memory: memory.max(1) as usize, file: place.into() })
+}

@@ -1,0 +1,91 @@
+//! A file or block device is opened as a disk, and locked.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::mem::lock_file;
+use crate::open::broker::{broker, Request};
+use crate::open::disk_file;
+
+/// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file, some time
+/// after whoever had it is gone.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Opens what is at `path` as a disk, to read, or to write, too. Whoever has the privileges does it: the broker, if there is one.
+///
+/// # Errors
+/// It is no regular file and no block device, somebody else has it, or what the system says.
+pub fn open(path: &Path, read_only: bool) -> io::Result<File> {
+    let begun = Instant::now();
+    loop {
+        match ask(path, read_only) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn ask(path: &Path, read_only: bool) -> io::Result<File> {
+    match broker() {
+        Some(broker) => {
+            let asked = Request::Disk { path: std::path::absolute(path)?, read_only };
+            Ok(broker.fd(&asked, &[]).map_err(|refusal| refusal.error)?.into())
+        }
+        None => open_here(path, read_only),
+    }
+}
+
+/// The same by this process, which waits for nobody.
+///
+/// # Errors
+/// As above; `WouldBlock` where no process is seen that has it.
+pub fn open_here(path: &Path, read_only: bool) -> io::Result<File> {
+    let file = disk_file(path, read_only)?;
+    match lock_file(&file, !read_only) {
+        Ok(()) => Ok(file),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            let what = if read_only { "writes to it" } else { "has it" };
+            let found = holders(&file);
+            let (kind, who) = match found.as_slice() {
+                [] => (io::ErrorKind::WouldBlock, "one that this user may not look at".to_owned()),
+                found => (io::ErrorKind::Other, found.join(", ")),
+            };
+            Err(io::Error::new(kind, format!("another process {what}: {who}")))
+        }
+        Err(e) => Err(io::Error::new(e.kind(), format!("it cannot be locked: {e}"))),
+    }
+}
+
+/// Most processes that are named.
+const NAMED: usize = 4;
+
+/// Who has `file` open beside us, as far as we may see. Only names are compared: to look at a stranger's file may mean to wait for
+/// whoever serves it.
+fn holders(file: &File) -> Vec<String> {
+    let Ok(ours) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
+        return Vec::new();
+    };
+    let same = |path: &Path| std::fs::read_link(path).is_ok_and(|its| its == ours);
+    let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for process in list(Path::new("/proc")) {
+        let name = process.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid == std::process::id() || !list(&process.path().join("fd")).any(|fd| same(&fd.path())) {
+            continue;
+        }
+        let comm = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        found.push(format!("process {pid} ({})", crate::fault::shown(comm.trim_end(), 16)));
+        if found.len() == NAMED {
+            break;
+        }
+    }
+    found
+}

@@ -1,0 +1,348 @@
+//! Reads and writes of one file straight from and to foreign memory, by io_uring.
+//!
+//! Each user has a ring of its own, which is restricted before it works (`IORING_REGISTER_RESTRICTIONS`): it takes reads,
+//! writes, `FSYNC` and `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So
+//! whoever could write to our memory could do with it what may be done with that file, and no more. Whoever sets the user up
+//! makes it, never an I/O core.
+//!
+//! No request interrupts whoever submits another one later (`COOP_TASKRUN` is left out): a ring may be handed from thread to
+//! thread with requests under way, and those end on the thread that submitted them, whatever that does meanwhile.
+//!
+//! Invariant that the `unsafe` here keeps: memory that a request refers to stays what it is until the request is over. Lists of
+//! pieces and bounce buffers lie in the slot that the request has, which is not touched before; the pieces lie in the guest map
+//! that is held here. A [`Transfers`] that is dropped with requests under way is not freed but *parked*, with its map, and
+//! freed when one that comes after it finds all of them over.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io_uring::register::Restriction;
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{Fixed, FsyncFlags};
+use io_uring::{opcode, IoUring};
+
+use super::map::GuestMap;
+use super::piece::Piece;
+use super::store::Store;
+
+/// Bytes of a bounce buffer, and how many there are.
+const BOUNCE: u32 = 64 * 1024;
+const BOUNCES: usize = 16;
+/// `IOSQE_FIXED_FILE` (io_uring_enter(2)).
+const FIXED_FILE: u8 = 1;
+
+/// How memory and places have to be aligned for transfers past the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Of addresses: a power of two.
+    pub memory: usize,
+    /// Of places in the file, and of the length of each piece: a power of two.
+    pub file: u64,
+}
+
+/// What becomes of a request to begin something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It is under way once it was submitted.
+    Yes,
+    /// There is no room now: when something is over it can be asked for again.
+    NotNow,
+}
+
+/// Zeros to write, aligned as any file wants them.
+#[repr(align(4096))]
+struct Zeros([u8; 1 << 16]);
+static ZEROS: Zeros = Zeros([0; 1 << 16]);
+/// Most bytes of zeros in one request.
+const MOST_ZEROS: u64 = 1 << 20;
+
+#[derive(Default)]
+struct Slot {
+    busy: bool,
+    iovecs: Vec<Iovec>,
+    /// The bounce buffer that it has, and where what was read into that goes.
+    bounce: Option<usize>,
+    back: Vec<Piece>,
+}
+
+/// A stretch of memory as the kernel wants it.
+#[repr(transparent)]
+struct Iovec(libc::iovec);
+
+// SAFETY: an address and a length; the memory behind it is held by whoever holds the list.
+unsafe impl Send for Iovec {}
+
+impl Iovec {
+    fn of(piece: &Piece) -> Iovec {
+        Iovec(libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() })
+    }
+}
+
+struct Inner {
+    ring: IoUring,
+    slots: Vec<Slot>,
+    under_way: usize,
+    /// Pushed and not submitted.
+    pushed: usize,
+    align: Option<Alignment>,
+    bounces: Option<Store>,
+    free: Vec<usize>,
+    /// What pieces lie in.
+    _map: Arc<GuestMap>,
+}
+
+/// A file's ring.
+pub struct Transfers(Option<Box<Inner>>);
+
+/// Those whose requests were not over when they were dropped.
+static PARKED: Mutex<Vec<Inner>> = Mutex::new(Vec::new());
+
+impl Transfers {
+    /// Most bytes of one request: what lies in the page cache is copied by whoever submits it, and that is an I/O core.
+    pub const MOST: usize = 512 * 1024;
+
+    /// A ring for at most `depth` requests at a time to `file`, with memory of `map`. `align`: it goes past the page cache, which
+    /// wants things aligned.
+    ///
+    /// # Errors
+    /// The system has no such ring for us.
+    pub fn new(
+        file: &File,
+        depth: u16,
+        align: Option<Alignment>,
+        map: Arc<GuestMap>,
+    ) -> io::Result<Transfers> {
+        sweep();
+        let ring = IoUring::builder().setup_r_disabled().setup_clamp().build(depth.max(1).into())?;
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let mut allowed = [
+            Restriction::sqe_op(opcode::Readv::CODE),
+            Restriction::sqe_op(opcode::Writev::CODE),
+            Restriction::sqe_op(opcode::Fsync::CODE),
+            Restriction::sqe_op(opcode::Fallocate::CODE),
+            Restriction::sqe_flags_required(FIXED_FILE),
+        ];
+        ring.submitter().register_restrictions(&mut allowed)?;
+        ring.submitter().register_enable_rings()?;
+        let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
+        let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
+        let free = (0..BOUNCES).collect();
+        let (under_way, pushed) = (0, 0);
+        let inner = Inner { ring, slots, under_way, pushed, align, bounces, free, _map: map };
+        Ok(Transfers(Some(Box::new(inner))))
+    }
+
+    fn inner(&mut self) -> Option<&mut Inner> {
+        self.0.as_deref_mut()
+    }
+
+    /// Begins to read into the first [`Transfers::MOST`] bytes of `pieces`, or to write what is in them, at byte `at` of the file. `lasting`: what is written lasts when
+    /// it is over.
+    pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], lasting: bool) -> Begun {
+        self.inner().map_or(Begun::NotNow, |inner| inner.transfer(slot, write, at, pieces, lasting))
+    }
+
+    /// Begins to write up to `len` zeros at byte `at`.
+    pub fn zeros(&mut self, slot: usize, at: u64, len: u64, lasting: bool) -> Begun {
+        self.inner().map_or(Begun::NotNow, |inner| inner.zeros(slot, at, len, lasting))
+    }
+
+    /// Begins to make all data last that were written.
+    pub fn flush(&mut self, slot: usize) -> Begun {
+        let flush = opcode::Fsync::new(Fixed(0)).flags(FsyncFlags::DATASYNC).build();
+        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &flush))
+    }
+
+    /// Begins fallocate(2) of a stretch of the file.
+    pub fn fallocate(&mut self, slot: usize, mode: i32, at: u64, len: u64) -> Begun {
+        let allocate = opcode::Fallocate::new(Fixed(0), len).offset(at).mode(mode).build();
+        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &allocate))
+    }
+
+    /// Gives the kernel all that was begun, if anything was.
+    pub fn submit(&mut self) {
+        if let Some(inner) = self.inner() {
+            inner.submit();
+        }
+    }
+
+    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero.
+    pub fn next_over(&mut self) -> Option<(usize, i32)> {
+        self.inner()?.next_over()
+    }
+
+    /// Whether a request is over, or was begun and not given to the kernel.
+    pub fn has_news(&mut self) -> bool {
+        self.inner().is_some_and(|inner| inner.pushed > 0 || !inner.ring.completion().is_empty())
+    }
+
+    /// Requests that are under way.
+    pub fn under_way(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.under_way)
+    }
+
+    /// Most requests at a time.
+    pub fn depth(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.slots.len())
+    }
+
+    /// Waits until one is over, if any is under way. Not for I/O cores.
+    pub fn wait(&mut self) {
+        if let Some(inner) = self.inner().filter(|inner| inner.under_way > 0) {
+            if inner.ring.submit_and_wait(1).is_ok() {
+                inner.pushed = inner.ring.submission().len();
+            }
+        }
+    }
+
+    /// Readable when a request is over.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring is open as long as we are borrowed.
+        self.0.as_ref().map(|inner| unsafe { BorrowedFd::borrow_raw(inner.ring.as_raw_fd()) })
+    }
+}
+
+impl Inner {
+    /// Has `slot`, whose lists are as `entry` says, wait to be submitted.
+    fn begin(&mut self, slot: usize, entry: &Entry) -> Begun {
+        let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
+        let entry = entry.clone().flags(Flags::FIXED_FILE).user_data(slot as u64);
+        // SAFETY: what it refers to lies in the slot, which is busy from now on until the request is over, and in memory that
+        // the map holds, and both outlive the request, whatever becomes of us (`Drop`).
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            return Begun::NotNow;
+        }
+        place.busy = true;
+        self.under_way += 1;
+        self.pushed += 1;
+        Begun::Yes
+    }
+
+    fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], lasting: bool) -> Begun {
+        let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
+        place.iovecs.clear();
+        let odd = |piece: &Piece, align: Alignment| {
+            piece.as_ptr() as usize & (align.memory - 1) != 0 || piece.len() as u64 & (align.file - 1) != 0
+        };
+        match self.align {
+            Some(align) if pieces.iter().any(|piece| odd(piece, align)) => {
+                let Some(number) = self.free.pop() else { return Begun::NotNow };
+                let Some(bounce) = bounce(self.bounces.as_ref(), number) else { return Begun::NotNow };
+                let mut room = bounce.len();
+                place.back.clear();
+                for piece in pieces {
+                    let part = piece.first(room);
+                    room -= part.len();
+                    place.back.push(part);
+                }
+                let len = bounce.len() - room;
+                if write {
+                    let mut to = bounce;
+                    for piece in &place.back {
+                        let n = to.write_from(piece);
+                        to.advance(n);
+                    }
+                    place.back.clear();
+                }
+                place.bounce = Some(number);
+                place.iovecs.push(Iovec::of(&bounce.first(len)));
+            }
+            _ => {
+                let mut room = Transfers::MOST;
+                for piece in pieces {
+                    let part = piece.first(room);
+                    room -= part.len();
+                    if !part.is_empty() {
+                        place.iovecs.push(Iovec::of(&part));
+                    }
+                }
+            }
+        }
+        let begun = self.vector(slot, write, at, lasting);
+        if begun == Begun::NotNow {
+            self.free.extend(self.slots.get_mut(slot).and_then(|place| place.bounce.take()));
+        }
+        begun
+    }
+
+    fn zeros(&mut self, slot: usize, at: u64, len: u64, lasting: bool) -> Begun {
+        let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
+        place.iovecs.clear();
+        let mut left = len.min(MOST_ZEROS);
+        while left > 0 {
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.0.len());
+            let iov_base = ZEROS.0.as_ptr().cast_mut().cast();
+            place.iovecs.push(Iovec(libc::iovec { iov_base, iov_len: part }));
+            left -= part as u64;
+        }
+        self.vector(slot, true, at, lasting)
+    }
+
+    fn vector(&mut self, slot: usize, write: bool, at: u64, lasting: bool) -> Begun {
+        let Some(place) = self.slots.get(slot) else { return Begun::NotNow };
+        let (list, count) = (place.iovecs.as_ptr().cast(), u32::try_from(place.iovecs.len()).unwrap_or(0));
+        let flags = if lasting { libc::RWF_DSYNC } else { 0 };
+        let entry = match write {
+            true => opcode::Writev::new(Fixed(0), list, count).offset(at).rw_flags(flags).build(),
+            false => opcode::Readv::new(Fixed(0), list, count).offset(at).build(),
+        };
+        self.begin(slot, &entry)
+    }
+
+    fn submit(&mut self) {
+        if self.pushed > 0 {
+            // What the kernel has no memory for now stays in the ring, and is submitted with what comes next.
+            let _ = self.ring.submit();
+            self.pushed = self.ring.submission().len();
+        }
+    }
+
+    fn next_over(&mut self) -> Option<(usize, i32)> {
+        let over = self.ring.completion().next()?;
+        let slot = usize::try_from(over.user_data()).ok()?;
+        let place = self.slots.get_mut(slot)?;
+        place.busy = false;
+        self.under_way -= 1;
+        if let Some(number) = place.bounce.take() {
+            self.free.push(number);
+            let read = usize::try_from(over.result()).unwrap_or(0);
+            if let Some(from) = bounce(self.bounces.as_ref(), number) {
+                let mut from = from.first(read);
+                for piece in place.back.drain(..) {
+                    let n = piece.write_from(&from);
+                    from.advance(n);
+                }
+            }
+        }
+        Some((slot, over.result()))
+    }
+}
+
+/// A bounce buffer.
+fn bounce(store: Option<&Store>, number: usize) -> Option<Piece> {
+    store?.piece(number as u64 * u64::from(BOUNCE), BOUNCE)
+}
+
+/// Frees those who were parked and whose requests are over.
+fn sweep() {
+    let mut parked = PARKED.lock().unwrap_or_else(PoisonError::into_inner);
+    parked.retain_mut(|inner| {
+        inner.submit();
+        while inner.next_over().is_some() {}
+        inner.under_way > 0
+    });
+}
+
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.take().filter(|inner| inner.under_way > 0) {
+            PARKED.lock().unwrap_or_else(PoisonError::into_inner).push(*inner);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "transfer_tests.rs"]
+mod tests;

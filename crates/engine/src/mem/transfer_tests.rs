@@ -1,0 +1,123 @@
+//! Files read and written through a ring, by the real kernel.
+//!
+//! Invariant of the `unsafe` here: what the requests refer to outlives the test, and the kernel takes none of them.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::mem::Terms;
+
+fn file(len: u64) -> File {
+    let file = File::from(rustix::fs::memfd_create(c"disk", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(len).unwrap();
+    file
+}
+
+/// A ring, or nothing where there is none.
+fn ring(file: &File, align: Option<Alignment>) -> Option<Transfers> {
+    let map = Arc::new(GuestMap::empty(&Terms::default()));
+    let ring = Transfers::new(file, 4, align, map);
+    if let Err(e) = &ring {
+        eprintln!("skipped: there is no io_uring here: {e}");
+    }
+    ring.ok()
+}
+
+/// The results of all that is under way, by slot.
+fn results(ring: &mut Transfers) -> Vec<(usize, i32)> {
+    ring.submit();
+    let mut all = Vec::new();
+    while ring.under_way() > 0 {
+        match ring.next_over() {
+            Some(over) => all.push(over),
+            None => ring.wait(),
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn what_is_written_is_read_wherever_it_lies() {
+    // The second as if the file wanted blocks: then pieces that are none go through a buffer of ours.
+    for align in [None, Some(Alignment { memory: 512, file: 512 })] {
+        let file = file(1 << 16);
+        let Some(mut ring) = ring(&file, align) else { return };
+        let memory = Store::new(1 << 16).unwrap();
+        let data: Vec<u8> = (0..1024u32).map(|n| (n % 251) as u8).collect();
+        memory.piece(3, 1024).unwrap().write(&data);
+        let cut = [memory.piece(3, 100).unwrap(), Piece::EMPTY, memory.piece(103, 924).unwrap()];
+        assert_eq!(ring.transfer(0, true, 512, &cut, true), Begun::Yes);
+        assert_eq!(ring.transfer(0, true, 0, &cut, false), Begun::NotNow, "the slot is taken");
+        assert_eq!(results(&mut ring), [(0, 1024)]);
+        let back = [memory.piece(0x8001, 1).unwrap(), memory.piece(0x9000, 1023).unwrap()];
+        assert_eq!(ring.transfer(3, false, 512, &back, false), Begun::Yes);
+        assert_eq!(ring.flush(1), Begun::Yes);
+        assert_eq!(ring.zeros(2, 4096, 1 << 21, false), Begun::Yes);
+        assert_eq!(results(&mut ring), [(1, 0), (2, 1 << 20), (3, 1024)]);
+        let mut got = vec![0; 1024];
+        back[0].read(&mut got[..1]);
+        back[1].read(&mut got[1..]);
+        assert_eq!(got, data);
+        // What stands behind the end is told by a short read.
+        let last = memory.piece(0, 1024).unwrap();
+        assert_eq!(ring.transfer(0, false, (1 << 20) + 4096 - 512, &[last], false), Begun::Yes);
+        assert_eq!(results(&mut ring), [(0, 512)]);
+        assert_eq!(ring.fallocate(0, 3, 0, 4096), Begun::Yes);
+        assert_eq!(results(&mut ring), [(0, 0)]);
+        assert_eq!(ring.transfer(0, false, 512, &back, false), Begun::Yes);
+        results(&mut ring);
+        back[1].read(&mut got[1..]);
+        assert!(got[1..].iter().all(|byte| *byte == 0));
+    }
+}
+
+/// Whoever could write to our memory could post anything: the kernel takes nothing but what is for this file.
+#[test]
+fn a_ring_reaches_one_file_alone() {
+    let (ours, other) = (file(4096), file(4096));
+    let Some(mut ring) = ring(&ours, None) else { return };
+    let inner = ring.inner().unwrap();
+    let list = [Iovec::of(&Piece::EMPTY)];
+    let list = list.as_ptr().cast();
+    let path = c"/dev/null";
+    let requests = [
+        opcode::Nop::new().build(),
+        opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), path.as_ptr()).build(),
+        opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+        opcode::Readv::new(io_uring::types::Fd(other.as_raw_fd()), list, 1).build(),
+        opcode::Fsync::new(io_uring::types::Fd(other.as_raw_fd())).build(),
+    ];
+    for request in requests {
+        // SAFETY: what they refer to outlives the test; the kernel takes none of them.
+        unsafe { inner.ring.submission().push(&request) }.unwrap();
+        inner.ring.submit().unwrap();
+        let results: Vec<i32> = inner.ring.completion().map(|done| done.result()).collect();
+        assert_eq!(results, [-libc::EACCES]);
+    }
+    assert!(inner.ring.submitter().register_files(&[other.as_raw_fd()]).is_err());
+    assert!(inner.ring.submitter().unregister_files().is_err());
+}
+
+/// Dropped with something under way it is kept, with its map, until that is over.
+#[test]
+fn what_is_dropped_too_early_is_parked() {
+    let (read, _write) = rustix::pipe::pipe().unwrap();
+    let pipe = File::from(read);
+    let map = Arc::new(GuestMap::empty(&Terms::default()));
+    let Ok(mut ring) = Transfers::new(&pipe, 1, None, Arc::clone(&map)) else { return };
+    let memory = Store::new(4096).unwrap();
+    assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], false), Begun::Yes);
+    ring.submit();
+    drop(ring);
+    sweep();
+    assert_eq!(Arc::strong_count(&map), 2, "the pipe has not answered");
+    drop(_write);
+    // The end of the pipe ends the read.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while Arc::strong_count(&map) > 1 && std::time::Instant::now() < end {
+        sweep();
+        std::thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&map), 1);
+}

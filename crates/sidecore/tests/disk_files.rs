@@ -1,0 +1,189 @@
+//! Disks in files, seen from a guest: what the kernel does for the daemon.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+#[allow(dead_code, reason = "each test program uses a part of it")]
+#[path = "../../driver/tests/blk/work.rs"]
+mod work;
+
+use std::fs::File;
+use std::os::unix::fs::{symlink, MetadataExt};
+
+use rig::Place;
+use rustix::process::Signal;
+use sidecore_driver::blk::{Range, Shape};
+use sidecore_driver::{Disk, DiskOptions, Request, Status};
+use work::{content, Work, BLOCK, WAIT};
+
+/// Blocks of the disks here.
+const BLOCKS: u64 = 256;
+
+fn small() -> DiskOptions {
+    DiskOptions { largest: 8 * BLOCK, ..DiskOptions::default() }
+}
+
+/// A file of zeros.
+fn image(place: &Place) -> String {
+    File::create(place.path("image")).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+    place.at("image")
+}
+
+fn port(place: &Place, options: &str) -> String {
+    format!("d=blk:{},file={}{options}", place.at("d"), image(place))
+}
+
+fn shown(place: &Place) -> serde_json::Value {
+    place.show("disks")["disks"][0].clone()
+}
+
+#[test]
+fn a_file_holds_what_is_written_whatever_the_requests_are() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, ",queues=4")]);
+    let mut blocks = vec![0; BLOCKS as usize];
+    for (seed, packed) in (1..).zip([false, true]) {
+        for shape in [Shape::Usual, Shape::Joined, Shape::Pieces(3), Shape::Pieces(7)] {
+            for (queues, depth) in [(1, 1), (4, 32)] {
+                let options = DiskOptions { packed, shape, queues, depth, ..small() };
+                let mut disk = Disk::connect(place.path("d"), options).unwrap();
+                let mut work = Work::new(seed, BLOCKS);
+                work.blocks = blocks;
+                work.run(&mut disk, 300);
+                assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+                work.verify(&mut disk);
+                blocks = work.blocks;
+            }
+        }
+    }
+    let file = std::fs::read(place.path("image")).unwrap();
+    for (n, block) in file.chunks(BLOCK).enumerate() {
+        assert!(block == content(n as u64, blocks[n]), "block {n}");
+    }
+    let disk = shown(&place);
+    assert_eq!((&disk["medium"], &disk["in_flight"]), (&"file".into(), &0.into()), "{disk}");
+    assert!(disk["flushes"].as_u64().unwrap() >= 16 && disk["errors"] == serde_json::json!({}), "{disk}");
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn room_is_given_back_and_zeros_are_zeros() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "")]);
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let data = vec![0xee; 8 * BLOCK];
+    for at in 0..BLOCKS / 8 {
+        assert_eq!(disk.ask(Request::Write { sector: 64 * at, data: &data }, WAIT).unwrap().0, Status::Ok);
+    }
+    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    let full = std::fs::metadata(place.path("image")).unwrap().blocks();
+    let range = |block: u64, blocks: u32, unmap| Range { sector: block * 8, sectors: 8 * blocks, unmap };
+    let discard = [range(0, 64, false), range(100, 0, false), range(64, 64, false)];
+    assert_eq!(disk.ask(Request::Discard(&discard), WAIT).unwrap().0, Status::Ok);
+    for writeback in [true, false] {
+        disk.set_writeback(writeback).unwrap();
+        let zeros = [range(128, 3, false), range(140, 2, true)];
+        assert_eq!(disk.ask(Request::WriteZeroes(&zeros), WAIT).unwrap().0, Status::Ok);
+    }
+    let left = std::fs::metadata(place.path("image")).unwrap().blocks();
+    assert!(left < full * 3 / 4, "{left} of {full}");
+    let file = std::fs::read(place.path("image")).unwrap();
+    assert_eq!(file.len() as u64, BLOCKS * BLOCK as u64);
+    for (n, block) in file.chunks(BLOCK).enumerate() {
+        let wanted = if n < 131 || (140..142).contains(&n) { 0 } else { 0xee };
+        assert!(block.iter().all(|byte| *byte == wanted), "block {n}");
+    }
+    drop(disk);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_file_that_is_cut_short_fails_its_reads_and_nothing_else() {
+    let place = Place::new();
+    let daemon = place.daemon(&[
+        "--port",
+        &port(&place, ""),
+        "--port",
+        &format!("n=blk:{},file=ram:1M", place.at("n")),
+    ]);
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let mut neighbour = Disk::connect(place.path("n"), small()).unwrap();
+    let file = File::options().write(true).open(place.path("image")).unwrap();
+    file.set_len(BLOCK as u64).unwrap();
+    let read = |sector| Request::Read { sector, len: BLOCK };
+    assert_eq!(disk.ask(read(0), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(disk.ask(read(8), WAIT).unwrap().0, Status::IoError);
+    assert_eq!(disk.ask(Request::Read { sector: 4, len: BLOCK }, WAIT).unwrap().0, Status::IoError);
+    assert_eq!(neighbour.ask(read(8), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(shown(&place)["errors"]["file_cut_short"], 2);
+    file.set_len(BLOCKS * BLOCK as u64).unwrap();
+    assert_eq!(disk.ask(read(8), WAIT).unwrap(), (Status::Ok, vec![0; BLOCK]));
+    // Its name does not matter any more.
+    std::fs::remove_file(place.path("image")).unwrap();
+    assert_eq!(disk.ask(read(16), WAIT).unwrap().0, Status::Ok);
+    drop((disk, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_file_has_one_writer() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "")]);
+    let why = place.fails(&["add", &format!("e=blk:{},file={}", place.at("e"), place.at("image"))]);
+    assert!(why.contains("port d writes to this file"), "{why}");
+    symlink("image", place.path("other")).unwrap();
+    for options in ["", ",readonly=on"] {
+        let why =
+            place.fails(&["add", &format!("e=blk:{},file={}{options}", place.at("e"), place.at("other"))]);
+        assert!(why.contains("another process") && why.contains("process"), "{why}");
+    }
+    place.ok(&["del", "d"]);
+    let both = ["e", "f"]
+        .map(|name| format!("{name}=blk:{},file={},readonly=on", place.at(name), place.at("other")));
+    for port in &both {
+        place.ok(&["add", port]);
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn what_is_no_disk_is_told_so() {
+    let place = Place::new();
+    let daemon = place.daemon(&[]);
+    place.write("odd", "x");
+    place.write("empty", "");
+    for (file, wanted) in [
+        ("/dev/null".to_owned(), "no regular file and no block device"),
+        (place.at("missing"), "No such file"),
+        (place.at(""), "no regular file and no block device"),
+        (place.at("odd"), "multiple of its block"),
+        (place.at("empty"), "multiple of its block"),
+    ] {
+        let why = place.fails(&["add", &format!("d=blk:{},file={file}", place.at("d"))]);
+        assert!(why.contains(wanted) && why.contains(&file), "{file}: {why}");
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// Requests are under way whenever the guest leaves, the port goes and the daemon ends.
+#[test]
+fn queues_end_with_requests_under_way() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, ",queues=4")]);
+    let data = vec![1; BLOCK];
+    for round in 0..10u64 {
+        let options = DiskOptions { queues: 4, depth: 32, packed: round % 2 == 1, ..small() };
+        let mut disk = Disk::connect(place.path("d"), options).unwrap();
+        for n in 0..128 {
+            let sector = 8 * ((round + n) % BLOCKS);
+            disk.submit(Request::Write { sector, data: &data }).unwrap();
+        }
+        disk.publish().unwrap();
+        if round == 8 {
+            place.ok(&["del", "d"]);
+            place.ok(&["add", &port(&place, ",queues=4")]);
+        }
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
