@@ -31,12 +31,14 @@ pub fn content(block: u64, version: u64) -> Vec<u8> {
     (0..BLOCK as u64 / 8).flat_map(|n| (block << 40 | version << 12 | n).to_le_bytes()).collect()
 }
 
-/// What was asked of a block.
+/// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    Read,
-    /// Its next version; 0 for zeroes.
-    Write(u64),
+    /// Of a block.
+    Read(u64),
+    /// A block's next version; 0 for zeroes.
+    Write(u64, u64),
+    Flush,
 }
 
 /// Work on one disk: at most one request a block, so that what it reads is known.
@@ -45,7 +47,7 @@ pub struct Work {
     /// The version of each block.
     pub blocks: Vec<u64>,
     busy: Vec<bool>,
-    asked: HashMap<Tag, (u64, Asked)>,
+    asked: HashMap<Tag, Asked>,
     next_version: u64,
     pub zeroes: bool,
     pub answered: u64,
@@ -70,6 +72,10 @@ impl Work {
     /// Submits as much as there is room for.
     pub fn fill(&mut self, disk: &mut Disk) {
         for _ in 0..64 {
+            if self.random.below(16) == 0 {
+                let Some(tag) = disk.submit(Request::Flush).unwrap() else { return };
+                self.asked.insert(tag, Asked::Flush);
+            }
             let block = self.random.below(self.blocks.len() as u64);
             if std::mem::replace(&mut self.busy[block as usize], true) {
                 continue;
@@ -77,35 +83,42 @@ impl Work {
             let sector = block * (BLOCK as u64 / 512);
             let range = sidecore_driver::blk::Range { sector, sectors: 8, unmap: false };
             let (asked, tag) = match self.random.below(8) {
-                0..=3 => (Asked::Read, disk.submit(Request::Read { sector, len: BLOCK })),
-                4 if self.zeroes => (Asked::Write(0), disk.submit(Request::WriteZeroes(&[range]))),
+                0..=3 => (Asked::Read(block), disk.submit(Request::Read { sector, len: BLOCK })),
+                4 if self.zeroes => (Asked::Write(block, 0), disk.submit(Request::WriteZeroes(&[range]))),
                 _ => {
                     self.next_version += 1;
                     let data = content(block, self.next_version);
                     let write = Request::Write { sector, data: &data };
-                    (Asked::Write(self.next_version), disk.submit(write))
+                    (Asked::Write(block, self.next_version), disk.submit(write))
                 }
             };
             let Some(tag) = tag.unwrap() else {
                 self.busy[block as usize] = false;
                 return;
             };
-            self.asked.insert(tag, (block, asked));
+            self.asked.insert(tag, asked);
         }
     }
 
     /// Takes one answer.
     pub fn take(&mut self, tag: Tag, status: Status, data: &[u8]) {
-        let (block, asked) = self.asked.remove(&tag).expect("an answer that nobody waits for");
-        assert_eq!(status, Status::Ok, "{asked:?} of block {block}");
-        match asked {
-            Asked::Read => {
+        let asked = self.asked.remove(&tag).expect("an answer that nobody waits for");
+        assert_eq!(status, Status::Ok, "{asked:?}");
+        let block = match asked {
+            Asked::Read(block) => {
                 let version = self.blocks[block as usize];
                 assert!(data == content(block, version), "block {block} is not at version {version}");
+                Some(block)
             }
-            Asked::Write(version) => self.blocks[block as usize] = version,
+            Asked::Write(block, version) => {
+                self.blocks[block as usize] = version;
+                Some(block)
+            }
+            Asked::Flush => None,
+        };
+        if let Some(block) = block {
+            self.busy[block as usize] = false;
         }
-        self.busy[block as usize] = false;
         self.overtaken += u64::from(self.asked.keys().any(|other| *other < tag));
         self.answered += 1;
     }

@@ -1,0 +1,90 @@
+//! The daemon is killed under verified reads, writes and flushes of a disk, again and again. A guest's requests have one answer
+//! each, no block is lost, and none is written a second time after a later write: the model knows what each may hold.
+//!
+//! Ten times in a test run; `SIDECORE_KILLS=100` for more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+#[allow(dead_code, reason = "each test program uses a part of it")]
+#[path = "../../driver/tests/blk/work.rs"]
+mod work;
+
+use rig::{Daemon, Place, LIMIT};
+use rustix::process::Signal;
+use sidecore_driver::blk::Woken;
+use sidecore_driver::frontend::protocol;
+use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
+use work::{content, Random, Work, BLOCK};
+
+const BLOCKS: u64 = 128;
+
+fn kills() -> u64 {
+    std::env::var("SIDECORE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10)
+}
+
+fn start(place: &Place, options: &str) -> Daemon {
+    let port = format!("d=blk:{},file={}{options}", place.at("d.sock"), place.at("image"));
+    place.daemon(&["--port", &port])
+}
+
+fn storm(seed: u64, options: DiskOptions, cache: &str) {
+    let place = Place::new();
+    std::fs::File::create(place.path("image")).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+    let mut daemon = start(&place, cache);
+    let socket = place.path("d.sock");
+    let mut disk = Disk::connect(&socket, DiskOptions { largest: BLOCK, ..options }).unwrap();
+    let recorded = disk.session().protocol & protocol::INFLIGHT_SHMFD != 0;
+    assert_eq!(recorded, options.inflight);
+    let (mut work, mut chance) = (Work::new(seed, BLOCKS), Random(seed | 1));
+    for kill in 0..kills() {
+        // Some answers, then a moment between the device's first look at new requests and its last answer.
+        for _ in 0..chance.below(30) {
+            work.fill(&mut disk);
+            work.poll(&mut disk);
+        }
+        work.fill(&mut disk);
+        for _ in 0..chance.below(300) {
+            disk.poll(|tag, status, data| work.take(tag, status, data)).unwrap();
+        }
+        daemon.end(Signal::KILL);
+        while disk.wait(LIMIT).unwrap() == Woken::Answers {
+            work.poll(&mut disk);
+        }
+        daemon = start(&place, cache);
+        let frontend = Frontend::connect(&socket, LIMIT).unwrap();
+        disk.reconnect(frontend, |tag, status, data| work.take(tag, status, data))
+            .unwrap_or_else(|error| panic!("after kill {kill}: {error}"));
+    }
+    work.finish(&mut disk);
+    work.verify(&mut disk);
+    assert_eq!(disk.ask(Request::Flush, LIMIT).unwrap().0, Status::Ok);
+    drop(disk);
+    drop(daemon);
+    let file = std::fs::read(place.path("image")).unwrap();
+    for (block, data) in (0..).zip(file.chunks(BLOCK)) {
+        let version = work.blocks[block as usize];
+        assert!(data == content(block, version), "block {block} of the file is not at version {version}");
+    }
+}
+
+#[test]
+fn split_rings() {
+    storm(1, DiskOptions { queues: 2, ..DiskOptions::default() }, "");
+}
+
+#[test]
+fn packed_rings() {
+    storm(2, DiskOptions { packed: true, ..DiskOptions::default() }, "");
+}
+
+#[test]
+fn direct_chains() {
+    storm(3, DiskOptions { indirect: false, depth: 32, ..DiskOptions::default() }, ",cache=writethrough");
+}
+
+#[test]
+fn a_guest_that_offers_again_itself() {
+    storm(4, DiskOptions { inflight: false, ..DiskOptions::default() }, "");
+}
