@@ -99,6 +99,7 @@ impl StorageDaemon {
     }
 }
 
+/// Without QEMU's locks: a process that was killed keeps its own until the kernel has ended the last of its requests.
 fn blockdev(n: usize, image: &Image) -> String {
     match image {
         Image::File { path, direct } => {
@@ -110,7 +111,7 @@ fn blockdev(n: usize, image: &Image) -> String {
                     "file"
                 };
             format!(
-                "driver={driver},node-name=d{n},filename={path},aio=io_uring,cache.direct={cache},discard=unmap"
+                "driver={driver},node-name=d{n},filename={path},aio=io_uring,cache.direct={cache},discard=unmap,locking=off"
             )
         }
         Image::Null { size } => format!("driver=null-co,node-name=d{n},size={size},read-zeroes=on"),

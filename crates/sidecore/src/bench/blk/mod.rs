@@ -177,7 +177,7 @@ fn cells(args: &Args, quick: bool) -> Vec<Cell> {
         true => (vec![1, 32], vec![1, 3]),
         false => (args.depths.clone(), args.guests.clone()),
     };
-    for &medium in args.media.iter().filter(|medium| !quick || **medium == Medium::Ram) {
+    for &medium in args.media.iter().filter(|medium| !quick || **medium == Medium::Tmpfs) {
         for &work in &args.works {
             let cell = |depth, guests| Cell { medium, work, depth, guests };
             match work {
