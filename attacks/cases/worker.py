@@ -194,7 +194,7 @@ def hostile_worker_that_ends(stage):
 
 @attack("3.3", needs=("root",))
 def hostile_ring(stage):
-    """A conversation, which makes rings for its interrupts, makes one without restrictions, and has that do what it may not."""
+    """A conversation, whose interrupts go through rings, makes one without restrictions, and has that do what it may not."""
     daemon = stage.start("vhost-user:DIR/evil.sock", ports=ready(stage), neighbours=False)
     tid = until(lambda: one_of_each(daemon), 10, "a thread of each kind")["vhost-user"]
     tries = (

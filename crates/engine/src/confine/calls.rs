@@ -39,6 +39,7 @@ const RI: K = K::RING;
 const NM: K = K::NETMAP;
 const WA: K = K::WATCH;
 const CT: K = K::CONTROL;
+const RS: K = K::RINGS;
 /// What takes privileges: only where no broker does it.
 const OWN: K = K::DIRECT;
 const ALL: K = K::all();
@@ -83,6 +84,10 @@ const CLONE_PTRACE: u64 = 0x2000;
 
 /// PR_GET_AUXV of `linux/prctl.h`: what the kernel told this process.
 const GET_AUXV: i32 = 0x4155_5856;
+
+/// Operations of io_uring_register(2), from `linux/io_uring.h`.
+const REGISTER_EVENTFD: i32 = 4;
+const UNREGISTER_EVENTFD: i32 = 5;
 
 macro_rules! rows {
     ($($(#[$cfg:meta])* $call:ident $who:expr, [$($only:expr),* $(,)?], $why:literal;)*) => {
@@ -173,8 +178,9 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_splice TALK, [], "the same";
     SYS_copy_file_range TALK, [], "the same";
     SYS_fdatasync TALK, [], "the same";
-    SYS_io_uring_setup TALK, [], "a ring for each interrupt";
-    SYS_io_uring_register TALK, [], "its restrictions and its eventfd";
+    SYS_io_uring_setup RS, [], "a ring for each interrupt, and for each queue of a disk";
+    SYS_io_uring_register RS, [], "its restrictions";
+    SYS_io_uring_register TALK, [command(REGISTER_EVENTFD), command(UNREGISTER_EVENTFD)], "the eventfd that it signals";
     SYS_socket OWN, [first(libc::AF_UNIX)], "a VMM that listens; a holder";
     SYS_connect OWN.union(CT), [], "the same";
     SYS_bind OWN.union(MAKE), [], "sockets of ports, of holders, of interfaces";

@@ -32,12 +32,14 @@ kinds! {
     DIRECT = 7, "direct";
     /// No thread of the daemon: the process that receives descriptors (`crate::door`).
     DOOR = 8, "door";
+    /// The thread that makes rings of io_uring (`crate::mem::rings`).
+    RINGS = 9, "rings";
 }
 
 impl Kinds {
     /// Every kind of the daemon's.
     pub(super) const fn all() -> Kinds {
-        Kinds(0xff)
+        Kinds(0x2ff)
     }
 
     pub(super) const fn union(self, other: Kinds) -> Kinds {

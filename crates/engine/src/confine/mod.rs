@@ -39,11 +39,18 @@ static FILTERS: OnceLock<Filters> = OnceLock::new();
 static ENTERED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 /// Set once a thread could not narrow itself.
 static FAILED: AtomicU8 = AtomicU8::new(0);
-const KINDS: usize = 8;
+const KINDS: usize = 10;
 
 /// The kinds that narrow themselves. Control is left with what the whole process may.
-const NARROW: [Kinds; 6] =
-    [Kinds::IO_CORE, Kinds::VHOST_USER, Kinds::VFIO_USER, Kinds::RING, Kinds::NETMAP, Kinds::WATCH];
+const NARROW: [Kinds; 7] = [
+    Kinds::IO_CORE,
+    Kinds::VHOST_USER,
+    Kinds::VFIO_USER,
+    Kinds::RING,
+    Kinds::NETMAP,
+    Kinds::WATCH,
+    Kinds::RINGS,
+];
 
 /// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow threads further.
 /// To be called once, before there is another thread. `direct`: there is no broker, and threads that make ports open what

@@ -113,6 +113,8 @@ impl Fabric {
     pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
         let epoch = Instant::now();
         let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
+        // Before any port wants one.
+        crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::RINGS))?;
         let begin = || {
             // While it still may say so.
             crate::mem::keep_workers_away();

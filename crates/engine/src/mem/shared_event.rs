@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use io_uring::IoUring;
 
 pub(super) use self::meter::{Meter, SLOW};
-pub(super) use self::target::{restricted, Target};
+pub(super) use self::target::Target;
 
 /// There is no eventfd.
 pub(super) const NOWHERE: u8 = 0;

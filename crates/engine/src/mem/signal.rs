@@ -10,9 +10,8 @@
 //! of 0.2.
 //!
 //! A ring could do much more than nothing: open files, make sockets, past every filter of system calls. So each ring is
-//! restricted before it works (`IORING_REGISTER_RESTRICTIONS`): it takes `NOP`, and its eventfd may be exchanged; the
-//! kernel refuses the rest for as long as the ring lives. Before Linux 5.10 there are no restrictions, and no ring is
-//! made. Whoever sets the eventfd makes it, never an I/O core.
+//! restricted before it works (`rings`): it takes `NOP`, and its eventfd may be exchanged. Before Linux 5.10 there are no
+//! restrictions, and no ring is made. It comes with the eventfd: no I/O core asks for one.
 //!
 //! To wait for nobody is not to be quick. A signal walks the list of those who wait for the eventfd, some 0.4 µs
 //! each: a VMM that hangs ten thousand epoll sets on it takes 5 ms of whoever signals. So signals are timed, now and
@@ -30,7 +29,8 @@ use std::time::Instant;
 use io_uring::IoUring;
 
 use super::bell::Bell;
-use super::shared_event::{restricted, Meter, SharedEvent, Slot, Target, BELL, HERE, NOWHERE, SLOW};
+use super::rings::for_signals;
+use super::shared_event::{Meter, SharedEvent, Slot, Target, BELL, HERE, NOWHERE, SLOW};
 
 /// A place for somebody's eventfd.
 pub struct Signal {
@@ -97,7 +97,7 @@ impl Signal {
     /// # Errors
     /// Why not.
     pub fn probe() -> std::io::Result<()> {
-        restricted().map(drop)
+        for_signals().map(drop)
     }
 
     /// Whether signals go anywhere.

@@ -1,9 +1,8 @@
 //! Reads and writes of one file straight from and to foreign memory, by io_uring.
 //!
-//! Each user has a ring of its own, which is restricted before it works (`IORING_REGISTER_RESTRICTIONS`): it takes reads,
-//! writes, `FSYNC` and `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So
-//! whoever could write to our memory could do with it what may be done with that file, and no more. Whoever sets the user up
-//! makes it, never an I/O core.
+//! Each user has a ring of its own (`rings`), which is restricted before it works: it takes reads, writes, `FSYNC` and
+//! `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So whoever could write to
+//! our memory could do with it what may be done with that file, and no more.
 //!
 //! No request interrupts whoever submits another one later (`COOP_TASKRUN` is left out): a ring may be handed from thread to
 //! thread with requests under way, and those end on the thread that submitted them, whatever that does meanwhile.
@@ -18,20 +17,18 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use io_uring::register::Restriction;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fixed, FsyncFlags};
 use io_uring::{opcode, IoUring};
 
 use super::map::GuestMap;
 use super::piece::Piece;
+use super::rings::for_file;
 use super::store::Store;
 
 /// Bytes of a bounce buffer, and how many there are.
 const BOUNCE: u32 = 64 * 1024;
 const BOUNCES: usize = 16;
-/// `IOSQE_FIXED_FILE` (io_uring_enter(2)).
-const FIXED_FILE: u8 = 1;
 
 /// How memory and places have to be aligned for transfers past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,17 +112,7 @@ impl Transfers {
         map: Arc<GuestMap>,
     ) -> io::Result<Transfers> {
         sweep();
-        let ring = IoUring::builder().setup_r_disabled().setup_clamp().build(depth.max(1).into())?;
-        ring.submitter().register_files(&[file.as_raw_fd()])?;
-        let mut allowed = [
-            Restriction::sqe_op(opcode::Readv::CODE),
-            Restriction::sqe_op(opcode::Writev::CODE),
-            Restriction::sqe_op(opcode::Fsync::CODE),
-            Restriction::sqe_op(opcode::Fallocate::CODE),
-            Restriction::sqe_flags_required(FIXED_FILE),
-        ];
-        ring.submitter().register_restrictions(&mut allowed)?;
-        ring.submitter().register_enable_rings()?;
+        let ring = for_file(file, depth.max(1).into())?;
         let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
         let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
         let free = (0..BOUNCES).collect();

@@ -7,14 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
-use io_uring::register::Restriction;
 use io_uring::{opcode, IoUring};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-/// Operations of io_uring_register(2), from `linux/io_uring.h`.
-const REGISTER_EVENTFD: u8 = 4;
-const UNREGISTER_EVENTFD: u8 = 5;
+use crate::mem::rings::for_signals;
 
 /// An eventfd that signals go to.
 pub(in crate::mem) struct Target {
@@ -28,7 +25,7 @@ pub(in crate::mem) struct Target {
 impl Target {
     /// `fd` with the ring that is `spare`, or one of its own.
     pub(in crate::mem) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
-        let ring = match spare.take().map_or_else(restricted, Ok).and_then(|ring| join(ring, &fd)) {
+        let ring = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
             Ok(ring) => Some(Mutex::new(ring)),
             Err(e) => {
                 static SAID: Once = Once::new();
@@ -94,19 +91,6 @@ impl Target {
     }
 }
 
-/// A ring that can do nothing, which is all that is asked of it.
-pub(in crate::mem) fn restricted() -> io::Result<IoUring> {
-    let ring = IoUring::builder().setup_r_disabled().build(1)?;
-    let mut allowed = [
-        Restriction::sqe_op(opcode::Nop::CODE),
-        Restriction::register_op(REGISTER_EVENTFD),
-        Restriction::register_op(UNREGISTER_EVENTFD),
-    ];
-    ring.submitter().register_restrictions(&mut allowed)?;
-    ring.submitter().register_enable_rings()?;
-    Ok(ring)
-}
-
 /// Has the completions of `ring` signal `fd`.
 fn join(ring: IoUring, fd: &OwnedFd) -> io::Result<IoUring> {
     ring.submitter().register_eventfd(fd.as_raw_fd())?;
@@ -116,6 +100,7 @@ fn join(ring: IoUring, fd: &OwnedFd) -> io::Result<IoUring> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use io_uring::register::Restriction;
     use rustix::event::{eventfd, EventfdFlags};
 
     /// Whoever could write to our memory could post anything: the kernel takes nothing but what we post.
