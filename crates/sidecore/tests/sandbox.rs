@@ -77,10 +77,10 @@ fn every_thread_has_its_filter() {
     assert_eq!(sandbox["refused"].as_array().map(Vec::len), Some(0), "{sandbox}");
     let kinds: Vec<&str> =
         sandbox["seccomp"].as_array().unwrap().iter().map(|f| f["threads"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["control", "io-core", "vhost-user", "vfio-user", "ring", "netmap", "watch"]);
+    assert_eq!(kinds, ["control", "io-core", "vhost-user", "vfio-user", "ring", "netmap", "watch", "rings"]);
     // Three filters for the whole process (clone3, what is fatal, what is allowed), one more for a kind's own.
     for thread in threads(&about["pid"].to_string()) {
-        let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers"];
+        let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers", "rings"];
         let name = thread["Name"].as_str();
         let narrow = own.iter().any(|start| name.starts_with(start));
         assert_eq!(thread["Seccomp_filters"], if narrow { "4" } else { "3" }, "{thread:?}");
@@ -174,7 +174,7 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
         let about = place.show("daemon");
         assert_eq!(about["sandbox"]["mode"], "on");
         keeps_nothing(&about["sandbox"]);
-        assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 7);
+        assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 8);
         assert!(daemon.end(Signal::TERM).success());
     }
     let place = Place::new();
@@ -223,7 +223,7 @@ fn an_ordinary_user_has_all_the_rest() {
     let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b, "--port", "c=ring:c"]));
     assert_eq!(missing(&place), [""; 0]);
     let about = place.show("daemon");
-    assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 7);
+    assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 8);
     assert_ne!(about["sandbox"]["landlock"], 0);
     place.ok(&["add", &format!("d=vhost-user:{}", place.at("d"))]);
     place.ok(&["del", "a"]);
