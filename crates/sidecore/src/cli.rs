@@ -386,6 +386,9 @@ pub enum Benchmark {
     /// Disks of 1 to 14 guests on one I/O core: random and sequential requests, how many a second, how long they take, what they
     /// cost, beside qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two processors.
     Blk(bench::blk::Args),
+    /// The forwarding tables: how many addresses a second they look up, what a change of a route takes, and what changes cost
+    /// the lookups. Takes two processors.
+    Fib(bench::fib::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
 }

@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{blk, e1000, many, matrix, sched, tap, vale, virtio_user};
+use crate::bench::{blk, e1000, fib, many, matrix, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -15,6 +15,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::E1000(args) => e1000::run(args),
         Benchmark::Idle(args) => many::idle(args),
         Benchmark::Vale(args) => vale::run(args),
+        Benchmark::Fib(args) => fib::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),
         Benchmark::Mix(args) => sched::mix::run(args),

@@ -117,3 +117,23 @@ fn blk() {
         assert_eq!(summary[key].as_f64().is_some_and(|value| value > 0.0), measured, "{key}: {answer}");
     }
 }
+
+#[test]
+fn fib() {
+    let Some(answer) = bench("fib") else { return };
+    let rows = answer["rows"].as_array().unwrap();
+    let families: Vec<&str> = rows.iter().map(|row| row["family"].as_str().unwrap()).collect();
+    assert_eq!(families, ["IPv4", "IPv6"]);
+    for row in rows {
+        let keys: Vec<&str> =
+            row["rates"].as_array().unwrap().iter().map(|r| r["keys"].as_str().unwrap()).collect();
+        assert_eq!(keys, ["random", "routed", "flows"]);
+        assert!(row["rates"].as_array().unwrap().iter().all(|rate| rate["mlookups"].as_f64().unwrap() > 0.0));
+        assert!(row["update_us_p99"].as_f64().unwrap() >= row["update_us_median"].as_f64().unwrap());
+        assert!(row["changes"].as_f64().unwrap() > 0.0 && row["bytes"].as_u64().unwrap() > 0, "{row}");
+    }
+    let [("mlookups_1m", rate), ("update_us_median", update)] = summary(&answer)[..] else {
+        panic!("{answer}")
+    };
+    assert!(rate > 0.0 && update > 0.0, "{answer}");
+}

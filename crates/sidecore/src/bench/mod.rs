@@ -9,6 +9,7 @@ pub mod draw;
 pub mod e1000;
 pub mod echo;
 pub mod ends;
+pub mod fib;
 pub mod many;
 pub mod matrix;
 pub mod net;

@@ -1,0 +1,225 @@
+//! `sidecore bench fib`: how many addresses a second the forwarding tables look up, what a change of a route takes, and what changes
+//! cost the lookups.
+//!
+//! One processor looks addresses up in batches of 64, as many as frames come together. Tables are synthetic: lengths of prefixes as in
+//! the Internet's core, close together as they are there, the same each time. A change is the removal of a route or its
+//! return, and its time ends when readers see it. Lookups are measured with and without changes, by turns; a second processor makes
+//! the changes.
+
+mod family;
+mod tables;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::common::{middle, Result};
+use super::draw::{chart, Axis, Line};
+use family::{Family, Loaded, V4, V6};
+use tables::Keys;
+
+/// `bench fib`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Numbers of IPv4 prefixes.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10000,200000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub v4: Vec<u32>,
+    /// Numbers of IPv6 prefixes.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10000,200000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub v6: Vec<u32>,
+    /// Changes a second beside the lookups.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub changes: u32,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.2", value_parser = super::seconds)]
+    pub window: Duration,
+    /// A short look: one round of a few milliseconds with small tables. Its figures mean nothing.
+    #[arg(long)]
+    pub quick: bool,
+    /// Processor that looks up.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub core: usize,
+    /// Processor that changes routes.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub change_core: usize,
+    /// Draw the rates into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<std::path::PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Lookups of one kind of addresses.
+#[derive(Clone, Debug, Serialize)]
+struct Rate {
+    keys: &'static str,
+    /// Million lookups a second: the median of the rounds, and all of them.
+    mlookups: f64,
+    samples: Vec<f64>,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    family: &'static str,
+    routes: usize,
+    /// Seconds to load the table, route by route.
+    load_seconds: f64,
+    /// Bytes that lookups may touch.
+    bytes: usize,
+    rates: Vec<Rate>,
+    /// Microseconds of a change until readers see it.
+    update_us_median: f64,
+    update_us_p99: f64,
+    /// Changes a second that were made beside the lookups, and the part of the lookups of routed addresses that was lost to them.
+    changes: f64,
+    lost: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    /// Random IPv4 addresses in the greatest table that was asked for, a million routes without options.
+    mlookups_1m: f64,
+    update_us_median: f64,
+}
+
+/// `bench fib`.
+pub fn run(args: &Args) -> Result<()> {
+    if args.core == args.change_core {
+        return Err(format!("lookups and changes both on processor {}: they need one each", args.core));
+    }
+    let quick = |numbers: &[u32]| if args.quick { vec![1000] } else { numbers.to_vec() };
+    let (rounds, window) =
+        if args.quick { (1, Duration::from_millis(10)) } else { (args.rounds, args.window) };
+    let plan = Plan { rounds, window, changes: args.changes, core: args.core, change_core: args.change_core };
+    let mut rows = Vec::new();
+    for routes in quick(&args.v4) {
+        rows.push(plan.row::<V4>(routes as usize)?);
+    }
+    for routes in quick(&args.v6) {
+        rows.push(plan.row::<V6>(routes as usize)?);
+    }
+    let of_v4 = rows.iter().filter(|row| row.family == V4::NAME).max_by_key(|row| row.routes);
+    let random = of_v4.and_then(|row| row.rates.iter().find(|rate| rate.keys == Keys::Random.name()));
+    let summary = Summary {
+        mlookups_1m: random.map_or(f64::NAN, |rate| rate.mlookups),
+        update_us_median: of_v4.map_or(f64::NAN, |row| row.update_us_median),
+    };
+    if let Some(path) = &args.svg {
+        std::fs::write(path, draw(&rows)).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    if args.json {
+        let all = serde_json::json!({ "version": 1, "bench": "fib", "rows": rows, "summary": summary });
+        println!("{all}");
+        return Ok(());
+    }
+    print(&rows, &plan);
+    Ok(())
+}
+
+/// What is measured of each table.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    rounds: u16,
+    window: Duration,
+    changes: u32,
+    core: usize,
+    change_core: usize,
+}
+
+impl Plan {
+    fn row<F: Family>(&self, routes: usize) -> Result<Row> {
+        let mut loaded = Loaded::<F>::new(routes)?;
+        let mut samples = [const { Vec::new() }; Keys::ALL.len()];
+        let (mut quiet, mut beside) = (Vec::new(), Vec::new());
+        for round in 1..=self.rounds {
+            for (keys, samples) in Keys::ALL.iter().zip(&mut samples) {
+                samples.push(loaded.rate(*keys, self)?);
+            }
+            quiet.push(loaded.rate(Keys::Routed, self)?);
+            beside.push(loaded.rate_beside_changes(self)?);
+            let last = samples
+                .iter()
+                .zip(Keys::ALL)
+                .map(|(all, keys)| format!("{:.0} {}", all.last().copied().unwrap_or(f64::NAN), keys.name()));
+            let last: Vec<String> = last.collect();
+            eprintln!("round {round}/{}: {}, {routes} routes: {} M/s", self.rounds, F::NAME, last.join(", "));
+        }
+        let updates = loaded.updates(self)?;
+        let lost = 1.0 - middle(&beside, |(rate, _)| *rate) / middle(&quiet, |rate| *rate);
+        let rates = Keys::ALL.iter().zip(samples).map(|(keys, samples)| Rate {
+            keys: keys.name(),
+            mlookups: middle(&samples, |rate| *rate),
+            samples,
+        });
+        Ok(Row {
+            family: F::NAME,
+            routes,
+            load_seconds: loaded.load_seconds,
+            bytes: loaded.bytes(),
+            rates: rates.collect(),
+            update_us_median: updates.0,
+            update_us_p99: updates.1,
+            changes: middle(&beside, |(_, changes)| *changes),
+            lost,
+        })
+    }
+}
+
+fn print(rows: &[Row], plan: &Plan) {
+    println!(
+        "fib: million lookups a second on one processor, in batches of {}; medians of {} rounds of {:?}",
+        family::BATCH,
+        plan.rounds,
+        plan.window
+    );
+    println!("         routes  random  routed  flows  MiB    loaded in  change p50  p99      beside changes");
+    for row in rows {
+        let rate = |keys: Keys| {
+            row.rates.iter().find(|rate| rate.keys == keys.name()).map_or(f64::NAN, |r| r.mlookups)
+        };
+        println!(
+            "{:4} {:10}  {:6.0}  {:6.0}  {:5.0}  {:5.1}  {:7.2} s  {:7.2} µs  {:5.1} µs  {:+.1} % at {:.0} k/s",
+            row.family,
+            row.routes,
+            rate(Keys::Random),
+            rate(Keys::Routed),
+            rate(Keys::Flows),
+            row.bytes as f64 / f64::from(1 << 20),
+            row.load_seconds,
+            row.update_us_median,
+            row.update_us_p99,
+            -100.0 * row.lost,
+            row.changes / 1e3
+        );
+    }
+}
+
+fn draw(rows: &[Row]) -> String {
+    let line = |family: &str, keys: Keys| Line {
+        name: format!("{family}, {}", keys.name()),
+        points: rows
+            .iter()
+            .filter(|row| row.family == family)
+            .flat_map(|row| {
+                let rate = row.rates.iter().find(|rate| rate.keys == keys.name());
+                rate.map(|rate| (row.routes as f64, rate.mlookups))
+            })
+            .collect(),
+    };
+    let lines: Vec<Line> =
+        [V4::NAME, V6::NAME].iter().flat_map(|family| Keys::ALL.map(|keys| line(family, keys))).collect();
+    chart(
+        "Lookups in the forwarding tables, one processor",
+        "sidecore bench fib --svg FILE",
+        Axis { label: "routes", log: true },
+        Axis { label: "million lookups a second", log: false },
+        &lines,
+    )
+}
