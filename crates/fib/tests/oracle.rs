@@ -1,6 +1,6 @@
 //! Both tables against a list of routes that is searched from end to end.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation, reason = "a test")]
 
 use proptest::prelude::*;
 use sidecore_fib::{v4, v6, NO_ROUTE};
@@ -177,7 +177,7 @@ fn many_routes_come_and_go() {
         for n in 0..20_000u32 {
             let bits = random(&mut seed);
             // In few /12s, so that longer prefixes lie in shorter ones.
-            let address = (bits as u32 & 0x000f_ffff) | (bits >> 32) as u32 % 9 << 20;
+            let address = (bits as u32 & 0x000f_ffff) | (((bits >> 32) as u32 % 9) << 20);
             let len = 12 + (bits >> 40) as u8 % 21;
             let group = 1 + n % 1000;
             let wide = u128::from(address) << 96 | u128::from(bits & 0xff) << 64;

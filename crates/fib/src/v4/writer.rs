@@ -14,9 +14,11 @@ use crate::sizes::{BLOCK, DIRECT};
 use crate::{Error, EXTENDED, MAX_GROUP, NO_ROUTE};
 
 /// Bits of an address.
-const BITS: u8 = (DIRECT + BLOCK) as u8;
+const BITS: u8 = 32;
 /// The longest prefix that needs no block.
-const SHORT: u8 = DIRECT as u8;
+const SHORT: u8 = 24;
+
+const _: () = assert!(DIRECT == SHORT as u32 && DIRECT + BLOCK == BITS as u32);
 
 /// How long the owners of a block's entries are, and what else only the writer knows of it.
 #[derive(Clone)]

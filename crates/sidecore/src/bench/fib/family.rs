@@ -51,7 +51,7 @@ impl Family for V4 {
     }
 
     fn any(random: &mut Random) -> u32 {
-        random.next() as u32
+        random.word()
     }
 
     fn below(random: &mut Random, (address, len, _): Route<u32>) -> u32 {
@@ -207,12 +207,12 @@ impl<F: Family> Loaded<F> {
                 pin(plan.change_core).map_err(text)?;
                 let mut times = Vec::with_capacity(CHANGES);
                 while times.len() < CHANGES {
-                    let Some(route) = routes.get(random.below(routes.len() as u64) as usize) else { break };
+                    let Some(route) = random.one_of(routes) else { break };
                     let begun = Instant::now();
-                    F::remove(writer, *route);
+                    F::remove(writer, route);
                     F::commit(writer)?;
                     let between = Instant::now();
-                    F::insert(writer, *route)?;
+                    F::insert(writer, route)?;
                     F::commit(writer)?;
                     times.push(between - begun);
                     times.push(between.elapsed());
@@ -269,10 +269,10 @@ fn change<F: Family>(
     while !done.load(Ordering::Relaxed) {
         let due = (begun.elapsed() + STEP).as_secs_f64() * f64::from(plan.changes);
         while (made as f64) < due {
-            let Some(route) = routes.get(random.below(routes.len() as u64) as usize) else { break };
-            F::remove(writer, *route);
+            let Some(route) = random.one_of(routes) else { break };
+            F::remove(writer, route);
             F::commit(writer)?;
-            F::insert(writer, *route)?;
+            F::insert(writer, route)?;
             F::commit(writer)?;
             made += 2;
             if done.load(Ordering::Relaxed) {

@@ -20,6 +20,22 @@ impl Random {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
+    /// 32 bits.
+    pub fn word(&mut self) -> u32 {
+        let [a, b, c, d, ..] = self.next().to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// A number from 1 to `last`.
+    fn upto(&mut self, last: u32) -> u32 {
+        u32::try_from(self.below(last.into())).unwrap_or(0) + 1
+    }
+
+    /// One of `all`, if there are any.
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        usize::try_from(self.below(all.len() as u64)).ok().and_then(|at| all.get(at)).copied()
+    }
+
     fn pick(&mut self, weights: &[(u8, u32)]) -> u8 {
         let mut left = self.below(weights.iter().map(|(_, weight)| u64::from(*weight)).sum());
         for (value, weight) in weights {
@@ -75,7 +91,7 @@ const LENGTHS_V6: [(u8, u32); 14] = [
 /// Routes stand close together: in so many /12s.
 const REGIONS: u64 = 1800;
 /// Next-hop groups.
-const GROUPS: u64 = 1000;
+const GROUPS: u32 = 1000;
 
 /// A route: address, length, group.
 pub type Route<A> = (A, u8, u32);
@@ -83,12 +99,12 @@ pub type Route<A> = (A, u8, u32);
 /// `routes` different IPv4 prefixes.
 pub fn v4(routes: usize) -> Vec<Route<u32>> {
     let mut random = Random::new(4);
-    let regions: Vec<u32> = (0..REGIONS).map(|_| (16 + random.below(0xdf0 - 16)) as u32 * 1 << 20).collect();
+    let regions: Vec<u32> = (0..REGIONS).map(|_| (15 + random.upto(0xdf0 - 16)) << 20).collect();
     distinct(routes, || {
         let len = random.pick(&LENGTHS_V4);
-        let region = regions.get(random.below(REGIONS) as usize).copied().unwrap_or(0);
-        let address = region | random.next() as u32 >> 12;
-        (address & u32::MAX << (32 - u32::from(len)), len, 1 + random.below(GROUPS) as u32)
+        let region = random.one_of(&regions).unwrap_or(0);
+        let address = region | (random.word() >> 12);
+        (address & u32::MAX << (32 - u32::from(len)), len, random.upto(GROUPS))
     })
 }
 
@@ -100,9 +116,9 @@ pub fn v6(routes: usize) -> Vec<Route<u128>> {
         .collect();
     distinct(routes, || {
         let len = random.pick(&LENGTHS_V6);
-        let region = regions.get(random.below(REGIONS) as usize).copied().unwrap_or(0);
+        let region = random.one_of(&regions).unwrap_or(0);
         let address = region | (u128::from(random.next()) << 64 | u128::from(random.next())) >> 24;
-        (address & u128::MAX << (128 - u32::from(len)), len, 1 + random.below(GROUPS) as u32)
+        (address & u128::MAX << (128 - u32::from(len)), len, random.upto(GROUPS))
     })
 }
 
@@ -152,8 +168,8 @@ impl Keys {
         below: impl Fn(&mut Random, Route<A>) -> A,
     ) -> Vec<A> {
         let mut random = Random::new(7 + self as u64);
-        let mut routed = |random: &mut Random| match routes.get(random.below(routes.len() as u64) as usize) {
-            Some(route) => below(random, *route),
+        let routed = |random: &mut Random| match random.one_of(routes) {
+            Some(route) => below(random, route),
             None => any(random),
         };
         match self {
@@ -161,7 +177,7 @@ impl Keys {
             Keys::Routed => (0..count).map(|_| routed(&mut random)).collect(),
             Keys::Flows => {
                 let flows: Vec<A> = (0..16_384).map(|_| routed(&mut random)).collect();
-                (0..count).filter_map(|_| flows.get(random.below(16_384) as usize).copied()).collect()
+                (0..count).filter_map(|_| random.one_of(&flows)).collect()
             }
         }
     }
