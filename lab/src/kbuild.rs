@@ -25,7 +25,7 @@ pub enum Kernel {
 /// Builds the module in `source`, a folder with a Kbuild file, in a folder of its own; returns the module `name`.
 ///
 /// # Errors
-/// The headers cannot be fetched, or the compiler refuses; the error has what it said.
+/// The headers cannot be fetched, or the compiler refuses or warns; the error has what it said.
 pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     let headers = headers(Lab::open()?, kernel)?;
     let dir = RunDir::new("kbuild")?;
@@ -35,6 +35,7 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     }
     let mut make = Command::new("make");
     make.arg("-C").arg(&headers).arg(format!("M={}", dir.path().display())).arg("modules");
+    make.arg("KCFLAGS=-Wall -Werror");
     if kernel == Kernel::Newest {
         // Another compiler than the kernel's own, which lacks some options and confuses objtool.
         make.args(["CC=gcc", "CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_OBJTOOL="]);
@@ -45,17 +46,21 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     std::fs::read(&module).context(|| format!("reading {}", module.display()))
 }
 
-/// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries.
+/// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries, and no headers but the system's and netmap's.
 ///
 /// # Errors
 /// The compiler refuses; the error has what it said.
 pub fn program(name: &str) -> Result<Vec<u8>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join(format!("{name}.c"));
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
     let dir = RunDir::new("program")?;
     let to = dir.join(name);
-    output(
-        Command::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o", &to]).arg(&source),
-    )?;
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-I"])
+        .arg(include)
+        .args(["-o", &to])
+        .arg(&source);
+    output(&mut cc)?;
     std::fs::read(&to).context(|| format!("reading {to}"))
 }
 
