@@ -34,9 +34,9 @@ pub enum Fault {
     /// A chain too short for the network header.
     #[error("no_header: a chain is too short for the network header")]
     NoHeader,
-    /// A frame of more bytes than any device may send.
-    #[error("frame_too_long: a chain describes a frame longer than 64 KiB and its headers")]
-    FrameTooLong,
+    /// More bytes than a length can tell.
+    #[error("chain_too_big: the buffers of a descriptor chain have 4 GiB or more in all")]
+    ChainTooBig,
     /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
     #[error(
         "memory_truncated: a memory file was cut short under us, or has no page left for what it promised"
@@ -70,7 +70,7 @@ const ALL: [Fault; 15] = [
     Fault::BadIndirect,
     Fault::WrongDirection,
     Fault::NoHeader,
-    Fault::FrameTooLong,
+    Fault::ChainTooBig,
     Fault::MemoryTruncated,
     Fault::BadMessage,
     Fault::InterfaceGone,

@@ -1,15 +1,16 @@
-//! `add`, `del`, `set`, `apply`, `save`, `move`, `cores`: what changes a running daemon.
+//! `add`, `del`, `set`, `apply`, `save`, `move`, `resize`, `cores`: what changes a running daemon.
 
 use std::path::{Path, PathBuf};
 
 use hyper::Method;
 use serde_json::{json, Map, Value};
+use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::Cores;
 use sidecore_engine::state::{text, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
-use crate::cli::{AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, MoveArgs, SaveArgs, SetArgs};
+use crate::cli::{AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, MoveArgs, ResizeArgs, SaveArgs, SetArgs};
 use crate::client::{segment, Client};
 use crate::daemon::broker;
 use crate::{print, Outcome};
@@ -126,6 +127,17 @@ pub fn move_queues(args: &MoveArgs) -> Outcome {
         0 => format!("nothing to change: I/O core {} serves it already\n", args.core),
         1 => format!("1 queue moved to I/O core {}\n", args.core),
         n => format!("{n} queues moved to I/O core {}\n", args.core),
+    })
+}
+
+pub fn resize(args: &ResizeArgs) -> Outcome {
+    let path = format!("/v1/ports/{}/resize", segment(&args.port));
+    let Resized { capacity, grown, told, .. } =
+        client(&args.control)?.send(Method::POST, &path, &json!({}))?;
+    print(&match (grown, told) {
+        (false, _) => format!("nothing to change: the disk has {capacity} bytes, as its file\n"),
+        (true, true) => format!("the disk has {capacity} bytes now, and its VMM was told\n"),
+        (true, false) => format!("the disk has {capacity} bytes now; a guest sees that when it starts\n"),
     })
 }
 

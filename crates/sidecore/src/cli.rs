@@ -57,6 +57,10 @@ pub enum Command {
     ///
     /// The number changes again by what the cores have to do, unless the daemon runs with --balance off.
     Cores(CoresArgs),
+    /// Have a disk be as large as its file is now, and its guest know.
+    ///
+    /// Make the file or block device longer before: truncate -s +1G FILE, lvextend. Disks only grow.
+    Resize(ResizeArgs),
     /// Draw what is where: processors, caches and NUMA nodes, I/O cores with their queues, guests' vCPUs.
     ///
     /// Says what is wrong (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
@@ -253,6 +257,14 @@ pub struct MoveArgs {
     pub port: String,
     /// Number of the I/O core.
     pub core: usize,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// Name of the disk's port.
+    pub port: String,
     #[command(flatten)]
     pub control: Control,
 }

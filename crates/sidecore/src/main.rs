@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
         Command::Move(args) => change::move_queues(&args),
+        Command::Resize(args) => change::resize(&args),
         Command::Cores(args) => change::set_active(&args),
         Command::Place(args) => place::run(&args),
         Command::ValeCtl(args) => vale::run(&args),

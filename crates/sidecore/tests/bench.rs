@@ -113,6 +113,7 @@ fn blk() {
         ("latency_ratio_qd1", true),
         ("of_host_io_uring", host),
         ("sequential_of_host", host),
+        ("ping_p99_vs_alone", true),
     ] {
         assert_eq!(summary[key].as_f64().is_some_and(|value| value > 0.0), measured, "{key}: {answer}");
     }

@@ -10,6 +10,7 @@ mod work;
 
 use std::fs::File;
 use std::os::unix::fs::{symlink, MetadataExt};
+use std::path::PathBuf;
 
 use rig::Place;
 use rustix::process::Signal;
@@ -64,6 +65,38 @@ fn a_file_holds_what_is_written_whatever_the_requests_are() {
     let disk = shown(&place);
     assert_eq!((&disk["medium"], &disk["in_flight"]), (&"file".into(), &0.into()), "{disk}");
     assert!(disk["flushes"].as_u64().unwrap() >= 16 && disk["errors"] == serde_json::json!({}), "{disk}");
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// A file in tmpfs: the I/O core copies its bytes, where the kernel lets it.
+#[test]
+fn a_file_in_memory_holds_what_is_written() {
+    let place = Place::new();
+    let image = PathBuf::from(format!("/dev/shm/sidecore-disk-{}", std::process::id()));
+    let Ok(file) = File::create_new(&image) else {
+        eprintln!("skipped: there is no tmpfs to write to");
+        return;
+    };
+    file.set_len(BLOCKS * BLOCK as u64).unwrap();
+    let daemon = place.daemon(&["--port", &format!("d=blk:{},file={}", place.at("d"), image.display())]);
+    // It has it open.
+    std::fs::remove_file(&image).unwrap();
+    let access = shown(&place)["access"].clone();
+    // Before Linux 6.6 tmpfs knows no O_DIRECT.
+    let direct = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let taken = rustix::fs::open(path, direct, rustix::fs::Mode::empty()).is_ok();
+    assert_eq!(access, if taken { "memory" } else { "page-cache" });
+    for (seed, packed, shape) in [(1, false, Shape::Usual), (2, true, Shape::Pieces(7))] {
+        let options = DiskOptions { packed, shape, queues: 4, depth: 32, ..small() };
+        let mut disk = Disk::connect(place.path("d"), options).unwrap();
+        let zeros = [Range { sector: 0, sectors: 8 * BLOCKS as u32, unmap: true }];
+        assert_eq!(disk.ask(Request::WriteZeroes(&zeros), WAIT).unwrap().0, Status::Ok);
+        let mut work = Work::new(seed, BLOCKS);
+        work.run(&mut disk, 500);
+        assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+        work.verify(&mut disk);
+    }
     assert!(daemon.end(Signal::TERM).success());
 }
 
@@ -123,6 +156,53 @@ fn a_file_that_is_cut_short_fails_its_reads_and_nothing_else() {
     std::fs::remove_file(place.path("image")).unwrap();
     assert_eq!(disk.ask(read(16), WAIT).unwrap().0, Status::Ok);
     drop((disk, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_disk_grows_with_its_file() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &port(&place, "")]);
+    place.ok(&["add", &format!("r=blk:{},file=ram:1M", place.at("r"))]);
+    let bytes = BLOCKS * BLOCK as u64;
+    let file = File::options().write(true).open(place.path("image")).unwrap();
+    assert!(place.ok(&["resize", "d"]).contains("nothing to change"));
+    file.set_len(2 * bytes).unwrap();
+    // Nobody is there who could be told.
+    assert!(place.ok(&["resize", "d"]).contains("a guest sees that when it starts"));
+
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    assert_eq!(disk.geometry().bytes(), 2 * bytes);
+    let last = |bytes: u64| Request::Read { sector: bytes / 512 - 8, len: BLOCK };
+    file.set_len(3 * bytes).unwrap();
+    assert_eq!(disk.ask(last(3 * bytes), WAIT).unwrap().0, Status::IoError);
+    assert!(!disk.changed().unwrap());
+    assert!(place.ok(&["resize", "d"]).contains(&format!("{} bytes now, and its VMM was told", 3 * bytes)));
+    // What was told is there by the time of the answer.
+    assert!(disk.changed().unwrap());
+    assert_eq!(disk.geometry().bytes(), 3 * bytes);
+    assert_eq!(disk.ask(last(3 * bytes), WAIT).unwrap(), (Status::Ok, vec![0; BLOCK]));
+    assert_eq!(shown(&place)["capacity"], 3 * bytes);
+
+    for (len, wanted) in [(bytes, "disks only grow"), (4 * bytes + 1, "multiple of its block")] {
+        file.set_len(len).unwrap();
+        let why = place.fails(&["resize", "d"]);
+        assert!(why.contains(wanted), "{why}");
+    }
+    assert!(place.fails(&["resize", "r"]).contains("it has no file"));
+    assert!(place.fails(&["resize", "none"]).contains("there is no port"));
+    assert!(!disk.changed().unwrap());
+    file.set_len(3 * bytes).unwrap();
+
+    // A VMM that reads nothing holds nobody up, and misses nothing.
+    for n in 4..600 {
+        file.set_len(n * bytes).unwrap();
+        assert!(place.http("POST", "/v1/ports/d/resize", "").1.contains("\"told\":true"));
+    }
+    assert_eq!(disk.ask(last(3 * bytes), WAIT).unwrap().0, Status::Ok);
+    while disk.changed().unwrap() {}
+    assert_eq!(disk.geometry().bytes(), 599 * bytes);
+    drop(disk);
     assert!(daemon.end(Signal::TERM).success());
 }
 

@@ -14,7 +14,7 @@ mod work;
 use rig::{Daemon, Place, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
-use sidecore_driver::frontend::protocol;
+use sidecore_driver::frontend::{protocol, Listener};
 use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
 use work::{content, Random, Work, BLOCK};
 
@@ -29,12 +29,18 @@ fn start(place: &Place, options: &str) -> Daemon {
     place.daemon(&["--port", &port])
 }
 
-fn storm(seed: u64, options: DiskOptions, cache: &str) {
+fn storm(seed: u64, options: DiskOptions, port: &str) {
     let place = Place::new();
     std::fs::File::create(place.path("image")).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
-    let mut daemon = start(&place, cache);
     let socket = place.path("d.sock");
-    let mut disk = Disk::connect(&socket, DiskOptions { largest: BLOCK, ..options }).unwrap();
+    // One of the two listens.
+    let listener = port.contains("role=client").then(|| Listener::new(&socket).unwrap());
+    let call = || match &listener {
+        Some(listener) => listener.accept(LIMIT).unwrap(),
+        None => Frontend::connect(&socket, LIMIT).unwrap(),
+    };
+    let mut daemon = start(&place, port);
+    let mut disk = Disk::start(call(), DiskOptions { largest: BLOCK, ..options }).unwrap();
     let recorded = disk.session().protocol & protocol::INFLIGHT_SHMFD != 0;
     assert_eq!(recorded, options.inflight);
     let (mut work, mut chance) = (Work::new(seed, BLOCKS), Random(seed | 1));
@@ -52,9 +58,8 @@ fn storm(seed: u64, options: DiskOptions, cache: &str) {
         while disk.wait(LIMIT).unwrap() == Woken::Answers {
             work.poll(&mut disk);
         }
-        daemon = start(&place, cache);
-        let frontend = Frontend::connect(&socket, LIMIT).unwrap();
-        disk.reconnect(frontend, |tag, status, data| work.take(tag, status, data))
+        daemon = start(&place, port);
+        disk.reconnect(call(), |tag, status, data| work.take(tag, status, data))
             .unwrap_or_else(|error| panic!("after kill {kill}: {error}"));
     }
     work.finish(&mut disk);
@@ -87,4 +92,9 @@ fn direct_chains() {
 #[test]
 fn a_guest_that_offers_again_itself() {
     storm(4, DiskOptions { inflight: false, ..DiskOptions::default() }, "");
+}
+
+#[test]
+fn a_vmm_that_listens() {
+    storm(5, DiskOptions { queues: 2, ..DiskOptions::default() }, ",role=client");
 }

@@ -16,7 +16,7 @@ use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
 const WAIT: Duration = Duration::from_secs(20);
 
 /// What the lies must be called that a device cannot be excused from seeing.
-const FAULTS: [(&str, &str); 9] = [
+const FAULTS: [(&str, &str); 10] = [
     ("request-mixed", "wrong_direction"),
     ("request-mixed-end", "wrong_direction"),
     ("request-mixed-table", "wrong_direction"),
@@ -25,6 +25,7 @@ const FAULTS: [(&str, &str); 9] = [
     ("request-jump", "index_jump"),
     ("request-loop", "chain_too_long"),
     ("request-endless", "chain_too_long"),
+    ("request-long", "chain_too_big"),
     ("request-far", "address_out_of_range"),
 ];
 

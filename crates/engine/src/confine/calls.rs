@@ -146,7 +146,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
         "a queue's kick is watched by a duplicate";
-    SYS_getsockopt IO.union(SLOW), [], "errors of sockets; who is there; statistics of packet sockets";
+    SYS_getsockopt IO.union(SLOW).union(DR), [], "errors of sockets; who is there; kinds of sockets; statistics of packet sockets";
 
     #[cfg(target_arch = "x86_64")]
     SYS_poll SLOW.union(DR), [], "waits";
@@ -186,7 +186,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_bind OWN.union(MAKE), [], "sockets of ports, of holders, of interfaces";
     SYS_listen OWN, [], "the same";
     SYS_getsockname TALK, [], "the same";
-    SYS_getpeername TALK, [], "the same";
+    SYS_getpeername TALK.union(DR), [], "the same";
     SYS_setsockopt TALK.union(WA), [], "time limits; membership of interfaces";
     SYS_getuid TALK, [], "whether the other end is of our own user";
     SYS_geteuid TALK, [], "the same";

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{fcntl_getfl, fcntl_setfl, statx, AtFlags, OFlags, StatxFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, fstatfs, statx, AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::job::{Job, Op};
@@ -27,13 +27,33 @@ use crate::mem::{Alignment, Begun, GuestMap, Transfers};
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long.
 const MOST_OF_RANGE: u64 = 1 << 28;
 
+/// How a file is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Past the page cache, aligned like this.
+    Direct(Alignment),
+    /// Its bytes are memory (tmpfs): whoever submits a request copies them, and waits for no device.
+    Memory,
+    /// Through the page cache.
+    PageCache,
+}
+
+impl Access {
+    /// Most bytes of one request to the kernel. What lies in memory is copied by whoever submits it, and that is an I/O core.
+    fn most(self) -> usize {
+        match self {
+            Access::Memory => 64 << 10,
+            Access::Direct(_) | Access::PageCache => 512 << 10,
+        }
+    }
+}
+
 /// A file or block device.
 #[derive(Debug)]
 pub struct FileMedium {
     file: File,
     is_device: bool,
-    /// How it has to be read and written past the page cache; absent: through it.
-    direct: Option<Alignment>,
+    access: Access,
     /// Whether ranges can be given back, and cleared; until the file system says no.
     punches: AtomicBool,
     clears: AtomicBool,
@@ -46,19 +66,12 @@ impl FileMedium {
     ///
     /// # Errors
     /// Its length is no multiple of the block, or what the system says.
-    pub fn new(mut file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
-        // A block device has its length at its end only.
-        let len = file.seek(SeekFrom::End(0))?;
-        if len == 0 || len % u64::from(block_size) != 0 {
-            let why = format!(
-                "it has {len} bytes; a disk has a multiple of its block of {block_size}, and not none"
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
+    pub fn new(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
+        let len = length(&file, block_size)?;
         let is_device = file.metadata()?.file_type().is_block_device();
-        let direct = direct(&file, block_size);
+        let access = access(&file, block_size);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok((FileMedium { file, is_device, direct, punches, clears, lost: AtomicBool::new(false) }, len))
+        Ok((FileMedium { file, is_device, access, punches, clears, lost: AtomicBool::new(false) }, len))
     }
 
     /// Opens what is at `path`.
@@ -69,14 +82,33 @@ impl FileMedium {
         FileMedium::new(super::open::open(path, read_only)?, block_size)
     }
 
+    /// Its length now, as a disk with blocks of so many bytes.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn length(&self, block_size: u32) -> io::Result<u64> {
+        length(&self.file, block_size)
+    }
+
     /// Whether it is a block device.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
-    /// Whether it is read and written past the page cache.
-    pub fn is_direct(&self) -> bool {
-        self.direct.is_some()
+    /// How it is read and written, in a word.
+    pub fn access(&self) -> &'static str {
+        match self.access {
+            Access::Direct(_) => "direct",
+            Access::Memory => "memory",
+            Access::PageCache => "page-cache",
+        }
+    }
+
+    fn alignment(&self) -> Option<Alignment> {
+        match self.access {
+            Access::Direct(align) => Some(align),
+            Access::Memory | Access::PageCache => None,
+        }
     }
 
     /// A queue's way to it, for at most `depth` requests at a time with memory of `map`.
@@ -84,7 +116,7 @@ impl FileMedium {
     /// # Errors
     /// The system has no io_uring for us.
     pub fn way(&self, depth: u16, map: Arc<GuestMap>) -> io::Result<Transfers> {
-        Transfers::new(&self.file, depth, self.direct, map)
+        Transfers::new(&self.file, depth, self.alignment(), self.access.most(), map)
     }
 
     /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is over.
@@ -97,7 +129,7 @@ impl FileMedium {
     ) -> Result<Begun, Trouble> {
         match job.op {
             Op::Read | Op::Write => {
-                if let Some(align) = self.direct {
+                if let Some(align) = self.alignment() {
                     if (job.at() | job.left()) & (align.file - 1) != 0 {
                         return Err(Trouble::Unaligned);
                     }
@@ -105,15 +137,18 @@ impl FileMedium {
                 Ok(way.transfer(slot, job.op == Op::Write, job.at(), job.pieces(), lasting))
             }
             Op::Flush if self.lost.load(Ordering::Acquire) => Err(Trouble::FlushLost),
+            // Memory lasts as long as it lasts.
+            Op::Flush if self.access == Access::Memory => Ok(Begun::Over),
             Op::Flush => Ok(way.flush(slot)),
             Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(Trouble::Unsupported),
             Op::Discard => {
-                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(way.flush(slot)) };
+                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
                 Ok(way.fallocate(slot, PUNCH, range.at, range.len))
             }
             Op::WriteZeroes => {
-                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(way.flush(slot)) };
-                match self.clearing(range.unmap, lasting) {
+                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
+                job.clearing = self.clearing(range.unmap, lasting);
+                match job.clearing {
                     Some(mode) => Ok(way.fallocate(slot, mode, range.at, range.len)),
                     None => Ok(way.zeros(slot, range.at, range.len, lasting)),
                 }
@@ -132,10 +167,10 @@ impl FileMedium {
     }
 
     /// A request of `job` is over with `result`. `None`: it goes on with the next one.
-    pub fn over(&self, job: &mut Job, result: i32, lasting: bool) -> Option<Result<(), Trouble>> {
+    pub fn over(&self, job: &mut Job, result: i32) -> Option<Result<(), Trouble>> {
         let Ok(done) = u64::try_from(result) else {
             let error = Errno::from_raw_os_error(result.checked_neg().unwrap_or(libc::EIO));
-            return self.failed(job, error, lasting).map(Err);
+            return self.failed(job, error).map(Err);
         };
         match job.op {
             Op::Read if done == 0 => return Some(Err(Trouble::CutShort)),
@@ -152,7 +187,7 @@ impl FileMedium {
     }
 
     /// What an error means. `None`: it is tried again, or in another way.
-    fn failed(&self, job: &mut Job, error: Errno, lasting: bool) -> Option<Trouble> {
+    fn failed(&self, job: &Job, error: Errno) -> Option<Trouble> {
         match (job.op, error) {
             (_, Errno::INTR | Errno::AGAIN) => None,
             (Op::Flush, _) => {
@@ -164,8 +199,8 @@ impl FileMedium {
                 Some(Trouble::Unsupported)
             }
             (Op::WriteZeroes, Errno::OPNOTSUPP | Errno::INVAL) => {
-                let unmap = job.next_range(1).is_some_and(|range| range.unmap);
-                match self.clearing(unmap, lasting) {
+                // Another request may have found out meanwhile.
+                match job.clearing {
                     Some(PUNCH) => self.punches.store(false, Ordering::Relaxed),
                     Some(_) => self.clears.store(false, Ordering::Relaxed),
                     None => return Some(trouble(error)),
@@ -175,6 +210,17 @@ impl FileMedium {
             _ => Some(trouble(error)),
         }
     }
+}
+
+fn length(mut file: &File, block_size: u32) -> io::Result<u64> {
+    // A block device has its length at its end only.
+    let len = file.seek(SeekFrom::End(0))?;
+    if len == 0 || len % u64::from(block_size) != 0 {
+        let why =
+            format!("it has {len} bytes; a disk has a multiple of its block of {block_size}, and not none");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(len)
 }
 
 /// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE, each with FALLOC_FL_KEEP_SIZE (`linux/falloc.h`).
@@ -190,6 +236,20 @@ fn trouble(error: Errno) -> Trouble {
     }
 }
 
+/// How `file` is read and written with requests of whole blocks, and has the kernel do so.
+fn access(file: &File, block_size: u32) -> Access {
+    match direct(file, block_size) {
+        Some(align) => Access::Direct(align),
+        None if in_memory(file) => Access::Memory,
+        None => Access::PageCache,
+    }
+}
+
+/// Adds flags to the open file. Whether it has them now.
+fn add_flags(file: &File, more: OFlags) -> bool {
+    fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags | more)).is_ok()
+}
+
 /// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
 fn direct(file: &File, block_size: u32) -> Option<Alignment> {
     /// STATX_DIOALIGN (`linux/stat.h`), Linux 6.1.
@@ -198,11 +258,21 @@ fn direct(file: &File, block_size: u32) -> Option<Alignment> {
     let stat = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, wanted).ok()?;
     let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
     let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
-    if !known || place > block_size || memory > 4096 {
+    if !known || place > block_size || memory > 4096 || !add_flags(file, OFlags::DIRECT) {
         return None;
     }
-    let flags = fcntl_getfl(file).ok()?;
-    fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
     // Its lengths, too: the part of a piece that stands at a block's end has to be whole sectors.
     Some(Alignment { memory: memory.max(1) as usize, file: place.into() })
+}
+
+/// Has `file` read and written by whoever submits the request, if it lies in tmpfs.
+///
+/// io_uring hands a request to a worker if it does not know that the file can do without waiting. It takes `O_NONBLOCK` for a
+/// promise of that; a write has to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there. The
+/// promise is as good as for any memory that an I/O core touches: a page that was swapped out has it wait.
+fn in_memory(file: &File) -> bool {
+    /// TMPFS_MAGIC (`linux/magic.h`).
+    const TMPFS: u64 = 0x0102_1994;
+    let is_tmpfs = fstatfs(file).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|kind| kind == TMPFS));
+    is_tmpfs && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
 }

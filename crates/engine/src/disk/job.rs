@@ -45,6 +45,8 @@ pub struct Job {
     next: usize,
     /// For discards and zeroes.
     ranges: Vec<Range>,
+    /// How fallocate(2) was asked to clear the next range; `None`: it is written.
+    pub(super) clearing: Option<i32>,
 }
 
 impl Job {

@@ -49,7 +49,7 @@ impl Medium {
     /// How a file is read and written, in a word.
     pub fn access(&self) -> Option<&'static str> {
         let Medium::File(file) = self else { return None };
-        Some(if file.is_direct() { "direct" } else { "page-cache" })
+        Some(file.access())
     }
 }
 
@@ -114,6 +114,22 @@ impl Disk {
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Looks how long its file is, which may have grown. Whether it had.
+    ///
+    /// # Errors
+    /// It has no file, or that cannot be the disk's any more.
+    pub fn grow(&self) -> Result<bool, String> {
+        let Medium::File(file) = &self.medium else {
+            return Err("it has no file: its size is what its option `file` says".to_owned());
+        };
+        let len = file.length(self.block_size).map_err(|e| format!("cannot use \"{}\": {e}", self.name))?;
+        let before = self.capacity.fetch_max(len, Ordering::Relaxed);
+        if len < before {
+            return Err(format!("\"{}\" has {len} bytes, and the disk {before}: disks only grow", self.name));
+        }
+        Ok(len > before)
     }
 
     /// Whether ranges can be given back.

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use super::*;
-use crate::mem::gather;
+use crate::mem::{gather, GuestMap, Terms};
 
 /// Memory of a guest, cut into pieces of these lengths.
 struct Buffers {
@@ -89,4 +91,24 @@ fn what_has_nothing_to_do_is_done() {
         job.whole(op, &[]);
         assert_eq!((disk.step(&mut job, 1), job.is_done()), (0, true));
     }
+}
+
+/// Requests of a queue that was dropped, or whose process was killed, may still be carried out: nobody else writes before.
+#[test]
+fn a_file_is_locked_as_long_as_a_ring_has_it() {
+    let path = std::env::temp_dir().join(format!("sidecore-disk-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let (medium, len) = FileMedium::open(&path, 512, false).unwrap();
+    assert_eq!(len, 4096);
+    let way = medium.way(1, Arc::new(GuestMap::empty(&Terms::default())));
+    drop(medium);
+    if let Ok(way) = way {
+        let refused = open_here(&path, false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "{refused}");
+        assert_eq!(open_here(&path, true).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(way);
+    }
+    // The kernel lets go of the file some time after the ring.
+    FileMedium::open(&path, 512, false).unwrap();
+    std::fs::remove_file(&path).unwrap();
 }

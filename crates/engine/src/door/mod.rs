@@ -7,7 +7,7 @@
 //! for descriptors only tells that there are some; reading without room drops them without closing them as a process
 //! does, and asks no server. The daemon reads VMMs that way alone. Where descriptors are, it asks the door ([`look`]),
 //! which it sends a duplicate of the connection. The door looks at the same place with room for them, vets each
-//! ([`is_memory`], [`is_eventfd`]: neither asks the file's server), and passes them on if all are good. Nothing is taken from the
+//! ([`is_memory`], [`is_eventfd`], and for messages that give one, a connected stream socket: none of these asks the file's server), and passes them on if all are good. Nothing is taken from the
 //! socket: a look of no bytes hands out duplicates of the descriptors of the next piece that has any, and changes nothing.
 //! So either may be killed at any instant, and the look be repeated.
 //!
@@ -41,7 +41,7 @@ pub use see::{Wanted, Why};
 pub use server::serve;
 
 use line::{another, LINE, STARTED};
-use record::{hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, LOOK, STRANGER, TOO_MANY};
+use record::{hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, LOOK, SOCKETS, STRANGER, TOO_MANY};
 use see::see;
 
 /// Doors that are asked for one look. Only who kills them makes it more than one.
@@ -156,7 +156,8 @@ fn ask(
 
 /// One request and its answer. `None`: there is nobody who can be understood.
 fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: Wanted) -> Option<Result<Vec<OwnedFd>, Why>> {
-    let flags = ((wanted.most as u64) << 32) | if wanted.any { ANY } else { 0 };
+    let flag = |on: bool, flag: u64| if on { flag } else { 0 };
+    let flags = ((wanted.most as u64) << 32) | flag(wanted.any, ANY) | flag(wanted.sockets, SOCKETS);
     say(door, LOOK, flags, "", &[connection]).ok()?;
     let record = hear(door).ok()??;
     Some(match record.what {

@@ -25,6 +25,8 @@ const WORDS: usize = 2;
 const RECORD: usize = 8 * WORDS + MAX_TEXT;
 /// The second word of a request: any file may pass; how many may, above.
 pub(super) const ANY: u64 = 1;
+/// The same: connected stream sockets of this host may.
+pub(super) const SOCKETS: u64 = 2;
 
 /// A record, as it came.
 pub(super) struct Record {

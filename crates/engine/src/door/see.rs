@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::RecvFlags;
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{getpeername, AddressFamily, RecvFlags, SocketType};
 
 use crate::mem::{is_eventfd, is_memory, link_name};
 use crate::open::passing::{self, MAX_FDS};
@@ -15,6 +16,8 @@ pub struct Wanted {
     pub most: usize,
     /// Of any file: the operator trusts whoever sends them.
     pub any: bool,
+    /// Of connected stream sockets of this host: their owner may write, and hang up ([`super::hang_up()`]), without waiting.
+    pub sockets: bool,
 }
 
 /// Why no descriptor passes.
@@ -47,11 +50,19 @@ pub(super) struct Seen {
     pub(super) verdict: Result<(), Why>,
 }
 
+/// Whether `fd` is a connected stream socket of this host.
+fn is_connected(fd: &OwnedFd) -> bool {
+    socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && socket_type(fd) == Ok(SocketType::STREAM)
+        && getpeername(fd).is_ok()
+}
+
 /// Looks, in this process.
 pub(super) fn see(connection: BorrowedFd, wanted: Wanted) -> io::Result<Seen> {
     let got = passing::receive(connection, &mut [], MAX_FDS, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     let came = got.fds.len();
-    let passes = |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd);
+    let passes =
+        |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd) || wanted.sockets && is_connected(fd);
     let (good, strangers): (Vec<_>, Vec<_>) = got.fds.into_iter().partition(passes);
     let verdict = match strangers.first() {
         Some(first) => Err(Why::Stranger(link_name(first.as_fd()))),

@@ -13,7 +13,7 @@ use super::*;
 use crate::mem::{is_eventfd, is_memory, peeked, set_peeked};
 use crate::open::passing::{self, MAX_FDS};
 
-const WANTED: Wanted = Wanted { most: 8, any: false };
+const WANTED: Wanted = Wanted { most: 8, any: false, sockets: false };
 
 fn memory() -> OwnedFd {
     memfd_create(c"door", MemfdFlags::CLOEXEC).unwrap()
@@ -124,7 +124,7 @@ fn more_than_may_pass_are_refused_and_the_door_goes_on() {
     send(&theirs, b"x", &[&event; MAX_FDS]);
     let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
     assert_eq!(refused, Why::TooMany { came: 253, most: 8 });
-    let all = Wanted { most: MAX_FDS, any: false };
+    let all = Wanted { most: MAX_FDS, ..WANTED };
     assert_eq!(exchange(&door, ours.as_fd(), all).unwrap().unwrap().len(), MAX_FDS);
     drop(door);
     thread.join().unwrap().unwrap();
@@ -139,4 +139,29 @@ fn a_process_without_a_door_looks_by_itself() {
     (&ours).read_exact(&mut [0]).unwrap();
     let refused = look(ours.as_fd(), WANTED).unwrap_err();
     assert!(matches!(refused.why, Why::Stranger(_)) && refused.closing.is_none(), "{refused:?}");
+}
+
+/// A socket passes where one is wanted, if it is connected, streams and stays on this host.
+#[test]
+fn sockets_pass_where_they_are_wanted() {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let wanted = Wanted { sockets: true, ..WANTED };
+    let place = |kind| rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+    let (good, other) = UnixStream::pair().unwrap();
+    let inet = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let called = std::net::TcpStream::connect(inet.local_addr().unwrap()).unwrap();
+    let (record, _other) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let listener = place(SocketType::STREAM);
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new_unnamed()).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let list =
+        [good.into(), place(SocketType::STREAM), place(SocketType::DGRAM), called.into(), record, listener];
+    for (number, socket) in list.iter().enumerate() {
+        send(&theirs, b"x", &[socket]);
+        assert!(look(ours.as_fd(), WANTED).is_err());
+        assert_eq!(look(ours.as_fd(), wanted).is_ok(), number == 0, "{number}");
+        (&ours).read_exact(&mut [0]).unwrap();
+    }
+    drop(other);
 }

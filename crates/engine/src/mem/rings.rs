@@ -97,6 +97,8 @@ fn make(purpose: &Purpose) -> io::Result<IoUring> {
             let ring = builder.setup_clamp().build(*depth)?;
             ring.submitter().register_files(&[*file])?;
             ring.submitter().register_restrictions(&mut [
+                Restriction::sqe_op(opcode::Read::CODE),
+                Restriction::sqe_op(opcode::Write::CODE),
                 Restriction::sqe_op(opcode::Readv::CODE),
                 Restriction::sqe_op(opcode::Writev::CODE),
                 Restriction::sqe_op(opcode::Fsync::CODE),

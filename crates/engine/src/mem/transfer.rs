@@ -46,6 +46,8 @@ pub enum Begun {
     Yes,
     /// There is no room now: when something is over it can be asked for again.
     NotNow,
+    /// There is nothing to do: it is over.
+    Over,
 }
 
 /// Zeros to write, aligned as any file wants them.
@@ -84,6 +86,8 @@ struct Inner {
     /// Pushed and not submitted.
     pushed: usize,
     align: Option<Alignment>,
+    /// Most bytes of one request.
+    most: usize,
     bounces: Option<Store>,
     free: Vec<usize>,
     /// What pieces lie in.
@@ -97,11 +101,8 @@ pub struct Transfers(Option<Box<Inner>>);
 static PARKED: Mutex<Vec<Inner>> = Mutex::new(Vec::new());
 
 impl Transfers {
-    /// Most bytes of one request: what lies in the page cache is copied by whoever submits it, and that is an I/O core.
-    pub const MOST: usize = 512 * 1024;
-
-    /// A ring for at most `depth` requests at a time to `file`, with memory of `map`. `align`: it goes past the page cache, which
-    /// wants things aligned.
+    /// A ring for at most `depth` requests at a time to `file`, of at most `most` bytes each, with memory of `map`. `align`: it
+    /// goes past the page cache, which wants things aligned.
     ///
     /// # Errors
     /// The system has no such ring for us.
@@ -109,6 +110,7 @@ impl Transfers {
         file: &File,
         depth: u16,
         align: Option<Alignment>,
+        most: usize,
         map: Arc<GuestMap>,
     ) -> io::Result<Transfers> {
         sweep();
@@ -117,7 +119,7 @@ impl Transfers {
         let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
         let free = (0..BOUNCES).collect();
         let (under_way, pushed) = (0, 0);
-        let inner = Inner { ring, slots, under_way, pushed, align, bounces, free, _map: map };
+        let inner = Inner { ring, slots, under_way, pushed, align, most, bounces, free, _map: map };
         Ok(Transfers(Some(Box::new(inner))))
     }
 
@@ -125,8 +127,13 @@ impl Transfers {
         self.0.as_deref_mut()
     }
 
-    /// Begins to read into the first [`Transfers::MOST`] bytes of `pieces`, or to write what is in them, at byte `at` of the file. `lasting`: what is written lasts when
-    /// it is over.
+    /// Most bytes of one request.
+    pub fn most(&self) -> u64 {
+        self.0.as_ref().map_or(0, |inner| inner.most as u64)
+    }
+
+    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file. `lasting`:
+    /// what is written lasts when it is over.
     pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], lasting: bool) -> Begun {
         self.inner().map_or(Begun::NotNow, |inner| inner.transfer(slot, write, at, pieces, lasting))
     }
@@ -237,7 +244,7 @@ impl Inner {
                 place.iovecs.push(Iovec::of(&bounce.first(len)));
             }
             _ => {
-                let mut room = Transfers::MOST;
+                let mut room = self.most;
                 for piece in pieces {
                     let part = piece.first(room);
                     room -= part.len();
@@ -269,11 +276,23 @@ impl Inner {
 
     fn vector(&mut self, slot: usize, write: bool, at: u64, lasting: bool) -> Begun {
         let Some(place) = self.slots.get(slot) else { return Begun::NotNow };
-        let (list, count) = (place.iovecs.as_ptr().cast(), u32::try_from(place.iovecs.len()).unwrap_or(0));
         let flags = if lasting { libc::RWF_DSYNC } else { 0 };
-        let entry = match write {
-            true => opcode::Writev::new(Fixed(0), list, count).offset(at).rw_flags(flags).build(),
-            false => opcode::Readv::new(Fixed(0), list, count).offset(at).build(),
+        // A single piece needs no list, which the kernel would have to copy.
+        let entry = match place.iovecs[..] {
+            [Iovec(libc::iovec { iov_base, iov_len })] => {
+                let (start, len) = (iov_base.cast(), u32::try_from(iov_len).unwrap_or(0));
+                match write {
+                    true => opcode::Write::new(Fixed(0), start, len).offset(at).rw_flags(flags).build(),
+                    false => opcode::Read::new(Fixed(0), start, len).offset(at).build(),
+                }
+            }
+            ref list => {
+                let (start, count) = (list.as_ptr().cast(), u32::try_from(list.len()).unwrap_or(0));
+                match write {
+                    true => opcode::Writev::new(Fixed(0), start, count).offset(at).rw_flags(flags).build(),
+                    false => opcode::Readv::new(Fixed(0), start, count).offset(at).build(),
+                }
+            }
         };
         self.begin(slot, &entry)
     }

@@ -16,7 +16,7 @@ fn file(len: u64) -> File {
 /// A ring, or nothing where there is none.
 fn ring(file: &File, align: Option<Alignment>) -> Option<Transfers> {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let ring = Transfers::new(file, 4, align, map);
+    let ring = Transfers::new(file, 4, align, 1 << 20, map);
     if let Err(e) = &ring {
         eprintln!("skipped: there is no io_uring here: {e}");
     }
@@ -105,7 +105,7 @@ fn what_is_dropped_too_early_is_parked() {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&pipe, 1, None, Arc::clone(&map)) else { return };
+    let Ok(mut ring) = Transfers::new(&pipe, 1, None, 4096, Arc::clone(&map)) else { return };
     let memory = Store::new(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], false), Begun::Yes);
     ring.submit();

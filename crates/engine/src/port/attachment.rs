@@ -26,6 +26,11 @@ pub trait Attachment: Send {
         None
     }
 
+    /// What the disk's device says of itself has changed. Whether somebody was told, who tells the guest.
+    fn disk_changed(&self) -> bool {
+        false
+    }
+
     /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this is dropped.
     fn leave(&mut self) {}
 

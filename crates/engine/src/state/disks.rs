@@ -1,10 +1,13 @@
 //! `show disks`: how the disks are doing.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use super::engine::Engine;
+use super::engine::{Engine, Error};
+use super::live::Live;
 use super::status::{peer_name, VERSION};
-use crate::disk::Sums;
+use crate::disk::{Disk, Sums};
 
 /// Answer to `show disks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +37,8 @@ pub struct DiskView {
     pub readonly: bool,
     /// `writeback`: what is written lasts from the next flush on; `writethrough`: from its answer on. As the guest has it now.
     pub cache: String,
-    /// How the file is read and written: `direct`, or through the `page-cache`; absent without a file.
+    /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), or through the `page-cache`; absent without a
+    /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
     /// Queues that run.
@@ -44,7 +48,38 @@ pub struct DiskView {
     pub counters: Sums,
 }
 
+/// Answer to `resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resized {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Bytes of the disk now.
+    pub capacity: u64,
+    /// Whether it has grown.
+    pub grown: bool,
+    /// Whether its VMM was told, which tells the guest. Else the guest sees it when it asks anew: when it starts.
+    pub told: bool,
+}
+
 impl Engine {
+    /// Has the disk behind port `name` be as large as its file is now.
+    ///
+    /// # Errors
+    /// There is no such port, it is no disk in a file, or the file has become smaller.
+    pub fn resize(&self, name: &str) -> Result<Resized, Error> {
+        let port = self.port(name)?;
+        let none = || Error::Cannot(format!("port {name} is no disk"));
+        let of = |live: &Live| Some(Arc::clone(live.attachment.as_ref()?.disk()?));
+        let disk: Arc<Disk> = self.lock().ports.get(name).and_then(of).ok_or_else(none)?;
+        // The file may be slow.
+        let grown = disk.grow().map_err(|why| Error::Cannot(format!("port {name}: {why}")))?;
+        let inner = self.lock();
+        let live = inner.ports.get(name).filter(|live| live.port.id == port.id);
+        let told = live.and_then(|live| live.attachment.as_ref()).filter(|_| grown);
+        let told = told.is_some_and(|attachment| attachment.disk_changed());
+        Ok(Resized { version: VERSION, capacity: disk.capacity(), grown, told })
+    }
+
     /// All disks, as they are at this moment.
     pub fn disks(&self) -> Disks {
         let inner = self.lock();

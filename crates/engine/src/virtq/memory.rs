@@ -170,7 +170,7 @@ impl Memory {
         if len == 0 {
             return Ok(());
         }
-        chain.len = chain.len.checked_add(len).ok_or(Fault::FrameTooLong)?;
+        chain.len = chain.len.checked_add(len).ok_or(Fault::ChainTooBig)?;
         if let Some(piece) = self.window.piece(addr, len) {
             return Self::push(chain, pieces, piece);
         }

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
+use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::{Cores, PortView, VERSION};
 use sidecore_engine::state::{BadSpec, Change, Engine, Entry, Error, PortSpec, Spec, SwitchSpec};
@@ -82,6 +83,7 @@ routes! {
     "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>;
     "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
     "/v1/ports/{name}/move": post move_queues;
+    "/v1/ports/{name}/resize": post resize;
     "/v1/switches": get shows!(|engine| engine.spec().switches), post add::<SwitchSpec>;
     "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
     "/v1/mac": get shows!(Engine::addresses);
@@ -262,6 +264,10 @@ async fn move_queues(State(control): State<Control>, Path(name): Path<String>, b
     let Move { queue, core } = read(&body)?;
     let moved = ask(control, move |engine| engine.move_queues(&name, queue, core)).await?;
     Ok(Json(Moved { version: VERSION, queues: moved }))
+}
+
+async fn resize(State(control): State<Control>, Path(name): Path<String>) -> Answer<Resized> {
+    ask(control, move |engine| engine.resize(&name)).await.map(Json)
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
-use sidecore_engine::state::disks::{DiskView, Disks};
+use sidecore_engine::state::disks::{DiskView, Disks, Resized};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::{text, Address, Change, DaemonSpec, ServiceView, Spec, SwitchSpec, Verb};
@@ -290,6 +290,8 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "DiskView", &disk, &DiskView { access: None, ..disk.clone() });
     let disks = Disks { version: VERSION, disks: vec![disk] };
     compare(seen, "Disks", &disks, &disks);
+    let resized = Resized { version: VERSION, capacity: 0, grown: true, told: true };
+    compare(seen, "Resized", &resized, &resized);
     let drop = DropView { port: s(), reason: s(), frames: 0, meaning: s() };
     compare(seen, "DropView", &drop, &drop);
     let drops = Drops { version: VERSION, running: true, drops: vec![drop] };

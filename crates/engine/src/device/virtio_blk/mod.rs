@@ -9,6 +9,8 @@ mod queue;
 mod request;
 mod state;
 
+pub use queue::BlkQueue;
+pub use request::Limits;
 pub use state::{BlkConfig, VirtioBlk};
 
 /// The names of all features that can be offered.

@@ -51,7 +51,7 @@ struct Turn {
 }
 
 /// A ring of requests.
-pub(super) struct BlkQueue {
+pub struct BlkQueue {
     port: Arc<Port>,
     disk: Arc<Disk>,
     index: usize,
@@ -72,7 +72,7 @@ pub(super) struct BlkQueue {
 
 impl BlkQueue {
     /// Ring `index` of a device of `port`, with requests checked against `limits`.
-    pub(super) fn new(
+    pub fn new(
         port: Arc<Port>,
         disk: Arc<Disk>,
         index: usize,
@@ -100,7 +100,7 @@ impl BlkQueue {
     }
 
     /// Ends what was taken, however long the disk takes for it, and says where the ring stands then. Not for I/O cores.
-    pub(super) fn close(mut self) -> Position {
+    pub fn close(mut self) -> Position {
         const ALL: Budget = Budget { items: usize::MAX, bytes: u64::MAX, ns: u64::MAX };
         let mut turn = Turn::default();
         loop {
@@ -202,29 +202,38 @@ impl BlkQueue {
     /// Has what waits carried out. Why it stopped, if it did not come to the end of it.
     fn work(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
         match self.way {
-            Some(_) => self.ask(budget, turn),
+            Some(_) => self.ask(budget, begun, time, turn),
             None => self.carry_out(budget, begun, time, turn),
         }
     }
 
-    /// Gives the kernel what waits.
-    fn ask(&mut self, budget: Budget, turn: &mut Turn) -> Option<End> {
+    /// Gives the kernel what waits, and learns what it has done, some of it at once: memory is copied by whoever submits.
+    fn ask(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
         let lasting = self.disk.is_write_through();
         let disk = Arc::clone(&self.disk);
-        let mut end = None;
+        let (mut end, mut submitted) = (None, turn.bytes);
         while let Some(&at) = self.waiting.front() {
             if turn.bytes >= budget.bytes {
                 end = Some(End::Budget);
                 break;
             }
             let (Medium::File(file), Some(way)) = (&disk.medium, &mut self.way) else { break };
+            if turn.bytes - submitted >= way.most() {
+                way.submit();
+                submitted = turn.bytes;
+            }
+            if ticks().wrapping_sub(begun) > time {
+                end = Some(End::Time);
+                break;
+            }
             let job = &mut self.slots[at].job;
             match file.begin(way, at, job, lasting) {
-                Ok(Begun::Yes) => turn.bytes += job.left().min(Transfers::MOST as u64),
+                Ok(Begun::Yes) => turn.bytes += job.left().min(way.most()),
                 Ok(Begun::NotNow) => {
                     end = Some(End::Waits);
                     break;
                 }
+                Ok(Begun::Over) => self.finish(at, Ok(()), turn),
                 Err(trouble) => self.finish(at, Err(trouble), turn),
             }
             self.waiting.pop_front();
@@ -232,16 +241,16 @@ impl BlkQueue {
         if let Some(way) = &mut self.way {
             way.submit();
         }
+        self.reap(turn);
         end
     }
 
     /// Learns what the kernel has done.
     fn reap(&mut self, turn: &mut Turn) {
-        let lasting = self.disk.is_write_through();
         let disk = Arc::clone(&self.disk);
         let Medium::File(file) = &disk.medium else { return };
         while let Some((at, result)) = self.way.as_mut().and_then(Transfers::next_over) {
-            match file.over(&mut self.slots[at].job, result, lasting) {
+            match file.over(&mut self.slots[at].job, result) {
                 Some(result) => self.finish(at, result, turn),
                 None => self.waiting.push_front(at),
             }

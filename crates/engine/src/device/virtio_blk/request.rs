@@ -14,7 +14,7 @@ use crate::mem::{gather, Piece};
 
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub struct Limits {
     /// Bytes of the disk.
     pub capacity: u64,
     /// Nothing may be written.

@@ -239,7 +239,7 @@ impl Conversation {
         self.look_from(at)?;
         let for_memory = !ours || header.is_none_or(|header| header.command == command::DMA_MAP);
         let any = for_memory && self.port.terms.files() == Files::Any;
-        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any }) {
+        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets: false }) {
             Ok(fds) if ours => self.inbox.fds.extend(fds),
             Ok(_) => {}
             Err(refused) => {

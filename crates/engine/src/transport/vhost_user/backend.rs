@@ -5,12 +5,14 @@
 //! in the middle of it), the change is made, and all rings that can run run again where they stood.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sidecore_abi::virtio::features as bit;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
+use super::channel::Channel;
 use super::journal::Slots;
 use super::messages;
 use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
@@ -38,6 +40,7 @@ pub(super) struct Backend<D> {
     pub(super) log: Option<Arc<dyn WriteLog>>,
     pub(super) inflight: Option<Slots>,
     pub(super) positions: Slots,
+    pub(super) channel: Arc<Channel>,
 }
 
 pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T> {
@@ -68,6 +71,7 @@ impl<D: VirtioDevice> Backend<D> {
             log: None,
             inflight: None,
             positions,
+            channel: Arc::default(),
         }
     }
 
@@ -85,6 +89,10 @@ impl<D: VirtioDevice> Backend<D> {
         // QEMU warns of CONFIG on network devices and ignores it: offered only if there is something in it.
         if self.device.config_space().is_some() {
             set |= Protocol::CONFIG;
+        }
+        // Disks grow.
+        if self.device.disk().is_some() {
+            set |= Protocol::BACKEND_REQ;
         }
         set
     }
@@ -282,10 +290,16 @@ impl<D: VirtioDevice> Backend<D> {
         self.device.port().forget_mtu();
         (self.map, self.log, self.inflight) = (None, None, None);
         (self.acked, self.protocol, self.status) = (None, 0, 0);
+        self.channel.set(None);
     }
 
     /// The messages that are not read by the `vhost` crate. `Some`: the number to reply.
-    pub(super) fn handle(&mut self, code: u32, payload: &[u8]) -> std::result::Result<Option<u64>, String> {
+    pub(super) fn handle(
+        &mut self,
+        code: u32,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> std::result::Result<Option<u64>, String> {
         let number = || match <[u8; 8]>::try_from(payload) {
             Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
             Err(_) => Err(format!("its payload has {} bytes instead of 8", payload.len())),
@@ -293,6 +307,15 @@ impl<D: VirtioDevice> Backend<D> {
         match code {
             // For error reports of a kernel back end, which has no better way.
             messages::SET_LOG_FD => Ok(None),
+            messages::SET_BACKEND_REQ_FD => {
+                if self.protocol & Protocol::BACKEND_REQ.bits() == 0 {
+                    return Err("it belongs to a feature that was not negotiated".to_owned());
+                }
+                let [socket] = <[OwnedFd; 1]>::try_from(fds)
+                    .map_err(|fds| format!("{} descriptors came along instead of a socket", fds.len()))?;
+                self.channel.set(Some(socket));
+                Ok(None)
+            }
             messages::SET_VRING_ENABLE => {
                 let number = number()?;
                 #[expect(clippy::cast_possible_truncation, reason = "two halves of a word")]

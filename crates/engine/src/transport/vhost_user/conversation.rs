@@ -103,8 +103,10 @@ impl<D: VirtioDevice> Conversation<D> {
     /// later one.
     fn look(&mut self, header: &Header, ours: bool) -> Result<Vec<OwnedFd>, String> {
         let files = lock(&self.backend).terms.files();
-        let any = (!ours || header.message.given == Given::Memory) && files == Files::Any;
-        door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any }).map_err(|refused| {
+        let given = header.message.given;
+        let any = (!ours || given == Given::Memory) && files == Files::Any;
+        let sockets = !ours || given == Given::Socket;
+        door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets }).map_err(|refused| {
             self.closing = refused.closing;
             match ours {
                 true => self.strange(header, refused.why),
@@ -134,6 +136,7 @@ impl<D: VirtioDevice> Conversation<D> {
         match header.message.given {
             Given::Memory => BadFile::NotMemory(name).to_string(),
             Given::Event => BadFile::NotEvent(name).to_string(),
+            Given::Socket => format!("{name} is no connected stream socket of this host"),
             Given::Nothing => format!("{name} came along, but no descriptor belongs to it"),
         }
     }
@@ -159,12 +162,12 @@ impl<D: VirtioDevice> Conversation<D> {
     }
 
     /// Handles a message that the `vhost` crate does not, and answers it.
-    fn answer(&mut self, header: &Header, message: &[u8], fds: &[OwnedFd]) -> Result<(), String> {
+    fn answer(&mut self, header: &Header, message: &[u8], fds: Vec<OwnedFd>) -> Result<(), String> {
         if !fds.is_empty() && header.message.given == Given::Nothing {
             return Err("a descriptor is attached, but none belongs to it".to_owned());
         }
         let mut backend = lock(&self.backend);
-        let result = backend.handle(header.message.code, &message[HEADER..]);
+        let result = backend.handle(header.message.code, &message[HEADER..], fds);
         let wants_answer = header.need_reply && backend.acknowledges();
         drop(backend);
         let reply = match &result {
@@ -223,7 +226,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
             return Ok(Heard::Part("did not read our answers"));
         }
         let done = self.take(&header).and_then(|(message, fds)| match header.message.by {
-            By::Us(_) => self.answer(&header, &message, &fds),
+            By::Us(_) => self.answer(&header, &message, fds),
             By::Crate | By::Nobody => self.pass_on(&message, &fds),
         });
         done.map_err(|why| End::bad(format!("{}: {why}", header.message.name)))?;

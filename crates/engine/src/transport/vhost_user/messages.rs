@@ -29,6 +29,8 @@ pub(super) enum Given {
     Memory,
     /// An eventfd.
     Event,
+    /// A connected socket, on which we speak.
+    Socket,
     /// None belongs to it.
     Nothing,
 }
@@ -46,6 +48,7 @@ pub(super) const SET_LOG_FD: u32 = 7;
 pub(super) const SET_VRING_ENABLE: u32 = 18;
 pub(super) const SEND_RARP: u32 = 19;
 pub(super) const NET_SET_MTU: u32 = 20;
+pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
 pub(super) const SET_STATUS: u32 = 39;
 pub(super) const GET_STATUS: u32 = 40;
 
@@ -78,7 +81,7 @@ static MESSAGES: [Message; 43] = [
     message(SET_VRING_ENABLE, "SET_VRING_ENABLE", By::Us(8)),
     message(SEND_RARP, "SEND_RARP", By::Us(8)),
     message(NET_SET_MTU, "NET_SET_MTU", By::Us(8)),
-    message(21, "SET_BACKEND_REQ_FD", By::Crate),
+    with(Given::Socket, message(SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", By::Us(0))),
     message(22, "IOTLB_MSG", By::Nobody),
     message(23, "SET_VRING_ENDIAN", By::Nobody),
     message(24, "GET_CONFIG", By::Crate),

@@ -11,10 +11,11 @@
 //! Faults. What breaks the protocol or a ring ends the conversation.
 //!
 //! Limits: no IOMMU (ACCESS_PLATFORM), no postcopy, no in-band notifications, no requests to the front
-//! end, and a disabled ring is left alone where the specification would have its frames discarded: they
-//! go out when it is enabled again.
+//! end but that a disk has grown ([`channel`]), and a disabled ring is left alone where the specification would have its
+//! frames discarded: they go out when it is enabled again.
 
 mod backend;
+mod channel;
 mod conversation;
 mod handlers;
 mod journal;
@@ -32,6 +33,7 @@ use std::time::Duration;
 pub use super::server::socket::{check_path, Endpoint, SocketError, MAX_PATH};
 
 use self::backend::Backend;
+use self::channel::Channel;
 use self::conversation::{lock, Conversation};
 use self::journal::Slots;
 use super::server::connection::Connection;
@@ -85,6 +87,7 @@ pub enum VhostUserError {
 pub struct VhostUser {
     server: Server,
     disk: Option<Arc<Disk>>,
+    channel: Arc<Channel>,
 }
 
 impl VhostUser {
@@ -105,8 +108,10 @@ impl VhostUser {
         };
         let port = Arc::clone(device.port());
         let disk = device.disk().cloned();
-        let backend = Arc::new(Mutex::new(Backend::new(device, positions)));
-        Ok(VhostUser { server: Server::start(door, Spoken { port, backend })?, disk })
+        let backend = Backend::new(device, positions);
+        let channel = Arc::clone(&backend.channel);
+        let backend = Arc::new(Mutex::new(backend));
+        Ok(VhostUser { server: Server::start(door, Spoken { port, backend })?, disk, channel })
     }
 }
 
@@ -138,6 +143,10 @@ impl Attachment for VhostUser {
 
     fn disk(&self) -> Option<&Arc<Disk>> {
         self.disk.as_ref()
+    }
+
+    fn disk_changed(&self) -> bool {
+        self.channel.config_changed()
     }
 
     /// Only the device's configuration tells: hanging up would leave nobody there for the other end to

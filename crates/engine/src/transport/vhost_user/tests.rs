@@ -327,7 +327,7 @@ fn a_reset_forgets_the_rings_and_keeps_the_memory() {
         match reset {
             0 => backend.reset_device().unwrap(),
             1 => backend.reset_owner().unwrap(),
-            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8]).unwrap(), None),
+            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8], Vec::new()).unwrap(), None),
         }
         assert_eq!(running(&backend), [false, false]);
         for what in ALL.into_iter().filter(|what| *what != Say::Memory && *what != Say::Features) {
@@ -363,10 +363,11 @@ fn impossible_requests_are_named() {
     let long = VhostUserMemoryRegion::new(GPA, 2 * MEMORY, USER, 0);
     let result = backend.set_mem_table(&[long], vec![memory(MEMORY)], None).map(drop);
     assert!(said(result).contains("bytes but"));
-    assert!(backend.handle(SET_VRING_ENABLE, &[0; 4]).unwrap_err().contains("4 bytes"));
-    assert!(backend.handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
-    assert!(backend.handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
-    assert!(backend.handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
+    let mut handle = |code, payload: &[u8]| backend.handle(code, payload, Vec::new());
+    assert!(handle(SET_VRING_ENABLE, &[0; 4]).unwrap_err().contains("4 bytes"));
+    assert!(handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
+    assert!(handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
+    assert!(handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
 }
 
 #[test]

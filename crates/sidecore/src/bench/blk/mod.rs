@@ -5,6 +5,7 @@
 //! the depths are compared; with 1 to 14 guests of bounded pace, whether each has what it has alone.
 
 mod image;
+mod ping;
 mod player;
 mod way;
 
@@ -121,6 +122,9 @@ struct Summary {
     of_host_io_uring: Option<f64>,
     /// The same for 128 KiB, one after the other.
     sequential_of_host: Option<f64>,
+    /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it is alone, on the same
+    /// medium.
+    ping_p99_vs_alone: Option<f64>,
 }
 
 /// `bench blk`.
@@ -141,7 +145,18 @@ pub fn run(args: &Args) -> Result<()> {
     let cells = cells(args, common.quick);
     let mut samples: Vec<Vec<(Way, Vec<Sample>)>> =
         vec![ways.iter().map(|way| (*way, Vec::new())).collect(); cells.len()];
+    let media = ping_media(args, common.quick);
+    let mut pings: Vec<Vec<ping::Sample>> = vec![Vec::new(); media.len()];
     for round in 1..=common.rounds {
+        for (medium, samples) in media.iter().zip(&mut pings) {
+            eprintln!(
+                "round {round}/{}: {}, a guest that waits beside a stream",
+                common.rounds,
+                medium.name()
+            );
+            let sample = ping::measure(&common, core, &images, *medium);
+            samples.push(sample.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
+        }
         for (cell, of_cell) in cells.iter().zip(&mut samples) {
             for (way, of_way) in of_cell {
                 let Cell { medium, work, depth, guests } = *cell;
@@ -160,14 +175,25 @@ pub fn run(args: &Args) -> Result<()> {
     if rows.is_empty() {
         return Err("nothing of this can be measured here".to_owned());
     }
-    let summary = summary(&rows);
+    let pings: Vec<ping::Row> =
+        media.iter().zip(&pings).map(|(medium, samples)| ping::Row::new(*medium, samples)).collect();
+    let summary = summary(&rows, &pings);
     common.draw(|| draw(&rows))?;
     if common.json {
-        println!("{}", serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "summary": summary }));
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "pings": pings, "summary": summary })
+        );
         return Ok(());
     }
     print_table(&common, &rows, &summary);
+    pings.iter().for_each(ping::Row::print);
     Ok(())
+}
+
+/// Behind which disks a guest waits.
+fn ping_media(args: &Args, quick: bool) -> Vec<Medium> {
+    args.media.iter().copied().filter(|medium| !quick || *medium == Medium::Tmpfs).collect()
 }
 
 /// Everything to be measured, in the order of the table.
@@ -277,7 +303,7 @@ fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
     measured.map(row).collect()
 }
 
-fn summary(rows: &[Row]) -> Summary {
+fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
     let all = || rows.iter().filter(|row| row.way == Way::Sidecore.name());
     let tmpfs = all().any(|row| row.medium == Medium::Tmpfs).then_some(Medium::Tmpfs);
     let medium = tmpfs.or_else(|| all().map(|row| row.medium).next());
@@ -304,6 +330,7 @@ fn summary(rows: &[Row]) -> Summary {
         latency_ratio_qd1: worse(at(shallow, |row| row.latency_ratio), f64::max),
         of_host_io_uring: worse(at(deep, |row| row.of_host), f64::min),
         sequential_of_host: worse(sequential, f64::min),
+        ping_p99_vs_alone: pings.iter().find(|row| Some(row.medium) == medium).map(|row| row.p99_vs_alone),
     }
 }
 

@@ -214,6 +214,17 @@ impl Players {
         Ok(Seen { answers, latency, load_busy: found as f64 / looks.max(1) as f64 })
     }
 
+    /// A look at each of them: answers, and new requests for them. Returns how many there were.
+    pub fn turn(&mut self) -> Result<u64> {
+        let mut answers = 0;
+        for player in &mut self.0 {
+            let now = Instant::now();
+            answers += player.take(now, |_| {})?;
+            player.fill(now)?;
+        }
+        Ok(answers)
+    }
+
     /// Waits for what is still in flight.
     pub fn finish(&mut self) -> Result<()> {
         for player in &mut self.0 {

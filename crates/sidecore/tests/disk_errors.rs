@@ -1,0 +1,208 @@
+//! Disks whose medium fails: full file systems, devices that return errors, and one that stands still while the daemon is killed.
+//! It takes root to make them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rig::{Daemon, Place, LIMIT};
+use rustix::process::Signal;
+use sidecore_driver::blk::Woken;
+use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
+
+const WAIT: Duration = Duration::from_secs(20);
+const BLOCK: usize = 4096;
+
+/// What `program` prints.
+fn tool(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: it takes root to mount something");
+    }
+    root
+}
+
+/// A file system that goes away.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(place: &Place, args: &[&str]) -> Mount {
+        let path = place.path("mount");
+        std::fs::create_dir(&path).unwrap();
+        tool("mount", &[args, &[path.to_str().unwrap()]].concat());
+        Mount(path)
+    }
+
+    fn image(&self, len: u64) -> String {
+        let path = self.0.join("image");
+        File::create(&path).unwrap().set_len(len).unwrap();
+        path.into_os_string().into_string().unwrap()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Whoever died in the middle may have left it frozen.
+        let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).output();
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+/// A loop device that goes away.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &str) -> Loop {
+        Loop(tool("losetup", &["--find", "--show", file]))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).output();
+    }
+}
+
+fn daemon(place: &Place, file: &str) -> Daemon {
+    let ports =
+        [format!("d=blk:{},file={file}", place.at("d")), format!("n=blk:{},file=ram:1M", place.at("n"))];
+    place.daemon(&["--port", &ports[0], "--port", &ports[1]])
+}
+
+fn errors(place: &Place) -> serde_json::Value {
+    place.show("disks")["disks"][0]["errors"].clone()
+}
+
+fn write(block: u64, data: &[u8]) -> Request<'_> {
+    Request::Write { sector: 8 * block, data }
+}
+
+fn read<'a>(block: u64) -> Request<'a> {
+    Request::Read { sector: 8 * block, len: BLOCK }
+}
+
+#[test]
+fn a_full_file_system_fails_the_writes_that_need_room() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let mount = Mount::new(&place, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
+    let daemon = daemon(&place, &mount.image(1 << 20));
+    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    let data = vec![7; BLOCK];
+    let statuses: Vec<Status> =
+        (0..128).map(|block| disk.ask(write(block, &data), WAIT).unwrap().0).collect();
+    let written = statuses.iter().filter(|status| **status == Status::Ok).count();
+    assert!((32..=64).contains(&written), "{written}");
+    // The first ones, and none behind.
+    assert!(statuses[written..].iter().all(|status| *status == Status::IoError), "{statuses:?}");
+    assert_eq!(errors(&place)["no_space"], 128 - written as u64);
+    // What is there can be read, and written again; what is not reads as zeros.
+    assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, data.clone()));
+    assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(disk.ask(read(127), WAIT).unwrap(), (Status::Ok, vec![0; BLOCK]));
+    assert_eq!(neighbour.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
+    tool("mount", &["-o", "remount,size=2m", mount.0.to_str().unwrap()]);
+    assert_eq!(disk.ask(write(127, &data), WAIT).unwrap().0, Status::Ok);
+    drop((disk, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_device_that_fails_fails_its_requests_only() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let path = place.at("backing");
+    let file = File::create(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let device = Loop::new(&path);
+    let daemon = daemon(&place, &device.0);
+    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    let data = vec![7; BLOCK];
+    assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(place.show("disks")["disks"][0]["medium"], "device");
+    // Behind the end of its file a loop device cannot read.
+    file.set_len(BLOCK as u64).unwrap();
+    assert_eq!(disk.ask(read(9), WAIT).unwrap().0, Status::IoError);
+    assert_eq!(errors(&place), serde_json::json!({"io_error": 1}));
+    assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, data.clone()));
+    assert_eq!(neighbour.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
+    // A device grows, too.
+    file.set_len(2 << 20).unwrap();
+    tool("losetup", &["--set-capacity", &device.0]);
+    assert!(place.ok(&["resize", "d"]).contains("was told"));
+    assert!(disk.changed().unwrap());
+    assert_eq!(disk.ask(write(511, &data), WAIT).unwrap().0, Status::Ok);
+    drop((disk, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// A write that is under way in the kernel when the daemon is killed may end at any time, so no other daemon has the file before: a
+/// guest whose next write went through the next daemon would find it undone.
+#[test]
+fn no_other_daemon_has_the_file_while_old_writes_are_under_way() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let path = place.at("filesystem");
+    File::create(&path).unwrap().set_len(32 << 20).unwrap();
+    tool("mkfs.ext4", &["-q", &path]);
+    let device = Loop::new(&path);
+    let mount = Mount::new(&place, &[&device.0]);
+    let image = mount.image(1 << 20);
+    let old = daemon(&place, &image);
+    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    assert_eq!(disk.ask(write(0, &[1; BLOCK]), WAIT).unwrap().0, Status::Ok);
+    let folder = mount.0.to_str().unwrap();
+    tool("fsfreeze", &["-f", folder]);
+    disk.submit(write(0, &[2; BLOCK])).unwrap().unwrap();
+    disk.publish().unwrap();
+    // The neighbour's answer says that the I/O core has looked around.
+    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(neighbour.ask(read(0), WAIT).unwrap().0, Status::Ok);
+    }
+    old.signal(Signal::KILL);
+    // Another one, with sockets of its own.
+    let refused = place
+        .command()
+        .env("SIDECORE_SOCKET", place.path("other.sock"))
+        .args(["run", "--port", &format!("d=blk:{},file={image}", place.at("other"))])
+        .output()
+        .unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && why.contains("another process has it"), "{why}");
+    tool("fsfreeze", &["-u", folder]);
+    assert!(!old.end(Signal::KILL).success());
+    let new = daemon(&place, &image);
+    assert_eq!(disk.wait(LIMIT).unwrap(), Woken::Gone);
+    disk.reconnect(Frontend::connect(place.path("d"), LIMIT).unwrap(), |_, _, _| {}).unwrap();
+    let mut answers = 0;
+    while answers == 0 {
+        assert_ne!(disk.wait(LIMIT).unwrap(), Woken::Late);
+        answers = disk.poll(|_, status, _| assert_eq!(status, Status::Ok)).unwrap();
+    }
+    assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, vec![2; BLOCK]));
+    assert_eq!(disk.ask(write(0, &[3; BLOCK]), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, vec![3; BLOCK]));
+    drop((disk, neighbour));
+    assert!(new.end(Signal::TERM).success());
+}
