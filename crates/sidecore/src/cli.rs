@@ -375,8 +375,9 @@ pub enum Benchmark {
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
     /// learning switch. Takes two processors.
     E1000(bench::e1000::Args),
-    /// Connected, silent ports: the processor time that they use, and the first frame after a sleep.
-    Idle(bench::many::IdleArgs),
+    /// Connected, silent ports: the processor time that they use, what they cost a pair that talks, and how soon one that speaks
+    /// is heard. Takes two processors.
+    Idle(bench::idle::Args),
     /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
     /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
     VirtioUser(bench::virtio_user::Args),

@@ -91,6 +91,22 @@ fn moves() {
 }
 
 #[test]
+fn idle() {
+    let Some(answer) = bench("idle") else { return };
+    positive(&answer, &["ns_alone", "ns_among", "ratio"]);
+    let summary = summary(&answer);
+    let keys: Vec<_> = summary.iter().map(|(key, _)| *key).collect();
+    let asked = ["asleep_p50_us", "asleep_p99_us", "at_work_p50_us", "at_work_p99_us", "bare_thread_p50_us"];
+    assert_eq!(keys, [&asked[..], &["bare_thread_p99_us", "frame_cost_ratio", "idle_share"]].concat());
+    assert!(summary.iter().all(|(_, value)| *value >= 0.0), "{answer}");
+    let row = &answer["rows"][0];
+    let count = |key: &str| row[key].as_array().unwrap().len();
+    assert_eq!(["asleep_us", "at_work_us", "bare_thread_us"].map(count), [8, 8, 8]);
+    // Silent queues go cold, and a burst wakes them: on any machine.
+    assert!(row["woken"].as_u64().unwrap() > 0, "{answer}");
+}
+
+#[test]
 fn blk() {
     let found = |program: &str| {
         let paths = std::env::var_os("PATH").unwrap_or_default();

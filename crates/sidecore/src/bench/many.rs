@@ -1,25 +1,24 @@
-//! `sidecore bench ports` and `sidecore bench idle`: what a port costs when it does nothing.
+//! Many ports of which most say nothing: a daemon with silent native drivers, and `sidecore bench ports`.
 //!
-//! Theory of operation. Both start our daemon as a user would and connect native drivers to all of its
-//! ports. `ports` lets one pair talk while the number of silent ports grows, and compares the busy time of
-//! the I/O core for each frame with that at two ports, in alternation; it also tells the daemon's own memory
-//! (guest memory is shared and not counted). `idle` lets nobody talk and reads the daemon's processor time;
-//! then it lets the daemon fall asleep again and again and measures how long the next frame takes, in turns
-//! with a bare thread that is woken on the same processor.
+//! Theory of operation. Our daemon is started as a user would, and native drivers connect to all of its ports. `ports` lets one
+//! pair talk while the number of silent ports grows, and compares the busy time of the I/O core for each frame with that at two
+//! ports, in alternation; it also tells the daemon's own memory (guest memory is shared and not counted). `idle` has the same
+//! stage.
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
-use sidecore_driver::load::{pin, Load, LoadConfig};
+use sidecore_driver::load::{Load, LoadConfig};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 
+use super::common::text;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::wake::Sleeper;
+use super::vale::median;
 
 /// `bench ports`.
 #[derive(Debug, clap::Args)]
@@ -45,26 +44,6 @@ pub struct PortsArgs {
     pub json: bool,
 }
 
-/// `bench idle`.
-#[derive(Debug, clap::Args)]
-pub struct IdleArgs {
-    /// Connected, silent ports.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=1000))]
-    pub ports: u16,
-    /// Frames sent to a sleeping daemon.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
-    pub frames: u16,
-    /// Time over which processor time is counted.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "5", value_parser = super::seconds)]
-    pub window: Duration,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// What was measured at one number of ports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -80,43 +59,27 @@ pub struct Row {
     pub memory_kib: u64,
 }
 
-/// What idling costs.
-#[derive(Clone, Debug, Serialize)]
-pub struct Idle {
-    /// Connected, silent ports.
-    pub ports: u16,
-    /// Share of one processor that the daemon used.
-    pub share: f64,
-    /// Microseconds from offering a frame to seeing it at the other port, the daemon asleep before: sorted.
-    pub first_frame_us: Vec<f64>,
-    /// Microseconds until a thread runs that slept in `read`, on the same processor in the same rounds: sorted. What the
-    /// machine itself takes.
-    pub bare_thread_us: Vec<f64>,
-}
-
 /// A daemon with silent drivers on all ports from number `2` on.
-struct Stage {
-    switch: Switch,
-    paths: Vec<PathBuf>,
-    _silent: Vec<NetDriver>,
+pub(super) struct Stage {
+    pub(super) switch: Switch,
+    pub(super) paths: Vec<PathBuf>,
+    pub(super) silent: Vec<NetDriver>,
     _scratch: Scratch,
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
 impl Stage {
-    fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
+    /// So many ports on one switch, of which the first two have no driver yet.
+    pub(super) fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
         let scratch = Scratch::new("sc-ports").map_err(text)?;
         let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
         let program = std::env::current_exe().map_err(text)?;
         let switch = Switch::start(&program, io_core, &scratch, &paths).map_err(text)?;
         let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
-        Ok(Stage { switch, paths, _silent: silent, _scratch: scratch })
+        Ok(Stage { switch, paths, silent, _scratch: scratch })
     }
 
-    fn measure(&self, config: LoadConfig) -> Result<(f64, f64), String> {
+    /// Has a pair talk on the first two ports: nanoseconds of the I/O core for a frame, and million frames a second.
+    pub(super) fn measure(&self, config: LoadConfig) -> Result<(f64, f64), String> {
         let connect = |path: &PathBuf| Frontend::connect(path, START).map_err(text);
         let (a, b) = (connect(&self.paths[0])?, connect(&self.paths[1])?);
         // Only the switch goes along: the silent drivers stay with this thread.
@@ -143,26 +106,22 @@ impl Stage {
     }
 
     /// Processor time that the daemon has used.
-    fn processor(&self) -> Result<Duration, String> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.switch.id())).map_err(text)?;
-        // proc(5): fields 14 and 15 behind the name in parentheses, in ticks of 1/100 s.
-        let after = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u64 =
-            after.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
-        Ok(Duration::from_millis(10 * ticks))
+    pub(super) fn processor(&self) -> Result<Duration, String> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.switch.id())).map_err(text)?;
+        let mut all = 0;
+        for thread in threads {
+            // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first. A thread may end meanwhile.
+            let stat = fs::read_to_string(thread.map_err(text)?.path().join("schedstat")).unwrap_or_default();
+            all += stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or_default();
+        }
+        Ok(Duration::from_nanos(all))
     }
 }
 
 /// A connected driver that says nothing.
-fn driver(path: &PathBuf) -> Result<NetDriver, String> {
+pub(super) fn driver(path: &PathBuf) -> Result<NetDriver, String> {
     let frontend = Frontend::connect(path, START).map_err(text)?;
     NetDriver::start(frontend, Config { want: Want::default(), ..Config::default() }).map_err(text)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// `bench ports`.
@@ -186,13 +145,13 @@ pub fn ports(args: &PortsArgs) -> Result<(), String> {
             );
         }
     }
-    let ratio = |i: usize| median(&ns[i].iter().zip(&ns[0]).map(|(x, first)| x / first).collect::<Vec<_>>());
+    let ratio = |i: usize| median(ns[i].iter().zip(&ns[0]).map(|(x, first)| x / first));
     let rows: Vec<Row> = (0..args.ports.len())
         .map(|i| Row {
             ports: args.ports[i],
-            median: median(&ns[i]),
+            median: median(ns[i].iter().copied()),
             ratio: ratio(i),
-            mpps: median(&mpps[i]),
+            mpps: median(mpps[i].iter().copied()),
             memory_kib: memory[i],
             ns_per_frame: ns[i].clone(),
         })
@@ -224,77 +183,4 @@ pub fn ports(args: &PortsArgs) -> Result<(), String> {
     }
     println!("memory for each further port: {per_port} KiB");
     Ok(())
-}
-
-/// `bench idle`.
-pub fn idle(args: &IdleArgs) -> Result<(), String> {
-    let ports = args.ports;
-    let stage = Stage::start(args.io_core, ports)?;
-    let (mut a, mut b) = (driver(&stage.paths[0])?, driver(&stage.paths[1])?);
-    let mut frame = [0u8; 64];
-    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    let back: Vec<u8> = [&frame[6..12], &frame[..6], &frame[12..]].concat();
-    // Both addresses are learned, so that the measured frames are not flooded.
-    exchange(&mut b, &mut a, &back)?;
-    exchange(&mut a, &mut b, &frame)?;
-    std::thread::sleep(Duration::from_millis(200));
-    let (before, start) = (stage.processor()?, Instant::now());
-    std::thread::sleep(args.window);
-    let share = (stage.processor()? - before).as_secs_f64() / start.elapsed().as_secs_f64();
-    let mut latencies = Vec::new();
-    // On the daemon's own processor, this thread would keep it from running.
-    pin(0).map_err(text)?;
-    let mut sleeper = Sleeper::start(args.io_core)?;
-    let mut bare = Vec::new();
-    for _ in 0..args.frames {
-        // Long enough for the daemon to be asleep: it polls for 50 µs after the last frame.
-        std::thread::sleep(Duration::from_millis(2));
-        latencies.push(exchange(&mut a, &mut b, &frame)?.as_secs_f64() * 1e6);
-        std::thread::sleep(Duration::from_millis(2));
-        bare.push(sleeper.wake(START)?.as_secs_f64() * 1e6);
-    }
-    latencies.sort_by(f64::total_cmp);
-    bare.sort_by(f64::total_cmp);
-    let result = Idle { ports, share, first_frame_us: latencies, bare_thread_us: bare };
-    if args.json {
-        println!("{}", serde_json::json!({ "version": 1, "idle": result }));
-        return Ok(());
-    }
-    println!("idle: {ports} connected, silent ports use {:.2} % of a processor", 100.0 * result.share);
-    let rows = [("first frame", &result.first_frame_us), ("bare thread", &result.bare_thread_us)];
-    for (what, sorted) in rows {
-        let at = |share| quantile(sorted, share);
-        println!(
-            "{what} after a sleep, {} times: p50 {:.0} µs, p99 {:.0} µs, longest {:.0} µs",
-            sorted.len(),
-            at(0.5),
-            at(0.99),
-            at(1.0)
-        );
-    }
-    Ok(())
-}
-
-/// The value below which `share` of a sorted list lies.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = (share * sorted.len().saturating_sub(1) as f64).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
-    sorted.get(place as usize).copied().unwrap_or(0.0)
-}
-
-/// Sends one frame and waits for it at the other port; how long that took.
-fn exchange(from: &mut NetDriver, to: &mut NetDriver, frame: &[u8]) -> Result<Duration, String> {
-    let start = Instant::now();
-    if from.send(0, &[frame]).map_err(text)? != 1 {
-        return Err("the transmit ring is full".to_owned());
-    }
-    let mut seen = false;
-    while !seen {
-        to.receive(0, |_, bytes| seen |= bytes == frame).map_err(text)?;
-        if start.elapsed() > START {
-            return Err("a frame was lost".to_owned());
-        }
-    }
-    Ok(start.elapsed())
 }

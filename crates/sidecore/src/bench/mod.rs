@@ -10,6 +10,7 @@ pub mod e1000;
 pub mod echo;
 pub mod ends;
 pub mod fib;
+pub mod idle;
 pub mod many;
 pub mod matrix;
 pub mod net;

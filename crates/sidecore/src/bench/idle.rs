@@ -1,0 +1,348 @@
+//! `sidecore bench idle`: what silent ports cost, and how soon one that speaks is heard.
+//!
+//! Theory of operation. Each round starts a daemon with one pair of ports, and one with many silent ports beside the pair, on one
+//! switch and one I/O core. On both the pair talks as fast as it can; the cost of a frame among silent ports against its cost alone
+//! is what silence costs the others. Then nobody talks, and the processor time of the daemon is what silence costs by itself.
+//!
+//! A silent queue is *cold*: the I/O core does not poll it. Its promotion is the time from the kick of a first burst until the
+//! burst's first frame is seen at another port. It is measured with the core asleep, by turns with a bare thread that sleeps in
+//! `epoll_wait` on the same processor: what the machine itself takes. And it is measured with the core at work for the pair: there
+//! nothing has to be woken, and what counts is how often the core looks for events. Silent ports take turns with their bursts,
+//! so that each has been cold again before its next one; the daemon's own count of wake-ups says whether they were.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use sidecore_driver::load::{pin, LoadConfig};
+use sidecore_driver::net::NetDriver;
+
+use super::common::text;
+use super::many::{driver, Stage};
+use super::ours::START;
+use super::vale::median;
+use super::wake::Sleeper;
+
+/// `bench idle`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Connected, silent ports beside the pair that talks.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    pub ports: u16,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Bursts to a core that sleeps, and to one at work, in each round.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
+    pub bursts: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
+    pub window: Duration,
+    /// A short look: one round with few ports. Its figures mean nothing.
+    #[arg(long)]
+    pub quick: bool,
+    /// Processor for the guests.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Frames that a silent port sends at once, and that the pair does.
+const BURST: usize = 32;
+/// A port is silent for so long before its next burst: longer than a core polls a silent queue (docs/scheduling.md).
+const SILENT: Duration = Duration::from_millis(30);
+/// From one burst to the next, at least: the core sleeps by then if nobody talks.
+const EVERY: Duration = Duration::from_millis(2);
+/// Bytes of each frame.
+const LEN: usize = 64;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// What one round measured.
+#[derive(Clone, Debug, Serialize)]
+struct Round {
+    /// Nanoseconds of the I/O core for each frame of the pair, alone and among silent ports.
+    ns_alone: f64,
+    ns_among: f64,
+    ratio: f64,
+    /// Share of a processor that the daemon used while nobody talked.
+    share: f64,
+    /// Microseconds from the kick of a burst until its first frame was seen, in their order: the core slept, or was at work.
+    asleep_us: Vec<f64>,
+    at_work_us: Vec<f64>,
+    /// Microseconds until a thread ran that slept in `epoll_wait`, by turns with `asleep_us`.
+    bare_thread_us: Vec<f64>,
+    /// How many of the bursts to a core at work woke a queue that was cold.
+    woken: u64,
+}
+
+/// Medians of rounds; percentiles of all bursts.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    idle_share: f64,
+    frame_cost_ratio: f64,
+    at_work_p50_us: f64,
+    at_work_p99_us: f64,
+    asleep_p50_us: f64,
+    asleep_p99_us: f64,
+    bare_thread_p50_us: f64,
+    bare_thread_p99_us: f64,
+}
+
+/// `bench idle`.
+pub fn run(args: &Args) -> Result<()> {
+    if args.io_core == args.load_core {
+        return Err(format!("guests and I/O core both on processor {}: they need one each", args.io_core));
+    }
+    let mut args = args.clone();
+    if args.quick {
+        (args.rounds, args.ports, args.bursts, args.window) = (1, 8, 8, Duration::from_millis(50));
+    }
+    let mut rounds = Vec::new();
+    for number in 1..=args.rounds {
+        let round = measure(&args)?;
+        eprintln!(
+            "round {number}/{}: {} silent ports: {:.2} % of a processor, a frame {:.1} ns ({:.1} alone), first frame at work {:.0} µs",
+            args.rounds,
+            args.ports,
+            100.0 * round.share,
+            round.ns_among,
+            round.ns_alone,
+            median(round.at_work_us.iter().copied())
+        );
+        rounds.push(round);
+    }
+    let middle = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
+    let sorted = |value: fn(&Round) -> &Vec<f64>| {
+        let mut all: Vec<f64> = rounds.iter().flat_map(value).copied().collect();
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    let asleep = sorted(|round| &round.asleep_us);
+    let (at_work, bare) = (sorted(|round| &round.at_work_us), sorted(|round| &round.bare_thread_us));
+    let summary = Summary {
+        idle_share: middle(|round| round.share),
+        frame_cost_ratio: middle(|round| round.ratio),
+        at_work_p50_us: quantile(&at_work, 0.5),
+        at_work_p99_us: quantile(&at_work, 0.99),
+        asleep_p50_us: quantile(&asleep, 0.5),
+        asleep_p99_us: quantile(&asleep, 0.99),
+        bare_thread_p50_us: quantile(&bare, 0.5),
+        bare_thread_p99_us: quantile(&bare, 0.99),
+    };
+    if args.json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "version": 1, "bench": "idle", "ports": args.ports, "rows": rounds, "summary": summary
+            })
+        );
+        return Ok(());
+    }
+    println!(
+        "idle: {} connected, silent ports, medians of {} rounds: {:.2} % of a processor; a frame of a pair costs {:.2} × what it costs alone",
+        args.ports,
+        args.rounds,
+        100.0 * summary.idle_share,
+        summary.frame_cost_ratio
+    );
+    println!("first frame of a burst     times  p50 µs  p99 µs  longest");
+    for (what, sorted) in [("core at work", &at_work), ("core asleep", &asleep), ("bare thread", &bare)] {
+        let at = |share| quantile(sorted, share);
+        println!("{what:<25}  {:5}  {:6.0}  {:6.0}  {:7.0}", sorted.len(), at(0.5), at(0.99), at(1.0));
+    }
+    let woken: u64 = rounds.iter().map(|round| round.woken).sum();
+    println!("of the bursts to the core at work, {woken} woke a queue that was cold");
+    Ok(())
+}
+
+fn measure(args: &Args) -> Result<Round> {
+    let config = LoadConfig { core: args.load_core, window: args.window, ..LoadConfig::default() };
+    // One daemon at a time: two would share the I/O core.
+    let (ns_alone, _) = Stage::start(args.io_core, 2)?.measure(config)?;
+    let mut stage = Stage::start(args.io_core, args.ports + 2)?;
+    let (ns_among, _) = stage.measure(config)?;
+    let mut scene = Scene::new(&mut stage)?;
+    let share = scene.silence(args.window)?;
+    // A thread of its own, because pinning must not pass to the daemon of the next round.
+    std::thread::scope(|scope| {
+        let played = scope.spawn(move || {
+            // On the daemon's own processor, this thread would keep it from running.
+            pin(args.load_core).map_err(text)?;
+            let (asleep_us, bare_thread_us) = scene.asleep(args)?;
+            let (at_work_us, woken) = scene.at_work(args)?;
+            let ratio = ns_among / ns_alone;
+            Ok(Round { ns_alone, ns_among, ratio, share, asleep_us, at_work_us, bare_thread_us, woken })
+        });
+        played.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The pair, and those who are silent but for a burst now and then.
+struct Scene<'a> {
+    stage: &'a mut Stage,
+    pair: [NetDriver; 2],
+    /// Whose turn it is to send a burst; the one behind it receives it.
+    next: usize,
+}
+
+impl Scene<'_> {
+    fn new(stage: &mut Stage) -> Result<Scene<'_>> {
+        let pair = [driver(&stage.paths[0])?, driver(&stage.paths[1])?];
+        let mut scene = Scene { stage, pair, next: 0 };
+        // All addresses are learned, so that nothing that counts is flooded.
+        let [a, b] = &mut scene.pair;
+        send(b, 1, 0, 1)?;
+        received(a, 1)?;
+        for number in 0..scene.stage.silent.len() {
+            send(&mut scene.stage.silent[number], station(number), 0, 1)?;
+            received(a, 1)?;
+        }
+        send(a, 0, 1, 1)?;
+        received(b, 1)?;
+        std::thread::sleep(SILENT);
+        Ok(scene)
+    }
+
+    /// The share of a processor that the daemon uses while nobody talks.
+    fn silence(&self, window: Duration) -> Result<f64> {
+        let (before, start) = (self.stage.processor()?, Instant::now());
+        std::thread::sleep(window);
+        Ok((self.stage.processor()? - before).as_secs_f64() / start.elapsed().as_secs_f64())
+    }
+
+    /// From one burst to the next: each port has been silent for long enough.
+    fn spacing(&self) -> Duration {
+        let ports = u32::try_from(self.stage.silent.len()).unwrap_or(u32::MAX);
+        EVERY.max(SILENT / ports)
+    }
+
+    /// The next silent port sends a burst; which one receives it, and since when it is on its way.
+    fn burst(&mut self) -> Result<(usize, Instant)> {
+        let ports = self.stage.silent.len();
+        let (from, to) = (self.next, (self.next + 1) % ports);
+        self.next = to;
+        let start = Instant::now();
+        send(&mut self.stage.silent[from], station(from), station(to), BURST)?;
+        Ok((to, start))
+    }
+
+    /// Bursts to a core that sleeps, by turns with a bare thread: µs of either.
+    fn asleep(&mut self, args: &Args) -> Result<(Vec<f64>, Vec<f64>)> {
+        let mut sleeper = Sleeper::start(args.io_core)?;
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..args.bursts {
+            std::thread::sleep(self.spacing());
+            let (to, start) = self.burst()?;
+            let first = received(&mut self.stage.silent[to], BURST)?;
+            ours.push(us(first - start));
+            std::thread::sleep(EVERY);
+            bare.push(us(sleeper.wake(START)?));
+        }
+        Ok((ours, bare))
+    }
+
+    /// Bursts while the pair keeps the core at work: µs, and how many of them found their queue cold.
+    fn at_work(&mut self, args: &Args) -> Result<(Vec<f64>, u64)> {
+        let before = self.woken()?;
+        let spacing = self.spacing();
+        let mut latencies = Vec::new();
+        let mut last = Instant::now();
+        for _ in 0..args.bursts {
+            while last.elapsed() < spacing {
+                self.talk()?;
+            }
+            let (to, start) = self.burst()?;
+            let (mut came, mut first) = (0, None);
+            while came < BURST {
+                let now = take(&mut self.stage.silent[to])?;
+                if now > 0 {
+                    first.get_or_insert_with(Instant::now);
+                }
+                came += now;
+                self.talk()?;
+                if start.elapsed() > START {
+                    return Err("a burst was lost beside the pair that talks".to_owned());
+                }
+            }
+            latencies.extend(first.map(|first| us(first - start)));
+            last = Instant::now();
+        }
+        Ok((latencies, self.woken()? - before))
+    }
+
+    /// The pair has a turn: it keeps one ring full.
+    fn talk(&mut self) -> Result<()> {
+        let [a, b] = &mut self.pair;
+        send(a, 0, 1, BURST)?;
+        take(b)?;
+        Ok(())
+    }
+
+    /// How often events woke the core for a queue of those who are silent.
+    fn woken(&self) -> Result<u64> {
+        let answer = self.stage.switch.show("queues").map_err(text)?;
+        let queues = answer["queues"].as_array().ok_or("show queues --json has no queues")?;
+        let silent = |queue: &&Value| queue["port"] != "p0" && queue["port"] != "p1";
+        Ok(queues.iter().filter(silent).filter_map(|queue| queue["served"]["wakes"].as_u64()).sum())
+    }
+}
+
+/// The number of a silent port's station: those of the pair are 0 and 1.
+fn station(silent: usize) -> usize {
+    silent + 2
+}
+
+/// Sends as many frames from one station to another as find room, `most` at most.
+fn send(driver: &mut NetDriver, from: usize, to: usize, most: usize) -> Result<usize> {
+    let mac = |station: usize| {
+        let [.., high, low] = station.to_be_bytes();
+        [2, 0x1d, 0, 0, high, low]
+    };
+    let sent = driver.send_with(0, most, |_, bytes| {
+        bytes[..6].copy_from_slice(&mac(to));
+        bytes[6..12].copy_from_slice(&mac(from));
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        LEN
+    });
+    sent.map_err(text)
+}
+
+/// Takes what has arrived.
+fn take(driver: &mut NetDriver) -> Result<usize> {
+    driver.receive(0, |_, _| {}).map_err(text)
+}
+
+/// Waits for so many frames; when the first one was seen.
+fn received(driver: &mut NetDriver, count: usize) -> Result<Instant> {
+    let (start, mut came, mut first) = (Instant::now(), 0, None);
+    loop {
+        came += take(driver)?;
+        if came > 0 {
+            let first = *first.get_or_insert_with(Instant::now);
+            if came >= count {
+                return Ok(first);
+            }
+        }
+        if start.elapsed() > START {
+            return Err(format!("{} of {count} frames were lost", count - came));
+        }
+        std::hint::spin_loop();
+    }
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// The value below which `share` of a sorted list lies.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = (share * sorted.len().saturating_sub(1) as f64).round();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
+    sorted.get(place as usize).copied().unwrap_or(0.0)
+}
