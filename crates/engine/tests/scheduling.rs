@@ -309,8 +309,13 @@ impl Task<Local> for Kicked {
     fn settle(&mut self, _: &mut Local) {}
 }
 
+/// Wake-ups of a test run; `SIDECORE_WAKE_UPS=10000000` for more.
+fn wake_ups() -> u64 {
+    std::env::var("SIDECORE_WAKE_UPS").ok().map_or(30_000, |count| count.parse().unwrap())
+}
+
 #[test]
-fn no_wake_up_is_lost_between_looks_naps_and_moves() {
+fn no_wake_up_is_lost_between_looks_letters_and_moves_and_while_cores_come_and_go() {
     // Cores that sleep at once, so that nearly each request finds one that does or is about to.
     let tuning = Tuning { spin: Duration::ZERO, balance: false, ..Tuning::default() };
     let fabric = Fabric::start(&two_cores(tuning)).unwrap();
@@ -319,7 +324,10 @@ fn no_wake_up_is_lost_between_looks_naps_and_moves() {
     let kick = event.try_clone().unwrap();
     let lease = fabric.place(Kicked { guest: Arc::default(), state: Arc::clone(&state), event });
     let task = fabric.tasks()[0].id;
-    let (mut late, rounds) = (0, 30_000u64);
+    let (mut late, rounds) = (0, wake_ups());
+    let second = Duration::from_millis(900);
+    let began = Instant::now();
+    let mut waited = Duration::ZERO;
     for number in 1..=rounds {
         let asked = Instant::now();
         state.asked.store(number, Ordering::Release);
@@ -327,13 +335,20 @@ fn no_wake_up_is_lost_between_looks_naps_and_moves() {
         if state.armed.load(Ordering::Relaxed) {
             rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
         }
-        if number % 50 == 0 {
-            fabric.move_task(task, usize::try_from(number / 50 % 2).unwrap());
+        match number % 200 {
+            // Letters come between looking and sleeping, too: one that moves the task, takes its core away, or wants nothing.
+            50 | 150 => _ = fabric.move_task(task, usize::try_from(number / 50 % 2).unwrap()),
+            100 => _ = fabric.set_active(1),
+            125 => _ = fabric.set_active(2),
+            175 => fabric.rest(false),
+            _ => {}
         }
         until("a request is answered", || state.done.load(Ordering::Acquire) >= number);
         // One that was slept over is found after a second, when a core looks at everything.
-        late += u64::from(asked.elapsed() > Duration::from_millis(900));
+        late += u64::from(asked.elapsed() > second);
+        waited = waited.max(asked.elapsed());
     }
+    println!("{rounds} wake-ups in {:?}, the longest in {waited:?}", began.elapsed());
     assert!(late < 5, "{late} of {rounds} requests were slept over");
     lease.take_back().unwrap();
 }

@@ -11,6 +11,7 @@ mod work;
 use std::fs::File;
 use std::os::unix::fs::{symlink, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rig::Place;
 use rustix::process::Signal;
@@ -264,6 +265,42 @@ fn queues_end_with_requests_under_way() {
             place.ok(&["del", "d"]);
             place.ok(&["add", &port(&place, ",queues=4")]);
         }
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// Queues go from one I/O core to the other with requests under way: each request has one answer, and what was written is there.
+#[test]
+fn queues_move_between_cores_with_requests_under_way() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--cores", "0,1", "--balance", "off", "--port", &port(&place, ",queues=4")]);
+    let mut blocks = vec![0; BLOCKS as usize];
+    for (seed, packed) in (7..).zip([false, true]) {
+        let options = DiskOptions { packed, queues: 4, depth: 32, ..small() };
+        let mut disk = Disk::connect(place.path("d"), options).unwrap();
+        let mut work = Work::new(seed, BLOCKS);
+        work.blocks = blocks;
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let moves = scope.spawn(|| {
+                for turn in 0..20 {
+                    place.ok(&["move", "d", if turn % 2 == 0 { "1" } else { "0" }]);
+                }
+                over.store(true, Ordering::Release);
+            });
+            while !over.load(Ordering::Acquire) && !moves.is_finished() {
+                work.run(&mut disk, 100);
+            }
+        });
+        work.verify(&mut disk);
+        let queues = place.show("queues");
+        let moved = queues["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|queue| queue["served"]["moves"].as_u64().unwrap());
+        assert!(moved.sum::<u64>() >= 4 * 19, "{queues:#}");
+        blocks = work.blocks;
     }
     assert!(daemon.end(Signal::TERM).success());
 }

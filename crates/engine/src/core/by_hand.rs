@@ -16,17 +16,27 @@ pub(crate) const DELIVERY: u64 = 100;
 const EMPTY: u64 = 100;
 
 /// A clock that goes on by what visits did.
-#[derive(Debug, Default)]
-pub(crate) struct Counted(pub(crate) u64);
+#[derive(Debug)]
+pub(crate) struct Counted {
+    now: u64,
+    /// What it takes a nanosecond for, in halves of one: 2 is right.
+    rate: u64,
+}
+
+impl Counted {
+    fn pass(&mut self, ns: u64) {
+        self.now += ns * self.rate / 2;
+    }
+}
 
 impl Clock for Counted {
     fn now(&mut self) -> u64 {
-        self.0
+        self.now
     }
 
     fn after(&mut self, visit: &Visit) -> u64 {
-        self.0 += DELIVERY * visit.cost as u64;
-        self.0
+        self.pass(DELIVERY * visit.cost as u64);
+        self.now
     }
 }
 
@@ -53,7 +63,7 @@ impl<L: 'static> ByHand<L> {
             tuning: tuning.clone(),
             local,
         };
-        let core = Core::new(parts, Counted::default()).unwrap();
+        let core = Core::new(parts, Counted { now: 0, rate: 2 }).unwrap();
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
@@ -103,26 +113,31 @@ impl<L: 'static> ByHand<L> {
         self.core.round(number, now);
     }
 
-    /// Rounds for so many nanoseconds; an empty one takes [`EMPTY`].
+    /// Rounds for so many nanoseconds of the clock; an empty one takes [`EMPTY`].
     pub(crate) fn run(&mut self, ns: u64) {
-        let end = self.core.clock.0 + ns;
-        while self.core.clock.0 < end {
-            let before = self.core.clock.0;
+        let end = self.core.clock.now + ns;
+        while self.core.clock.now < end {
+            let before = self.core.clock.now;
             self.rounds += 1;
             self.core.round(self.rounds, before);
-            if self.core.clock.0 == before {
-                self.core.clock.0 += EMPTY;
+            if self.core.clock.now == before {
+                self.core.clock.pass(EMPTY);
             }
         }
     }
 
+    /// From now on the clock takes a nanosecond for so many halves of one.
+    pub(crate) fn set_rate(&mut self, halves: u64) {
+        self.core.clock.rate = halves;
+    }
+
     /// The clock goes on by so much at once.
     pub(crate) fn pass(&mut self, ns: u64) {
-        self.core.clock.0 += ns;
+        self.core.clock.now += ns;
     }
 
     pub(crate) fn now(&self) -> u64 {
-        self.core.clock.0
+        self.core.clock.now
     }
 
     /// What was written down of the task with this number.

@@ -360,6 +360,32 @@ fn silent_tasks_cost_nothing_until_they_have_work() {
 }
 
 #[test]
+fn a_rule_that_is_off_does_nothing() {
+    // Silent tasks stay polled.
+    let off = Tuning { cold: false, ..Tuning::default() };
+    let mut rig = Rig { core: ByHand::tuned((), &off), leases: Vec::new() };
+    rig.add(&guest(1, Service::default()), 100, true);
+    let (id, queue) = rig.add(&guest(2, Service::default()), 100, false);
+    rig.core.run(200 * MS);
+    assert_eq!((queue.arms.load(Ordering::Relaxed), rig.core.status(id).heat), (0, Heat::Polled));
+    queue.waiting.store(1, Ordering::Relaxed);
+    rig.core.run(MS);
+    assert_eq!(queue.done.load(Ordering::Relaxed), 1, "it is looked at, though it has no event");
+    // Without weights, budgets and rates all have the same, though others were told so a moment ago.
+    let mut rig = Rig::new();
+    let graded = guest(1, Service { weight: 1000, ..Service::default() });
+    let plain = guest(2, Service::default());
+    [&graded, &plain].iter().for_each(|guest| _ = rig.add(guest, 100, true));
+    rig.core.run(110 * MS);
+    assert!(Rig::had(&graded) > 9 * Rig::had(&plain), "the policy in force is seen by its effect");
+    graded.served.set(Service::default());
+    let before = [&graded, &plain].map(|guest| Rig::had(guest));
+    rig.core.run(100 * MS);
+    let had = [Rig::had(&graded) - before[0], Rig::had(&plain) - before[1]];
+    assert!(jain(&had) > 0.999, "{had:?}");
+}
+
+#[test]
 fn clocks_that_jump_starve_nobody() {
     let mut rig = Rig::new();
     let guests: Vec<_> = (0..3).map(|number| guest(number, Service::default())).collect();
@@ -376,6 +402,64 @@ fn clocks_that_jump_starve_nobody() {
         assert!(had.iter().all(|had| *had > 8 * MS), "{had:?} after {jump}");
     }
     assert!(rig.core.now() > 0);
+}
+
+#[test]
+fn a_clock_of_the_wrong_rate_changes_no_share_and_starves_nobody() {
+    let mut rig = Rig::new();
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
+    let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+    let (_, of_bound) = rig.add(&bound, 100, true);
+    let floods = [2, 3].map(|number| rig.add(&guest(number, Service::default()), 100, true).1);
+    rig.core.run(50 * MS);
+    let (light_id, light) = rig.add(&guest(4, Service::default()), 400, false);
+    // What was done is the measure: all items of the three take as long.
+    let done = |queue: &Queue| queue.done.load(Ordering::Relaxed);
+    // Right, at half the rate and at twice the rate, and from one to the other.
+    for halves in [2, 1, 4, 1, 2] {
+        rig.core.set_rate(halves);
+        let before = [&of_bound, &floods[0], &floods[1]].map(|queue| done(queue));
+        for _ in 0..1_000 {
+            light.waiting.fetch_add(1, Ordering::Relaxed);
+            // 100 µs of the right time.
+            rig.core.run(50_000 * halves);
+        }
+        let [bound, a, b] = [&of_bound, &floods[0], &floods[1]].map(|queue| done(queue));
+        let [bound, a, b] = [bound - before[0], a - before[1], b - before[2]];
+        // The light one's 1,000 requests took four times as long each.
+        let all = bound + a + b + 4_000;
+        assert!(bound.abs_diff(all / 5) < all / 50, "rate {halves}: {bound} beside {a} and {b}");
+        assert!(jain(&[a, b]) > 0.999 && all > 990_000, "rate {halves}: {a} and {b}");
+        assert_eq!(light.waiting.load(Ordering::Relaxed), 0, "rate {halves}");
+    }
+    assert!(rig.core.status(light_id).wait_p99_ns < 100_000);
+}
+
+#[test]
+fn what_goes_to_a_core_whose_clock_is_a_microsecond_behind_gains_and_loses_nothing() {
+    use super::accounts::{Accounts, Luggage, Right};
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
+    let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
+    let owner = Arc::clone(&bound) as Arc<dyn Owner>;
+    let mut cores = [Accounts::new(0), Accounts::new(1)];
+    let (mut luggage, mut had, mut left) = (Luggage::default(), 0, 0);
+    // Core 1 is behind by a microsecond; the budget goes to and fro each 10 µs, and is used as fast as it may be.
+    for turn in 0..100_000u64 {
+        let core = usize::try_from(turn % 2).unwrap();
+        let now = 10_000 + turn * 10_000 - 1_000 * (turn % 2);
+        let place = cores[core].join(&owner, luggage, now);
+        if let Right::Reserved { left: most, .. } = cores[core].right(place, now) {
+            assert!(most <= MS, "{most} left of a runtime");
+            cores[core].charge(place, 9_000, 1, 60, now + 9_000);
+            had += 9_000;
+            left = most;
+        }
+        luggage = cores[core].leave(place);
+    }
+    // A second of it: 200 periods of a millisecond each.
+    assert!(u64::abs_diff(had, 200 * MS) <= 2 * MS + left, "{had} of {}", 200 * MS);
 }
 
 #[test]
