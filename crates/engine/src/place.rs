@@ -42,6 +42,8 @@ static SHARED: AtomicBool = AtomicBool::new(false);
 /// What the system says of it.
 pub fn leave(cpus: &[usize]) -> io::Result<bool> {
     let before = usable();
+    // Later sysfs may be out of reach.
+    has_nodes();
     // Until something else is achieved. A core that is not pinned has no processor to itself, but may move away.
     SHARED.store(!cpus.is_empty() || before.len() == 1, Ordering::Relaxed);
     let mut others = CpuSet::new();
@@ -65,6 +67,23 @@ pub fn is_shared() -> bool {
 /// Whether processor `cpu` is kept for an I/O core.
 pub fn is_kept(cpu: usize) -> bool {
     LEFT.get().is_some_and(|(_, kept)| kept.contains(&cpu))
+}
+
+/// The NUMA node of processor `cpu`, if the kernel tells (Documentation/ABI/stable/sysfs-devices-node).
+pub fn node_of(cpu: usize) -> Option<usize> {
+    number_in(&format!("/sys/devices/system/cpu/cpu{cpu}"), "node").next()
+}
+
+/// Whether the machine has more than one NUMA node, so that it matters where memory is.
+pub fn has_nodes() -> bool {
+    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    *SEVERAL.get_or_init(|| number_in("/sys/devices/system/node", "node").nth(1).is_some())
+}
+
+/// The numbers N of the files in `folder` that are called `prefix`N.
+fn number_in<'p>(folder: &str, prefix: &'p str) -> impl Iterator<Item = usize> + 'p {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
 }
 
 /// The processors of this process that no I/O core has, if any are kept for some.

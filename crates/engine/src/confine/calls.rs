@@ -283,6 +283,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_sched_getparam CT, [], "threads";
     SYS_sched_getscheduler CT, [], "threads";
     SYS_mlock TALK, [], "memory of rings";
+    SYS_get_mempolicy VU, [], "the NUMA node of a guest's memory";
     SYS_msync TALK, [], "files";
     SYS_kill CT, [Is(1, 0)], "whether a process lives";
 

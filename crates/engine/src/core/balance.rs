@@ -1,15 +1,18 @@
 //! Which core has which task, decided again and again: cores come and go with what there is to do.
 //!
 //! Theory of operation. A thread of the control plane (`balancer`) reads what the cores wrote down, and asks here ten times a
-//! second ([`Memory::decide`]). A core is *full* when it has been busy for [`FULL`] of the time, [`FOR`] decisions in a row: what its tasks
+//! second ([`Memory::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
 //! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
 //! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the
 //! task moves that evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
 //! last core's load would fit on the others with room to spare, for [`QUIET`], its tasks move there and it rests.
 //!
 //! What keeps tasks from going back and forth: a task that alone fills a core is never moved; two decisions that change
-//! anything are [`GRACE`] apart; and a core that was added is not taken away below a load that is less than the one at which
-//! it was added.
+//! anything are [`GRACE`] apart; a move that made it worse is taken back and not tried again for a while (`regret`); and a core that
+//! was added is not taken away below a load that is less than the one at which it was added.
+//!
+//! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its memory's node if one has
+//! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes home.
 //!
 //! A budget is a part of one core, so all tasks of its owner have to be on one core, and the budgets of a core must fit on it:
 //! [`pack`] says what has to move for that, whenever a budget or a task comes.
@@ -17,10 +20,12 @@
 //! Here are decisions alone: no clock, no lock and no core, so an hour of them takes a test milliseconds.
 
 use super::registry::Load;
+use super::regret::Regrets;
+#[cfg(doc)]
+use super::sample;
+use super::sample::{Sample, Share};
 use super::service::MOST_RESERVED;
 
-/// A core that is busy for more than this part of the time, in thousandths, is full.
-const FULL: u64 = 950;
 /// Decisions in a row for which it has to be.
 const FOR: u32 = 3;
 /// A core is not filled beyond this by a move.
@@ -34,22 +39,6 @@ const GRACE: u32 = 5;
 /// A move makes the fuller core less busy by this much, in thousandths of its load, or is not worth it.
 const WORTH: u64 = 250;
 
-/// What a core did in the time between two decisions: thousandths of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sample {
-    pub(super) busy: u64,
-    tasks: Vec<Share>,
-}
-
-/// A task's part of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    id: u64,
-    busy: u64,
-    /// It stays where it is: its owner has a budget on this core.
-    stays: bool,
-}
-
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
@@ -59,6 +48,8 @@ pub(super) enum Action {
     Remove,
     /// A task moves to a core.
     Move(u64, usize),
+    /// A task that moved from this core in vain moves back.
+    Back(u64, usize),
 }
 
 /// What was seen before.
@@ -72,14 +63,20 @@ pub(super) struct Memory {
     grace: u32,
     /// The load of all at which each number of cores became too few.
     grew_at: Vec<u64>,
+    regrets: Regrets,
 }
 
 impl Memory {
     /// What to do about `active` cores of which `all` could be and `least` have to be.
-    pub(super) fn decide(&mut self, active: &[Sample], all: usize, least: usize) -> Option<Action> {
+    pub(super) fn decide(&mut self, active: &mut [Sample], all: usize, least: usize) -> Option<Action> {
+        let regretted = self.regrets.judge(active);
+        for task in active.iter_mut().flat_map(|core| &mut core.tasks) {
+            task.stays |= self.regrets.is_banned(task.id);
+        }
+        let active = &*active;
         self.full.resize(active.len(), 0);
         for (full, core) in self.full.iter_mut().zip(active) {
-            *full = if core.busy >= FULL { *full + 1 } else { 0 };
+            *full = if core.is_full() { *full + 1 } else { 0 };
         }
         let load: u64 = active.iter().map(|core| core.busy).sum();
         let cores = active.len() as u64;
@@ -90,11 +87,24 @@ impl Memory {
             && load < grew_at.saturating_sub(90 * (cores - 1));
         self.quiet = if fits { self.quiet + 1 } else { 0 };
         self.grace = self.grace.saturating_sub(1);
+        if let Some((task, core)) = regretted {
+            (self.grace, self.quiet) = (GRACE, 0);
+            return Some(Action::Back(task, core));
+        }
         if self.grace > 0 {
             return None;
         }
-        let action =
-            self.grow(active, all, load).or_else(|| (self.quiet >= QUIET).then_some(Action::Remove))?;
+        let action = self
+            .grow(active, all, load)
+            .or_else(|| (self.quiet >= QUIET).then_some(Action::Remove))
+            .or_else(|| self.homeward(active))?;
+        match &action {
+            Action::Move(task, to) => {
+                let from = active.iter().position(|core| core.has(*task))?;
+                self.regrets.begin(*task, from, *to);
+            }
+            _ => self.regrets.give_up(),
+        }
         (self.grace, self.quiet) = (GRACE, 0);
         self.full.fill(0);
         Some(action)
@@ -109,11 +119,15 @@ impl Memory {
         if movable < 2 {
             return None;
         }
-        let emptiest = (0..active.len()).filter(|to| *to != from).min_by_key(|to| active[*to].busy);
-        if let Some(to) = emptiest {
-            if let Some(task) = best(core, &active[to]) {
-                return Some(Action::Move(task, to));
-            }
+        let mut others: Vec<usize> = (0..active.len()).filter(|to| *to != from).collect();
+        others.sort_by_key(|to| active[*to].busy);
+        let to = |near: bool| {
+            others.iter().find_map(|to| Some(Action::Move(best(core, &active[*to], near)?, *to)))
+        };
+        if self.regrets.is_trying() {
+            // Another move would change what is compared.
+        } else if let Some(action) = to(true).or_else(|| to(false)) {
+            return Some(action);
         }
         if active.len() < all {
             let half = half(core);
@@ -127,12 +141,27 @@ impl Memory {
     }
 }
 
-/// The task of the full core `from` that evens it out with `to` most.
-fn best(from: &Sample, to: &Sample) -> Option<u64> {
+/// The task of the full core `from` that evens it out with `to` most; `near`: of those whose memory is not on another node.
+fn best(from: &Sample, to: &Sample, near: bool) -> Option<u64> {
     let after = |task: &&Share| (from.busy - task.busy.min(from.busy)).max(to.busy + task.busy);
-    let fits = |task: &&Share| !task.stays && task.busy > 0 && to.busy + task.busy <= ROOM;
+    let may = |task: &&Share| !task.stays && !(near && to.is_far(task));
+    let fits = |task: &&Share| may(task) && task.busy > 0 && to.busy + task.busy <= ROOM;
     let task = from.tasks.iter().filter(fits).min_by_key(after)?;
     (after(&task) + from.busy * WORTH / 1000 <= from.busy).then_some(task.id)
+}
+
+impl Memory {
+    /// A task on another node than its guest's memory goes to a core there that has room. The busiest first.
+    fn homeward(&self, active: &[Sample]) -> Option<Action> {
+        if self.regrets.is_trying() {
+            return None;
+        }
+        let away = active.iter().flat_map(|core| core.tasks.iter().filter(|task| core.is_far(task)));
+        let task = away.filter(|task| !task.stays && task.busy > 0).max_by_key(|task| task.busy)?;
+        let fits = |core: &usize| active[*core].node == task.home && active[*core].busy + task.busy <= ROOM;
+        let to = (0..active.len()).filter(fits).min_by_key(|core| active[*core].busy)?;
+        Some(Action::Move(task.id, to))
+    }
 }
 
 /// Tasks that make up about half of what the core did, but not the largest one, which stays.
@@ -174,45 +203,15 @@ pub(super) fn pack(loads: &[Load], active: usize) -> Vec<(u64, usize)> {
     moves
 }
 
-/// What was read last, to tell what was done since.
-#[derive(Default)]
-pub(super) struct Before {
-    cores: Vec<(u64, u64)>,
-    tasks: std::collections::HashMap<u64, u64>,
-}
-
-impl Before {
-    /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers.
-    pub(super) fn samples(&mut self, meters: Vec<(u64, u64)>, loads: &[Load], active: usize) -> Vec<Sample> {
-        self.cores.resize(meters.len(), (0, 0));
-        let tasks = loads.iter().map(|load| (load.id.0, load.busy_ns)).collect();
-        let tasks = std::mem::replace(&mut self.tasks, tasks);
-        let cores = std::mem::replace(&mut self.cores, meters);
-        let now = &self.cores;
-        let sample = |number: usize| {
-            let time = now[number].1.saturating_sub(cores[number].1).max(1);
-            let thousandths = |ns: u64| (u128::from(ns) * 1000 / u128::from(time)).min(1000) as u64;
-            let own = loads.iter().filter(|load| load.core == number);
-            let tasks = own.map(|load| {
-                let since = tasks.get(&load.id.0).map_or(0, |before| load.busy_ns.saturating_sub(*before));
-                Share { id: load.id.0, busy: thousandths(since), stays: load.reserved > 0 }
-            });
-            Sample {
-                busy: thousandths(now[number].0.saturating_sub(cores[number].0)),
-                tasks: tasks.collect(),
-            }
-        };
-        (0..active.min(now.len())).map(sample).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::sample::Before;
     use super::*;
 
     fn core(busy: u64, tasks: &[(u64, u64)]) -> Sample {
-        let tasks = tasks.iter().map(|(id, busy)| Share { id: *id, busy: *busy, stays: false }).collect();
-        Sample { busy, tasks }
+        let share =
+            |(id, busy): &(u64, u64)| Share { id: *id, busy: *busy, work: *busy, home: None, stays: false };
+        Sample { busy, node: None, tasks: tasks.iter().map(share).collect() }
     }
 
     fn place(task: u64) -> usize {
@@ -227,12 +226,18 @@ mod tests {
         all: usize,
         memory: Memory,
         changes: u64,
+        /// While core 1 has any task, all do so many thousandths of what they do alone in the same time.
+        slow: Option<u64>,
+        /// The nodes of cores, and of tasks' memory.
+        nodes: Vec<usize>,
+        homes: Vec<usize>,
     }
 
     impl World {
         fn new(wants: &[u64], active: usize, all: usize) -> World {
             let (wants, at) = (wants.to_vec(), vec![0; wants.len()]);
-            World { wants, at, active, all, memory: Memory::default(), changes: 0 }
+            let (slow, nodes, homes) = (None, Vec::new(), Vec::new());
+            World { wants, at, active, all, memory: Memory::default(), changes: 0, slow, nodes, homes }
         }
 
         fn samples(&self) -> Vec<Sample> {
@@ -241,14 +246,21 @@ mod tests {
                 let want: u64 = own.iter().map(|task| self.wants[*task]).sum();
                 let part = |task: &usize| self.wants[*task] * 1000 / want.max(1000);
                 let tasks: Vec<(u64, u64)> = own.iter().map(|task| (*task as u64, part(task))).collect();
-                core(want.min(1000), &tasks)
+                let mut core = core(want.min(1000), &tasks);
+                let rate = self.slow.filter(|_| self.at.contains(&1)).unwrap_or(1000);
+                core.node = self.nodes.get(number).copied();
+                for task in &mut core.tasks {
+                    task.work = task.work * rate / 1000;
+                    task.home = self.homes.get(place(task.id)).copied();
+                }
+                core
             };
             (0..self.active).map(one).collect()
         }
 
         fn decide(&mut self) {
-            let samples = self.samples();
-            match self.memory.decide(&samples, self.all, 1) {
+            let mut samples = self.samples();
+            match self.memory.decide(&mut samples, self.all, 1) {
                 Some(Action::Add(tasks)) => {
                     self.active += 1;
                     tasks.iter().for_each(|task| self.at[place(*task)] = self.active - 1);
@@ -260,7 +272,7 @@ mod tests {
                         *at = place % last;
                     }
                 }
-                Some(Action::Move(task, to)) => self.at[place(task)] = to,
+                Some(Action::Move(task, to) | Action::Back(task, to)) => self.at[place(task)] = to,
                 None => return,
             }
             self.changes += 1;
@@ -323,14 +335,63 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_nothing() {
         let mut before = Before::default();
-        assert!(before.samples(Vec::new(), &[], 3).is_empty());
-        let samples = before.samples(vec![(0, 0), (5, 5)], &[], 2);
+        assert!(before.samples(Vec::new(), &[], &[], 3).is_empty());
+        let samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], 2);
         assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 1000]);
-        let samples = before.samples(vec![(0, 0), (5, 5)], &[], 2);
+        let mut samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], 2);
         assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 0]);
-        assert_eq!(Memory::default().decide(&samples, 2, 1), None);
+        assert_eq!(Memory::default().decide(&mut samples, 2, 1), None);
         // A meter that was read while it was written.
-        before.samples(vec![(9, 3)], &[], 1);
+        before.samples(vec![(9, 3)], &[], &[], 1);
+    }
+
+    #[test]
+    fn a_move_that_made_it_worse_is_taken_back_and_not_tried_again_for_a_while() {
+        // Three tasks want two cores; but whenever the second one has any, both do half of their work in the same time, as where
+        // they share a memory that is full.
+        let mut world = World::new(&[700, 700, 700], 2, 2);
+        world.slow = Some(500);
+        let mut home = 0;
+        for _ in 0..36_000 {
+            world.decide();
+            home += u64::from(world.at.iter().all(|at| *at == 0));
+        }
+        assert!(world.changes >= 6, "each is tried, and goes back");
+        assert!(home > 34_000, "{home} of 36,000 decisions at home");
+        // Each waits ten times longer for its next trial, up to 500 s.
+        assert!(world.changes < 3 * 2 * 12, "{} moves in an hour", world.changes);
+    }
+
+    #[test]
+    fn a_move_that_helps_stays_and_so_does_one_after_which_there_is_less_to_do() {
+        let mut world = World::new(&[700, 700, 700], 2, 2);
+        world.run(10);
+        assert_eq!(world.changes, 1);
+        assert_eq!(world.run(36_000), 0);
+        // Demand that ends during the trial is no regret.
+        let mut world = World::new(&[700, 700, 700], 2, 2);
+        world.run(10);
+        world.wants = vec![10; 3];
+        assert_eq!(world.run(18), 0);
+    }
+
+    #[test]
+    fn tasks_move_to_their_memorys_node_first_and_home_when_there_is_room() {
+        // Cores 0 and 2 are on node 0, core 1 on node 1; all memory is on node 0.
+        let mut world = World::new(&[350, 350, 350], 3, 3);
+        (world.nodes, world.homes) = (vec![0, 1, 0], vec![0; 3]);
+        world.run(19);
+        assert!(world.at.contains(&2) && !world.at.contains(&1), "{:?}", world.at);
+        // Where there is no room on it, another node is better than none.
+        let mut world = World::new(&[700, 700, 700], 2, 2);
+        (world.nodes, world.homes) = (vec![0, 1], vec![0; 3]);
+        world.run(40);
+        assert!(world.at.contains(&1), "{:?}", world.at);
+        // Nothing is full: a task that is elsewhere goes home, once.
+        let mut world = World::new(&[200, 200], 2, 2);
+        (world.nodes, world.homes, world.at) = (vec![0, 1], vec![0, 1], vec![1, 1]);
+        world.run(3);
+        assert_eq!(world.at, [0, 1]);
     }
 
     #[test]
@@ -339,7 +400,7 @@ mod tests {
         full.tasks[0].stays = true;
         assert_eq!(half(&full), [2]);
         full.tasks[1].stays = true;
-        assert!(half(&full).is_empty() && best(&full, &core(0, &[])).is_none());
+        assert!(half(&full).is_empty() && best(&full, &core(0, &[]), false).is_none());
     }
 
     #[test]
@@ -351,6 +412,8 @@ mod tests {
             owner,
             reserved: percent * 10_000,
             busy_ns: 0,
+            work: 0,
+            home: None,
         };
         // Two queues on two cores: one moves, to where it disturbs least.
         assert_eq!(pack(&[load(1, 0, 7, 50), load(2, 1, 7, 50), load(3, 1, 8, 0)], 2), [(2, 0)]);

@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::balance::{Action, Before, Memory};
+use super::balance::{Action, Memory};
 use super::registry::Load;
+use super::sample::Before;
 
 /// How often it decides while any core is at work, and while none is.
 const DECIDE: Duration = Duration::from_millis(100);
@@ -19,6 +20,8 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(super) trait Balanced: Send + Sync + 'static {
     /// How long each of them, active or not, was busy, and how long it has been there: nanoseconds.
     fn times(&self) -> Vec<(u64, u64)>;
+    /// The NUMA node of each.
+    fn nodes(&self) -> Vec<Option<usize>>;
     /// The tasks that they have.
     fn loads(&self) -> Vec<Load>;
     /// How many are active: those from number 0 on.
@@ -68,9 +71,9 @@ fn run(cores: &Weak<impl Balanced>, least: usize, stopped: &Receiver<()>) {
         let Some(cores) = cores.upgrade() else { return };
         let meters = cores.times();
         let all = meters.len();
-        let samples = before.samples(meters, &cores.loads(), cores.active());
+        let mut samples = before.samples(meters, &cores.nodes(), &cores.loads(), cores.active());
         pause = if samples.iter().all(|core| core.busy == 0) { IDLE } else { DECIDE };
-        let Some(action) = memory.decide(&samples, all, least) else { continue };
+        let Some(action) = memory.decide(&mut samples, all, least) else { continue };
         carry_out(&*cores, action);
     }
 }
@@ -90,6 +93,15 @@ fn carry_out(cores: &impl Balanced, action: Action) {
         Action::Move(task, to) => {
             let moved = cores.move_task(task, to);
             tracing::debug!(task, to, moved, "a task moved to another I/O core");
+        }
+        Action::Back(task, to) => {
+            let moved = cores.move_task(task, to);
+            tracing::info!(
+                task,
+                to,
+                moved,
+                "less was done since a task moved to another I/O core: it goes back"
+            );
         }
     }
 }

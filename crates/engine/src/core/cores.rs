@@ -28,6 +28,8 @@ struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
     meter: Arc<Meter>,
     cpu: Option<usize>,
+    /// The processor's NUMA node.
+    node: Option<usize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -120,7 +122,8 @@ impl<L: Send + 'static> Cores<L> {
                     std::process::abort();
                 }
             })?;
-            handles.0.push(Handle { mailbox, meter, cpu, thread: Some(thread) });
+            let node = cpu.and_then(crate::place::node_of);
+            handles.0.push(Handle { mailbox, meter, cpu, node, thread: Some(thread) });
             watched.push((beat, pinned.recv().map_err(io::Error::other)??));
         }
         registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
@@ -152,8 +155,8 @@ impl<L: Send + 'static> Cores<L> {
         let owner = seat.owner();
         self.watch.add(&owner);
         let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        self.registry
-            .add(id, seat, |loads| choose(loads, self.active(), owner.number(), has_budget(&*owner)));
+        let wish = Wish { owner: owner.number(), budget: has_budget(&*owner), home: owner.node() };
+        self.registry.add(id, seat, |loads| choose(loads, self.active(), &self.handles.nodes(), &wish));
         if has_budget(&*owner) {
             self.pack();
         }
@@ -178,7 +181,8 @@ impl<L: Send + 'static> Cores<L> {
         for number in count..before.max(count) {
             for load in self.registry.loads().iter().filter(|load| load.core == number) {
                 let loads = self.registry.loads();
-                self.move_task(load.id.0, choose(&loads, count, load.owner, load.reserved > 0));
+                let wish = Wish { owner: load.owner, budget: load.reserved > 0, home: load.home };
+                self.move_task(load.id.0, choose(&loads, count, &self.handles.nodes(), &wish));
             }
         }
         self.pack();
@@ -253,6 +257,9 @@ impl<L: Send + 'static> Balanced for Cores<L> {
     fn times(&self) -> Vec<(u64, u64)> {
         self.handles.0.iter().map(|handle| handle.meter.times()).collect()
     }
+    fn nodes(&self) -> Vec<Option<usize>> {
+        self.handles.nodes()
+    }
     fn loads(&self) -> Vec<Load> {
         self.registry.loads()
     }
@@ -271,14 +278,26 @@ fn has_budget(owner: &dyn Owner) -> bool {
     owner.served().service().budget.is_some()
 }
 
-/// The core of those below `active` for a task of `owner`: with its other tasks if it has a budget, which is one core's; else
-/// where the fewest are.
-fn choose(loads: &[Load], active: usize, owner: u16, budget: bool) -> usize {
+/// What a task needs of its core.
+struct Wish {
+    owner: u16,
+    /// Its owner has a budget, which is a part of one core.
+    budget: bool,
+    /// The node of its owner's memory.
+    home: Option<usize>,
+}
+
+/// The core of those below `active` for a task: with its owner's other tasks if that has a budget; else on the node of its memory,
+/// if there is one, and where the fewest are. `nodes`: where the cores are.
+fn choose(loads: &[Load], active: usize, nodes: &[Option<usize>], wish: &Wish) -> usize {
+    let Wish { owner, budget, home } = *wish;
     if budget {
         if let Some(load) = loads.iter().find(|load| load.owner == owner && load.core < active) {
             return load.core;
         }
     }
+    let far =
+        |core: usize| matches!((nodes.get(core), home), (Some(Some(node)), Some(home)) if *node != home);
     let reserved = |core: usize| {
         let mut owners: Vec<_> = loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
         owners.sort_by_key(|load| load.owner);
@@ -286,11 +305,19 @@ fn choose(loads: &[Load], active: usize, owner: u16, budget: bool) -> usize {
         owners.iter().map(|load| load.reserved).sum::<u64>()
     };
     let count = |core: usize| loads.iter().filter(|load| load.core == core).count();
-    (0..active).min_by_key(|core| (if budget { reserved(*core) } else { 0 }, count(*core))).unwrap_or(0)
+    let cost = |core: &usize| (if budget { reserved(*core) } else { 0 }, far(*core), count(*core));
+    (0..active).min_by_key(cost).unwrap_or(0)
 }
 
 /// Threads that end when this is dropped.
 struct Handles<L>(Vec<Handle<L>>);
+
+impl<L> Handles<L> {
+    /// The NUMA node of each core.
+    fn nodes(&self) -> Vec<Option<usize>> {
+        self.0.iter().map(|handle| handle.node).collect()
+    }
+}
 
 impl<L> Drop for Handles<L> {
     fn drop(&mut self) {
@@ -301,5 +328,31 @@ impl<L> Drop for Handles<L> {
             // Its panic has ended the process already.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_given_to_a_core_on_its_memorys_node() {
+        let load = |id: u64, core: usize| Load {
+            id: TaskId(id),
+            core,
+            owner: 1,
+            reserved: 0,
+            busy_ns: 0,
+            work: 0,
+            home: None,
+        };
+        let nodes = [Some(0), Some(1), Some(0), None];
+        let wish = |home| Wish { owner: 9, budget: false, home };
+        let loads = [load(1, 0), load(2, 0), load(3, 2)];
+        assert_eq!(choose(&loads, 3, &nodes, &wish(Some(0))), 2, "the emptier one of node 0");
+        assert_eq!(choose(&loads, 3, &nodes, &wish(Some(1))), 1);
+        assert_eq!(choose(&loads, 3, &nodes, &wish(None)), 1, "the emptiest");
+        assert_eq!(choose(&loads, 3, &nodes, &wish(Some(7))), 1, "no core is there");
+        assert_eq!(choose(&loads, 1, &nodes, &wish(Some(1))), 0, "those that rest are not asked");
     }
 }

@@ -43,6 +43,10 @@ pub(super) struct Load {
     /// Millionths of a core that its owner's budget guarantees.
     pub(super) reserved: u64,
     pub(super) busy_ns: u64,
+    /// What it moved: items, and KiB of those.
+    pub(super) work: u64,
+    /// The NUMA node of its owner's memory.
+    pub(super) home: Option<usize>,
 }
 
 impl<L> Registry<L> {
@@ -138,6 +142,8 @@ fn loads(entries: &HashMap<TaskId, Entry>) -> Vec<Load> {
         owner: entry.owner.number(),
         reserved: entry.owner.served().service().budget.map_or(0, |budget| budget.share()),
         busy_ns: entry.ledger.busy_ns(),
+        work: entry.ledger.work(),
+        home: entry.owner.node(),
     };
     entries.iter().map(load).collect()
 }

@@ -151,4 +151,8 @@ pub trait Owner: Send + Sync {
     fn slow(&self) -> &Slow;
     /// Its memory stalls cores again and again: its tasks shall stop.
     fn stop_stalling(&self);
+    /// The NUMA node that most of its memory is on, if that is known.
+    fn node(&self) -> Option<usize> {
+        None
+    }
 }

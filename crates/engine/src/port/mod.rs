@@ -39,7 +39,7 @@ pub use talk::{Talk, TalkCount, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::core::{Lease, Lent, Owner};
-use crate::mem::Terms;
+use crate::mem::{node_of, Piece, Terms};
 pub use crate::mem::{Bell, BellCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
@@ -89,8 +89,12 @@ pub struct Port {
     events: OnceLock<Arc<LinkEvents>>,
     accepts: AtomicU32,
     queues: AtomicUsize,
+    /// The NUMA node of its peer's memory; `NOWHERE` while it is not known.
+    node: AtomicU32,
     slots: egress::Slots,
 }
+
+const NOWHERE: u32 = u32::MAX;
 
 impl Port {
     /// A port without queues and with its link down.
@@ -118,6 +122,7 @@ impl Port {
             events: OnceLock::new(),
             accepts: AtomicU32::new(0),
             queues: AtomicUsize::new(0),
+            node: AtomicU32::new(NOWHERE),
             slots: egress::Slots::default(),
         })
     }
@@ -191,6 +196,15 @@ impl Port {
         self.accepts.store(offloads.bits(), Ordering::Relaxed);
     }
 
+    /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the best one for its
+    /// queues. Before they are served.
+    pub fn note_memory(&self, piece: &Piece) {
+        if crate::place::has_nodes() {
+            let node = node_of(piece).and_then(|node| u32::try_from(node).ok());
+            self.node.store(node.unwrap_or(NOWHERE), Ordering::Relaxed);
+        }
+    }
+
     /// Egress queues in use, from number 0 without gaps; 0 while there is no peer.
     #[inline]
     pub fn egress_queues(&self) -> usize {
@@ -259,6 +273,10 @@ impl Owner for Port {
 
     fn stop_stalling(&self) {
         self.fault.set(Fault::MemoryStalled);
+    }
+
+    fn node(&self) -> Option<usize> {
+        Some(self.node.load(Ordering::Relaxed)).filter(|node| *node != NOWHERE).map(|node| node as usize)
     }
 }
 

@@ -127,6 +127,7 @@ impl VirtioDevice for VirtioBlk {
             }
             Medium::Ram(_) | Medium::Null => None,
         };
+        self.port.note_memory(&config.desc);
         let queue = Queue::requests(config)?;
         let limits =
             Limits { capacity: self.disk.capacity(), read_only: self.disk.read_only, features, id: self.id };

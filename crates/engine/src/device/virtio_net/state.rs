@@ -129,6 +129,7 @@ impl VirtioDevice for VirtioNet {
     ) -> Result<(), RingConfigError> {
         debug_assert!(index < self.rings());
         let features = config.features;
+        self.port.note_memory(&config.desc);
         let queue = Queue::new(config)?;
         let pair = index / 2;
         if index % 2 == 0 {
