@@ -168,8 +168,10 @@ pub enum Topic {
     Mac,
     /// I/O cores: busy, idle and asleep.
     Cores,
-    /// Queues of ports.
+    /// Queues of ports; --wide: with why visits ended, and how long frames waited.
     Queues,
+    /// One port (NAME): everything that the other topics have of it.
+    Port,
     /// Disks: requests, bytes, errors by name, how long requests take.
     Disks,
     /// Frames that were dropped, by port and reason, the most frequent first.
@@ -182,6 +184,12 @@ pub enum Topic {
 pub struct ShowArgs {
     /// What to show.
     pub topic: Topic,
+    /// Of `port`: its name.
+    #[arg(required_if_eq("topic", "port"))]
+    pub name: Option<String>,
+    /// Show all columns that a topic has.
+    #[arg(long)]
+    pub wide: bool,
     /// Print JSON, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,

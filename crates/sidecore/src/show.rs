@@ -1,9 +1,14 @@
 //! `show`: tables for people, `--json` for programs.
+//!
+//! Files: `queues`, whose columns people choose from; `port`, all of one port.
+
+mod port;
+mod queues;
 
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::core::{Heat, TaskStatus, DEFAULT_WEIGHT};
+use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
@@ -20,6 +25,9 @@ use crate::{print, Outcome};
 
 /// `show`.
 pub fn run(args: &ShowArgs) -> Outcome {
+    if let (Some(name), false) = (&args.name, args.topic == Topic::Port) {
+        return Err(format!("{name}: a name goes with `show port` only"));
+    }
     let socket = args.control.path();
     let client = Client::new(&socket)?;
     match args.topic {
@@ -27,7 +35,8 @@ pub fn run(args: &ShowArgs) -> Outcome {
         Topic::Drops => show(args, &ports(&client, args, &socket)?.drops(), drops_table),
         Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
         Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
-        Topic::Queues => show(args, &client.get("/v1/queues")?, queues_table),
+        Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
+        Topic::Port => show(args, &port::of(&client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
@@ -99,65 +108,74 @@ fn ports_table(answer: &Ports) -> String {
             row.extend(granted(&state.service));
         }
         table.row(row);
-        let mut note = |text: String| notes.push_str(&format!("{}: {text}\n", port.name));
-        if let Some(fault) = &state.fault {
-            note(format!("fault {fault}"));
-        }
-        if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
-            let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
-            let (slow, rung, blocked) = (bell.slow_interrupts, bell.rung, bell.blocked);
-            note(format!("{slow} interrupts took longer than 20 µs{by} (rung {rung}, blocked {blocked})"));
-        }
-        for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
-            note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));
-        }
-        if let Some(hint) = &state.hint {
-            note(hint.clone());
-        }
-        if state.claims.mac_claimed > 0 {
-            note(format!(
-                "used addresses that are pinned to other ports {} times; they were not learned",
-                state.claims.mac_claimed
-            ));
-        }
-        if state.slow.batches > 0 {
-            let SlowCount { batches, longest_us, stalls, shared_stalls, .. } = state.slow;
-            note(format!(
-                "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
-                 {stalls}, in its own or another's: {shared_stalls}",
-                longest_us / 1_000
-            ));
-        }
-        if state.slow.deliveries > 0 {
-            let SlowCount { deliveries, deliveries_us, .. } = state.slow;
-            note(format!(
-                "its memory or its buffers made {deliveries} deliveries slow, {} ms in all; it got no frames for as long as \
-                 that was paid for",
-                deliveries_us / 1_000
-            ));
-        }
-        let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
-        if held > 0 {
-            let ms = held_us / 1_000;
-            note(format!("its VMM's messages change too much: held back {held} times, {ms} ms in all"));
-        }
-        if brief + silent > 0 {
-            note(format!("clients that left at once: {brief}, that said nothing: {silent}"));
-        }
-        if state.memory.refused_files > 0 {
-            note(format!("descriptors refused: {}", state.memory.refused_files));
-        }
-        if state.link_wanted == "down" {
-            note("link is down because it was set so".to_owned());
-        }
-        if state.mtu_wanted.is_some_and(|wanted| wanted != state.mtu) {
-            note(format!("mtu is {}, the interface's", state.mtu));
-        }
-        if state.peer == "stopped" {
-            note(format!("stopped: {}", state.detail));
+        for text in remarks(state) {
+            notes.push_str(&format!("{}: {text}\n", port.name));
         }
     }
     table.text() + &notes
+}
+
+/// What people should know of a port and no column says.
+fn remarks(state: &PortState) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut note = |text: String| remarks.push(text);
+    if let Some(fault) = &state.fault {
+        note(format!("fault {fault}"));
+    }
+    if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
+        let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
+        let (slow, rung, blocked) = (bell.slow_interrupts, bell.rung, bell.blocked);
+        note(format!("{slow} interrupts took longer than 20 µs{by} (rung {rung}, blocked {blocked})"));
+    }
+    for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
+        note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));
+    }
+    if let Some(hint) = &state.hint {
+        note(hint.clone());
+    }
+    if state.claims.mac_claimed > 0 {
+        note(format!(
+            "used addresses that are pinned to other ports {} times; they were not learned",
+            state.claims.mac_claimed
+        ));
+    }
+    if state.slow.batches > 0 {
+        let SlowCount { batches, longest_us, stalls, shared_stalls, .. } = state.slow;
+        note(format!(
+            "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
+             {stalls}, in its own or another's: {shared_stalls}",
+            longest_us / 1_000
+        ));
+    }
+    if state.slow.deliveries > 0 {
+        let SlowCount { deliveries, deliveries_us, .. } = state.slow;
+        note(format!(
+            "its memory or its buffers made {deliveries} deliveries slow, {} ms in all; it got no frames for as long as \
+             that was paid for",
+            deliveries_us / 1_000
+        ));
+    }
+    let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
+    if held > 0 {
+        let ms = held_us / 1_000;
+        note(format!("its VMM's messages change too much: held back {held} times, {ms} ms in all"));
+    }
+    if brief + silent > 0 {
+        note(format!("clients that left at once: {brief}, that said nothing: {silent}"));
+    }
+    if state.memory.refused_files > 0 {
+        note(format!("descriptors refused: {}", state.memory.refused_files));
+    }
+    if state.link_wanted == "down" {
+        note("link is down because it was set so".to_owned());
+    }
+    if state.mtu_wanted.is_some_and(|wanted| wanted != state.mtu) {
+        note(format!("mtu is {}, the interface's", state.mtu));
+    }
+    if state.peer == "stopped" {
+        note(format!("stopped: {}", state.detail));
+    }
+    remarks
 }
 
 /// Whether a port has anything else of the I/O cores than others.
@@ -340,43 +358,6 @@ fn daemon_table(about: &About) -> String {
     table.text()
 }
 
-fn queues_table(answer: &Queues) -> String {
-    let moderated = answer.queues.iter().any(|queue| queue.interrupts.is_some());
-    let waited = answer.queues.iter().any(|queue| queue.waits.is_some_and(|waits| waits.count > 0));
-    let mut heads = vec!["port", "direction", ">queue", "kind", ">size", "state"];
-    if moderated {
-        heads.extend([">interrupts", ">held back"]);
-    }
-    if waited {
-        heads.extend([">waits", ">waited ms", ">given up"]);
-    }
-    heads.extend(TASK);
-    let mut table = Table::new(&heads);
-    for queue in &answer.queues {
-        let mut row = vec![
-            queue.port.clone(),
-            queue.direction.clone(),
-            queue.index.to_string(),
-            queue.kind.clone(),
-            queue.size.to_string(),
-            queue.state.clone(),
-        ];
-        if moderated {
-            let cells = queue.interrupts.map(|count| [count.raised, count.held_back]);
-            row.extend(cells.map_or_else(Default::default, |cells| cells.map(|n| n.to_string())));
-        }
-        if waited {
-            let cells = queue.waits.map(|waits| [waits.count, waits.total_us / 1_000, waits.given_up]);
-            row.extend(cells.map_or_else(Default::default, |cells| cells.map(|n| n.to_string())));
-        }
-        row.extend(queue.served.as_ref().map_or_else(Default::default, |task| {
-            task_cells(task, queue.class.as_deref().unwrap_or_default())
-        }));
-        table.row(row);
-    }
-    table.text()
-}
-
 fn disks_table(answer: &Disks) -> String {
     let mut heads =
         vec!["port", "file", "medium", "peer", ">bytes", ">block", "cache", ">queues", ">in flight"];
@@ -424,36 +405,4 @@ fn disks_table(answer: &Disks) -> String {
         }
     }
     table.text() + &notes
-}
-
-/// What became of a queue on its core: why its visits ended, and how long its frames waited for them.
-const TASK: [&str; 13] = [
-    ">core",
-    "class",
-    "heat",
-    ">visits",
-    ">empty",
-    ">drained",
-    ">turn over",
-    ">time over",
-    ">no room",
-    ">early",
-    ">wait p50",
-    ">p99",
-    ">moves",
-];
-
-fn task_cells(task: &TaskStatus, class: &str) -> [String; TASK.len()] {
-    let heat = match task.heat {
-        Heat::Polled => "polled",
-        Heat::Cold => "cold",
-        Heat::Throttled => "throttled",
-    };
-    let us = |ns: u64| format!("{}.{} µs", ns / 1_000, ns % 1_000 / 100);
-    let counts = [task.visits, task.empty, task.drained, task.budget, task.time, task.waits, task.early];
-    let [visits, empty, drained, turn, time, room, early] = counts.map(|n| n.to_string());
-    let (core, moves) = (task.core.to_string(), task.moves.to_string());
-    let [p50, p99] = [task.wait_p50_ns, task.wait_p99_ns].map(us);
-    let (class, heat) = (class.to_owned(), heat.to_owned());
-    [core, class, heat, visits, empty, drained, turn, time, room, early, p50, p99, moves]
 }

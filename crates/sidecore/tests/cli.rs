@@ -169,6 +169,21 @@ fn a_card_without_a_vmm_says_so() {
     assert!(place.ok(&["show", "ports"]).contains("waiting"));
     let queues = place.ok(&["show", "queues"]);
     assert_eq!(queues.matches("no VMM is connected").count(), 2, "{queues}");
+    // The usual columns, and all of them.
+    let wide = place.ok(&["show", "queues", "--wide"]);
+    assert!(!queues.contains("turn over") && wide.contains("turn over"), "{wide}");
+    let card = place.ok(&["show", "port", "card"]);
+    assert!(card.contains("e1000e") && card.contains("no VMM is connected"), "{card}");
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ok(&["show", "port", "card", "--json"])).unwrap();
+    assert_eq!(
+        (&json["port"]["name"], json["queues"].as_array().unwrap().len()),
+        (&"card".into(), 2),
+        "{json}"
+    );
+    let error = place.fails(&["show", "port", "cart"]);
+    assert!(error.contains("there is no port \"cart\"; there are card"), "{error}");
+    assert!(place.fails(&["show", "ports", "card"]).contains("card: a name goes with `show port` only"));
 }
 
 #[test]

@@ -134,11 +134,14 @@ impl Accounts {
 
     /// It has a task less. What it takes along to another core.
     pub(super) fn leave(&mut self, place: usize) -> Luggage {
-        let clock = self.clock;
+        let (clock, core) = (self.clock, self.core);
         let Some(account) = self.get_mut(place) else { return Luggage::default() };
         account.tasks = account.tasks.saturating_sub(1);
         let luggage = Luggage { debt: account.tag.saturating_sub(clock), server: account.server };
         if account.tasks == 0 {
+            if let Some(owner) = account.owner.take_if(|_| account.throttled.take().is_some()) {
+                owner.served().set_throttled(core, false);
+            }
             account.owner = None;
             self.tenants -= 1;
         }
@@ -186,7 +189,7 @@ impl Accounts {
             account.refresh(now);
         }
         if now < account.rests_until {
-            return account.throttle(account.rests_until, now);
+            return account.throttle(core, account.rests_until, now);
         }
         if let Some(server) = &mut account.server {
             let (left, deadline) = (server.left(now), server.deadline());
@@ -195,7 +198,7 @@ impl Accounts {
                 return Right::Reserved { left, deadline };
             }
             if !server.reclaim {
-                return account.throttle(deadline, now);
+                return account.throttle(core, deadline, now);
             }
         }
         account.resume(core, now);
@@ -400,8 +403,13 @@ impl Account {
     }
 
     #[cold]
-    fn throttle(&mut self, until: u64, now: u64) -> Right {
-        self.throttled.get_or_insert(now);
+    fn throttle(&mut self, core: usize, until: u64, now: u64) -> Right {
+        if self.throttled.is_none() {
+            self.throttled = Some(now);
+            if let Some(owner) = &self.owner {
+                owner.served().set_throttled(core, true);
+            }
+        }
         Right::Throttled { until }
     }
 
@@ -410,6 +418,7 @@ impl Account {
         if let Some(since) = self.throttled.take() {
             if let Some(owner) = &self.owner {
                 owner.served().add_throttled(core, now.saturating_sub(since));
+                owner.served().set_throttled(core, false);
             }
         }
     }

@@ -144,8 +144,8 @@ impl Memory {
 /// The task of the full core `from` that evens it out with `to` most; `near`: of those whose memory is not on another node.
 fn best(from: &Sample, to: &Sample, near: bool) -> Option<u64> {
     let after = |task: &&Share| (from.busy - task.busy.min(from.busy)).max(to.busy + task.busy);
-    let may = |task: &&Share| !task.stays && !(near && to.is_far(task));
-    let fits = |task: &&Share| may(task) && task.busy > 0 && to.busy + task.busy <= ROOM;
+    let stays = |task: &&Share| task.stays || near && to.is_far(task);
+    let fits = |task: &&Share| !stays(task) && task.busy > 0 && to.busy + task.busy <= ROOM;
     let task = from.tasks.iter().filter(fits).min_by_key(after)?;
     (after(&task) + from.busy * WORTH / 1000 <= from.busy).then_some(task.id)
 }

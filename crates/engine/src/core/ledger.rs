@@ -46,7 +46,7 @@ pub enum Heat {
     Polled,
     /// It has been silent, and wakes the core when it has work.
     Cold,
-    /// It has used up its budget or its rate.
+    /// Its owner has used up its budget or its rate: it is polled, but not visited.
     Throttled,
 }
 
@@ -186,8 +186,7 @@ impl Ledger {
             core,
             heat: match self.state.load(Ordering::Relaxed) {
                 0 => Heat::Polled,
-                1 => Heat::Cold,
-                _ => Heat::Throttled,
+                _ => Heat::Cold,
             },
             visits: load(&self.visits),
             empty: load(&self.empty),

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::ledger::{Ledger, TaskStatus};
+use super::ledger::{Heat, Ledger, TaskStatus};
 use super::mailbox::{Bag, Letter, Mailbox, TaskId};
 use super::task::{Owner, Seat};
 
@@ -120,12 +120,19 @@ impl<L> Registry<L> {
     pub(super) fn status(&self) -> Vec<TaskStatus> {
         // Quantiles are computed without the lock: cores take it.
         let known = |(id, entry): (&TaskId, &Entry)| {
-            (id.0, entry.owner.number(), entry.index, entry.core, Arc::clone(&entry.ledger))
+            let throttled = entry.owner.served().is_throttled(entry.core);
+            (id.0, entry.owner.number(), entry.index, entry.core, throttled, Arc::clone(&entry.ledger))
         };
         let mut all: Vec<_> = self.entries().iter().map(known).collect();
         all.sort_by_key(|(id, ..)| *id);
         all.into_iter()
-            .map(|(id, owner, index, core, ledger)| ledger.status(id, owner, index, core))
+            .map(|(id, owner, index, core, throttled, ledger)| {
+                let mut status = ledger.status(id, owner, index, core);
+                if throttled && status.heat == Heat::Polled {
+                    status.heat = Heat::Throttled;
+                }
+                status
+            })
             .collect()
     }
 

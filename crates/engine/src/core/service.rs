@@ -4,7 +4,7 @@
 //! change is seen by a core at the owner's next visit: it compares a number that is raised with each change, so a visit costs
 //! one load of a line that is hardly ever written.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +85,8 @@ impl Default for Service {
 struct Used {
     busy: AtomicU64,
     throttled: AtomicU64,
+    /// It is at the moment.
+    is_throttled: AtomicBool,
 }
 
 /// An owner's service, and what became of it.
@@ -172,6 +174,18 @@ impl Served {
     /// It was throttled there for so long.
     pub(super) fn add_throttled(&self, core: usize, ns: u64) {
         add(self.used.get(core).map(|used| &used.throttled), ns);
+    }
+
+    /// It is throttled there from now on, or not any more.
+    pub(super) fn set_throttled(&self, core: usize, throttled: bool) {
+        if let Some(used) = self.used.get(core) {
+            used.is_throttled.store(throttled, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is throttled on core `core`: it has used up its budget or its rate, or rests after a long visit.
+    pub(super) fn is_throttled(&self, core: usize) -> bool {
+        self.used.get(core).is_some_and(|used| used.is_throttled.load(Ordering::Relaxed))
     }
 }
 

@@ -205,6 +205,13 @@ fn a_budget_is_guaranteed_and_is_the_limit() {
         let due = percent * 2 * MS;
         assert!(Rig::had(&bound).abs_diff(due) < 3 * MS, "{percent} %: {} of {due}", Rig::had(&bound));
         assert!(bound.served.usage().throttled_ns > 0);
+        // It is seen to be throttled now and then, for the rest of each period.
+        let mut seen = [0, 0];
+        for _ in 0..500 {
+            rig.core.run(MS / 10);
+            seen[usize::from(bound.served.is_throttled(0))] += 1;
+        }
+        assert!(seen.iter().all(|times| *times > 0), "{percent} %: {seen:?}");
         // Beside nine that want all there is, no less.
         let others: Vec<_> = (2..11).map(|number| guest(number, Service::default())).collect();
         others.iter().for_each(|other| _ = rig.add(other, 100, true));

@@ -268,11 +268,13 @@ impl Delivery {
         outcome.trace = port.capture.is_on().then(Vec::new);
         self.beat.towards(Some(port.id.0));
         match port.egress(queue).as_deref_mut() {
-            Some(Some(queue)) => {
+            Some(Some(plugged)) => {
                 let effort = closely.then(Effort::now);
                 outcome.begin(time, closely);
-                queue.send(batch, picks, &mut outcome);
+                plugged.send(batch, picks, &mut outcome);
                 took = effort.map_or_else(|| outcome.took(), |effort| effort.spent());
+                // While its lock is held.
+                port.told.egress(queue, outcome.occasions, outcome.interrupts);
             }
             Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
         }

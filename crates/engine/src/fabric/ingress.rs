@@ -147,6 +147,13 @@ impl<Q: IngressQueue> Drop for Taken<'_, Q> {
     }
 }
 
+/// Counts what was taken from queue `index` of `port`.
+#[inline]
+fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
+    port.counters.block(core).add_tally(tally);
+    port.told.ingress(index, tally.occasions, tally.interrupts);
+}
+
 impl<Q: IngressQueue> NetTask<Q> {
     fn new(port: &Arc<Port>, index: usize, queue: Lent<Q>, patience: Duration) -> NetTask<Q> {
         let (port, pause) = (Arc::clone(port), Pause::new(patience));
@@ -171,7 +178,7 @@ impl<Q: IngressQueue> NetTask<Q> {
         let taken = Taken::again(&mut *self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
             let tally = taken.give_back();
-            self.port.counters.block(local.number).add_tally(&tally);
+            count(&self.port, self.index, local.number, &tally);
             held.batch.clear();
             self.spare = Some(held);
         } else {
@@ -281,7 +288,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         }
         let tally = taken.give_back();
         if tally.frames > 0 || tally.interrupts > 0 {
-            self.port.counters.block(local.number).add_tally(&tally);
+            count(&self.port, self.index, local.number, &tally);
         }
         visit
     }

@@ -88,11 +88,14 @@ pub struct QueueStatus {
     pub interrupts: Option<InterruptCount>,
 }
 
-/// What moderation did since the device came to be.
+/// What became of the interrupts for a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterruptCount {
     /// Interrupts that were sent.
     pub raised: u64,
-    /// Events that had to wait for the next one: those that it stood for beside its own among them.
+    /// Events that had to wait for the next one, where they are moderated: those that it stood for beside its own among them.
     pub held_back: u64,
+    /// Times that there was something to tell, and none was sent for it: the peer polled, or one told of several.
+    #[serde(default)]
+    pub saved: u64,
 }

@@ -19,6 +19,7 @@ mod links;
 mod mtu;
 mod pace;
 mod talk;
+mod told;
 mod waits;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -36,6 +37,7 @@ pub use ingress::IngressQueue;
 pub use links::LinkEvents;
 pub use pace::{usual, Pace, LIMIT};
 pub use talk::{Talk, TalkCount, BURST};
+pub use told::Told;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::core::{Lease, Lent, Owner};
@@ -64,6 +66,8 @@ pub struct Port {
     pub claims: Claims,
     /// Waits of its ingress queues.
     pub waits: Waits,
+    /// Interrupts for its queues.
+    pub told: Told,
     /// What it is granted of its I/O cores, and has had.
     pub served: Served,
     /// What it costs them beyond what is usual.
@@ -106,6 +110,7 @@ impl Port {
             fault: FaultCell::new()?,
             claims: Claims::default(),
             waits: Waits::default(),
+            told: Told::default(),
             served: Served::default(),
             slow: Slow::default(),
             pace: Pace::default(),

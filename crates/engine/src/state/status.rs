@@ -229,7 +229,7 @@ pub struct QueueView {
     pub kind: String,
     /// `running`, or why it is not.
     pub state: String,
-    /// Its interrupts, where the device moderates them itself.
+    /// Its interrupts; absent while there was nothing to tell by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<InterruptCount>,
     /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
@@ -322,7 +322,7 @@ impl Engine {
                 size: queue.size,
                 kind: queue.kind.to_owned(),
                 state: queue.state,
-                interrupts: queue.interrupts,
+                interrupts: live.port.told.of(queue.direction == "egress", queue.index, queue.interrupts),
                 waits: (queue.direction == "ingress").then(|| live.port.waits.of(queue.index)),
                 class: is_served(queue.direction).then(|| class.clone()),
                 served: task(queue.index).filter(|_| is_served(queue.direction)).cloned(),

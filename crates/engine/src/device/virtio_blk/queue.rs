@@ -316,8 +316,12 @@ impl BlkQueue {
     /// Shows the guest what is over.
     fn publish(&mut self, turn: &Turn) {
         let stats = self.disk.queue(self.index);
-        if turn.finished > 0 && self.queue.publish() {
-            stats.interrupted();
+        if turn.finished > 0 {
+            let interrupted = self.queue.publish();
+            if interrupted {
+                stats.interrupted();
+            }
+            self.port.told.ingress(self.index, 1, interrupted.into());
         }
         stats.set_in_flight(self.slots.len() - self.free.len());
     }

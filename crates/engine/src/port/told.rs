@@ -1,0 +1,89 @@
+//! How often the peer was interrupted for each queue of a port, and how often it need not be.
+//!
+//! Whoever has a queue at the moment writes its count: the I/O core that serves an ingress queue, the holder of an egress queue's
+//! lock. A queue that goes to another core keeps its count, and so does its successor after a restart of the guest.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{InterruptCount, MAX_QUEUES};
+
+/// One queue's: a cache line, since other cores write those of others.
+#[derive(Default)]
+#[repr(align(64))]
+struct Cell {
+    occasions: AtomicU64,
+    interrupts: AtomicU64,
+}
+
+/// Those of all queues of a port.
+#[derive(Default)]
+pub struct Told {
+    ingress: [Cell; MAX_QUEUES],
+    egress: [Cell; MAX_QUEUES],
+}
+
+impl Cell {
+    #[inline]
+    fn add(&self, occasions: u64, interrupts: u64) {
+        let add = |counter: &AtomicU64, n| {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        };
+        add(&self.occasions, occasions);
+        if interrupts > 0 {
+            add(&self.interrupts, interrupts);
+        }
+    }
+}
+
+impl Told {
+    /// Counts for ingress queue `index`, or a disk's: times that there was something to tell, and interrupts that told it.
+    #[inline]
+    pub fn ingress(&self, index: usize, occasions: u64, interrupts: u64) {
+        if let Some(cell) = self.ingress.get(index) {
+            cell.add(occasions, interrupts);
+        }
+    }
+
+    /// The same for egress queue `index`, whose lock the caller has.
+    #[inline]
+    pub fn egress(&self, index: usize, occasions: u64, interrupts: u64) {
+        if let Some(cell) = self.egress.get(index) {
+            cell.add(occasions, interrupts);
+        }
+    }
+
+    /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
+    /// itself. `None`: there was nothing to tell, or nobody is told anything.
+    pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
+        let cell = if egress { &self.egress } else { &self.ingress }.get(index)?;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let occasions = load(&cell.occasions);
+        let raised = device.map_or_else(|| load(&cell.interrupts), |device| device.raised);
+        let held_back = device.map_or(0, |device| device.held_back);
+        let count = InterruptCount { raised, held_back, saved: occasions.saturating_sub(raised) };
+        (device.is_some() || count != InterruptCount::default()).then_some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_its_own() {
+        let told = Told::default();
+        told.ingress(1, 3, 1);
+        told.ingress(1, 1, 1);
+        told.egress(1, 1, 0);
+        told.ingress(MAX_QUEUES, 1, 1);
+        let count = |raised, held_back, saved| Some(InterruptCount { raised, held_back, saved });
+        assert_eq!((told.of(false, 1, None), told.of(true, 1, None)), (count(2, 0, 2), count(0, 0, 1)));
+        assert_eq!((told.of(false, 0, None), told.of(true, MAX_QUEUES, None)), (None, None));
+        // A device that moderates knows better how many it sent.
+        let device = InterruptCount { raised: 3, held_back: 1, saved: 0 };
+        assert_eq!(
+            (told.of(false, 1, Some(device)), told.of(false, 0, Some(device))),
+            (count(3, 1, 1), count(3, 1, 0))
+        );
+    }
+}
