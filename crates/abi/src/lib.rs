@@ -11,6 +11,7 @@ pub mod counters;
 pub mod csb;
 pub mod netmap;
 pub mod pci;
+pub mod ptnet;
 pub mod ring;
 pub mod vale;
 pub mod vfio_user;

@@ -17,6 +17,7 @@
 //! | [`blk`] | a disk: submit, poll, wait; what was not answered survives the backend |
 //! | [`vfio`] | vfio-user: regions, mapped registers, interrupts, memory of a PCI device |
 //! | [`e1000`] | a driver for the Intel NICs behind such a device |
+//! | [`ptnet`] | a driver for netmap's rings as a guest's NIC, behind two of them |
 //! | [`bound`], [`load`] | the packet generator: two ports, both ways, one thread |
 //! | [`lying`] | a driver that breaks the rules on purpose |
 //!
@@ -32,6 +33,7 @@ pub mod lying;
 pub mod memory;
 pub mod net;
 pub mod packed;
+pub mod ptnet;
 pub mod queue;
 pub mod raw;
 pub mod running;

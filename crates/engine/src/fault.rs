@@ -60,9 +60,12 @@ pub enum Fault {
     /// A driver offered a request a second time that it has not got back yet.
     #[error("in_flight_already: a request was made available again while the device still holds it")]
     InFlightAlready,
+    /// An index of a ring that leads nowhere.
+    #[error("bad_head: a ring's owner gave a head that is no slot of the ring, or not its own")]
+    BadHead,
 }
 
-const ALL: [Fault; 15] = [
+const ALL: [Fault; 16] = [
     Fault::IndexJump,
     Fault::DescriptorOutOfRange,
     Fault::ChainTooLong,
@@ -78,6 +81,7 @@ const ALL: [Fault; 15] = [
     Fault::Internal,
     Fault::MemoryStalled,
     Fault::InFlightAlready,
+    Fault::BadHead,
 ];
 
 /// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,

@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{blk, e1000, fib, idle, many, matrix, sched, tap, vale, virtio_user};
+use crate::bench::{blk, e1000, fib, idle, many, matrix, ptnet, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -13,6 +13,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Matrix(args) => matrix::run(args),
         Benchmark::Ports(args) => many::ports(args),
         Benchmark::E1000(args) => e1000::run(args),
+        Benchmark::Ptnet(args) => ptnet::run(args),
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vale(args) => vale::run(args),
         Benchmark::Fib(args) => fib::run(args),

@@ -154,3 +154,18 @@ fn fib() {
     };
     assert!(rate > 0.0 && update > 0.0, "{answer}");
 }
+
+#[test]
+fn ptnet() {
+    let Some(answer) = bench("ptnet") else { return };
+    for part in ["rows", "batches"] {
+        for row in answer[part].as_array().unwrap() {
+            assert!(row["mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{row}");
+            assert_eq!(row["lost"], 0, "{row}");
+        }
+    }
+    assert_eq!(answer["rows"].as_array().unwrap().len(), 8);
+    let summary = answer["summary"].as_object().unwrap();
+    assert!(summary["switch_60_mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{answer}");
+    assert!(summary["kicks_per_packet"].as_f64().is_some_and(|kicks| kicks >= 0.0), "{answer}");
+}

@@ -63,6 +63,18 @@ impl Window {
         })
     }
 
+    /// Address of the `len` bytes at byte `offset` of the region, if they are all mapped, for as long as the window lives.
+    pub(crate) fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.areas.iter().find_map(|area| {
+            let at = usize::try_from(offset.checked_sub(area.start)?).ok()?;
+            if at.checked_add(len)? > area.len {
+                return None;
+            }
+            // SAFETY: inside the mapping, as just checked.
+            Some(unsafe { area.base.add(at) })
+        })
+    }
+
     /// Reads the register at byte `offset`.
     #[inline]
     pub fn read32(&self, offset: u64) -> Option<u32> {

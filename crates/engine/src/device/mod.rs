@@ -3,7 +3,10 @@
 //! virtio transport knows of a device.
 
 pub mod e1000;
+mod lent;
+mod moderation;
 pub mod pci;
+pub mod ptnet;
 pub mod virtio_blk;
 pub mod virtio_net;
 

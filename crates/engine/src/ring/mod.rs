@@ -20,15 +20,23 @@
 //! library copies such slots into their buffers before it gives them up. Offsets (`offset_mask`) are not
 //! offered: the mask is zero.
 //!
+//! A guest that has a region as its NIC's memory tells its indices elsewhere ([`Block`]); all else is the same.
+//!
 //! `unsafe` is in `region` only; the rest works through bounds-checked accessors.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod block;
+mod hands;
 mod layout;
 mod region;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod tickets;
 
+pub use block::Block;
+pub use hands::Hands;
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::{Region, SharedMemory};
-pub use sync::{ClientRx, ClientTx, Gate, PipeGate, RingStats};
+pub use sync::{ClientRx, ClientTx, Gate, RingStats};
+pub use tickets::{PipeGate, Tickets};

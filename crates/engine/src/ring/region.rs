@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use rustix::fs::{
-    fallocate, fcntl_add_seals, ftruncate, memfd_create, FallocateFlags, MemfdFlags, SealFlags,
+    fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, FallocateFlags, MemfdFlags,
+    SealFlags,
 };
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
-use sidecore_abi::netmap::{If, Ring, Slot, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
+use sidecore_abi::netmap::{If, Ring, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
 use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
 use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
@@ -48,6 +49,11 @@ impl Mapping {
         let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, info.total)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Mapping::of(file, len)
+    }
+
+    /// The whole of a file that is `len` bytes long and sealed.
+    fn of(file: OwnedFd, len: usize) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
@@ -128,6 +134,35 @@ impl Region {
         Ok(region)
     }
 
+    /// The same for a guest that maps it as a BAR: the file is as long as one, which is a power of two, so that no access
+    /// behind the region's end faults. What lies there takes no memory until the guest writes to it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn for_guest(geometry: &Geometry, name: &str) -> io::Result<Region> {
+        let mut info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        info.total = info.total.next_power_of_two();
+        let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
+        region.take_place(name)?;
+        Ok(region)
+    }
+
+    /// Such a region that another process made, as it left it. Each process has one; only one of them uses its rings.
+    ///
+    /// # Errors
+    /// It is not the file of such a region; or as above.
+    pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Region> {
+        let mut info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        info.total = info.total.next_power_of_two();
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
+        if !sealed || u64::try_from(fstat(&file)?.st_size) != Ok(info.total) {
+            let why = format!("this is no sealed memory of {} bytes", info.total);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let len = usize::try_from(info.total).map_err(io::Error::other)?;
+        Ok(Region { info, memory: Arc::new(Mapping::of(file, len)?) })
+    }
+
     /// Has its pages present, and fills in interfaces and rings.
     fn take_place(&self, name: &str) -> io::Result<()> {
         // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used: I/O cores
@@ -164,8 +199,17 @@ impl Region {
         self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size)
     }
 
-    /// Writes interfaces, rings, slots and the list of extra buffers: nobody has this part of the file yet.
-    fn fill(&self, name: &str) {
+    /// Stores `word` at byte `offset`, a multiple of eight.
+    fn store(&self, offset: u64, word: u64) {
+        let at = self.at(offset);
+        assert!(offset % 8 == 0);
+        // SAFETY: an aligned word of the region, whose length is one of whole pages; others may write it, too.
+        unsafe { &*at.cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
+    }
+
+    /// Writes interfaces, rings, slots and the list of extra buffers: as they are at first, whatever stands there. While
+    /// somebody has this part of the file, that one may write there, too.
+    pub fn fill(&self, name: &str) {
         let info = &self.info;
         let (txs, rxs) = (info.tx_rings, info.rx_rings);
         let mut next_buf = info.first_buf;
@@ -178,9 +222,7 @@ impl Region {
         let after_extra = next_buf + info.extra_bufs;
         for buf in next_buf..after_extra {
             let next = if buf + 1 < after_extra { buf + 1 } else { 0 };
-            let to = self.at(info.buf_pool + u64::from(buf) * u64::from(info.buf_size));
-            // SAFETY: the first word of a buffer; buffers start at multiples of 64.
-            unsafe { to.cast::<u32>().write(next) };
+            self.store(info.buf_pool + u64::from(buf) * u64::from(info.buf_size), next.into());
         }
         let rings: Vec<u64> =
             idle_ring(info).into_iter().chain(0..txs + rxs).map(|number| self.ring_offset(number)).collect();
@@ -218,32 +260,19 @@ impl Region {
         let offset = self.ring_offset(number);
         let num_slots = self.num_slots(number);
         let tail = if receives { 0 } else { num_slots - 1 };
-        let ring = Ring {
-            buf_ofs: signed(info.buf_pool) - signed(offset),
-            num_slots,
-            nr_buf_size: info.buf_size,
-            ringid: u16::try_from(id).unwrap_or(u16::MAX),
-            dir: u16::from(receives),
-            head: 0,
-            cur: 0,
-            tail,
-            flags: 0,
-            pad: 0,
-            ts: [0; 2],
-            offset_mask: 0,
-            buf_align: 0,
-            pad2: [0; 7],
-            sem: [0; 128],
-        };
-        let to = self.at(offset).cast::<Ring>();
-        // SAFETY: `layout` has room for a ring and its slots here, aligned; this part is still ours alone.
-        unsafe {
-            to.write(ring);
-            let slots = to.add(1).cast::<Slot>();
-            for slot in 0..num_slots {
-                let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
-                slots.add(slot as usize).write(Slot { buf_idx: first + slot, len, flags: 0, ptr: 0 });
-            }
+        // `Ring`, two fields in a word; what follows is zero at first.
+        let head = [
+            info.buf_pool.wrapping_sub(offset),
+            pair(num_slots, info.buf_size),
+            u64::from(id) | u64::from(receives) << 16,
+            pair(0, tail),
+        ];
+        let words = head.into_iter().chain(std::iter::repeat(0)).take(size_of::<Ring>() / 8);
+        (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
+        let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
+        for (buf, slot) in (first..).zip(self.slots(number).chunks_exact(2)) {
+            let words = [SlotWord::new(buf, len, 0).0, 0];
+            slot.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         }
         self.words(number).engine.hwtail.store(tail, Ordering::Relaxed);
     }
@@ -255,29 +284,24 @@ impl Region {
         // Cut to what fits with a closing zero.
         ni_name.iter_mut().zip(name.bytes().take(IF_NAME - 1)).for_each(|(to, byte)| *to = byte);
         let count = |rings: usize| u32::try_from(rings).unwrap_or(u32::MAX);
-        let (sends, receives) = (txs.len() - host, rxs.len() - host);
-        let interface = If {
-            ni_name,
-            ni_version: API,
-            ni_flags: NI_PRIV_MEM,
-            ni_tx_rings: count(sends),
-            ni_rx_rings: count(receives),
-            ni_bufs_head: bufs,
-            ni_host_tx_rings: count(host.max(1)),
-            ni_host_rx_rings: count(host.max(1)),
-            ni_spare1: [0; 3],
-        };
-        let to = self.at(offset).cast::<If>();
-        // SAFETY: `layout` has room here for an interface and all offsets behind it. Without host rings the two places that
-        // every interface has for them stay zero: not there.
-        unsafe {
-            to.write(interface);
-            let offsets = to.add(1).cast::<i64>();
-            let places = (0..txs.len()).chain(txs.len() + usize::from(host == 0)..);
-            for (place, ring) in places.zip(txs.iter().chain(rxs)) {
-                offsets.add(place).write(signed(*ring) - signed(offset));
-            }
-        }
+        let (hosts, [first, last]) = (count(host.max(1)), halves(ni_name));
+        // `If`, two fields in a word.
+        let head = [
+            first,
+            last,
+            pair(API, NI_PRIV_MEM),
+            pair(count(txs.len() - host), count(rxs.len() - host)),
+            pair(bufs, hosts),
+            hosts.into(),
+            0,
+        ];
+        // Without host rings the places that every interface has for them stay zero: not there.
+        let none = [None].into_iter().take(usize::from(host == 0));
+        let of = |rings: &[u64]| rings.iter().copied().map(Some).collect::<Vec<_>>();
+        let rings = of(txs).into_iter().chain(none.clone()).chain(of(rxs)).chain(none);
+        let offsets = rings.map(|ring| ring.map_or(0, |ring| ring.wrapping_sub(offset)));
+        let words = head.into_iter().chain(offsets);
+        (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
     }
 
     /// Puts the port's rings back to their start for a new client, while others still use pipes of the region. Slots
@@ -373,11 +397,9 @@ impl Region {
     /// If there is no such ring.
     pub(super) fn ring(self: &Arc<Self>, number: u32) -> RingMemory {
         assert!(number < self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes);
-        let words = NonNull::from(self.words(number));
         // SAFETY: the slots follow the ring's head, inside the region.
         let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<Ring>()) };
         RingMemory {
-            words,
             slots: slots.cast(),
             num_slots: self.num_slots(number),
             bufs: self.at(self.info.buf_pool),
@@ -388,15 +410,48 @@ impl Region {
     }
 }
 
-/// An offset as netmap's structures hold it.
-fn signed(offset: u64) -> i64 {
-    // Regions are smaller than 2^63 bytes.
-    i64::try_from(offset).unwrap_or(i64::MAX)
+impl Region {
+    /// The words of ring `number`, counted as for [`Region::ring`], for whoever keeps the region.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub(super) fn ring_words(self: &Arc<Self>, number: u32) -> RingWords {
+        RingWords { words: NonNull::from(self.words(number)), _region: Arc::clone(self) }
+    }
+}
+
+/// Two fields in a word.
+fn pair(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
+/// A name in two words.
+fn halves(name: [u8; IF_NAME]) -> [u64; 2] {
+    let mut halves = name.chunks_exact(8).map(|half| half.try_into().map_or(0, u64::from_ne_bytes));
+    [halves.next().unwrap_or(0), halves.next().unwrap_or(0)]
+}
+
+/// The words of one ring.
+pub(super) struct RingWords {
+    words: NonNull<Words>,
+    _region: Arc<Region>,
+}
+
+// SAFETY: an address in a region that is kept mapped, accessed through atomics.
+unsafe impl Send for RingWords {}
+
+impl std::ops::Deref for RingWords {
+    type Target = Words;
+
+    #[inline]
+    fn deref(&self) -> &Words {
+        // SAFETY: inside the region, which `_region` keeps.
+        unsafe { self.words.as_ref() }
+    }
 }
 
 /// One ring, and the buffers of its region, as an I/O core reaches them.
 pub(super) struct RingMemory {
-    words: NonNull<Words>,
     slots: *const AtomicU64,
     num_slots: u32,
     bufs: *mut u8,
@@ -409,12 +464,6 @@ pub(super) struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    #[inline]
-    pub(super) fn words(&self) -> &Words {
-        // SAFETY: inside the region, which `_region` keeps.
-        unsafe { self.words.as_ref() }
-    }
-
     #[inline]
     pub(super) fn num_slots(&self) -> u32 {
         self.num_slots

@@ -6,14 +6,19 @@
 //! ring as netmap's ring re-initialisation does, but always to the engine's own indices: slots given up but not
 //! yet taken come back to the client, which is told by the words' `resets`. A bad `head` is judged once, not
 //! each time it is seen again; against the indices that stand after the reset it may make sense, and then it counts.
+//!
+//! Where the two sides' indices stand, and how each wakes the other, is [`Hands`]' affair: in the words of `tickets`, or in
+//! blocks of the client's own memory (`block`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use sidecore_abi::netmap::SlotWord;
-use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Engine, Nonsense};
+use sidecore_abi::ring::Nonsense;
 
+use super::hands::Hands;
 use super::region::{Region, RingMemory};
+use super::tickets::Tickets;
 use crate::mem::Piece;
 
 /// What went wrong on a ring; for `show`.
@@ -63,6 +68,16 @@ fn after(slot: u32, n: u32) -> u32 {
     }
 }
 
+/// The slot in front of `slot` in a ring of `n`.
+#[inline]
+fn before(slot: u32, n: u32) -> u32 {
+    if slot == 0 {
+        n - 1
+    } else {
+        slot - 1
+    }
+}
+
 /// Slots from `from` on to `to`.
 #[inline]
 fn distance(from: u32, to: u32, n: u32) -> u32 {
@@ -85,24 +100,23 @@ fn ahead(slot: u32, by: u32, n: u32) -> u32 {
 }
 
 /// What both directions have.
-struct Side {
+struct Side<H> {
     memory: RingMemory,
+    hands: H,
     stats: Arc<RingStats>,
     /// A `head` that has been found bad and still stands there.
     bad_head: Option<u32>,
-    /// The client's ticket that was answered last.
-    answered: u32,
 }
 
-impl Side {
-    fn new(region: &Arc<Region>, number: u32) -> Side {
-        Side { memory: region.ring(number), stats: Arc::default(), bad_head: None, answered: 0 }
+impl<H: Hands> Side<H> {
+    fn new(region: &Arc<Region>, number: u32, hands: H) -> Side<H> {
+        Side { memory: region.ring(number), hands, stats: Arc::default(), bad_head: None }
     }
 
     /// The client's `head`, if it is between `from` and `to`.
     #[inline]
     fn head(&mut self, from: u32, to: u32) -> Result<u32, BadHead> {
-        let head = observe(&self.memory.words().client.head);
+        let head = self.hands.head();
         let n = self.memory.num_slots();
         if head < n && distance(from, head, n) <= distance(from, to, n) {
             self.bad_head = None;
@@ -117,12 +131,10 @@ impl Side {
 
     /// Tells the client that its ring was reset; the indices have been published before.
     #[cold]
-    fn reset(&self, reason: Nonsense) {
+    fn reset(&mut self, reason: Nonsense) {
         let resets = self.stats.resets.fetch_add(1, Ordering::Relaxed) + 1;
         self.stats.reason.store(reason as u32, Ordering::Relaxed);
-        let Engine { resets: word, reason: why, .. } = &self.memory.words().engine;
-        why.store(reason as u32, Ordering::Relaxed);
-        publish(word, resets);
+        self.hands.reset(resets, reason);
     }
 
     #[cold]
@@ -137,12 +149,11 @@ enum BadHead {
 }
 
 /// A ring on which the client sends.
-pub struct ClientTx {
-    side: Side,
+pub struct ClientTx<H = Tickets> {
+    side: Side<H>,
     hwcur: u32,
     /// The `head` that was accepted last.
     head: u32,
-    ticket: u32,
     /// Somebody else serves the ring: nothing is written, and nobody is woken.
     follows: bool,
 }
@@ -172,8 +183,7 @@ impl ClientTx {
     /// # Panics
     /// If there is no such ring.
     pub fn new(region: &Arc<Region>, index: u32) -> ClientTx {
-        assert!(index < region.info().tx_rings);
-        ClientTx { side: Side::new(region, index), hwcur: 0, head: 0, ticket: 0, follows: false }
+        ClientTx::with(region, index, Tickets::new(region, index))
     }
 
     /// Ring `number`, counted over all rings and then those of pipes, to be looked at only: from where its client is now on,
@@ -182,10 +192,54 @@ impl ClientTx {
     /// # Panics
     /// If there is no such ring.
     pub fn follow(region: &Arc<Region>, number: u32) -> ClientTx {
-        let side = Side::new(region, number);
-        let head = observe(&side.memory.words().client.head);
+        let side = Side::new(region, number, Tickets::new(region, number));
+        let head = side.hands.head();
         let hwcur = if head < side.memory.num_slots() { head } else { 0 };
-        ClientTx { side, hwcur, head: hwcur, ticket: 0, follows: true }
+        ClientTx { side, hwcur, head: hwcur, follows: true }
+    }
+}
+
+impl<H: Hands> ClientTx<H> {
+    /// Ring `index` of those on which the client sends, whose indices `hands` has. One at a time may exist for a ring of a
+    /// region.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn with(region: &Arc<Region>, index: u32, hands: H) -> ClientTx<H> {
+        assert!(index < region.info().tx_rings);
+        ClientTx { side: Side::new(region, index, hands), hwcur: 0, head: 0, follows: false }
+    }
+
+    /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
+    pub fn set_hands(&mut self, hands: H) -> &mut H {
+        self.side.bad_head = None;
+        self.side.hands = hands;
+        &mut self.side.hands
+    }
+
+    /// Where the client's indices stand.
+    pub fn hands(&mut self) -> &mut H {
+        &mut self.side.hands
+    }
+
+    /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
+    pub fn place(&self) -> [u32; 3] {
+        [self.head, self.hwcur, before(self.hwcur, self.side.memory.num_slots())]
+    }
+
+    /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given back. False: there is no such slot.
+    pub fn set_place(&mut self, hwcur: u32) -> bool {
+        let known = hwcur < self.side.memory.num_slots();
+        if known {
+            (self.hwcur, self.head) = (hwcur, hwcur);
+        }
+        known
+    }
+
+    /// Whether the client's `head` makes no sense.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.side.bad_head.is_some()
     }
 
     /// What went wrong so far.
@@ -203,8 +257,7 @@ impl ClientTx {
     #[inline]
     pub fn look(&mut self) -> u32 {
         let n = self.side.memory.num_slots();
-        let last = if self.hwcur == 0 { n - 1 } else { self.hwcur - 1 };
-        match self.side.head(self.head, last) {
+        match self.side.head(self.head, before(self.hwcur, n)) {
             Ok(head) => self.head = head,
             Err(BadHead::New(reason)) => {
                 // The engine's indices stand: what was accepted but not taken goes back.
@@ -273,33 +326,29 @@ impl ClientTx {
         if taken > n / 2 {
             return false;
         }
-        due(&self.side.memory.words().client.ticket, &mut self.side.answered)
+        self.side.hands.is_due()
     }
 
     #[inline]
-    fn publish(&self) {
-        let n = self.side.memory.num_slots();
-        let engine = &self.side.memory.words().engine;
-        engine.hwcur.store(self.hwcur, Ordering::Relaxed);
-        publish(&engine.hwtail, if self.hwcur == 0 { n - 1 } else { self.hwcur - 1 });
+    fn publish(&mut self) {
+        let hwtail = before(self.hwcur, self.side.memory.num_slots());
+        self.side.hands.publish(self.hwcur, hwtail);
     }
 
     /// Asks for kicks or declines them. After asking, true means that slots wait already.
     pub fn want_kicks(&mut self, on: bool) -> bool {
-        let words = self.side.memory.words();
         if !on {
-            withdraw(&words.engine.ticket);
+            self.side.hands.withdraw();
             return false;
         }
-        self.ticket = next_ticket(self.ticket);
-        ask(&words.engine.ticket, self.ticket, &words.client.head);
+        self.side.hands.ask();
         self.look() > 0
     }
 }
 
 /// A ring on which the client receives.
-pub struct ClientRx {
-    side: Side,
+pub struct ClientRx<H = Tickets> {
+    side: Side<H>,
     hwcur: u32,
     /// As published.
     hwtail: u32,
@@ -314,10 +363,54 @@ impl ClientRx {
     /// # Panics
     /// If there is no such ring.
     pub fn new(region: &Arc<Region>, index: u32) -> ClientRx {
+        ClientRx::with(region, index, Tickets::new(region, region.info().tx_rings + index))
+    }
+}
+
+impl<H: Hands> ClientRx<H> {
+    /// Ring `index` of those on which the client receives, whose indices `hands` has. One at a time may exist for a ring of a
+    /// region.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn with(region: &Arc<Region>, index: u32, hands: H) -> ClientRx<H> {
         let info = region.info();
         assert!(index < info.rx_rings);
-        let side = Side::new(region, info.tx_rings + index);
+        let side = Side::new(region, info.tx_rings + index, hands);
         ClientRx { side, hwcur: 0, hwtail: 0, fill: 0, gate: Arc::default() }
+    }
+
+    /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
+    pub fn set_hands(&mut self, hands: H) -> &mut H {
+        self.side.bad_head = None;
+        self.side.hands = hands;
+        &mut self.side.hands
+    }
+
+    /// Where the client's indices stand.
+    pub fn hands(&mut self) -> &mut H {
+        &mut self.side.hands
+    }
+
+    /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
+    pub fn place(&self) -> [u32; 3] {
+        [self.hwcur, self.hwcur, self.hwtail]
+    }
+
+    /// The ring, at rest, is where another process left it. False: there are no such slots.
+    pub fn set_place(&mut self, hwcur: u32, hwtail: u32) -> bool {
+        let n = self.side.memory.num_slots();
+        let known = hwcur < n && hwtail < n;
+        if known {
+            (self.hwcur, self.hwtail, self.fill) = (hwcur, hwtail, hwtail);
+        }
+        known
+    }
+
+    /// Whether the client's `head` makes no sense.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.side.bad_head.is_some()
     }
 
     /// What went wrong so far.
@@ -350,7 +443,7 @@ impl ClientRx {
             Ok(head) => {
                 if head != self.hwcur {
                     self.hwcur = head;
-                    self.side.memory.words().engine.hwcur.store(head, Ordering::Relaxed);
+                    self.side.hands.publish(head, self.hwtail);
                 }
             }
             Err(BadHead::New(reason)) => self.side.reset(reason),
@@ -421,46 +514,7 @@ impl ClientRx {
             return false;
         }
         self.hwtail = self.fill;
-        let words = self.side.memory.words();
-        publish(&words.engine.hwtail, self.hwtail);
-        due(&words.client.ticket, &mut self.side.answered)
-    }
-}
-
-/// How far a pipe's monitors are, for the end that sends what they see; and the way to wake it when they go on.
-pub struct PipeGate {
-    /// Of the watched ring, and of the one on which the sender sends: the same, or the one across.
-    watched: RingMemory,
-    sender: RingMemory,
-    answered: u32,
-}
-
-impl PipeGate {
-    /// Closes behind slots of ring `number` of `region` that are not read yet, for the sender on ring `sender`; both are
-    /// counted over all rings. From now on, which is before who follows the ring looks where it is.
-    ///
-    /// # Panics
-    /// If there are no such rings.
-    pub fn new(region: &Arc<Region>, number: u32, sender: u32) -> PipeGate {
-        let gate = PipeGate { watched: region.ring(number), sender: region.ring(sender), answered: 0 };
-        let words = gate.watched.words();
-        words.engine.hwcur.store(words.client.head.load(Ordering::Relaxed), Ordering::Relaxed);
-        words.engine.ticket.store(1, Ordering::Release);
-        // A sender either sees the ticket, or has published what we follow.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        gate
-    }
-
-    /// The slots from `at` on are kept. True if the sender waits and is to be woken.
-    pub fn keep_from(&mut self, at: u32) -> bool {
-        publish(&self.watched.words().engine.hwcur, at);
-        due(&self.sender.words().client.ticket, &mut self.answered)
-    }
-}
-
-impl Drop for PipeGate {
-    /// Nobody has to wait for us any more; who does is to be woken after this.
-    fn drop(&mut self) {
-        withdraw(&self.watched.words().engine.ticket);
+        self.side.hands.publish(self.hwcur, self.hwtail);
+        self.side.hands.is_due()
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sidecore_abi::netmap::{SlotWord, RESERVED_BUFS};
 use sidecore_abi::ring::{ask, publish, withdraw, End, Nonsense, Words};
 
-use super::region::RingMemory;
+use super::region::{RingMemory, RingWords};
 use super::{pipe_end, ClientRx, ClientTx, Geometry, PipeGate, Region};
 
 fn region(slots: u32) -> Arc<Region> {
@@ -17,15 +17,15 @@ fn region(slots: u32) -> Arc<Region> {
 }
 
 /// The client's side of ring `number`, in the same process.
-struct Peer(RingMemory);
+struct Peer(RingMemory, RingWords);
 
 impl Peer {
     fn new(region: &Arc<Region>, number: u32) -> Peer {
-        Peer(region.ring(number))
+        Peer(region.ring(number), region.ring_words(number))
     }
 
     fn words(&self) -> &Words {
-        self.0.words()
+        &self.1
     }
 
     fn give(&self, head: u32) {

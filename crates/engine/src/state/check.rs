@@ -88,7 +88,12 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
 pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
     let is_interface =
         |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.place == Place::Interface);
-    a.place == b.place && (a.kind == b.kind || a.place.contains('/') || is_interface(a) && is_interface(b))
+    let places = |port: &PortSpec| {
+        find(kinds, &port.kind).map_or_else(|_| vec![port.place.clone()], |kind| kind.places(port))
+    };
+    let theirs = places(b);
+    let one = a.kind == b.kind || is_interface(a) && is_interface(b);
+    places(a).iter().any(|place| theirs.contains(place) && (one || place.contains('/')))
 }
 
 /// Whether two disks would be one file, to which one of them writes.

@@ -11,6 +11,8 @@ use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec};
 use super::values::{BlockSize, Cache, Fds, MemoryFile, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
+use crate::device::pci::PciDevice;
+use crate::device::ptnet::{self, PtnetConfig};
 use crate::device::virtio_blk::{self, BlkConfig, VirtioBlk};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::device::VirtioDevice;
@@ -24,6 +26,7 @@ use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
+use crate::transport::functions::Functions;
 use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
 use crate::transport::vfio_user::VfioUser;
 use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig, VhostUserError};
@@ -51,6 +54,8 @@ pub struct Kind {
     pub holder: fn(&PortSpec) -> Option<PathBuf>,
     /// Removes what it left for the next daemon: the port was deleted.
     pub forget: fn(&PortSpec),
+    /// What stands behind the path of its second socket, if it has one.
+    pub second: Option<&'static str>,
 }
 
 impl Kind {
@@ -61,6 +66,12 @@ impl Kind {
             Scope::Frames | Scope::Learning => self.frames,
             Scope::Kind => self.names(key.name),
         }
+    }
+
+    /// The paths or names that a port of this kind has.
+    pub fn places(&self, spec: &PortSpec) -> Vec<String> {
+        let second = self.second.map(|end| format!("{}{end}", spec.place));
+        std::iter::once(spec.place.clone()).chain(second).collect()
     }
 
     /// Whether its row names `key`.
@@ -164,6 +175,7 @@ pub(super) const PLAIN: Kind = Kind {
     start: |_, _, _| Err("there is no such kind".to_owned()),
     holder: |_| None,
     forget: |_| (),
+    second: None,
 };
 
 /// The kinds that this build has.
@@ -206,6 +218,16 @@ pub const KINDS: &[Kind] = &[
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
         holder: holder_beside,
+        ..PLAIN
+    },
+    Kind {
+        name: "ptnet",
+        place: Place::Socket,
+        keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault",
+        features: || vec![ptnet::VNET_HDR.to_owned()],
+        start: start_ptnet,
+        holder: holder_beside,
+        second: Some(MEMORY_SOCKET),
         ..PLAIN
     },
     Kind {
@@ -338,6 +360,42 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
     let hold = holder_beside(spec);
     let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
     Ok(Box::new(started.map_err(|e| e.to_string())?))
+}
+
+/// What stands behind the path of a ptnet port where its memory device is.
+const MEMORY_SOCKET: &str = ".mem";
+
+/// `ptnet:PATH`: netmap's rings as a guest's NIC, on a vfio-user socket for each of its two functions.
+fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let is_off =
+        |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
+    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
+    let default = PtnetConfig::new(mac);
+    let config = PtnetConfig {
+        pairs: spec.queues.map_or(default.pairs, |queues| queues.get() as usize),
+        slots: spec.slots.map_or(default.slots, |slots| slots.get()),
+        buf_size: spec.buf_size.map_or(default.buf_size, |size| size.get()),
+        header: !is_off(ptnet::VNET_HDR),
+        moderation: spec.moderation.map_or(default.moderation, |gap| Duration::from_micros(gap.get().into())),
+        ..default
+    };
+    if config.pairs > ptnet::MAX_PAIRS {
+        let (asked, most) = (config.pairs, ptnet::MAX_PAIRS);
+        return Err(format!("queues={asked} is not possible; of kind ptnet allowed: 1 to {most}"));
+    }
+    set_terms(spec, port);
+    let functions = ptnet::functions(config, port, scheduler);
+    let (nic, memory, beside) = functions.map_err(|e| e.to_string())?;
+    set_terms(spec, &beside);
+    let second = PortSpec { place: format!("{}{MEMORY_SOCKET}", spec.place), ..spec.clone() };
+    let start = |spec: &PortSpec, port: &Arc<Port>, device: Box<dyn PciDevice>| {
+        VfioUser::start_held(endpoint(spec)?, Arc::clone(port), device, holder_beside(spec))
+            .map_err(|e| e.to_string())
+    };
+    // The NIC first: with it comes the memory that both have.
+    let nic = start(spec, port, Box::new(nic))?;
+    let memory = start(&second, &beside, Box::new(memory))?;
+    Ok(Box::new(Functions { nic, memory }))
 }
 
 /// A duplicate of the daemon's descriptor `number`.

@@ -1,5 +1,6 @@
 //! Transports: how rings and registers reach us from a VMM or a native program.
 
+pub mod functions;
 pub mod ring;
 mod server;
 pub mod vfio_user;

@@ -16,6 +16,7 @@ pub mod matrix;
 pub mod net;
 pub mod ours;
 pub mod peers;
+pub mod ptnet;
 pub mod pvp;
 pub mod sched;
 pub mod storage;

@@ -71,15 +71,18 @@ fn at(path: &Path, named: fn(PathBuf) -> Named) -> Option<Named> {
 }
 
 fn named_by_port(port: &PortSpec) -> Vec<Named> {
-    let place = kinds::find(KINDS, &port.kind).map(|kind| kind.place);
-    let is_path = place == Ok(Place::Socket) || place == Ok(Place::Ring) && port.place.contains('/');
+    let kind = kinds::find(KINDS, &port.kind).ok();
+    let place = kind.map(|kind| kind.place);
+    let is_path = place == Some(Place::Socket) || place == Some(Place::Ring) && port.place.contains('/');
     let how = if port.role == Some(Role::Client) { Named::Call } else { Named::Socket };
-    let socket = (is_path && port.fd.is_none()).then(|| at(Path::new(&port.place), how)).flatten();
+    let places = kind.map_or_else(Vec::new, |kind| kind.places(port));
+    let sockets = places.into_iter().filter(|_| is_path && port.fd.is_none());
+    let sockets: Vec<_> = sockets.filter_map(|place| at(Path::new(&place), how)).collect();
     let journal = port.journal.as_deref().filter(|journal| *journal != Path::new("none"));
     let journal = journal.and_then(|journal| at(journal, Named::Journal));
-    let interface = (place == Ok(Place::Interface)).then(|| Named::Interface(port.place.clone()));
+    let interface = (place == Some(Place::Interface)).then(|| Named::Interface(port.place.clone()));
     let disk = port.file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
-    [socket, journal, interface, disk].into_iter().flatten().collect()
+    sockets.into_iter().chain([journal, interface, disk].into_iter().flatten()).collect()
 }
 
 /// The same of a configuration's text, which is root's own.
@@ -100,6 +103,12 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let client = patch.get("role").map(|role| role == "client");
     let place = |how| path("where").and_then(|path| at(path, how));
     let listen = place(Named::Socket).filter(|_| client != Some(true));
+    // The patch does not say which kind the port is: what a second socket would be is named, too.
+    let seconds = KINDS.iter().filter_map(|kind| kind.second);
+    let seconds: Vec<_> = seconds
+        .filter_map(|end| at(Path::new(&format!("{}{end}", path("where")?.display())), Named::Socket))
+        .filter(|_| listen.is_some())
+        .collect();
     let call = place(Named::Call).filter(|_| client != Some(false));
     let journal = path("journal").and_then(|path| at(path, Named::Journal));
     let interface = path("where").and_then(Path::to_str).filter(|name| !name.contains('/'));
@@ -112,6 +121,7 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     [listen, call, journal, interface, program, disk]
         .iter()
         .flatten()
+        .chain(&seconds)
         .for_each(|named| tell_one(socket, named));
 }
 

@@ -69,47 +69,13 @@ use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::Transmitter;
 use self::tx::TxRing;
+use super::lent::Queue;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
-use crate::core::Lease;
 use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
 use crate::wire::Offloads;
-
-/// A queue: at rest, or with those that serve it. Neither is never seen: it did not come back.
-enum Queue<Q> {
-    Here(Q),
-    Lent(Lease<Q>),
-    Lost,
-}
-
-impl<Q> Queue<Q> {
-    fn is_lent(&self) -> bool {
-        matches!(self, Queue::Lent(_))
-    }
-
-    /// The queue, taken back from those that serve it.
-    fn take_back(&mut self) -> Option<&mut Q> {
-        if self.is_lent() {
-            if let Queue::Lent(lease) = std::mem::replace(self, Queue::Lost) {
-                *self = lease.take_back().map_or(Queue::Lost, Queue::Here);
-            }
-        }
-        match self {
-            Queue::Here(queue) => Some(queue),
-            Queue::Lent(_) | Queue::Lost => None,
-        }
-    }
-
-    /// Has it served, if it is at rest.
-    fn lend(&mut self, serve: impl FnOnce(Q) -> Lease<Q>) {
-        *self = match std::mem::replace(self, Queue::Lost) {
-            Queue::Here(queue) => Queue::Lent(serve(queue)),
-            other => other,
-        };
-    }
-}
 
 /// An e1000 or e1000e.
 pub struct E1000 {

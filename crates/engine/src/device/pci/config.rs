@@ -126,13 +126,14 @@ impl ConfigSpace {
         let (kind, mask) = match region.space {
             Space::Memory32 => (0b000, low & !0xf),
             Space::Memory64 => (0b100, low & !0xf),
+            Space::Prefetchable => (0b1100, low & !0xf),
             Space::Io => (0b01, low & !0x3),
             // Bit 0 turns the ROM's decoder on.
             Space::Rom => (0, low & !0x7ff | 1),
         };
         self.put(at, &u32::to_le_bytes(kind));
         self.allow(at, &mask.to_le_bytes());
-        if region.space == Space::Memory64 {
+        if matches!(region.space, Space::Memory64 | Space::Prefetchable) {
             self.allow(at + 4, &high.to_le_bytes());
         }
     }

@@ -16,6 +16,8 @@ pub enum Space {
     Memory32,
     /// Memory anywhere; takes this BAR and the next one, which must be absent.
     Memory64,
+    /// The same, without side effects of reads: a bridge may put it where large things are (PCI 3.0 §6.2.5.1).
+    Prefetchable,
     /// I/O ports.
     Io,
     /// The expansion ROM (region 6 only): memory that is read, not written.

@@ -1,38 +1,23 @@
-//! A ring on which the client sends: slots in, frames out.
-//!
-//! As VALE collects them: a packet is one slot or several joined by `NS_MOREFRAG`, never split between
-//! batches; one that the client has not finished when it gave its slots up ends where they end. Each slot is
-//! read once. A packet with a slot that is not the client's, or that points out of the region
-//! (`NS_INDIRECT`), is dropped whole.
+//! A ring on which a native program sends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_abi::netmap::{SlotWord, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG};
 
 use super::traits::{Traits, OFFLOADS};
 use super::wake::Wake;
-use crate::frame::{Batch, HEAD};
+use crate::frame::Batch;
 use crate::port::{DropReason, IngressQueue, Tally};
-use crate::ring::{ClientTx, RingStats};
-use crate::wire::Offload;
-
-/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
-const MAX_FRAME: u32 = 65_535 + 14 + 8;
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: u32 = 14;
-/// How many slots ahead buffers are fetched into the cache: the client's core has them.
-const AHEAD: u32 = 12;
+use crate::ring::{ClientTx, RingStats, Tickets};
+use crate::slots::{Drain, Header};
 
 /// A ring on which the client sends.
 pub struct RingIngress {
-    ring: ClientTx,
+    slots: Drain<Tickets>,
     traits: Arc<Traits>,
     kick: OwnedFd,
     wake: Wake,
-    /// Slots before this one were taken by the last `fetch`.
-    taken: u32,
 }
 
 impl RingIngress {
@@ -42,177 +27,35 @@ impl RingIngress {
     /// What the system says of making an eventfd.
     pub(super) fn new(ring: ClientTx, traits: Arc<Traits>, wake: Wake) -> std::io::Result<RingIngress> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let taken = ring.first();
-        Ok(RingIngress { ring, traits, kick, wake, taken })
+        Ok(RingIngress { slots: Drain::new(ring), traits, kick, wake })
     }
 
     /// What went wrong so far.
     pub(super) fn stats(&self) -> &Arc<RingStats> {
-        self.ring.stats()
+        self.slots.stats()
     }
 
     /// The first slot that has not been released.
     pub(super) fn first(&self) -> u32 {
-        self.ring.first()
+        self.slots.first()
     }
 
     /// Slots that wait.
     pub(super) fn waiting(&mut self) -> u32 {
-        self.ring.look()
+        self.slots.waiting()
     }
 
     /// The eventfd by which the client kicks.
     pub(super) fn kick(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
-
-    /// Describes a packet of one slot and no header.
-    #[inline]
-    fn single(&self, word: SlotWord, batch: &mut Batch) -> Result<(), DropReason> {
-        let mut piece = self.ring.buffer(word).ok_or(DropReason::BadBuffer)?;
-        let len = u32::from(word.len());
-        if len < MIN_FRAME {
-            return Err(DropReason::TooShort);
-        }
-        let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
-        frame.len = len;
-        frame.offload = Offload::NONE;
-        // A buffer has at least `HEAD` bytes: what follows a shorter frame is read, but never passed on.
-        piece.read(&mut frame.head);
-        frame.pieces = 0;
-        if len as usize > HEAD {
-            piece.advance(HEAD);
-            #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
-            {
-                frame.piece = pieces.len() as u32;
-            }
-            if !pieces.push(piece.first(len as usize - HEAD)) {
-                return Err(DropReason::TooManyPieces);
-            }
-            frame.pieces = 1;
-        }
-        batch.commit();
-        Ok(())
-    }
-
-    /// Describes a packet that starts with slot `at`, of which at most `left` are given up. Returns the slots
-    /// that it takes, its bytes, and why it is dropped, if it is.
-    #[inline(never)]
-    fn chain(
-        &self,
-        at: u32,
-        left: u32,
-        header: u32,
-        batch: &mut Batch,
-    ) -> (u32, u32, Result<(), DropReason>) {
-        let mut result = Ok(());
-        let start = batch.pieces.len();
-        let mut bytes = 0u32;
-        let mut slots = 0;
-        let mut slot = at;
-        loop {
-            let word = self.ring.slot(slot);
-            slots += 1;
-            slot = self.ring.after(slot);
-            let more = word.flags() & NS_MOREFRAG != 0 && slots < left;
-            if result.is_ok() {
-                bytes = bytes.saturating_add(u32::from(word.len()));
-                result = self.add(word, slots, batch);
-            }
-            if !more {
-                break;
-            }
-        }
-        let frame_bytes = bytes.saturating_sub(header);
-        if result.is_ok() {
-            result = self.describe(batch, start, bytes, header);
-        }
-        if result.is_err() {
-            batch.pieces.truncate(start);
-        }
-        (slots, frame_bytes, result)
-    }
-
-    fn add(&self, word: SlotWord, slots: u32, batch: &mut Batch) -> Result<(), DropReason> {
-        if slots as usize > MAX_FRAGS {
-            return Err(DropReason::TooManyPieces);
-        }
-        if word.flags() & NS_INDIRECT != 0 {
-            return Err(DropReason::BadBuffer);
-        }
-        let piece = self.ring.buffer(word).ok_or(DropReason::BadBuffer)?;
-        if batch.pieces.push(piece.first(usize::from(word.len()))) {
-            Ok(())
-        } else {
-            Err(DropReason::TooManyPieces)
-        }
-    }
-
-    /// Makes a frame of the pieces from `start` on, which hold `bytes` bytes, `header` of them a header.
-    fn describe(&self, batch: &mut Batch, start: usize, bytes: u32, header: u32) -> Result<(), DropReason> {
-        let len = bytes.checked_sub(header).filter(|len| *len >= MIN_FRAME).ok_or(DropReason::TooShort)?;
-        if len > MAX_FRAME {
-            return Err(DropReason::TooLong);
-        }
-        let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
-        let count = pieces.len() - start;
-        let list = pieces.range_mut(start, count);
-        let mut first = [0; 12];
-        let mut at = crate::mem::gather(list, 0, &mut first[..header as usize]);
-        frame.len = len;
-        let head_len = frame.head_len();
-        at = crate::mem::gather(list, at, &mut frame.head[..head_len]);
-        #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
-        {
-            frame.piece = (start + at) as u32;
-            frame.pieces = (count - at) as u16;
-        }
-        frame.offload = Offload::NONE;
-        if first[..2] != [0, 0] {
-            let head = &frame.head[..head_len];
-            frame.offload =
-                Offload::parse(&first, head, len as usize, OFFLOADS).map_err(|_| DropReason::BadOffload)?;
-        }
-        batch.commit_odd();
-        Ok(())
-    }
 }
 
 impl IngressQueue for RingIngress {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        let mut left = self.ring.look();
-        if left == 0 {
-            return;
-        }
-        let header = self.traits.header();
-        let mut at = self.ring.first();
-        for by in 1..AHEAD.min(left) {
-            self.ring.prefetch(at, by);
-        }
-        while left > 0 && batch.room() > 0 && batch.pieces.room() >= MAX_FRAGS {
-            if left > AHEAD {
-                self.ring.prefetch(at, AHEAD);
-            }
-            let word = self.ring.slot(at);
-            let plain = header == 0 && word.flags() & (NS_MOREFRAG | NS_INDIRECT) == 0;
-            let (slots, bytes, result) = if plain {
-                (1, u32::from(word.len()), self.single(word, batch))
-            } else {
-                self.chain(at, left, header, batch)
-            };
-            tally.frames += 1;
-            tally.bytes += u64::from(bytes);
-            if let Err(reason) = result {
-                tally.drops.add(reason, 1);
-                batch.skip();
-            }
-            left -= slots;
-            for _ in 0..slots {
-                at = self.ring.after(at);
-            }
-        }
-        self.taken = at;
-        if self.traits.is_down() {
+        let header = Header { bytes: self.traits.header(), offloads: OFFLOADS };
+        self.slots.fetch(header, batch, tally);
+        if self.traits.is_down() && !batch.is_empty() {
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BATCH")]
             tally.drops.add(DropReason::LinkDown, batch.len() as u32);
             batch.clear();
@@ -220,19 +63,19 @@ impl IngressQueue for RingIngress {
     }
 
     fn has_frames(&mut self) -> bool {
-        self.ring.look() > 0
+        self.slots.waiting() > 0
     }
 
     fn release(&mut self, tally: &mut Tally) {
-        tally.occasions += u64::from(self.taken > 0);
-        if self.ring.give_back(self.taken) {
+        tally.occasions += 1;
+        if self.slots.release() {
             self.wake.wake();
             tally.interrupts += 1;
         }
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.ring.want_kicks(on)
+        self.slots.want_kicks(on)
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {

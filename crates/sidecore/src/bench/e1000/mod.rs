@@ -12,7 +12,7 @@ mod figures;
 mod full;
 mod guest;
 mod model;
-mod stage;
+pub mod stage;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -70,11 +70,16 @@ pub struct Stage {
 impl Stage {
     /// A switch without ports, served by a core on processor `io_core` that never sleeps.
     pub fn new(io_core: usize) -> Result<Stage, String> {
-        let options = CoreOptions {
-            cpus: vec![io_core],
-            tuning: Tuning { spin: Duration::from_secs(3600), ..Tuning::default() },
-            ..CoreOptions::default()
-        };
+        Stage::with(io_core, Tuning { spin: Duration::from_secs(3600), ..Tuning::default() })
+    }
+
+    /// The same with a core that sleeps when it has nothing to do, as the daemon's do.
+    pub fn that_sleeps(io_core: usize) -> Result<Stage, String> {
+        Stage::with(io_core, Tuning::default())
+    }
+
+    fn with(io_core: usize, tuning: Tuning) -> Result<Stage, String> {
+        let options = CoreOptions { cpus: vec![io_core], tuning, ..CoreOptions::default() };
         Ok(Stage {
             attachments: Vec::new(),
             ports: Vec::new(),
@@ -96,6 +101,11 @@ impl Stage {
         let members: Vec<_> = self.ports.iter().map(joined).collect();
         self.cores.publish(&Arc::new(Topology::new(&members)));
         Ok((port, number, self.scratch.file(name)))
+    }
+
+    /// What stands behind one of the ports, for as long as the stage is there.
+    pub fn attach(&mut self, attachment: Box<dyn Attachment>) {
+        self.attachments.push(attachment);
     }
 
     /// Who serves queues.
@@ -151,7 +161,7 @@ impl Stage {
 }
 
 /// A device in this process.
-struct Direct(Arc<Mutex<Box<dyn PciDevice>>>);
+pub struct Direct(pub Arc<Mutex<Box<dyn PciDevice>>>);
 
 impl Direct {
     fn lock(&self) -> MutexGuard<'_, Box<dyn PciDevice>> {

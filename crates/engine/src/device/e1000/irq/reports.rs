@@ -7,9 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::gate::Delayed;
 use super::state::State;
 use super::{Irq, DELAY_UNIT};
+use crate::device::moderation::Delayed;
 
 /// How long a report waits while the operator's floor holds, in `DELAY_UNIT`: for silence, and at most.
 const PATIENCE: (u32, u32) = (250, 1_000);

@@ -1,7 +1,7 @@
 //! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
 
-use super::gate::{Delayed, Gate, NEVER};
 use super::{QUEUES, VECTORS};
+use crate::device::moderation::{Delayed, Gate, NEVER};
 
 /// The registers.
 #[derive(Default)]

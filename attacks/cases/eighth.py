@@ -1,0 +1,135 @@
+"""What a ptnet guest does to the blocks, rings and slots that it shares with an I/O core."""
+
+import random
+import struct
+import threading
+import time
+
+from outside import vhost
+from outside.case import attack
+from outside.daemon import until
+from outside.ptnet import CREATE, DELETE, KICKS, MORE, Nic
+
+
+def guest(stage):
+    nic = Nic(stage.at("evil.sock"))
+    stage.cleanup(nic.close)
+    return nic
+
+
+def frame(n=0):
+    return vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:01", 60 + n % 1400)
+
+
+def received(stage):
+    return stage.daemon.port("evil")["counters"]["in_frames"]
+
+
+@attack("eighth")
+def ptnet_indices(stage):
+    """A ptnet guest gives heads that are no slots, go back, or run ahead; each time it begins again."""
+    stage.start("ptnet:DIR/evil.sock", beside=True)
+    nic = guest(stage)
+    slots = nic.rings[0][1]
+    rng, stops = random.Random(1), 0
+    with stage.during():
+        nic.send(frame())
+        until(lambda: stage.alive() or received(stage) >= 1, 30, "an honest frame comes")
+        for n in range(40):
+            ring = n % 2
+            nic.index(ring, rng.choice((slots, slots + 1, 0x7FFFFFFF, 0xFFFFFFFF, rng.randrange(1 << 32) | 1 << 20)))
+            nic.client.write(KICKS, 0)
+            if ring == 0:
+                until(lambda: stage.alive() or stage.daemon.port("evil")["state"].get("fault"), 30, "the port is stopped")
+                stops += "bad_head" in str(stage.daemon.port("evil")["state"]["fault"])
+            stage.check(nic.command(DELETE) == 0 and nic.command(CREATE) == 0, "it cannot begin again")
+            nic.head = struct.unpack_from("<I", nic.memory, 0)[0]
+        before = received(stage)
+        nic.send(frame())
+        until(lambda: stage.alive() or received(stage) > before, 30, "an honest frame comes afterwards")
+    stage.notes.update(stops=stops)
+    stage.check(stops >= 10, f"its lies were noticed {stops} times: nothing was tried")
+    nic.client.close()
+    nic.device.client.close()
+
+
+@attack("eighth")
+def ptnet_scribbler(stage):
+    """A ptnet guest overwrites interface, rings, slots and its blocks with anything, as fast as it can, under its own kicks."""
+    stage.start("ptnet:DIR/evil.sock,queues=4", beside=True)
+    nic = guest(stage)
+    end, wrote = threading.Event(), [0]
+    # All but the buffers: interface, ring heads, slots.
+    top = nic.rings[-1][0] + 256 + 16 * nic.rings[-1][1]
+
+    def scribble():
+        rng = random.Random(2)
+        while not end.is_set():
+            at = rng.randrange(0, top - 4096) & ~7
+            nic.device.map[at:at + 512] = rng.randbytes(512)
+            for slot in range(64):
+                nic.slot(slot % nic.pairs, rng.randrange(1024), rng.choice((0, 1, 2, 7, 1 << 31, rng.randrange(4096))), rng.randrange(1 << 16),
+                         rng.choice((0, MORE, rng.randrange(1 << 16))))
+            struct.pack_into("<IIII", nic.memory, 64 * rng.randrange(8), *(rng.choice((rng.randrange(1100), rng.randrange(1 << 32))) for _ in range(4)))
+            wrote[0] += 1
+
+    threads = [threading.Thread(target=scribble) for _ in range(2)]
+    with stage.during():
+        for thread in threads:
+            thread.start()
+        until_then, begun, rng = time.monotonic() + stage.seconds, 0, random.Random(3)
+        while time.monotonic() < until_then:
+            nic.client.write(KICKS + 4 * rng.randrange(8), 0)
+            nic.command(DELETE)
+            begun += nic.command(CREATE) == 0
+            for ring in range(4):
+                nic.index(ring, rng.randrange(1024))
+            stage.alive()
+        end.set()
+        for thread in threads:
+            thread.join()
+    port = stage.daemon.port("evil")
+    stage.notes.update(wrote=wrote[0], begun=begun, drops=port["counters"]["drops"])
+    stage.check(begun >= 5 and wrote[0] >= 50, "it never began, or wrote nothing: nothing was tried")
+    # As new after a reset: what it overwrote is put back.
+    nic.client.ask(13)
+    nic.client.write(4, 7, 7, 2)
+    nic.blocks(0, 4096)
+    stage.check(nic.command(CREATE) == 0, "it cannot begin after a reset")
+    nic.rings = [nic.ring(place) for place in range(2 * (nic.pairs + 1))]
+    nic.head, before = 0, received(stage)
+    nic.send(frame())
+    until(lambda: stage.alive() or received(stage) > before, 30, "an honest frame comes after a reset")
+    nic.client.close()
+    nic.device.client.close()
+
+
+@attack("eighth")
+def ptnet_storm(stage):
+    """A ptnet guest begins and ends, moves its blocks out of memory and back, takes memory away, and kicks, all without a pause."""
+    stage.start("ptnet:DIR/evil.sock,queues=15")
+    nic = guest(stage)
+    rng, counts = random.Random(4), [0, 0]
+    with stage.during():
+        end = time.monotonic() + stage.seconds
+        while time.monotonic() < end:
+            step = rng.randrange(6)
+            if step == 0:
+                nic.blocks(rng.choice((0, nic.size - 64, nic.size, 8, 1 << 63)), rng.choice((4096, 0, nic.size - 4096, 4100)))
+            elif step == 1:
+                nic.client.unmap(0, nic.size)
+                nic.client.map(0, nic.size, nic.fd)
+            elif step == 2:
+                nic.client.ask(13)
+                nic.client.write(4, 7, 7, 2)
+            elif step == 3:
+                nic.command(DELETE)
+            else:
+                nic.blocks(0, 4096)
+                counts[nic.command(CREATE) == 0] += 1
+            nic.client.write(KICKS + 4 * rng.randrange(32), 0)
+            stage.alive()
+    stage.notes.update(begun=counts[1], refused=counts[0], talk=stage.daemon.port("evil")["state"].get("conversation"))
+    stage.check(counts[1] >= 5, "it hardly ever began: nothing was tried")
+    nic.client.close()
+    nic.device.client.close()

@@ -1,0 +1,58 @@
+//! The two PCI functions that the guest's bus finds: regions, identity and capabilities.
+
+use std::sync::Arc;
+
+use sidecore_abi::ptnet::{memdev, reg, DEVICE, MEMORY_DEVICE, VENDOR};
+
+use crate::device::pci::{Area, ConfigSpace, Identity, MsixPlace, Region, Shared, Space, REGIONS};
+use crate::mem::SharedPages;
+
+/// Who made it, for those whom vendor and device do not tell enough: as QEMU's own devices have it.
+const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
+/// Class codes: an Ethernet controller, and a device of no class.
+const ETHERNET: u32 = 0x02_0000;
+const UNCLASSIFIED: u32 = 0x00_ff00;
+/// Bytes of the BAR of the message table.
+const MSIX_SIZE: u64 = 0x1000;
+
+fn identity(device: u16, class: u32) -> Identity {
+    Identity {
+        vendor: VENDOR,
+        device,
+        subsystem_vendor: SUBSYSTEM.0,
+        subsystem: SUBSYSTEM.1,
+        class,
+        revision: 0,
+        has_pin: false,
+    }
+}
+
+/// The ptnet device: registers, and the message table.
+pub(super) fn nic_regions() -> [Option<Region>; REGIONS] {
+    let plain = |space, size| Some(Region { space, size, shared: None });
+    [plain(Space::Io, reg::SIZE), None, plain(Space::Memory32, MSIX_SIZE), None, None, None, None]
+}
+
+/// Its configuration space, with a message for each ring.
+pub(super) fn nic_config(rings: u16) -> ConfigSpace {
+    let mut config = ConfigSpace::new(&identity(DEVICE, ETHERNET), &nic_regions());
+    let place =
+        MsixPlace { vectors: rings, table: (reg::MSIX_BAR, 0), pending: (reg::MSIX_BAR, reg::PENDING) };
+    config.add_msix(0x40, &place);
+    config
+}
+
+/// The memory device: registers, and the memory, which a guest maps whole.
+pub(super) fn memory_regions(pages: &Arc<SharedPages>) -> [Option<Region>; REGIONS] {
+    let size = pages.size() as u64;
+    let shared = Shared { pages: Arc::clone(pages), areas: vec![Area { offset: 0, size }] };
+    let mut regions = [const { None }; REGIONS];
+    regions[0] = Some(Region { space: Space::Io, size: memdev::SIZE, shared: None });
+    regions[memdev::MEMORY_BAR] = Some(Region { space: Space::Prefetchable, size, shared: Some(shared) });
+    regions
+}
+
+/// Its configuration space.
+pub(super) fn memory_config(regions: &[Option<Region>; REGIONS]) -> ConfigSpace {
+    ConfigSpace::new(&identity(MEMORY_DEVICE, UNCLASSIFIED), regions)
+}

@@ -1,0 +1,176 @@
+//! The memory device: a function whose BAR is the region, and registers that say what is where in it.
+//!
+//! It moves no frames and reaches no guest memory. What it offers is the guest's to read and write at any time; who serves
+//! the rings (`sender`, `receiver`) trusts none of it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use sidecore_abi::netmap::If;
+use sidecore_abi::ptnet::memdev;
+use sidecore_abi::ring::Info;
+
+use super::bar::Current;
+use super::function::{memory_config, memory_regions};
+use crate::device::pci::{
+    Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
+};
+use crate::fault::Fault;
+use crate::mem::GuestMap;
+use crate::port::{Port, QueueStatus};
+
+/// The memory of a ptnet device.
+pub struct MemoryDevice {
+    config: ConfigSpace,
+    interrupts: Arc<Interrupts>,
+    bar: Current,
+    /// The memory's file, for a holder: when it is asked for, the NIC has the memory that it keeps.
+    file: OnceLock<OwnedFd>,
+}
+
+impl MemoryDevice {
+    /// That of `bar`; `port` is for its conversation alone.
+    pub(super) fn new(bar: &Current, port: &Port) -> MemoryDevice {
+        MemoryDevice {
+            config: memory_config(&memory_regions(&bar.get().pages)),
+            interrupts: Interrupts::new(false, 0, 0, &port.bell),
+            bar: bar.clone(),
+            file: OnceLock::new(),
+        }
+    }
+
+    /// A register; zero where there is none.
+    fn register(&self, offset: u64) -> u64 {
+        let bar = self.bar.get();
+        let info @ Info {
+            memsize, tx_rings, rx_rings, ring_size, ring_pool, buf_pool, bufs, buf_size, ..
+        } = *bar.region.info();
+        let interface = size_of::<If>() as u64 + 8 * u64::from(tx_rings + rx_rings);
+        match offset {
+            memdev::MEMSIZE_LO => memsize,
+            memdev::MEMSIZE_HI => memsize >> 32,
+            memdev::MEMID => bar.id.into(),
+            memdev::IF_POOL..=0x4b => [info.interface, 1, interface][place(offset, memdev::IF_POOL)],
+            memdev::RING_POOL..=0x57 => [ring_pool, u64::from(tx_rings + rx_rings), ring_size.into()]
+                [place(offset, memdev::RING_POOL)],
+            memdev::BUF_POOL..=0x63 => {
+                [buf_pool, bufs.into(), buf_size.into()][place(offset, memdev::BUF_POOL)]
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Which of a pool's three registers it is.
+fn place(offset: u64, pool: u64) -> usize {
+    // A pool has three, as the caller's ranges say.
+    usize::try_from((offset - pool) / 4).unwrap_or(0).min(2)
+}
+
+impl PciDevice for MemoryDevice {
+    fn regions(&self) -> [Option<Window>; REGIONS] {
+        memory_regions(&self.bar.get().pages)
+    }
+
+    fn config(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn interrupts(&self) -> &Arc<Interrupts> {
+        &self.interrupts
+    }
+
+    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+        let (word, skip) = (offset & !3, usize::try_from(offset & 3).unwrap_or(0));
+        let word = match region {
+            0 => self.register(word).to_le_bytes(),
+            // The VMM has no mapping of it, or does not use it.
+            memdev::MEMORY_BAR => {
+                let pages = &self.bar.get().pages;
+                let word = usize::try_from(word).ok().and_then(|at| pages.word(at));
+                u64::from(word.map_or(0, |word| word.load(Ordering::Acquire))).to_le_bytes()
+            }
+            _ => return,
+        };
+        data.iter_mut().zip(&word[skip..4]).for_each(|(to, from)| *to = *from);
+    }
+
+    fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
+        let pages = &self.bar.get().pages;
+        let word = usize::try_from(offset & !3).ok().and_then(|at| pages.word(at));
+        let Some(word) = word.filter(|_| region == memdev::MEMORY_BAR) else { return };
+        let (skip, mut mask, mut value) = (usize::try_from(offset & 3).unwrap_or(0), [0; 4], [0; 4]);
+        for (at, byte) in (skip..4).zip(data) {
+            (mask[at], value[at]) = (0xff, *byte);
+        }
+        let (mask, value) = (u32::from_le_bytes(mask), u32::from_le_bytes(value));
+        let change = |before: u32| Some(before & !mask | value);
+        // It always says what the word becomes.
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    fn command_changed(&mut self, _: Command) {}
+
+    /// It reaches none.
+    fn dma_changed(&mut self, _: Arc<GuestMap>) {}
+
+    /// What is in the memory is the other function's affair.
+    fn reset(&mut self) {}
+
+    fn faulted(&mut self, _: Fault) {}
+
+    fn detached(&mut self) {}
+
+    fn set_link(&mut self, _: bool) {}
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        Vec::new()
+    }
+
+    fn features(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn persist(&mut self) -> Option<&mut dyn Persist> {
+        Some(self)
+    }
+}
+
+/// Its image is its configuration space: all else is the NIC's, which is taken over first.
+impl Persist for MemoryDevice {
+    fn format(&self) -> Format {
+        Format { kind: "ptnet memory".to_owned(), version: 1, size: 256 / 8 }
+    }
+
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        if self.file.get().is_none() {
+            if let Ok(file) = self.bar.get().region.file().try_clone_to_owned() {
+                let _ = self.file.set(file);
+            }
+        }
+        // Without a descriptor nothing is kept.
+        self.file.get().map(AsFd::as_fd).into_iter().collect()
+    }
+
+    fn save(&mut self, image: &mut Image) {
+        image.put_bytes(0, self.config.contents());
+    }
+
+    fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
+        let ours = files.first().is_some_and(|file| self.bar.get().is(file));
+        if !ours {
+            return Err("its NIC has other memory: the VMM of that one is gone".to_owned());
+        }
+        let mut config = vec![0; self.config.size()];
+        image.get_bytes(0, &mut config);
+        if !self.config.restore(&config) {
+            return Err("its configuration space belongs to another device".to_owned());
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self) {}
+
+    fn suspend(&mut self) {}
+}

@@ -1,0 +1,382 @@
+//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible virtual machine networking using netmap
+//! passthrough", Garzarella, Lettieri, Rizzo 2015).
+//!
+//! Theory of operation. A region of netmap's rings (`ring::Region`), one for each guest, is a BAR that the guest maps
+//! ([`MemoryDevice`], a function of its own). Slots change hands by blocks in the guest's memory (`sidecore_abi::ptnet`), which
+//! the I/O cores poll: no descriptor is translated, and nothing leaves the guest on the data path. What stands in a slot is
+//! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
+//! this up and carry kicks, which are declined while a core polls.
+//!
+//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` who is told when; `access` is what
+//! a trapped access does to the `registers`, `config` what an operator chooses, `function` and `memory` what the guest's bus finds, `bar` the
+//! memory that both have, `persist` what another process goes on from, `shared` what the cores and the conversation have in common.
+//!
+//! Who owns what. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
+//! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is answered: from
+//! then on nobody touches its blocks. Rings go on where they were when it begins again; a reset puts everything in the region
+//! back to its start.
+//!
+//! A head that makes no sense, in any ring, ends the port with a fault until the guest begins again. Slots that make none are
+//! dropped as frames, or passed over as buffers, and counted.
+//!
+//! Limits. One guest a region. Only guests that know of [`LINK`] are shown the link; while it is down, frames are dropped. A region's rings are
+//! [`MAX_PAIRS`] pairs at most.
+
+mod access;
+mod bar;
+mod bells;
+mod config;
+mod function;
+mod memory;
+mod persist;
+mod receiver;
+mod registers;
+mod sender;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use sidecore_abi::ptnet::{reg, LINK};
+
+use self::bar::{Bar, Current};
+use self::bells::{Bells, Way};
+pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
+use self::function::{nic_config, nic_regions};
+pub use self::memory::MemoryDevice;
+use self::receiver::Receiver;
+use self::registers::Registers;
+use self::sender::Sender;
+use self::shared::Shared;
+use super::lent::Queue;
+use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
+use crate::fabric::Scheduler;
+use crate::fault::Fault;
+use crate::mem::GuestMap;
+use crate::port::{Port, QueueStatus};
+use crate::ring::{Block, Region};
+
+/// A pair of rings.
+struct Pair {
+    sender: Queue<Box<Sender>>,
+    receiver: Queue<Box<Receiver>>,
+}
+
+/// A ptnet device.
+pub struct Ptnet {
+    shared: Arc<Shared>,
+    settings: PtnetConfig,
+    config: ConfigSpace,
+    region: Arc<Region>,
+    memory_id: u16,
+    /// The same for the memory device.
+    bar: Current,
+    scheduler: Arc<dyn Scheduler>,
+    map: Arc<GuestMap>,
+    pairs: Vec<Pair>,
+    registers: Registers,
+    /// The guest has begun.
+    created: bool,
+    /// The guest lets it reach memory.
+    master: bool,
+    /// The blocks are in the guest's memory.
+    reached: bool,
+    /// Between `adopt` and `resume`: the guest had begun.
+    resumes: bool,
+}
+
+/// What stands behind the name of a port for the conversation of its memory device.
+const MEMORY_NAME: &str = ".mem";
+/// The number of the first port's memory: netmap's own has number 1.
+const FIRST_MEMORY: u16 = 2;
+
+/// A device behind `port` with memory of its own: the two functions, and for the second one's conversation a port that has its
+/// own faults, and is charged for itself.
+///
+/// # Errors
+/// There is no memory, or the system refuses descriptors.
+pub fn functions(
+    settings: PtnetConfig,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> io::Result<(Ptnet, MemoryDevice, Arc<Port>)> {
+    let id = port.id.0.saturating_add(FIRST_MEMORY);
+    let bar = Current::new(Bar::new(&settings.geometry(), &port.name, id)?);
+    let name = format!("{}{MEMORY_NAME}", port.name);
+    let beside = Arc::new(Port::new(port.id, &name, port.counters.clone(), port.mtu())?);
+    let memory = MemoryDevice::new(&bar, &beside);
+    let nic = Ptnet::new(settings, Arc::clone(port), scheduler, bar)?;
+    Ok((nic, memory, beside))
+}
+
+impl Ptnet {
+    /// A device behind `port` whose rings are those of `bar`, which are made for its settings; `scheduler` serves them.
+    fn new(
+        settings: PtnetConfig,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+        bar: Current,
+    ) -> io::Result<Ptnet> {
+        let (pairs, region, memory_id) = (settings.pairs, Arc::clone(&bar.get().region), bar.get().id);
+        let rings = u16::try_from(2 * pairs).unwrap_or(u16::MAX);
+        let interrupts = Interrupts::new(false, 0, rings, &port.bell);
+        let bells = Bells::new(interrupts, pairs, settings.moderation)?;
+        let mut device = Ptnet {
+            shared: Arc::new(Shared::new(port, bells, pairs)),
+            config: nic_config(rings),
+            settings,
+            region,
+            memory_id,
+            bar,
+            scheduler,
+            map: Arc::default(),
+            pairs: Vec::new(),
+            registers: Registers::default(),
+            created: false,
+            master: false,
+            reached: false,
+            resumes: false,
+        };
+        device.begin_anew();
+        Ok(device)
+    }
+
+    /// The port that it stands behind.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.shared.port
+    }
+
+    /// All queues at home, and everything as after power on.
+    fn begin_anew(&mut self) {
+        self.delete();
+        self.registers = Registers::default();
+        self.shared.set_header(0, false);
+        self.shared.bells.reset();
+        // First nobody is in the region.
+        self.pairs.clear();
+        self.region.fill(&self.shared.port.name);
+        self.make_pairs();
+        // Also a fault that nobody has told us of yet: it would stop the device after its reset.
+        self.shared.port.fault.clear();
+    }
+
+    /// Rings at their start.
+    fn make_pairs(&mut self) {
+        let pair = |number| Pair {
+            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), &self.region, number))),
+            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.shared), &self.region, number))),
+        };
+        self.pairs = (0..self.settings.pairs).map(pair).collect();
+    }
+
+    /// The guest begins.
+    fn create(&mut self) -> Result<(), Errno> {
+        if self.created && self.shared.port.fault.get().is_none() {
+            return Ok(());
+        }
+        // Also after a fault of which nobody has told us yet.
+        self.delete();
+        if self.registers.blocks.contains(&0) {
+            return Err(Errno::NXIO);
+        }
+        if !self.master {
+            return Err(Errno::PERM);
+        }
+        if !self.set_blocks_of_all(true) {
+            return Err(Errno::FAULT);
+        }
+        self.shared.port.fault.clear();
+        self.created = true;
+        self.follow();
+        Ok(())
+    }
+
+    /// The guest ends: when this returns nobody touches its blocks.
+    fn delete(&mut self) {
+        self.created = false;
+        self.follow();
+        self.forget_blocks();
+    }
+
+    /// No ring, all of which are at home, has a block any more.
+    fn forget_blocks(&mut self) {
+        let none = Arc::default();
+        for pair in &mut self.pairs {
+            if let (Some(sender), Some(receiver)) = (pair.sender.take_back(), pair.receiver.take_back()) {
+                // What the guest has given up or released by now counts when it begins again.
+                sender.look();
+                receiver.look();
+                sender.set_block(Block::NONE, &none, false);
+                receiver.set_block(Block::NONE, &none, false);
+            }
+        }
+        self.reached = false;
+    }
+
+    /// Has all rings, which are at home, use the blocks that the registers name; fills these in if the guest begins. False: they are
+    /// not all in its memory, and none is used.
+    fn set_blocks_of_all(&mut self, begins: bool) -> bool {
+        let (map, count) = (&self.map, self.pairs.len());
+        let find =
+            |ring: usize| Block::find(map, self.registers.blocks, u32::try_from(ring).unwrap_or(u32::MAX));
+        let blocks: Option<Vec<[Block; 2]>> =
+            (0..count).map(|number| Some([find(number)?, find(count + number)?])).collect();
+        let Some(blocks) = blocks else { return false };
+        for (pair, [sends, receives]) in self.pairs.iter_mut().zip(blocks) {
+            if let (Some(sender), Some(receiver)) = (pair.sender.take_back(), pair.receiver.take_back()) {
+                sender.set_block(sends, map, begins);
+                receiver.set_block(receives, map, begins);
+            }
+        }
+        self.reached = true;
+        self.show_link();
+        true
+    }
+
+    /// Shows the link in the first receiving ring's block, which is at home, to a guest that looks there.
+    fn show_link(&mut self) {
+        let shown = self.registers.features & LINK != 0 && self.reached;
+        let receiver = self.pairs.first_mut().filter(|_| shown).and_then(|pair| pair.receiver.take_back());
+        if let Some(receiver) = receiver {
+            receiver.set_link(!self.shared.is_down());
+        }
+    }
+
+    /// Puts the queues where they belong: with cores and port, or here.
+    fn follow(&mut self) {
+        let runs = self.created && self.master && self.reached;
+        for (number, pair) in self.pairs.iter_mut().enumerate() {
+            if runs {
+                pair.receiver.lend(|queue| self.shared.port.lend(number, queue));
+                pair.sender.lend(|queue| self.scheduler.serve(&self.shared.port, number, queue));
+            } else {
+                pair.sender.take_back();
+                pair.receiver.take_back();
+            }
+        }
+    }
+
+    /// Why rings do not run.
+    fn why_off(&self) -> &'static str {
+        if let Some(fault) = self.shared.port.fault.get() {
+            return match fault {
+                Fault::BadHead => "stopped by a head that makes no sense, until the driver begins again",
+                _ => "stopped by a fault until the driver begins again",
+            };
+        }
+        match (self.created, self.master) {
+            (false, _) => "the driver has not begun",
+            (true, false) => "the guest does not let the device reach memory",
+            (true, true) => "its status blocks are not in the memory that the VMM shares",
+        }
+    }
+}
+
+impl PciDevice for Ptnet {
+    fn regions(&self) -> [Option<Window>; REGIONS] {
+        nic_regions()
+    }
+
+    fn config(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn interrupts(&self) -> &Arc<Interrupts> {
+        &self.shared.bells.interrupts
+    }
+
+    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+        let word = match (region, offset & !3) {
+            (0, register) => self.register(register),
+            (2, pending) if pending == u64::from(reg::PENDING) => self.pending(),
+            // The VMM has the table.
+            _ => return,
+        };
+        let skip = usize::try_from(offset & 3).unwrap_or(0);
+        data.iter_mut().zip(&word.to_le_bytes()[skip..]).for_each(|(to, from)| *to = *from);
+    }
+
+    fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
+        // Registers have 32 bits, and what writes a part of one is no driver.
+        if let (0, Ok(value)) = (region, data.try_into().map(u32::from_le_bytes)) {
+            self.set_register(offset, value);
+        }
+    }
+
+    fn command_changed(&mut self, command: Command) {
+        self.master = command.has(Command::MASTER);
+        self.follow();
+    }
+
+    fn dma_changed(&mut self, map: Arc<GuestMap>) {
+        // Back in order: nothing may refer to the old map when this returns.
+        let created = std::mem::replace(&mut self.created, false);
+        self.follow();
+        self.forget_blocks();
+        self.map = map;
+        self.created = created;
+        if created {
+            self.set_blocks_of_all(false);
+            self.follow();
+        }
+    }
+
+    fn reset(&mut self) {
+        self.master = false;
+        self.begin_anew();
+    }
+
+    /// The guest has to begin again.
+    fn faulted(&mut self, _: Fault) {
+        self.delete();
+    }
+
+    fn detached(&mut self) {
+        self.reset();
+    }
+
+    fn set_link(&mut self, up: bool) {
+        if self.shared.is_down() != up {
+            return;
+        }
+        self.shared.set_down(!up);
+        self.show_link();
+        self.follow();
+        if self.registers.features & LINK != 0 && self.created {
+            // Whoever delivers next counts it.
+            self.shared.bells.raise(0, Way::Receives);
+        }
+    }
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        let info = self.region.info();
+        let queue = |index, direction, size, way, on| QueueStatus {
+            index,
+            direction,
+            size,
+            kind: "ptnet",
+            state: if on { "running" } else { self.why_off() }.to_owned(),
+            interrupts: Some(self.shared.bells.passed(index, way)),
+        };
+        let pairs = || self.pairs.iter().enumerate();
+        let sending =
+            pairs().map(|(n, pair)| queue(n, "ingress", info.tx_slots, Way::Sends, pair.sender.is_lent()));
+        let receiving = pairs()
+            .map(|(n, pair)| queue(n, "egress", info.rx_slots, Way::Receives, pair.receiver.is_lent()));
+        sending.chain(receiving).collect()
+    }
+
+    fn features(&self) -> Vec<String> {
+        let header = (self.shared.header().bytes > 0).then(|| VNET_HDR.to_owned());
+        let kicks = format!("kicks={}", self.shared.kicks.load(Ordering::Relaxed));
+        header.into_iter().chain([kicks]).collect()
+    }
+
+    fn persist(&mut self) -> Option<&mut dyn Persist> {
+        Some(self)
+    }
+}

@@ -1,0 +1,138 @@
+//! Being taken over by another process: what an image of the device holds.
+//!
+//! The memory is a file. Where the rings of a guest that has begun are stands in its own blocks, which are written behind each
+//! batch: nothing has to be written down for them. So whoever goes on after a kill may send the batch again that was being
+//! sent, and what was being delivered is lost. A guest that has written nonsense there loses its port, as by any other. Places
+//! of rings whose guest has ended are in the image.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::bar::Bar;
+use super::bells::Way;
+use super::registers::Registers;
+use super::{Pair, Ptnet, MAX_PAIRS};
+use crate::device::lent::Queue;
+use crate::device::pci::{Command, Format, Image, Persist};
+use crate::fault::Fault;
+
+/// Changes with the meaning of anything here.
+const VERSION: u32 = 1;
+
+/// Places in the image.
+const CONFIG_WORDS: usize = 256 / 8;
+const REGISTERS: usize = CONFIG_WORDS;
+const REST: usize = REGISTERS + 4;
+const PLACES: usize = REST + 4;
+/// Words of a pair: its two rings' indices.
+const PAIR: usize = 4;
+const SIZE: usize = PLACES + PAIR * MAX_PAIRS;
+
+fn pair(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
+fn halves(word: u64) -> [u32; 2] {
+    [word & 0xffff_ffff, word >> 32].map(|half| u32::try_from(half).unwrap_or(0))
+}
+
+impl Persist for Ptnet {
+    fn format(&self) -> Format {
+        // The geometry, without which the memory would be misread.
+        let (settings, header) = (&self.settings, if self.settings.header { "h" } else { "" });
+        let kind = format!("ptnet{header} {}x{}x{}", settings.pairs, settings.slots, settings.buf_size);
+        Format { kind, version: VERSION, size: SIZE }
+    }
+
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.region.file()]
+    }
+
+    fn save(&mut self, image: &mut Image) {
+        image.put_bytes(0, self.config.contents());
+        let Registers { features, status, high, blocks } = self.registers;
+        let words = [pair(features, status), pair(high[0], high[1]), blocks[0], blocks[1]];
+        words.into_iter().enumerate().for_each(|(at, word)| image.put(REGISTERS + at, word));
+        image.put(REST, self.created.into());
+        image.put(REST + 1, self.shared.header().bytes.into());
+        image.put(REST + 2, self.memory_id.into());
+        for (number, pair_of) in self.pairs.iter_mut().enumerate() {
+            let Pair { sender: Queue::Here(sender), receiver: Queue::Here(receiver) } = pair_of else {
+                continue;
+            };
+            let at = PLACES + PAIR * number;
+            let [_, hwcur, _] = sender.place();
+            image.put(at, hwcur.into());
+            let [_, hwcur, hwtail] = receiver.place();
+            image.put(at + 1, pair(hwcur, hwtail));
+        }
+    }
+
+    fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
+        let Ok([file]) = <[OwnedFd; 1]>::try_from(files) else {
+            return Err("its files are not all there".to_owned());
+        };
+        let mut config = vec![0; self.config.size()];
+        image.get_bytes(0, &mut config);
+        let id = u16::try_from(image.get(REST + 2)).unwrap_or(0);
+        let bar = Bar::adopt(&self.settings.geometry(), file, id).map_err(|e| e.to_string())?;
+        if !self.config.restore(&config) {
+            return Err("its configuration space belongs to another device".to_owned());
+        }
+        let word = |at| image.get(REGISTERS + at);
+        let ([features, status], high) = (halves(word(0)), halves(word(1)));
+        self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
+        let [header, _] = halves(image.get(REST + 1));
+        self.set_header(header);
+        self.memory_id = id;
+        self.region = Arc::clone(&bar.region);
+        self.bar.set(bar);
+        self.make_pairs();
+        for (number, pair) in self.pairs.iter_mut().enumerate() {
+            let at = PLACES + PAIR * number;
+            if let (Queue::Here(sender), Queue::Here(receiver)) = (&mut pair.sender, &mut pair.receiver) {
+                let [hwcur, _] = halves(image.get(at));
+                let [first, last] = halves(image.get(at + 1));
+                if !sender.set_place(hwcur) || !receiver.set_place(first, last) {
+                    return Err("its rings have other places".to_owned());
+                }
+            }
+        }
+        self.resumes = image.get(REST) != 0;
+        Ok(())
+    }
+
+    fn resume(&mut self) {
+        self.master = self.config.command().has(Command::MASTER);
+        if !std::mem::take(&mut self.resumes) {
+            return;
+        }
+        self.created = true;
+        if !self.set_blocks_of_all(false) {
+            return;
+        }
+        let recovered = self.pairs.iter_mut().all(|pair| match (&mut pair.sender, &mut pair.receiver) {
+            (Queue::Here(sender), Queue::Here(receiver)) => sender.recover() && receiver.recover(),
+            _ => false,
+        });
+        if !recovered {
+            self.shared.port.fault.set(Fault::BadHead);
+            return self.delete();
+        }
+        self.follow();
+        for number in 0..self.pairs.len() {
+            // Of what it may have missed. Whoever serves the rings next counts these.
+            self.shared.bells.raise(number, Way::Sends);
+            self.shared.bells.raise(number, Way::Receives);
+        }
+    }
+
+    fn suspend(&mut self) {
+        // Dropped, not only taken: what they hold is guest memory.
+        for pair in &mut self.pairs {
+            pair.sender.take_back();
+            pair.receiver.take_back();
+        }
+        self.pairs.clear();
+    }
+}

@@ -1,0 +1,679 @@
+//! The device driven by hand: registers through the regions, blocks in a memory file, the queues polled by the test instead of
+//! a core.
+
+#![allow(clippy::cast_possible_truncation)]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_abi::netmap::{SlotWord, NS_MOREFRAG};
+use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE, GUEST_USO, HOST_USO, LINK, VNET_HDR};
+
+use super::{functions, MemoryDevice, Ptnet, PtnetConfig};
+use crate::core::Recall;
+use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
+use crate::fabric::{NetSeat, Scheduler};
+use crate::fault::Fault;
+use crate::frame::Batch;
+use crate::mem::{GuestMap, RegionSpec};
+use crate::observe::CounterFile;
+use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
+use crate::wire::Mac;
+
+const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
+const MEMORY: u64 = 0x10000;
+/// Where the guest puts its blocks.
+const GUEST: u64 = 0x2000;
+const HOST: u64 = 0x3000;
+const SLOTS: u32 = 8;
+const PAIRS: usize = 2;
+
+/// Holds the queues that a core would have, by the number of their ring.
+#[derive(Default)]
+struct Desk(Mutex<BTreeMap<usize, Box<dyn NetSeat>>>);
+
+impl Scheduler for Desk {
+    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+        seat.queue().want_kicks(false);
+        let mut queues = self.0.lock().unwrap();
+        // The device serves its rings in order.
+        let number = (0..PAIRS).find(|number| !queues.contains_key(number)).unwrap();
+        queues.insert(number, seat);
+        drop(queues);
+        Box::new(move || {
+            let seat = self.0.lock().unwrap().remove(&number);
+            seat.into_iter().for_each(|seat| seat.go_home());
+        })
+    }
+}
+
+struct Rig {
+    nic: Ptnet,
+    memory: MemoryDevice,
+    desk: Arc<Desk>,
+    port: Arc<Port>,
+    guest: File,
+    map: Arc<GuestMap>,
+    events: Vec<OwnedFd>,
+    _counters: CounterFile,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::with(PtnetConfig {
+            pairs: PAIRS,
+            slots: SLOTS,
+            buf_size: 128,
+            moderation: Duration::ZERO,
+            ..PtnetConfig::new(MAC)
+        })
+    }
+
+    fn with(settings: PtnetConfig) -> Rig {
+        let counters = CounterFile::anonymous().unwrap();
+        let slot = counters.open_slot(PortId(0), "nic");
+        let port = Arc::new(Port::new(PortId(0), "nic", slot, DEFAULT_MTU).unwrap());
+        let desk = Arc::new(Desk::default());
+        let scheduler = Arc::clone(&desk) as Arc<dyn Scheduler>;
+        let (mut nic, memory, _) = functions(settings, &port, scheduler).unwrap();
+        let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, MEMORY).unwrap();
+        let guest: File = fd.into();
+        let file = guest.try_clone().unwrap();
+        let spec = RegionSpec { gpa: 0, size: MEMORY, user_addr: 0, offset: 0, file };
+        let map = Arc::new(GuestMap::new(&[spec]).unwrap());
+        nic.dma_changed(Arc::clone(&map));
+        let mut events = Vec::new();
+        for vector in 0..2 * PAIRS {
+            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+            nic.interrupts().set_trigger(Index::Msix, vector, Some(event.try_clone().unwrap()));
+            events.push(event);
+        }
+        // Bus master, and messages.
+        write_config(&mut nic, 4, &[0b101, 0]);
+        write_config(&mut nic, 0x42, &[0, 0x80]);
+        Rig { nic, memory, desk, port, guest, map, events, _counters: counters }
+    }
+
+    /// One whose driver has begun.
+    fn running() -> Rig {
+        let mut rig = Rig::new();
+        rig.place_blocks(GUEST, HOST);
+        assert_eq!(rig.command(CREATE), 0);
+        rig
+    }
+
+    fn write(&mut self, register: u64, value: u32) {
+        self.nic.write(0, register, &value.to_le_bytes());
+    }
+
+    fn read(&mut self, register: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.nic.read(0, register, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn place_blocks(&mut self, guest: u64, host: u64) {
+        for (high, low, at) in
+            [(reg::CSB_GH_BAH, reg::CSB_GH_BAL, guest), (reg::CSB_HG_BAH, reg::CSB_HG_BAL, host)]
+        {
+            self.write(high, (at >> 32) as u32);
+            self.write(low, at as u32);
+        }
+    }
+
+    fn command(&mut self, command: u32) -> u32 {
+        self.write(reg::PTCTL, command);
+        self.read(reg::PTCTL)
+    }
+
+    fn poke(&self, at: u64, value: u32) {
+        rustix::io::pwrite(self.guest.as_fd(), &value.to_le_bytes(), at).unwrap();
+    }
+
+    fn peek(&self, at: u64) -> u32 {
+        let mut bytes = [0; 4];
+        rustix::io::pread(self.guest.as_fd(), &mut bytes, at).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Word `word` of ring `ring`'s block, the guest's half.
+    fn theirs(ring: usize, word: u64) -> u64 {
+        GUEST + 64 * ring as u64 + 4 * word
+    }
+
+    fn indices(&self, ring: usize) -> (u32, u32) {
+        let at = HOST + 64 * ring as u64;
+        (self.peek(at), self.peek(at + 4))
+    }
+
+    /// Where slot `slot` of ring `ring` is, counted over all rings, the host's among them.
+    fn slot_at(&self, ring: u64, slot: u32) -> u64 {
+        let info = self.nic.region.info();
+        info.ring_pool + ring * u64::from(info.ring_size) + 256 + 16 * u64::from(slot)
+    }
+
+    fn slot(&self, ring: u64, slot: u32) -> SlotWord {
+        let mut bytes = [0; 8];
+        rustix::io::pread(self.nic.region.file(), &mut bytes, self.slot_at(ring, slot)).unwrap();
+        SlotWord(u64::from_le_bytes(bytes))
+    }
+
+    fn set_slot(&self, ring: u64, slot: u32, word: SlotWord) {
+        rustix::io::pwrite(self.nic.region.file(), &word.0.to_le_bytes(), self.slot_at(ring, slot)).unwrap();
+    }
+
+    fn buffer(&self, index: u32) -> u64 {
+        let info = self.nic.region.info();
+        info.buf_pool + u64::from(index) * u64::from(info.buf_size)
+    }
+
+    /// Puts `bytes` into slot `slot` of sending ring 0, with these flags.
+    fn fill(&self, slot: u32, bytes: &[u8], flags: u16) {
+        let index = self.slot(0, slot).buf_idx();
+        rustix::io::pwrite(self.nic.region.file(), bytes, self.buffer(index)).unwrap();
+        self.set_slot(0, slot, SlotWord::new(index, bytes.len() as u16, flags));
+    }
+
+    /// One poll of sending ring `ring`.
+    fn poll(&self, ring: usize) -> (Vec<Vec<u8>>, Tally) {
+        let (mut batch, mut tally) = (Batch::new(), Tally::default());
+        let mut queues = self.desk.0.lock().unwrap();
+        let queue = queues.get_mut(&ring).expect("the ring is not served").queue();
+        queue.fetch(&mut batch, &mut tally);
+        let frame = |frame: &crate::frame::Frame| {
+            let mut bytes = frame.head[..frame.head_len()].to_vec();
+            for piece in batch.body(frame) {
+                let mut part = vec![0; piece.len()];
+                piece.read(&mut part);
+                bytes.extend(part);
+            }
+            bytes
+        };
+        let frames = batch.frames().iter().map(frame).collect();
+        if tally.frames > 0 {
+            queue.release(&mut tally);
+        }
+        (frames, tally)
+    }
+
+    fn deliver(&self, ring: usize, frames: &[&[u8]]) -> Outcome {
+        let mut batch = Batch::new();
+        for bytes in frames {
+            assert!(batch.push_short(bytes));
+        }
+        let picks: Vec<u16> = (0..frames.len() as u16).collect();
+        let mut outcome = Outcome::new();
+        let mut slot = self.port.egress(ring).unwrap();
+        slot.as_mut().expect("the ring does not receive").send(&batch, &picks, &mut outcome);
+        outcome
+    }
+
+    fn interrupted(&self, vector: usize) -> bool {
+        rustix::io::read(&self.events[vector], &mut [0; 8]).is_ok()
+    }
+
+    fn is_served(&self) -> bool {
+        !self.desk.0.lock().unwrap().is_empty() || self.port.egress_queues() > 0
+    }
+}
+
+fn drops(tally: &Tally, reason: DropReason) -> u32 {
+    tally.drops.counts()[reason as usize]
+}
+
+#[test]
+fn registers_say_what_is_there() {
+    let mut rig = Rig::new();
+    assert_eq!((rig.read(reg::MAC_HI), rig.read(reg::MAC_LO)), (0x5254, 0x0001_0203));
+    assert_eq!([reg::NUM_TX_RINGS, reg::NUM_RX_RINGS].map(|r| rig.read(r)), [PAIRS as u32; 2]);
+    assert_eq!([reg::NUM_TX_SLOTS, reg::NUM_RX_SLOTS].map(|r| rig.read(r)), [SLOTS; 2]);
+    // A header only for those who said that they know it.
+    rig.write(reg::VNET_HDR_LEN, 12);
+    assert_eq!(rig.read(reg::VNET_HDR_LEN), 0);
+    rig.write(reg::PTFEAT, u32::MAX);
+    assert_eq!(rig.read(reg::PTFEAT), VNET_HDR | HOST_USO | GUEST_USO | LINK);
+    // What is about frames with headers goes with these.
+    rig.write(reg::PTFEAT, !VNET_HDR);
+    assert_eq!((rig.read(reg::PTFEAT), rig.read(reg::MTU)), (LINK, DEFAULT_MTU));
+    rig.write(reg::PTFEAT, VNET_HDR);
+    assert_eq!(rig.read(reg::PTFEAT), VNET_HDR);
+    for (asked, held) in [(12, 12), (10, 12), (u32::MAX, 12), (0, 0), (12, 12)] {
+        rig.write(reg::VNET_HDR_LEN, asked);
+        assert_eq!(rig.read(reg::VNET_HDR_LEN), held);
+    }
+    rig.write(reg::PTFEAT, 0);
+    assert_eq!(rig.read(reg::VNET_HDR_LEN), 0);
+    // The memory device describes the same region.
+    let id = rig.read(reg::HOSTMEMID);
+    let info = *rig.nic.region.info();
+    let mut read = |register: u64| {
+        let mut bytes = [0; 4];
+        rig.memory.read(0, register, &mut bytes);
+        u32::from_le_bytes(bytes)
+    };
+    assert_eq!(read(memdev::MEMID), id);
+    assert_eq!(u64::from(read(memdev::MEMSIZE_LO)) | u64::from(read(memdev::MEMSIZE_HI)) << 32, info.memsize);
+    let pools = [(memdev::IF_POOL, info.interface, 1), (memdev::RING_POOL, info.ring_pool, 6)];
+    for (pool, offset, count) in pools {
+        assert_eq!((u64::from(read(pool)), read(pool + 4)), (offset, count));
+    }
+    assert_eq!(
+        [0, 4, 8].map(|n| u64::from(read(memdev::BUF_POOL + n))),
+        [info.buf_pool, info.bufs.into(), info.buf_size.into()]
+    );
+    // All rings that the interface mentions are there, those of the host among them.
+    let bar = rig.memory.regions()[memdev::MEMORY_BAR].clone().unwrap();
+    assert!(bar.size.is_power_of_two() && bar.size >= info.memsize);
+    for place in 0..6 {
+        let mut bytes = [0; 8];
+        rustix::io::pread(rig.nic.region.file(), &mut bytes, info.interface + 56 + 8 * place).unwrap();
+        let ring = u64::from_le_bytes(bytes).wrapping_add(info.interface);
+        assert_eq!(ring, info.ring_pool + place * u64::from(info.ring_size));
+    }
+}
+
+#[test]
+fn parts_of_the_memory_are_reached_without_a_mapping() {
+    let mut rig = Rig::new();
+    let bar = memdev::MEMORY_BAR;
+    rig.memory.write(bar, 0x101, &[0xaa]);
+    rig.memory.write(bar, 0x102, &[0xbb, 0xcc]);
+    let mut word = [0; 4];
+    rig.memory.read(bar, 0x100, &mut word);
+    assert_eq!(word[1..], [0xaa, 0xbb, 0xcc]);
+    let mut half = [0; 2];
+    rig.memory.read(bar, 0x102, &mut half);
+    assert_eq!(half, [0xbb, 0xcc]);
+}
+
+#[test]
+fn a_driver_begins_and_ends_as_often_as_it_likes() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.command(CREATE), 6, "ENXIO: no blocks");
+    for (guest, host) in [(GUEST, MEMORY - 64), (MEMORY, HOST), (GUEST + 8, HOST), (u64::MAX - 63, HOST)] {
+        rig.place_blocks(guest, host);
+        assert_eq!(rig.command(CREATE), 14, "EFAULT: {guest:#x} {host:#x}");
+        assert!(!rig.is_served());
+    }
+    rig.place_blocks(GUEST, HOST);
+    assert_eq!(rig.command(99), 22);
+    (0..32).for_each(|word| rig.poke(HOST + 4 * word, u32::MAX));
+    assert_eq!(rig.command(CREATE), 0);
+    for ring in 0..2 * PAIRS {
+        let tail = if ring < PAIRS { SLOTS - 1 } else { 0 };
+        assert_eq!(rig.indices(ring), (0, tail));
+        let at = |word| rig.peek(Rig::theirs(ring, word));
+        assert_eq!([at(0), at(1), at(2), at(3)], [0, 0, 1, 1]);
+    }
+    assert!(rig.is_served());
+    rig.fill(0, &[1; 60], 0);
+    rig.poke(Rig::theirs(0, 0), 1);
+    assert_eq!(rig.poll(0).0, [[1; 60]]);
+    assert_eq!(rig.command(CREATE), 0, "it runs already, and nothing changes");
+    assert_eq!(rig.indices(0), (1, 0));
+    // When it has ended, nothing is written to the blocks any more, and it goes on where it was.
+    assert_eq!(rig.command(DELETE), 0);
+    assert!(!rig.is_served());
+    rig.poke(HOST, 77);
+    rig.write(reg::KICKS, 0);
+    assert_eq!((rig.command(DELETE), rig.peek(HOST)), (0, 77));
+    assert_eq!(rig.command(CREATE), 0);
+    assert_eq!((rig.indices(0), rig.peek(Rig::theirs(0, 0))), ((1, 0), 1));
+    // Moving a block ends it, too; a reset puts all back.
+    rig.write(reg::CSB_HG_BAL, HOST as u32);
+    assert!(!rig.is_served());
+    assert_eq!(rig.command(CREATE), 0);
+    let before = rig.slot(0, 0);
+    rig.set_slot(0, 0, SlotWord::new(7777, 1, 1));
+    rig.nic.reset();
+    assert!(!rig.is_served() && rig.read(reg::VNET_HDR_LEN) == 0);
+    assert_eq!((rig.slot(0, 0).buf_idx(), rig.slot(0, 0).len()), (before.buf_idx(), 128));
+    assert_eq!(rig.command(CREATE), 6);
+}
+
+#[test]
+fn what_was_given_up_or_released_before_the_end_counts_afterwards() {
+    let mut rig = Rig::running();
+    assert_eq!(rig.deliver(0, &[&[1; 60], &[2; 60]]).frames, 2);
+    rig.fill(0, &[3; 60], 0);
+    rig.poke(Rig::theirs(0, 0), 1);
+    rig.poke(Rig::theirs(PAIRS, 0), 2);
+    assert_eq!((rig.command(DELETE), rig.command(CREATE)), (0, 0));
+    assert_eq!(rig.peek(Rig::theirs(0, 0)), 1);
+    assert_eq!((rig.peek(Rig::theirs(PAIRS, 0)), rig.indices(PAIRS)), (2, (2, 2)));
+    assert_eq!(rig.poll(0).0, [[3; 60]]);
+}
+
+#[test]
+fn memory_that_goes_ends_the_service_until_it_is_back() {
+    let mut rig = Rig::running();
+    rig.fill(0, &[1; 60], 0);
+    rig.poke(Rig::theirs(0, 0), 1);
+    assert_eq!(rig.poll(0).0.len(), 1);
+    rig.nic.dma_changed(Arc::default());
+    assert!(!rig.is_served());
+    assert_eq!(Arc::strong_count(&rig.map), 1, "somebody still holds the memory");
+    assert!(rig.nic.queues()[0].state.contains("status blocks"));
+    let map = Arc::clone(&rig.map);
+    rig.nic.dma_changed(map);
+    rig.fill(1, &[2; 60], 0);
+    rig.poke(Rig::theirs(0, 0), 2);
+    assert_eq!(rig.poll(0).0, [[2; 60]]);
+    assert_eq!(rig.port.fault.get(), None);
+    // So does a driver that takes the right away to reach memory.
+    write_config(&mut rig.nic, 4, &[0b001, 0]);
+    assert!(!rig.is_served());
+    write_config(&mut rig.nic, 4, &[0b101, 0]);
+    assert!(rig.is_served());
+}
+
+#[test]
+fn frames_pass_both_ways_with_and_without_header() {
+    let mut rig = Rig::running();
+    rig.write(reg::PTFEAT, VNET_HDR);
+    for (round, header) in [0usize, 12].into_iter().enumerate() {
+        rig.write(reg::VNET_HDR_LEN, header as u32);
+        // A chain of three slots behind one of one, and one that has no header's worth of bytes.
+        let first = 4 * round as u32 + round as u32;
+        let at = |by: u32| (first + by) % SLOTS;
+        let long: Vec<u8> = (0..300u32).map(|n| n as u8).collect();
+        let with = |bytes: &[u8]| [&vec![0; header][..], bytes].concat();
+        rig.fill(at(0), &with(&[5; 60]), 0);
+        rig.fill(at(1), &with(&long[..100]), NS_MOREFRAG);
+        rig.fill(at(2), &long[100..200], NS_MOREFRAG);
+        rig.fill(at(3), &long[200..], 0);
+        rig.fill(at(4), &[0; 11], 0);
+        rig.poke(Rig::theirs(0, 0), at(5));
+        let (frames, tally) = rig.poll(0);
+        assert_eq!(frames, [vec![5; 60], long.clone()]);
+        assert_eq!(drops(&tally, DropReason::TooShort), 1);
+        assert_eq!(rig.indices(0), (at(5), at(4)));
+        let outcome = rig.deliver(1, &[&[7; 60], &[8; 50]]);
+        assert_eq!(outcome.frames, 2);
+        // Behind two sending rings and the host's one.
+        let ring = PAIRS as u64 + 1 + 1;
+        let slot = |n: u32| rig.slot(ring, 2 * round as u32 + n);
+        assert_eq!([slot(0).len(), slot(1).len()], [60 + header as u16, 50 + header as u16]);
+        let mut bytes = vec![0; 60 + header];
+        rustix::io::pread(rig.nic.region.file(), &mut bytes[..], rig.buffer(slot(0).buf_idx())).unwrap();
+        assert_eq!(bytes[header..], [7; 60]);
+        rig.poke(Rig::theirs(PAIRS + 1, 0), 2 * round as u32 + 2);
+    }
+    assert_eq!(rig.port.fault.get(), None);
+}
+
+#[test]
+fn a_header_that_asks_for_what_cannot_be_drops_its_frame() {
+    let mut rig = Rig::running();
+    rig.write(reg::PTFEAT, VNET_HDR);
+    rig.write(reg::VNET_HDR_LEN, 12);
+    // A checksum beyond the frame's end; an unknown way to cut it.
+    for (slot, flags) in [(0, [1, 0]), (1, [0, 9])] {
+        let mut bytes = vec![0; 72];
+        bytes[..2].copy_from_slice(&flags);
+        bytes[6..8].copy_from_slice(&900u16.to_le_bytes());
+        rig.fill(slot, &bytes, 0);
+    }
+    rig.poke(Rig::theirs(0, 0), 2);
+    let (frames, tally) = rig.poll(0);
+    assert_eq!((frames.len(), drops(&tally, DropReason::BadOffload)), (0, 2));
+}
+
+#[test]
+fn heads_that_make_no_sense_end_the_port_and_nothing_else() {
+    for (ring, head) in [(0, SLOTS), (0, u32::MAX), (1, 3), (PAIRS, 1), (PAIRS, u32::MAX), (PAIRS + 1, SLOTS)]
+    {
+        let mut rig = Rig::running();
+        if ring == 1 {
+            // Forward, and back again before the slots were taken.
+            rig.poke(Rig::theirs(1, 0), 5);
+            assert!(rig.desk.0.lock().unwrap().get_mut(&1).unwrap().queue().has_frames());
+        }
+        rig.poke(Rig::theirs(ring, 0), head);
+        if ring < PAIRS {
+            assert!(rig.poll(ring).0.is_empty());
+        } else {
+            let outcome = rig.deliver(ring - PAIRS, &[&[1; 60]]);
+            assert!(outcome.frames <= 1);
+        }
+        assert_eq!(rig.port.fault.get(), Some(Fault::BadHead), "ring {ring}, head {head}");
+        rig.nic.faulted(Fault::BadHead);
+        assert!(!rig.is_served() && rig.nic.queues()[0].state.contains("head"));
+        // It may begin again, and is told where the rings are.
+        assert_eq!(rig.command(CREATE), 0);
+        assert_eq!((rig.port.fault.get(), rig.is_served()), (None, true));
+        let number = ring % PAIRS;
+        let at = rig.peek(Rig::theirs(number, 0));
+        assert!(at < SLOTS && rig.poll(number).0.is_empty() && rig.port.fault.get().is_none());
+    }
+}
+
+#[test]
+fn slots_that_make_no_sense_cost_their_frame() {
+    let rig = Rig::running();
+    let good = rig.slot(0, 0).buf_idx();
+    let bufs = rig.nic.region.info().bufs;
+    for (slot, word) in [
+        SlotWord::new(0, 60, 0),
+        SlotWord::new(1, 60, 0),
+        SlotWord::new(bufs, 60, 0),
+        SlotWord::new(u32::MAX, 60, 0),
+        SlotWord::new(good, 129, 0),
+        SlotWord::new(good, 13, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        rig.set_slot(0, slot as u32, word);
+    }
+    rig.poke(Rig::theirs(0, 0), 6);
+    let (frames, tally) = rig.poll(0);
+    assert_eq!(frames.len(), 0);
+    assert_eq!((drops(&tally, DropReason::BadBuffer), drops(&tally, DropReason::TooShort)), (5, 1));
+    // A buffer to receive into that is not the region's is passed over, with no bytes in it.
+    let ring = PAIRS as u64 + 1;
+    rig.set_slot(ring, 0, SlotWord::new(u32::MAX, 128, 0));
+    assert_eq!(rig.deliver(0, &[&[1; 60]]).frames, 1);
+    assert_eq!((rig.slot(ring, 0), rig.slot(ring, 1).len()), (SlotWord::new(0, 0, 0), 60));
+    assert_eq!(rig.indices(PAIRS), (0, 2));
+    assert_eq!(rig.port.fault.get(), None);
+}
+
+#[test]
+fn interrupts_come_when_they_are_wanted() {
+    let rig = Rig::running();
+    // Those that CREATE asked for in the guest's name.
+    (0..2 * PAIRS).for_each(|ring| rig.poke(Rig::theirs(ring, 2), 0));
+    assert_eq!(rig.deliver(0, &[&[1; 60]]).interrupts, 0);
+    assert!(!rig.interrupted(PAIRS));
+    rig.poke(Rig::theirs(PAIRS, 2), 1);
+    assert_eq!(rig.deliver(0, &[&[1; 60]]).interrupts, 1);
+    assert!(rig.interrupted(PAIRS) && !rig.interrupted(PAIRS + 1));
+    // Of slots that are given back, when few are under way any more.
+    rig.poke(Rig::theirs(0, 2), 1);
+    (0..7).for_each(|slot| rig.fill(slot, &[1; 60], 0));
+    rig.poke(Rig::theirs(0, 0), 7);
+    assert_eq!(rig.poll(0).1.interrupts, 1);
+    assert!(rig.interrupted(0));
+}
+
+#[test]
+fn an_interrupt_that_has_to_wait_comes_in_the_end() {
+    let gap = Duration::from_millis(20);
+    let mut rig = Rig::with(PtnetConfig {
+        pairs: PAIRS,
+        slots: 64,
+        buf_size: 128,
+        moderation: gap,
+        ..PtnetConfig::new(MAC)
+    });
+    rig.place_blocks(GUEST, HOST);
+    assert_eq!(rig.command(CREATE), 0);
+    let sent: u64 = (0..40).map(|_| rig.deliver(1, &[&[1; 60]]).interrupts).sum();
+    assert!((1..40).contains(&sent), "{sent}");
+    assert!(rig.interrupted(PAIRS + 1));
+    // The core that serves the pair's sending ring is asked to look in time.
+    let due = rig.desk.0.lock().unwrap().get_mut(&1).unwrap().queue().longest_sleep().unwrap();
+    assert!(due <= gap, "{due:?}");
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    let late = loop {
+        match rig.poll(1).1.interrupts {
+            0 => assert!(std::time::Instant::now() < end, "it never comes"),
+            sent => break sent,
+        }
+        std::thread::yield_now();
+    };
+    assert!(late == 1 && rig.interrupted(PAIRS + 1));
+    let count = rig.nic.queues()[PAIRS + 1].interrupts.unwrap();
+    assert!(count.held_back > 0 && count.raised == sent + late);
+}
+
+#[test]
+fn a_link_that_is_down_drops_frames() {
+    let mut rig = Rig::running();
+    rig.nic.set_link(false);
+    rig.fill(0, &[1; 60], 0);
+    rig.poke(Rig::theirs(0, 0), 1);
+    let (frames, tally) = rig.poll(0);
+    assert_eq!((frames.len(), drops(&tally, DropReason::LinkDown)), (0, 1));
+    let outcome = rig.deliver(0, &[&[1; 60]]);
+    assert_eq!((outcome.frames, outcome.drops.counts()[DropReason::LinkDown as usize]), (0, 1));
+    rig.nic.set_link(true);
+    assert_eq!(rig.deliver(0, &[&[1; 60]]).frames, 1);
+    // The published drivers know of no such word.
+    let link = HOST + 64 * PAIRS as u64 + 12;
+    assert_eq!((rig.peek(link), rig.interrupted(PAIRS + 1)), (0, false));
+    rig.write(reg::PTFEAT, LINK);
+    assert_eq!((rig.command(DELETE), rig.command(CREATE)), (0, 0));
+    assert_eq!(rig.peek(link), 1);
+    // The guest is told, whether or not it wants to hear of frames.
+    rig.poke(Rig::theirs(PAIRS, 2), 0);
+    rig.interrupted(PAIRS);
+    for up in [false, true] {
+        rig.nic.set_link(up);
+        assert_eq!((rig.peek(link), rig.peek(link - 4)), (u32::from(up), 0));
+        assert!(rig.interrupted(PAIRS) && rig.is_served());
+        rig.nic.set_link(up);
+        assert!(!rig.interrupted(PAIRS));
+    }
+    assert_eq!(rig.deliver(0, &[&[1; 60]]).frames, 1);
+}
+
+#[test]
+fn guests_that_take_datagrams_to_be_cut_are_given_them() {
+    let mut rig = Rig::running();
+    for (features, header, given) in [
+        (VNET_HDR, 12, "csum,tso4,tso6,ecn"),
+        (VNET_HDR | GUEST_USO, 12, "csum,tso4,tso6,ecn,uso4,uso6"),
+        (VNET_HDR | GUEST_USO, 0, ""),
+        (GUEST_USO, 12, ""),
+    ] {
+        rig.write(reg::PTFEAT, features);
+        rig.write(reg::VNET_HDR_LEN, header);
+        assert_eq!(rig.port.accepts().to_string(), given);
+    }
+}
+
+#[test]
+fn kicks_are_declined_while_the_core_looks_by_itself() {
+    let rig = Rig::running();
+    let kicks = |rig: &Rig| rig.peek(HOST + 8);
+    assert_eq!((kicks(&rig), rig.peek(HOST + 64 * PAIRS as u64 + 8)), (0, 0));
+    let mut queues = rig.desk.0.lock().unwrap();
+    let queue = queues.get_mut(&0).unwrap().queue();
+    // Shortly after it began it is served by naps; later it is asked for kicks.
+    assert!(!queue.want_kicks(true));
+    assert!(kicks(&rig) == 1 || queue.longest_sleep().unwrap() <= Duration::from_micros(50));
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while kicks(&rig) == 0 {
+        queue.want_kicks(false);
+        assert!(!queue.want_kicks(true) && std::time::Instant::now() < end);
+    }
+    assert!(queue.longest_sleep().unwrap() > Duration::from_millis(1));
+    // A frame that came meanwhile is seen.
+    rig.poke(Rig::theirs(0, 0), 1);
+    assert!(queue.want_kicks(true));
+    queue.want_kicks(false);
+    assert_eq!(kicks(&rig), 0);
+    drop(queues);
+}
+
+impl Rig {
+    /// The same guest, and another process's device.
+    fn taken_over(mut self) -> Rig {
+        let settings = self.nic.settings.clone();
+        let (mut image, mut other) =
+            (Image::new(self.nic.format().size), Image::new(self.memory.format().size));
+        self.nic.save(&mut image);
+        self.memory.save(&mut other);
+        let own = |device: &dyn Persist| -> Vec<OwnedFd> {
+            device.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect()
+        };
+        let files = [own(&self.nic), own(&self.memory)];
+        let slot = self._counters.open_slot(PortId(1), "again");
+        self.port = Arc::new(Port::new(PortId(1), "again", slot, DEFAULT_MTU).unwrap());
+        self.desk = Arc::new(Desk::default());
+        let scheduler = Arc::clone(&self.desk) as Arc<dyn Scheduler>;
+        let (nic, memory, _) = functions(settings, &self.port, scheduler).unwrap();
+        (self.nic, self.memory) = (nic, memory);
+        let [first, second] = files;
+        // The memory alone is of no use.
+        let copy = second.iter().map(|file| file.try_clone().unwrap()).collect();
+        assert!(self.memory.adopt(copy, &other).is_err());
+        self.nic.adopt(first, &image).unwrap();
+        self.memory.adopt(second, &other).unwrap();
+        for (vector, event) in self.events.iter().enumerate() {
+            let event = event.try_clone().unwrap();
+            self.nic.interrupts().set_trigger(Index::Msix, vector, Some(event));
+        }
+        self.nic.dma_changed(Arc::clone(&self.map));
+        pci::resume(&mut self.nic);
+        pci::resume(&mut self.memory);
+        self
+    }
+}
+
+#[test]
+fn rings_go_on_in_another_process() {
+    let mut rig = Rig::running();
+    rig.write(reg::PTFEAT, VNET_HDR);
+    rig.write(reg::VNET_HDR_LEN, 12);
+    let id = rig.read(reg::HOSTMEMID);
+    let with_header = |n: u8| [&[0; 12][..], &[n; 60]].concat();
+    (0..3).for_each(|slot| rig.fill(slot, &with_header(slot as u8), 0));
+    rig.poke(Rig::theirs(0, 0), 2);
+    assert_eq!(rig.poll(0).0, [[0; 60], [1; 60]]);
+    assert_eq!(rig.deliver(1, &[&[7; 60], &[8; 60]]).frames, 2);
+    let _told: Vec<bool> = (0..2 * PAIRS).map(|vector| rig.interrupted(vector)).collect();
+    let mut rig = rig.taken_over();
+    assert!((0..2 * PAIRS).all(|vector| rig.interrupted(vector)), "what it may have missed is told");
+    assert_eq!((rig.read(reg::VNET_HDR_LEN), rig.read(reg::HOSTMEMID)), (12, id));
+    assert_eq!(rig.port.accepts().to_string(), "csum,tso4,tso6,ecn");
+    let mut word = [0; 4];
+    rig.memory.read(0, memdev::MEMID, &mut word);
+    assert_eq!(u32::from_le_bytes(word), id);
+    // The slot that it had given up, and the next ones of both directions.
+    rig.poke(Rig::theirs(0, 0), 3);
+    assert_eq!(rig.poll(0).0, [[2; 60]]);
+    assert_eq!(rig.indices(PAIRS + 1), (0, 2));
+    assert_eq!(rig.deliver(1, &[&[9; 60]]).frames, 1);
+    assert_eq!(rig.indices(PAIRS + 1), (0, 3));
+    // One that had ended begins where it was.
+    assert_eq!(rig.command(DELETE), 0);
+    let mut rig = rig.taken_over();
+    assert!(!rig.is_served());
+    assert_eq!(rig.command(CREATE), 0);
+    assert_eq!((rig.indices(0), rig.indices(PAIRS + 1)), ((3, 2), (0, 3)));
+    // Nonsense in a block, which the guest can write, is its own loss.
+    rig.poke(HOST, 4711);
+    let mut rig = rig.taken_over();
+    assert_eq!((rig.port.fault.get(), rig.is_served()), (Some(Fault::BadHead), false));
+    assert_eq!(rig.command(CREATE), 0);
+    assert!(rig.is_served() && rig.port.fault.get().is_none());
+}

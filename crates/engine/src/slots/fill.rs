@@ -1,0 +1,225 @@
+//! A ring on which the client receives: frames in, slots filled.
+//!
+//! As VALE delivers: a frame takes one slot, or several joined by `NS_MOREFRAG`, each with the number of them in
+//! its flags; one that does not fit into the free slots is dropped, and the sender never waits. Nothing is
+//! visible to the client before the batch is published.
+//!
+//! The client's lines are asked for before they are written, exclusively (PREFETCHW): slots and first lines for as many
+//! frames as this batch had, when it is published, so that they come while the next one is fetched; and while a long
+//! frame is copied, all lines of the next one's buffer.
+
+use std::sync::Arc;
+
+use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
+
+use crate::frame::{Batch, Frame};
+use crate::mem::Piece;
+use crate::port::{DropReason, Outcome, Room};
+use crate::ring::{ClientRx, Gate, Hands, RingStats};
+
+/// Flags of a frame in one slot.
+const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;
+
+/// Most slots that are asked for ahead of a batch.
+const AHEAD: u32 = 128;
+/// A frame longer than this has lines that nobody has asked for.
+const SHORT: u32 = 128;
+
+/// Puts frames into a ring on which the client receives.
+pub struct Fill<H> {
+    ring: ClientRx<H>,
+    /// Free slots, as far as is known.
+    room: u32,
+    /// Flags of every slot, for a monitor.
+    mark: u16,
+}
+
+impl<H: Hands> Fill<H> {
+    /// Those of `ring`.
+    pub fn new(ring: ClientRx<H>) -> Fill<H> {
+        Fill { ring, room: 0, mark: 0 }
+    }
+
+    /// The ring, whose client begins or ends.
+    pub fn ring(&mut self) -> &mut ClientRx<H> {
+        &mut self.ring
+    }
+
+    /// Whether the client's `head` makes no sense.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.ring.is_lost()
+    }
+
+    /// Slots that are filled from now on have these flags, too.
+    pub fn mark(&mut self, flags: u16) {
+        self.mark = flags;
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> &Arc<RingStats> {
+        self.ring.stats()
+    }
+
+    /// What keeps slots for those who read what the client has released.
+    pub fn gate(&self) -> &Arc<Gate> {
+        self.ring.gate()
+    }
+
+    /// Fills slots with one frame.
+    #[inline]
+    fn put(&mut self, frame: &Frame, body: &[Piece], header: u32) -> Result<(), DropReason> {
+        if frame.len + header > self.ring.buf_size().min(0xffff) {
+            return self.put_long(frame, body, header);
+        }
+        let (index, mut to) = loop {
+            self.need(1)?;
+            if let Some(buffer) = self.ring.buffer(0) {
+                break buffer;
+            }
+            self.skip();
+        };
+        if header != 0 {
+            to.write(&frame.offload.to_bytes(1)[..header as usize]);
+            to.advance(header as usize);
+        }
+        to.write(&frame.head[..frame.head_len()]);
+        if !body.is_empty() {
+            to.advance(frame.head_len());
+            for piece in body {
+                to.write_from(piece);
+                to.advance(piece.len());
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "just compared")]
+        self.ring.fill(index, (frame.len + header) as u16, SINGLE | self.mark);
+        self.room -= 1;
+        Ok(())
+    }
+
+    /// Makes sure of `slots` free slots; the client may have released some since the last look.
+    #[inline]
+    fn need(&mut self, slots: u32) -> Result<(), DropReason> {
+        if self.room < slots {
+            self.room = self.ring.look();
+            if self.room < slots {
+                return Err(DropReason::RingFull);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn skip(&mut self) {
+        self.ring.skip();
+        self.room -= 1;
+    }
+
+    /// A frame that is longer than a buffer.
+    #[inline(never)]
+    fn put_long(&mut self, frame: &Frame, body: &[Piece], header: u32) -> Result<(), DropReason> {
+        let size = self.ring.buf_size().min(0xffff);
+        let total = frame.len + header;
+        let slots = total.div_ceil(size);
+        if slots as usize > MAX_FRAGS {
+            return Err(DropReason::BufferTooSmall);
+        }
+        let mut bufs = [(0u32, Piece::EMPTY); MAX_FRAGS];
+        let bufs = &mut bufs[..slots as usize];
+        loop {
+            self.need(slots)?;
+            let bad = (0..slots).zip(bufs.iter_mut()).find_map(|(by, place)| {
+                let Some((index, buffer)) = self.ring.buffer(by) else { return Some(by) };
+                *place = (index, buffer.first(size as usize));
+                None
+            });
+            let Some(by) = bad else { break };
+            // A frame takes slots in a row, so those before the bad one go by empty, too.
+            for _ in 0..by {
+                self.ring.pass();
+                self.room -= 1;
+            }
+            self.skip();
+        }
+        let mut to = Spread { bufs, at: 0 };
+        to.write(&frame.offload.to_bytes(1)[..header as usize]);
+        to.write(&frame.head[..frame.head_len()]);
+        for piece in body {
+            to.copy(*piece);
+        }
+        let mut left = total;
+        for (i, (index, _)) in (1..).zip(bufs.iter()) {
+            let len = left.min(size);
+            left -= len;
+            let more = if i < slots { NS_MOREFRAG } else { 0 };
+            #[expect(clippy::cast_possible_truncation, reason = "at most 64 slots of at most 65535 bytes")]
+            self.ring.fill(*index, len as u16, (slots as u16) << NS_RFRAGS_SHIFT | more | self.mark);
+        }
+        self.room -= slots;
+        Ok(())
+    }
+
+    /// Delivers the frames `picks` of `batch` behind headers of so many bytes, as `EgressQueue::send` does. True if the client
+    /// waits for them and is to be woken.
+    #[inline]
+    pub fn send(&mut self, batch: &Batch, picks: &[u16], header: u32, outcome: &mut Outcome) -> bool {
+        self.room = self.ring.look();
+        for (done, &pick) in picks.iter().enumerate() {
+            if outcome.is_late(done) {
+                outcome.left.extend_from_slice(&picks[done..]);
+                break;
+            }
+            let frame = &batch.frames()[usize::from(pick)];
+            if frame.len > SHORT && self.room > 1 {
+                // That one is as long as this one, most likely.
+                self.ring.prefetch_behind(frame.len);
+            }
+            match self.put(frame, batch.body(frame), header) {
+                Ok(()) => outcome.delivered(frame.len),
+                // The client was asked once more for this one; it is not asked for each of the others.
+                Err(DropReason::RingFull) if self.room == 0 => {
+                    outcome.dropped_all(&picks[done..], DropReason::RingFull);
+                    break;
+                }
+                Err(reason) => outcome.dropped(pick, reason),
+            }
+        }
+        outcome.occasions += u64::from(outcome.frames > 0);
+        let due = self.ring.publish();
+        // Only what is free: of the other slots the client is about to read the buffers.
+        let next = u32::try_from(picks.len()).unwrap_or(AHEAD);
+        self.ring.prefetch(next.min(AHEAD).min(self.room));
+        due
+    }
+
+    /// The client's free slots.
+    pub fn room(&mut self) -> Room {
+        Room { free: self.ring.look(), size: self.ring.slots() }
+    }
+}
+
+/// Writes through a row of buffers.
+struct Spread<'a> {
+    bufs: &'a mut [(u32, Piece)],
+    at: usize,
+}
+
+impl Spread<'_> {
+    fn write(&mut self, mut from: &[u8]) {
+        while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
+            let n = to.write(from);
+            to.advance(n);
+            from = &from[n..];
+            self.at += usize::from(to.is_empty());
+        }
+    }
+
+    fn copy(&mut self, mut from: Piece) {
+        while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
+            let n = to.write_from(&from);
+            to.advance(n);
+            from.advance(n);
+            self.at += usize::from(to.is_empty());
+        }
+    }
+}

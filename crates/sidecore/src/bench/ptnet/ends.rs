@@ -1,0 +1,216 @@
+//! The guests at both ends: a native ptnet driver with or without headers, or a native virtio-net driver.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sidecore_abi::virtio::{features, net_hdr};
+use sidecore_driver::net::{NetDriver, NetHdr};
+use sidecore_driver::ptnet::{Config, Ptnet as Driver};
+use sidecore_driver::session::{self, Want};
+use sidecore_driver::Frontend;
+use sidecore_engine::device::ptnet::{functions, PtnetConfig};
+use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::transport::functions::Functions;
+use sidecore_engine::transport::vfio_user::{self, VfioUser};
+use sidecore_engine::transport::vhost_user::{self, VhostUser, VhostUserConfig};
+use sidecore_engine::wire::Mac;
+
+use super::super::common::{text, Result};
+use super::super::e1000::stage::{mac, Direct, Stage};
+use super::super::ours::START;
+use super::LARGE;
+
+/// Where a frame's number stands: behind Ethernet, IP and UDP headers, or TCP's.
+const TAG: usize = 42;
+const LARGE_TAG: usize = 54;
+/// Frames that are taken at a time.
+const LIMIT: usize = 256;
+/// Slots and entries of all rings.
+const RING: u16 = 1024;
+/// Bytes of payload of each segment of a large frame.
+const SEGMENT: u16 = 1448;
+
+/// What the guests have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// ptnet without headers.
+    Plain,
+    /// ptnet with headers.
+    Header,
+    /// virtio-net.
+    Virtio,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Plain => "ptnet",
+            Kind::Header => "ptnet+header",
+            Kind::Virtio => "virtio-net",
+        }
+    }
+}
+
+enum Nic {
+    Ptnet(Box<Driver>),
+    Virtio(Box<NetDriver>),
+}
+
+/// One end: what it has sent and received.
+pub struct End {
+    nic: Nic,
+    data: Vec<u8>,
+    header: NetHdr,
+    tag: usize,
+    pub sent: u64,
+    pub received: u64,
+    pub wrong: u64,
+}
+
+/// A frame of `size` bytes from station `from` to the other one of its pair.
+fn data(from: u8, size: usize) -> (Vec<u8>, NetHdr) {
+    let mut frame = [&mac(from ^ 1)[..], &mac(from), &[0x88, 0xb5]].concat();
+    frame.resize(size, 0x5a);
+    if size < LARGE {
+        return (frame, NetHdr::default());
+    }
+    // TCP over IPv4, with a checksum to be completed and segments to be cut by whoever needs them.
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let len = u16::try_from(size - 14).unwrap_or(u16::MAX);
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    frame[34..54]
+        .copy_from_slice(&[0x12, 0x34, 0x56, 0x78, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    let header = NetHdr {
+        flags: net_hdr::F_NEEDS_CSUM,
+        gso_type: net_hdr::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: SEGMENT,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
+    };
+    (frame, header)
+}
+
+impl End {
+    /// A guest at the next port of `stage`, which sends frames of `size` bytes.
+    pub fn new(stage: &mut Stage, kind: Kind, size: usize) -> Result<End> {
+        let (port, number, path) = stage.port()?;
+        let listen = |path: std::path::PathBuf| (path, None, (None, None));
+        let nic = if kind == Kind::Virtio {
+            let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
+            let device = VirtioNet::new(&net, port, stage.scheduler()).map_err(text)?;
+            let (path, mode, owner) = listen(path);
+            let endpoint = vhost_user::Endpoint::Listen { path: path.clone(), mode, owner };
+            stage.attach(Box::new(
+                VhostUser::start(VhostUserConfig { endpoint, journal: None }, device).map_err(text)?,
+            ));
+            let want = Want::default()
+                .and_if(true, features::NET_MRG_RXBUF)
+                .and_if(true, features::NET_CSUM | features::NET_GUEST_CSUM)
+                .and_if(true, features::NET_HOST_TSO4 | features::NET_GUEST_TSO4);
+            let config = session::Config { want, entries: RING, ..session::Config::default() };
+            let frontend = Frontend::connect(&path, START).map_err(text)?;
+            Nic::Virtio(Box::new(NetDriver::start(frontend, config).map_err(text)?))
+        } else {
+            let settings = PtnetConfig { slots: RING.into(), ..PtnetConfig::new(Mac(mac(number))) };
+            let (nic, memory, beside) = functions(settings, &port, stage.scheduler()).map_err(text)?;
+            let at = |end: &str| {
+                let mut path = path.clone().into_os_string();
+                path.push(end);
+                let (path, mode, owner) = listen(path.into());
+                vfio_user::Endpoint::Listen { path, mode, owner }
+            };
+            let nic = VfioUser::start(at(""), Arc::clone(&port), Box::new(nic)).map_err(text)?;
+            let memory = VfioUser::start(at(".mem"), beside, Box::new(memory)).map_err(text)?;
+            let config = Config { header: kind == Kind::Header, ..Config::default() };
+            let mut driver = Driver::open(&path, &config).map_err(text)?;
+            driver.client().shortcut(Box::new(Direct(nic.device())));
+            stage.attach(Box::new(Functions { nic, memory }));
+            Nic::Ptnet(Box::new(driver))
+        };
+        let (data, header) = data(number, size);
+        let tag = if size == LARGE { LARGE_TAG } else { TAG };
+        Ok(End { nic, data, header, tag, sent: 0, received: 0, wrong: 0 })
+    }
+
+    /// Frames that both rings hold.
+    pub fn room(&self) -> u64 {
+        let buffers = self.data.len().div_ceil(1500).max(1) as u64;
+        (u64::from(RING) - 1) / (2 * buffers).max(1)
+    }
+
+    /// Kicks so far.
+    pub fn kicks(&self) -> u64 {
+        match &self.nic {
+            Nic::Ptnet(driver) => driver.kicks(),
+            Nic::Virtio(driver) => driver.stats().kicks,
+        }
+    }
+
+    /// Sends one frame that counts for nothing, and waits until it has come.
+    pub fn greet(&mut self, to: &mut End) -> Result<()> {
+        self.send(1, to)?;
+        let end = Instant::now() + START;
+        while to.received == 0 {
+            to.receive()?;
+            if Instant::now() > end {
+                return Err("the first frame does not come".to_owned());
+            }
+        }
+        (self.sent, to.received, to.wrong) = (0, 0, 0);
+        Ok(())
+    }
+
+    /// Sends as many of `burst` numbered frames as there is room for, with one publication.
+    #[inline]
+    pub fn send(&mut self, burst: usize, _: &End) -> Result<()> {
+        let (data, tag, first) = (&mut self.data, self.tag, self.sent);
+        if data.len() == LARGE {
+            data[tag..tag + 8].copy_from_slice(&first.to_le_bytes());
+            let sent = match &mut self.nic {
+                Nic::Ptnet(driver) => {
+                    let sent = driver.queue(&self.header.to_bytes(), data).map_err(text)?;
+                    driver.publish().map_err(text)?;
+                    sent
+                }
+                Nic::Virtio(driver) => driver.send_frame(0, self.header, data).map_err(text)?,
+            };
+            self.sent += u64::from(sent);
+            return Ok(());
+        }
+        let fill = |i: usize, buffer: &mut [u8]| {
+            // The buffers hold the frame already; only the number is new.
+            if buffer[..6] != data[..6] {
+                buffer[..data.len()].copy_from_slice(data);
+            }
+            buffer[tag..tag + 8].copy_from_slice(&(first + i as u64).to_le_bytes());
+            data.len()
+        };
+        let sent = match &mut self.nic {
+            Nic::Ptnet(driver) => driver.send_with(burst, fill).map_err(text)?,
+            Nic::Virtio(driver) => driver.send_with(0, burst, fill).map_err(text)?,
+        };
+        self.sent += sent as u64;
+        Ok(())
+    }
+
+    /// Takes what has come.
+    #[inline]
+    pub fn receive(&mut self) -> Result<()> {
+        let (received, wrong, len, tag) = (&mut self.received, &mut self.wrong, self.data.len(), self.tag);
+        let mut see = |bytes: &[u8]| {
+            let number = bytes.get(tag..tag + 8).and_then(|tag| tag.try_into().ok()).map(u64::from_le_bytes);
+            if number != Some(*received) || bytes.len() != len {
+                *wrong += 1;
+            }
+            *received += 1;
+        };
+        match &mut self.nic {
+            Nic::Ptnet(driver) => driver.receive(LIMIT, see).map_err(text)?,
+            Nic::Virtio(driver) => driver.receive_up_to(0, LIMIT, |_, bytes| see(bytes)).map_err(text)?,
+        };
+        Ok(())
+    }
+}

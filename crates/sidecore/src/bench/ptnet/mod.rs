@@ -1,0 +1,246 @@
+//! `sidecore bench ptnet`: native ptnet drivers as guests, through the learning switch, beside native virtio-net drivers.
+//!
+//! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames a publication (the ptnet
+//! paper's Figure 5). *Kicks*: frames that come evenly, at rates at which an I/O core has time to sleep.
+//!
+//! One processor has the I/O core, the other both drivers.
+
+mod ends;
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use self::ends::{End, Kind};
+use super::common::{text, Common, Result};
+use super::draw::{chart, Axis, Line};
+use super::e1000::stage::Stage;
+use super::vale::median;
+
+/// `bench ptnet`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Frames of a publication, unless it is said otherwise, and frames under way at most.
+const BURST: usize = 64;
+const WINDOW: u64 = 512;
+/// Bytes of a large frame, which is to be cut into segments of the usual size by nobody.
+const LARGE: usize = 64 * 1024 - 512;
+/// Rates at which kicks are counted, in frames a second.
+const RATES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// The one that the summary has.
+const SUMMARY_RATE: u32 = 100_000;
+/// The ptnet paper's figure for 60 bytes through VALE, without a header.
+const PAPER: f64 = 21.0;
+
+/// One setting.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    device: &'static str,
+    /// Bytes of a frame.
+    size: usize,
+    /// Frames of a publication.
+    burst: usize,
+    /// Million frames a second: every round, and their median.
+    rounds: Vec<f64>,
+    mpps: f64,
+    /// The same in Gbit/s of frames.
+    gbps: f64,
+    /// Nanoseconds of the I/O core for each frame, median.
+    ns_per_frame: f64,
+    /// Frames that did not come, or not in their place.
+    lost: u64,
+}
+
+/// Frames that came evenly.
+#[derive(Clone, Debug, Serialize)]
+struct Kicks {
+    /// Frames a second that were offered.
+    rate: u32,
+    frames: u64,
+    /// Every round, and their median.
+    rounds: Vec<f64>,
+    kicks_per_packet: f64,
+}
+
+/// What programs look at first.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    switch_60_mpps: f64,
+    /// There is no such path between two guests yet.
+    pipe_60_mpps: Option<f64>,
+    kicks_per_packet: f64,
+    lost: u64,
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    // On a thread of its own: that it is pinned must not pass to threads which are started later.
+    let (rows, sweep, kicks) = std::thread::scope(|scope| {
+        let work = scope.spawn(|| measure(&common));
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    let first = rows.first();
+    let summary = Summary {
+        switch_60_mpps: first.map_or(f64::NAN, |row| row.mpps),
+        pipe_60_mpps: None,
+        kicks_per_packet: kicks
+            .iter()
+            .find(|row| row.rate == SUMMARY_RATE)
+            .map_or(f64::NAN, |row| row.kicks_per_packet),
+        lost: rows.iter().chain(&sweep).map(|row| row.lost).sum(),
+    };
+    common.draw(|| picture(&sweep))?;
+    if common.json {
+        let json = serde_json::json!({
+            "version": 1, "bench": "ptnet", "summary": summary, "rows": rows, "batches": sweep, "kicks": kicks,
+        });
+        println!("{json}");
+        return Ok(());
+    }
+    print!("{}", table(&rows, &sweep, &kicks));
+    Ok(())
+}
+
+type Measured = (Vec<Row>, Vec<Row>, Vec<Kicks>);
+
+fn measure(common: &Common) -> Result<Measured> {
+    sidecore_engine::place::pin(common.load_core).map_err(text)?;
+    let bursts: Vec<usize> = if common.quick { vec![1, 16] } else { (0..=8).map(|n| 1 << n).collect() };
+    let settings = [(Kind::Plain, 60), (Kind::Header, 60), (Kind::Virtio, 60)]
+        .into_iter()
+        .chain([(Kind::Plain, 1500), (Kind::Header, 1500), (Kind::Virtio, 1500)])
+        .chain([(Kind::Header, LARGE), (Kind::Virtio, LARGE)])
+        .map(|(kind, size)| (kind, size, if size == LARGE { 1 } else { BURST }));
+    let settings: Vec<_> = settings.chain(bursts.iter().map(|burst| (Kind::Plain, 60, *burst))).collect();
+    let mut samples = vec![Vec::new(); settings.len()];
+    let mut kicks = vec![(Vec::new(), 0); RATES.len()];
+    for round in 0..common.rounds {
+        for (setting, samples) in settings.iter().zip(&mut samples) {
+            samples.push(one(common, *setting)?);
+        }
+        for (rate, (rounds, frames)) in RATES.iter().zip(&mut kicks) {
+            let (kicks, sent) = paced(common, *rate)?;
+            rounds.push(kicks as f64 / sent.max(1) as f64);
+            *frames += sent;
+        }
+        eprintln!("round {}/{}: done", round + 1, common.rounds);
+    }
+    let mut rows: Vec<Row> =
+        settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
+    let sweep = rows.split_off(rows.len() - bursts.len());
+    let kicks = RATES.iter().zip(kicks).map(|(rate, (rounds, frames))| Kicks {
+        rate: *rate,
+        frames,
+        kicks_per_packet: median(rounds.iter().copied()),
+        rounds,
+    });
+    Ok((rows, sweep, kicks.collect()))
+}
+
+/// Million frames a second, nanoseconds of the I/O core for each, and what was lost.
+type Sample = (f64, f64, u64);
+
+fn row((kind, size, burst): (Kind, usize, usize), samples: &[Sample]) -> Row {
+    let rounds: Vec<f64> = samples.iter().map(|sample| sample.0).collect();
+    let mpps = median(rounds.iter().copied());
+    Row {
+        device: kind.name(),
+        size,
+        burst,
+        mpps,
+        gbps: mpps * size as f64 * 8.0 / 1e3,
+        ns_per_frame: median(samples.iter().map(|sample| sample.1)),
+        lost: samples.iter().map(|sample| sample.2).sum(),
+        rounds,
+    }
+}
+
+/// One round of one setting.
+fn one(common: &Common, (kind, size, burst): (Kind, usize, usize)) -> Result<Sample> {
+    let mut stage = Stage::new(common.io_cores[0])?;
+    let (mut a, mut b) = (End::new(&mut stage, kind, size)?, End::new(&mut stage, kind, size)?);
+    // Both stations are known before anything counts.
+    b.greet(&mut a)?;
+    let window = WINDOW.max(2 * burst as u64).min(a.room());
+    let run = |a: &mut End, b: &mut End, time: Duration| -> Result<f64> {
+        let (start, before, mut turns) = (Instant::now(), b.received, 0u32);
+        loop {
+            if a.sent - b.received + burst as u64 <= window {
+                a.send(burst, b)?;
+            }
+            b.receive()?;
+            turns = turns.wrapping_add(1);
+            if turns % 64 == 0 && start.elapsed() >= time && b.received > before {
+                return Ok(start.elapsed().as_secs_f64());
+            }
+        }
+    };
+    run(&mut a, &mut b, common.window / 10)?;
+    let (before, busy) = (b.received, stage.busy());
+    let seconds = run(&mut a, &mut b, common.window)?;
+    let (frames, now) = ((b.received - before) as f64, stage.busy());
+    let spent = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
+    Ok((frames / seconds / 1e6, spent, b.wrong))
+}
+
+/// Kicks, and frames that were sent evenly at `rate` through an I/O core that may sleep.
+fn paced(common: &Common, rate: u32) -> Result<(u64, u64)> {
+    let mut stage = Stage::that_sleeps(common.io_cores[0])?;
+    let (mut a, mut b) = (End::new(&mut stage, Kind::Plain, 60)?, End::new(&mut stage, Kind::Plain, 60)?);
+    b.greet(&mut a)?;
+    let (gap, before, kicks, start) = (Duration::from_secs(1) / rate, a.sent, a.kicks(), Instant::now());
+    let mut next = start;
+    while start.elapsed() < common.window {
+        if Instant::now() >= next {
+            a.send(1, &b)?;
+            next += gap;
+        }
+        b.receive()?;
+    }
+    Ok((a.kicks() - kicks, a.sent - before))
+}
+
+fn picture(sweep: &[Row]) -> String {
+    let points = sweep.iter().map(|row| (row.burst as f64, row.mpps)).collect();
+    let lines = [Line { name: "ptnet, 60 B".to_owned(), points }];
+    chart(
+        "Two guests through the switch",
+        "native ptnet drivers that poll; sidecore bench ptnet --svg FILE",
+        Axis { label: "frames of a publication", log: true },
+        Axis { label: "million frames a second", log: false },
+        &lines,
+    )
+}
+
+/// The tables for people.
+fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
+    let mut text = format!(
+        "two native guests through the learning switch, one way; the paper's ptnet through VALE: {PAPER} Mpps of 60 B\n"
+    );
+    let head = ["device", "bytes", "batch", "Mpps: median (min – max)", "Gbit/s", "I/O core", "lost"];
+    // Writing to a string cannot fail.
+    let [device, bytes, batch, mpps, gbps, io, lost] = head;
+    let _ = writeln!(text, "{device:12} {bytes:>6} {batch:>5}  {mpps:26} {gbps:>7} {io:>16} {lost:>5}");
+    for row in rows.iter().chain(sweep) {
+        let (min, max) =
+            row.rounds.iter().fold((f64::MAX, 0.0f64), |(min, max), mpps| (min.min(*mpps), max.max(*mpps)));
+        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
+        let io = format!("{:.1} ns a frame", row.ns_per_frame);
+        let _ = writeln!(
+            text,
+            "{:12} {:>6} {:>5}  {spread:26} {:>7.1} {io:>16} {:>5}",
+            row.device, row.size, row.burst, row.gbps, row.lost
+        );
+    }
+    let _ = writeln!(text, "kicks a frame, of frames that come evenly:");
+    for row in kicks {
+        let _ = writeln!(text, "{:>9} frames/s: {:.5}", row.rate, row.kicks_per_packet);
+    }
+    text
+}

@@ -1,0 +1,166 @@
+//! ptnet ports of the real program: two sockets for each, native drivers as guests, other kinds of ports beside them, and guests
+//! that lie.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rig::{Place, LIMIT};
+use rustix::process::Signal;
+use sidecore_driver::e1000::{self, E1000};
+use sidecore_driver::ptnet::{Config, Ptnet};
+
+fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn guest(place: &Place, name: &str) -> Ptnet {
+    Ptnet::open(&place.path(name), &Config::default()).unwrap()
+}
+
+/// A broadcast with a number.
+fn frame(from: u8, n: u32) -> Vec<u8> {
+    let mut bytes = [&[0xff; 6][..], &[0x52, 0x54, 0, 0, 0, from, 0x88, 0xb5], &n.to_be_bytes()].concat();
+    bytes.resize(60 + n as usize % 1400, n as u8);
+    bytes
+}
+
+fn exchange(a: &mut Ptnet, b: &mut Ptnet) {
+    for n in 0..200 {
+        let sent = frame(1, n);
+        assert_eq!(a.send(&[&sent]).unwrap(), 1);
+        let mut got = Vec::new();
+        await_true("a frame", || {
+            receive(b, &mut got);
+            !got.is_empty()
+        });
+        assert_eq!(got, [sent]);
+    }
+}
+
+/// By whichever pair of rings it comes.
+fn receive(guest: &mut Ptnet, got: &mut Vec<Vec<u8>>) {
+    for pair in 0..guest.pairs() {
+        guest.select(pair).unwrap();
+        guest.receive(64, |bytes| got.push(bytes.to_vec())).unwrap();
+    }
+    guest.select(0).unwrap();
+}
+
+#[test]
+fn guests_talk_with_each_other_and_with_an_intel_card() {
+    let place = Place::new();
+    let port = |name: &str, kind: &str, more: &str| format!("{name}={kind}:{}{more}", place.at(name));
+    let (a, b, c) = (port("a", "ptnet", ""), port("b", "ptnet", ",queues=2"), port("c", "e1000e", ""));
+    let _daemon = place.daemon(&["--port", &a, "--port", &b, "--port", &c]);
+    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    assert_eq!((a.pairs(), b.pairs(), a.header()), (1, 2, 12));
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+    let mut card = E1000::open(&place.path("c"), &e1000::Config::default()).unwrap();
+    let sent = frame(9, 7);
+    card.send(&[&sent]).unwrap();
+    for guest in [&mut a, &mut b] {
+        let mut got = Vec::new();
+        await_true("the card's frame", || {
+            receive(guest, &mut got);
+            !got.is_empty()
+        });
+        assert_eq!(got, [sent.clone()]);
+    }
+    let status = place.port("b");
+    assert_eq!(status["state"]["peer"], "running", "{status:#}");
+    let queues = status["state"]["queues"].as_array().unwrap();
+    assert_eq!(queues.len(), 4);
+    assert!(queues.iter().all(|queue| queue["kind"] == "ptnet" && queue["state"] == "running"), "{status:#}");
+    assert!(status["state"]["features"].as_array().unwrap().iter().any(|f| f == "vnet-hdr"), "{status:#}");
+}
+
+#[test]
+fn both_sockets_come_and_go_with_the_port() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    place.ok(&["add", &format!("vm=ptnet:{}", place.at("vm"))]);
+    assert!(place.path("vm").exists() && place.path("vm.mem").exists());
+    // Whoever would have one of the two is told who has it.
+    for (other, at) in [("ptnet", "vm"), ("e1000e", "vm.mem"), ("vhost-user", "vm")] {
+        let why = place.fails(&["add", &format!("other={other}:{}", place.at(at))]);
+        assert!(why.contains("port vm has this place"), "{why}");
+    }
+    let why = place.fails(&["add", &format!("many=ptnet:{},queues=16", place.at("many"))]);
+    assert!(why.contains("allowed: 1 to 15"), "{why}");
+    let why = place.fails(&["add", &format!("odd=ptnet:{},buf-size=100", place.at("odd"))]);
+    assert!(why.contains("multiples of 64"), "{why}");
+    assert!(!place.path("many").exists() && !place.path("odd.mem").exists());
+    let driver = guest(&place, "vm");
+    assert_eq!(place.port("vm")["state"]["peer"], "running");
+    drop(driver);
+    // Another VMM begins anew.
+    drop(guest(&place, "vm"));
+    place.ok(&["del", "vm"]);
+    assert!(!place.path("vm").exists() && !place.path("vm.mem").exists());
+}
+
+#[test]
+fn a_guest_that_lies_is_named_and_its_neighbours_go_on() {
+    let place = Place::new();
+    let port = |name: &str| format!("{name}=ptnet:{}", place.at(name));
+    let (a, b, evil) = (port("a"), port("b"), port("evil"));
+    let _daemon = place.daemon(&["--port", &a, "--port", &b, "--port", &evil]);
+    let (mut a, mut b, mut liar) = (guest(&place, "a"), guest(&place, "b"), guest(&place, "evil"));
+    exchange(&mut a, &mut b);
+    liar.block(true).store32(0, 77_777, Ordering::Release);
+    let _ = liar.kick();
+    await_true("the fault", || {
+        let status = place.port("evil");
+        status["state"]["fault"].as_str().is_some_and(|fault| fault.contains("bad_head"))
+    });
+    exchange(&mut b, &mut a);
+    await_true("it begins again", || liar.start().is_ok() && place.port("evil")["state"]["fault"].is_null());
+    while liar.receive(64, |_| {}).unwrap() > 0 {}
+    exchange(&mut a, &mut b);
+    exchange(&mut liar, &mut b);
+}
+
+#[test]
+fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
+    let place = Place::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{}", place.at(name)));
+    let start = || place.daemon(&["--port", &ports[0], "--port", &ports[1]]);
+    let mut daemon = start();
+    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    exchange(&mut a, &mut b);
+    for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
+        daemon.end(signal);
+        // Meanwhile frames lie in the ring.
+        let sent = frame(1, 500);
+        a.send_unheard(&sent).unwrap();
+        daemon = start();
+        let mut got = Vec::new();
+        await_true("the frame that waited", || {
+            b.receive(1, |bytes| got.push(bytes.to_vec())).unwrap();
+            !got.is_empty()
+        });
+        assert_eq!(got, [sent]);
+        exchange(&mut a, &mut b);
+        exchange(&mut b, &mut a);
+        assert_eq!(place.port("a")["state"]["peer"], "running");
+        // The memory device answers, too: a driver may look at it at any time.
+        a.start().unwrap();
+        exchange(&mut a, &mut b);
+    }
+    drop((a, b));
+    await_true("the holders end", || {
+        ["a", "b"].iter().all(|name| {
+            !place.path(&format!("{name}.hold")).exists() && !place.path(&format!("{name}.mem.hold")).exists()
+        })
+    });
+}

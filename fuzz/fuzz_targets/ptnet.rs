@@ -1,0 +1,258 @@
+//! A driver that does anything to a ptnet device: registers in any order, blocks and memory rewritten at any time, guest memory
+//! taken away and given back, resets, link changes. Nothing may panic, every frame lies inside the region, and every frame given
+//! is accounted for.
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE};
+use sidecore_engine::core::Recall;
+use sidecore_engine::device::pci::{self, Index, PciDevice};
+use sidecore_engine::device::ptnet::{functions, MemoryDevice, Ptnet, PtnetConfig};
+use sidecore_engine::fabric::{NetSeat, Scheduler};
+use sidecore_engine::frame::Batch;
+use sidecore_engine::mem::GuestMap;
+use sidecore_engine::port::{Outcome, Port, Tally};
+use sidecore_engine::wire::{Mac, Offload};
+use sidecore_fuzz::{port, Guest, GPA, MEMORY};
+
+const PAIRS: usize = 2;
+const SLOTS: u32 = 16;
+/// Where the presets put the blocks, in guest memory.
+const BLOCKS: [u64; 2] = [0x1000, 0x2000];
+
+/// Registers that do something, so that a byte chooses one of them.
+const REGISTERS: [u64; 12] = [
+    reg::PTFEAT,
+    reg::PTCTL,
+    reg::VNET_HDR_LEN,
+    reg::CSB_GH_BAH,
+    reg::CSB_GH_BAL,
+    reg::CSB_HG_BAH,
+    reg::CSB_HG_BAL,
+    reg::KICKS,
+    reg::KICKS + 4,
+    reg::KICKS + 12,
+    reg::KICKS + 124,
+    reg::MAC_LO,
+];
+
+/// Holds the queues that a core would have.
+#[derive(Default)]
+struct Desk {
+    queues: Mutex<(u64, BTreeMap<u64, Box<dyn NetSeat>>)>,
+}
+
+impl Scheduler for Desk {
+    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+        let mut desk = self.queues.lock().unwrap();
+        desk.0 += 1;
+        let key = desk.0;
+        seat.queue().want_kicks(false);
+        desk.1.insert(key, seat);
+        drop(desk);
+        Box::new(move || {
+            let seat = self.queues.lock().unwrap().1.remove(&key);
+            seat.into_iter().for_each(|seat| seat.go_home());
+        })
+    }
+}
+
+struct World {
+    guest: Guest,
+    empty: Arc<GuestMap>,
+    batch: Batch,
+}
+
+thread_local! {
+    static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World {
+        guest: Guest::new(),
+        empty: Arc::new(GuestMap::new(&[]).unwrap()),
+        batch: Batch::new(),
+    });
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [flags, data @ ..] = data else { return };
+    WORLD.with_borrow_mut(|world| Run::new(world, *flags).run(data));
+});
+
+struct Run<'a> {
+    world: &'a mut World,
+    nic: Ptnet,
+    memory: MemoryDevice,
+    /// The region, as the guest has it.
+    region: std::fs::File,
+    size: u64,
+    port: Arc<Port>,
+    desk: Arc<Desk>,
+}
+
+fn anonymous_port() -> Arc<Port> {
+    // One for all runs: its counters file is mapped only once.
+    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
+    Arc::clone(PORT.get_or_init(port))
+}
+
+impl Run<'_> {
+    fn new(world: &mut World, flags: u8) -> Run<'_> {
+        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        port.fault.clear();
+        world.guest.write(0, &[0; MEMORY as usize]);
+        let config = PtnetConfig {
+            pairs: PAIRS,
+            slots: SLOTS,
+            buf_size: if flags & 1 == 0 { 64 } else { 2048 },
+            ..PtnetConfig::new(Mac([2, 0, 0, 0, 0, 1]))
+        };
+        let scheduler = Arc::clone(&desk) as Arc<dyn Scheduler>;
+        let (mut nic, memory, _) = functions(config, &port, scheduler).unwrap();
+        let shared = memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().shared.clone().unwrap();
+        let file: OwnedFd = shared.pages.file().try_clone_to_owned().unwrap();
+        let size = shared.pages.size() as u64;
+        if flags & 2 != 0 {
+            for vector in 0..2 * PAIRS {
+                let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+                nic.interrupts().set_trigger(Index::Msix, vector, Some(event));
+            }
+        }
+        nic.dma_changed(Arc::clone(&world.guest.map));
+        Run { world, nic, memory, region: file.into(), size, port, desk }
+    }
+
+    fn run(mut self, mut data: &[u8]) {
+        while let Some(([what, a, b, c, d, e], rest)) = data.split_first_chunk::<6>() {
+            data = rest;
+            let value = u32::from_le_bytes([*b, *c, *d, *e]);
+            match what % 16 {
+                0 | 1 => self.nic.write(0, REGISTERS[usize::from(*a) % REGISTERS.len()], &value.to_le_bytes()),
+                2 => self.nic.write(usize::from(*a % 6), u64::from(*b), &[*c, *d][..1 + usize::from(*e & 1)]),
+                3 => {
+                    self.nic.read(usize::from(*a % 6), u64::from(*b), &mut [0; 4]);
+                    self.memory.read(usize::from(*a % 6), u64::from(value) % self.size & !3, &mut [0; 4]);
+                }
+                4 => pci::write_config(&mut self.nic, u64::from(*a), &[*b, *c]),
+                // A block's word: of a ring, on either side.
+                5 | 6 => {
+                    let block = BLOCKS[usize::from(*what >> 7)] + 64 * u64::from(*a & 3) + 4 * u64::from(*a >> 2 & 3);
+                    let small = if *what & 0x40 == 0 { value % (SLOTS + 2) } else { value };
+                    self.world.guest.write(block, &small.to_le_bytes());
+                }
+                7 => {
+                    // Anything, anywhere in the region: so many bytes of what follows.
+                    let bytes = &data[..usize::from(*e).min(data.len())];
+                    data = &data[bytes.len()..];
+                    let at = u64::from(u32::from_le_bytes([*a, *b, *c, 0])) % (self.size - 256);
+                    self.region.write_all_at(bytes, at).unwrap();
+                }
+                8 => self.slot(*a, *b, u16::from_le_bytes([*c, *d]), *e),
+                9 | 10 => self.poll(),
+                11 => self.send(usize::from(*e), *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
+                12 => {
+                    let map = if a & 1 == 0 { &self.world.guest.map } else { &self.world.empty };
+                    self.nic.dma_changed(Arc::clone(map));
+                }
+                13 => self.nic.set_link(a & 1 != 0),
+                14 => self.bring_up(*a),
+                _ if *a == 0 => pci::reset(&mut self.nic),
+                _ => drop((self.nic.queues(), self.nic.features())),
+            }
+            // As the conversation does.
+            if let Some(fault) = self.port.fault.get() {
+                self.nic.faulted(fault);
+                assert!(self.port.egress(0).unwrap().is_none(), "a stopped device still receives");
+            }
+        }
+        self.nic.write(0, reg::PTCTL, &DELETE.to_le_bytes());
+        assert!(self.desk.queues.lock().unwrap().1.is_empty(), "a queue stayed behind");
+        self.nic.detached();
+    }
+
+    /// What a driver does, so that the fuzzer need not find it out.
+    fn bring_up(&mut self, flags: u8) {
+        pci::write_config(&mut self.nic, 4, &[0b111, 0]);
+        pci::write_config(&mut self.nic, 0x42, &[0, 0x80]);
+        let header = u32::from(flags & 1);
+        let writes = [
+            (reg::PTFEAT, header),
+            (reg::VNET_HDR_LEN, 12 * header),
+            (reg::CSB_GH_BAH, 0),
+            (reg::CSB_GH_BAL, (GPA + BLOCKS[0]) as u32),
+            (reg::CSB_HG_BAH, 0),
+            (reg::CSB_HG_BAL, (GPA + BLOCKS[1]) as u32),
+            (reg::PTCTL, CREATE),
+        ];
+        for (register, value) in writes {
+            self.nic.write(0, register, &value.to_le_bytes());
+        }
+    }
+
+    /// A slot of a sending ring, plausible but for what the bytes change.
+    fn slot(&mut self, place: u8, index: u8, len: u16, flags: u8) {
+        let ring_pool = {
+            let mut bytes = [0; 4];
+            self.memory.read(0, memdev::RING_POOL, &mut bytes);
+            u64::from(u32::from_le_bytes(bytes))
+        };
+        let word = u64::from(index) | u64::from(len) << 32 | u64::from(flags) << 48;
+        let at = ring_pool + 256 + 16 * u64::from(u32::from(place) % SLOTS);
+        self.region.write_all_at(&word.to_le_bytes(), at).unwrap();
+    }
+
+    fn poll(&mut self) {
+        let mut desk = self.desk.queues.lock().unwrap();
+        let batch = &mut self.world.batch;
+        for seat in desk.1.values_mut() {
+            let queue = seat.queue();
+            batch.clear();
+            let mut tally = Tally::default();
+            queue.fetch(batch, &mut tally);
+            for frame in batch.frames() {
+                let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
+                assert_eq!(frame.head_len() + body, frame.len as usize);
+                batch.body(frame).iter().for_each(|piece| {
+                    let mut bytes = vec![0; piece.len()];
+                    piece.read(&mut bytes);
+                });
+            }
+            let drops: u32 = tally.drops.counts().iter().sum();
+            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
+            if tally.frames > 0 {
+                queue.release(&mut tally);
+            }
+            let _ = queue.has_frames();
+            queue.want_kicks(true);
+            let _ = queue.longest_sleep();
+            queue.want_kicks(false);
+        }
+    }
+
+    fn send(&mut self, ring: usize, count: u8, len: u16, fill: u8) {
+        let count = u16::from(count % 40);
+        let batch = &mut self.world.batch;
+        batch.clear();
+        for _ in 0..count {
+            let (frame, pieces) = batch.next_frame().unwrap();
+            frame.head = [fill; 64];
+            frame.len = u32::from(len).max(14);
+            (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
+            let body = frame.len.saturating_sub(64);
+            let piece = self.world.guest.map.translate(GPA, body.max(1), &mut 0).unwrap();
+            assert!(pieces.push(piece.first(body as usize)));
+            batch.commit();
+        }
+        let picks: Vec<u16> = (0..count).collect();
+        let mut outcome = Outcome::new();
+        if let Some(queue) = &mut *self.port.egress(ring % PAIRS).unwrap() {
+            let _ = (queue.is_full(), queue.room());
+            queue.send(batch, &picks, &mut outcome);
+            let drops: u32 = outcome.drops.counts().iter().sum();
+            assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
+        }
+    }
+}
