@@ -8,7 +8,7 @@ import time
 from outside import vhost
 from outside.case import attack
 from outside.daemon import until
-from outside.ptnet import CREATE, DELETE, KICKS, MORE, Nic
+from outside.ptnet import CREATE, DELETE, GUEST, HOST, KICKS, MORE, Nic
 
 
 def guest(stage):
@@ -43,7 +43,7 @@ def ptnet_indices(stage):
                 until(lambda: stage.alive() or stage.daemon.port("evil")["state"].get("fault"), 30, "the port is stopped")
                 stops += "bad_head" in str(stage.daemon.port("evil")["state"]["fault"])
             stage.check(nic.command(DELETE) == 0 and nic.command(CREATE) == 0, "it cannot begin again")
-            nic.head = struct.unpack_from("<I", nic.memory, 0)[0]
+            nic.head = struct.unpack_from("<I", nic.memory, GUEST)[0]
         before = received(stage)
         nic.send(frame())
         until(lambda: stage.alive() or received(stage) > before, 30, "an honest frame comes afterwards")
@@ -70,7 +70,7 @@ def ptnet_scribbler(stage):
             for slot in range(64):
                 nic.slot(slot % nic.pairs, rng.randrange(1024), rng.choice((0, 1, 2, 7, 1 << 31, rng.randrange(4096))), rng.randrange(1 << 16),
                          rng.choice((0, MORE, rng.randrange(1 << 16))))
-            struct.pack_into("<IIII", nic.memory, 64 * rng.randrange(8), *(rng.choice((rng.randrange(1100), rng.randrange(1 << 32))) for _ in range(4)))
+            struct.pack_into("<IIII", nic.memory, GUEST + 64 * rng.randrange(8), *(rng.choice((rng.randrange(1100), rng.randrange(1 << 32))) for _ in range(4)))
             wrote[0] += 1
 
     threads = [threading.Thread(target=scribble) for _ in range(2)]
@@ -94,7 +94,7 @@ def ptnet_scribbler(stage):
     # As new after a reset: what it overwrote is put back.
     nic.client.ask(13)
     nic.client.write(4, 7, 7, 2)
-    nic.blocks(0, 4096)
+    nic.blocks()
     stage.check(nic.command(CREATE) == 0, "it cannot begin after a reset")
     nic.rings = [nic.ring(place) for place in range(2 * (nic.pairs + 1))]
     nic.head, before = 0, received(stage)
@@ -115,7 +115,7 @@ def ptnet_storm(stage):
         while time.monotonic() < end:
             step = rng.randrange(6)
             if step == 0:
-                nic.blocks(rng.choice((0, nic.size - 64, nic.size, 8, 1 << 63)), rng.choice((4096, 0, nic.size - 4096, 4100)))
+                nic.blocks(rng.choice((0, nic.size - 64, nic.size, 8, 1 << 63)), rng.choice((HOST, 0, nic.size - 4096, HOST + 4)))
             elif step == 1:
                 nic.client.unmap(0, nic.size)
                 nic.client.map(0, nic.size, nic.fd)
@@ -125,7 +125,7 @@ def ptnet_storm(stage):
             elif step == 3:
                 nic.command(DELETE)
             else:
-                nic.blocks(0, 4096)
+                nic.blocks()
                 counts[nic.command(CREATE) == 0] += 1
             nic.client.write(KICKS + 4 * rng.randrange(32), 0)
             stage.alive()

@@ -8,11 +8,12 @@ import os
 import struct
 
 from .vfio import CONFIG, GET_REGION_INFO, Client
-from .vhost import memfd
+from .vhost import Refused, memfd
 
 PTFEAT, PTCTL, NIFP_OFS, NUM_TX, VNET_HDR_LEN, HOSTMEMID = 0x00, 0x04, 0x18, 0x1C, 0x2C, 0x30
 GH_BAH, GH_BAL, HG_BAH, HG_BAL, KICKS = 0x34, 0x38, 0x3C, 0x40, 0x80
 CREATE, DELETE = 1, 2
+GUEST, HOST = 4096, 8192
 MORE = 0x20
 
 
@@ -31,7 +32,7 @@ class Memory:
 
 
 class Nic:
-    """A NIC whose blocks begin at 0 (the guest's) and 4096 (the host's) of memory that is mapped at address 0."""
+    """A NIC with blocks at `GUEST` and `HOST` of memory that is mapped at address 0."""
 
     def __init__(self, path, size=1 << 20, create=True):
         self.fd = memfd(size)
@@ -44,13 +45,13 @@ class Nic:
         self.client.write(PTFEAT, 0)
         self.pairs = self.client.read(NUM_TX)
         self.interface = self.client.read(NIFP_OFS)
-        self.blocks(0, 4096)
+        self.blocks()
         self.rings = [self.ring(place) for place in range(2 * (self.pairs + 1))]
         self.head = 0
-        if create:
-            self.command(CREATE)
+        if create and self.command(CREATE) != 0:
+            raise Refused("CREATE")
 
-    def blocks(self, guest, host):
+    def blocks(self, guest=GUEST, host=HOST):
         for high, low, at in ((GH_BAH, GH_BAL, guest), (HG_BAH, HG_BAL, host)):
             self.client.write(high, at >> 32)
             self.client.write(low, at & 0xFFFFFFFF)
@@ -68,10 +69,7 @@ class Nic:
 
     def index(self, ring, value):
         """The guest's head and cur of ring `ring`: those that send, then those that receive."""
-        struct.pack_into("<II", self.memory, 64 * ring, value, value)
-
-    def hwcur(self, ring):
-        return struct.unpack_from("<I", self.memory, 4096 + 64 * ring)[0]
+        struct.pack_into("<II", self.memory, GUEST + 64 * ring, value, value)
 
     def slot(self, place, slot, index, length, flags=0):
         struct.pack_into("<IHHQ", self.device.map, self.rings[place][0] + 256 + 16 * slot, index, length, flags, 0)

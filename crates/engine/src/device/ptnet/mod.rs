@@ -208,8 +208,10 @@ impl Ptnet {
         for pair in &mut self.pairs {
             if let (Some(sender), Some(receiver)) = (pair.sender.take_back(), pair.receiver.take_back()) {
                 // What the guest has given up or released by now counts when it begins again.
-                sender.look();
-                receiver.look();
+                if self.reached {
+                    sender.look();
+                    receiver.look();
+                }
                 sender.set_block(Block::NONE, &none, false);
                 receiver.set_block(Block::NONE, &none, false);
             }

@@ -43,9 +43,11 @@ impl Receiver {
         block.withdraw();
     }
 
-    /// Takes note of what the guest has released.
+    /// Takes note of what the guest has released; of one that was found to lie, nothing.
     pub(super) fn look(&mut self) {
-        self.slots.room();
+        if !self.stopped {
+            self.slots.room();
+        }
     }
 
     /// Where the ring is.

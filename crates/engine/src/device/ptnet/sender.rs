@@ -63,9 +63,11 @@ impl Sender {
         }
     }
 
-    /// Takes note of what the guest has given up.
+    /// Takes note of what the guest has given up; of one that was found to lie, nothing.
     pub(super) fn look(&mut self) {
-        self.slots.waiting();
+        if !self.stopped {
+            self.slots.waiting();
+        }
     }
 
     /// Where the ring is.
