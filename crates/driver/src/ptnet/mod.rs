@@ -24,6 +24,8 @@ use crate::vfio::{Client, Event, Traps, Window};
 
 /// BAR of the registers of both functions.
 const BAR: u32 = 0;
+/// The BAR of the memory device that is the memory: [`memdev::MEMORY_BAR`].
+const MEMORY: u32 = 1;
 /// Bytes of each half of the blocks, and what they are aligned to.
 const PAGE: usize = 4096;
 /// Slots ahead of which buffers are asked for.
@@ -90,7 +92,7 @@ impl Ptnet {
         if nic.read32(BAR, reg::HOSTMEMID)? != memory_device.read32(BAR, memdev::MEMID)? {
             return Err(Error::Device("the memory is not this NIC's".to_owned()));
         }
-        let window = memory_device.window(memdev::MEMORY_BAR as u32)?;
+        let window = memory_device.window(MEMORY)?;
         let window = Arc::new(window.ok_or_else(|| Error::Missing("memory that can be mapped".to_owned()))?);
         nic.write32(BAR, reg::PTFEAT, if config.header { VNET_HDR } else { 0 })?;
         let header = if nic.read32(BAR, reg::PTFEAT)? & VNET_HDR != 0 { VNET_HDR_LEN } else { 0 };
