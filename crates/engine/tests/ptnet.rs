@@ -272,9 +272,9 @@ fn all_pairs_of_rings_send_and_receive() {
     }
     let (mut got, mut used) = (Vec::new(), vec![0; b.pairs()]);
     await_true("all frames", || {
-        for pair in 0..b.pairs() {
+        for (pair, count) in used.iter_mut().enumerate() {
             b.select(pair).unwrap();
-            used[pair] += b.receive(64, |bytes| got.push(bytes.to_vec())).unwrap();
+            *count += b.receive(64, |bytes| got.push(bytes.to_vec())).unwrap();
         }
         got.len() == sent.len()
     });
@@ -439,7 +439,7 @@ fn a_guest_that_scribbles_over_all_its_memory_harms_itself_only() {
                 seed ^= seed << 17;
                 let value = if seed & 1 == 0 { (seed >> 32) as u32 } else { (seed >> 32) as u32 % 300 };
                 // Interfaces, ring heads and slots: all but the buffers.
-                let _ = window.write32(seed % 0x8000 & !3, value);
+                let _ = window.write32((seed % 0x8000) & !3, value);
             }
         });
         for n in 0..300 {

@@ -74,7 +74,7 @@ fn guests_talk_with_each_other_and_with_an_intel_card() {
             receive(guest, &mut got);
             !got.is_empty()
         });
-        assert_eq!(got, [sent.clone()]);
+        assert_eq!(got, std::slice::from_ref(&sent));
     }
     let status = place.port("b");
     assert_eq!(status["state"]["peer"], "running", "{status:#}");
