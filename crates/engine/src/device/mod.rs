@@ -3,6 +3,7 @@
 //! virtio transport knows of a device.
 
 pub mod e1000;
+mod moderation;
 pub mod pci;
 pub mod virtio_blk;
 pub mod virtio_net;

@@ -29,6 +29,11 @@ pub trait EgressQueue: Send {
         false
     }
 
+    /// Sends the interrupt that had to wait, if there is one and it may be sent now. True: it was.
+    fn tend(&mut self) -> bool {
+        false
+    }
+
     /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never end.
     fn room(&mut self) -> Option<Room> {
         None
@@ -51,6 +56,9 @@ impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
     fn is_full(&mut self) -> bool {
         (**self).is_full()
     }
+    fn tend(&mut self) -> bool {
+        (**self).tend()
+    }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }
@@ -72,6 +80,9 @@ impl<Q: EgressQueue> EgressQueue for Lent<Q> {
         (**self).is_full()
     }
     #[inline]
+    fn tend(&mut self) -> bool {
+        (**self).tend()
+    }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }

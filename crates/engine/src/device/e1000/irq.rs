@@ -11,17 +11,14 @@
 //! one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
 //!
 //! *Moderation.* Each message, and the pin, has a gate: interrupts may come `gap` apart, but a gate that was
-//! quiet lets the next `gate::BURST` through at once, so that a single ping waits for nothing: neither for its own
+//! quiet lets the next few (`device/moderation/gate.rs`) through at once, so that a single ping waits for nothing: neither for its own
 //! gap nor for the one that the completion of its request began. The gap is the driver's (ITR, EITR), at least
 //! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
 //! and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
-//! Files: `state` what is behind the lock, `registers` what the driver does to it, `gate` the arithmetic of moderation,
-//! `reports` how long sent frames wait for theirs, `service` how a guest is kept out of receive livelock, `alarm` when all of
-//! this is looked at again.
+//! Files: `state` what is behind the lock, `registers` what the driver does to it, `reports` how long sent frames wait for theirs,
+//! `service` how a guest is kept out of receive livelock. When all of this is looked at again says `device/moderation`.
 
-mod alarm;
-mod gate;
 mod registers;
 mod reports;
 mod service;
@@ -31,16 +28,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::alarm::Alarm;
-use self::gate::{Delayed, NEVER};
 pub(super) use self::registers::SAVED;
 use self::service::Services;
-use self::state::{Report, State};
+use self::state::{Delayed, Report, State};
 use super::config::Model;
 use super::regs::{
     self, CTRL_EXT_EIAME, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0, TXQ1,
     VECTORS,
 };
+use crate::device::moderation::{Alarm, NEVER};
 use crate::device::pci::{Interrupts, Mode};
 use crate::port::InterruptCount;
 

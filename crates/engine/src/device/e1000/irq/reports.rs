@@ -7,8 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::gate::Delayed;
-use super::state::State;
+use super::state::{Delayed, State};
 use super::{Irq, DELAY_UNIT};
 
 /// How long a report waits while the operator's floor holds, in `DELAY_UNIT`: for silence, and at most.

@@ -1,7 +1,7 @@
 //! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
 
-use super::gate::{Delayed, Gate, NEVER};
 use super::{QUEUES, VECTORS};
+use crate::device::moderation::{Gate, NEVER};
 
 /// The registers.
 #[derive(Default)]
@@ -14,6 +14,21 @@ pub(super) struct Words {
     pub(super) ext: u32,
     pub(super) itr: u32,
     pub(super) eitr: [u32; VECTORS],
+}
+
+/// A cause that is delayed: until a while after the last packet, and never longer after the first.
+#[derive(Clone, Copy)]
+pub(super) struct Delayed {
+    pub(super) last: u64,
+    pub(super) first: u64,
+}
+
+impl Delayed {
+    pub(super) const NONE: Delayed = Delayed { last: NEVER, first: NEVER };
+
+    pub(super) fn due(&self) -> u64 {
+        self.last.min(self.first)
+    }
 }
 
 /// Longest time for which the driver is not told again, in nanoseconds.

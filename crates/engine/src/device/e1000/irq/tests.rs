@@ -5,10 +5,9 @@
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::alarm::Clock;
-use super::gate::BURST;
 use super::*;
 use crate::device::e1000::config::FLOOR;
+use crate::device::moderation::{Clock, BURST};
 
 /// One microsecond.
 const US: u64 = 1_000;

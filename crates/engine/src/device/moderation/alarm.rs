@@ -1,7 +1,7 @@
 //! When interrupts are looked at again, and who is woken for it.
 //!
 //! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which the I/O core
-//! that serves the transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
+//! that serves the guest's transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
 //! comes nearer while that core sleeps wakes it, and so does whatever else it may not have seen.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use super::gate::NEVER;
 
 /// Nanoseconds since the device came to be.
-pub(super) enum Clock {
+pub(in crate::device) enum Clock {
     System(Instant),
     /// Stands until somebody turns it.
     #[cfg(test)]
@@ -21,8 +21,8 @@ pub(super) enum Clock {
 }
 
 /// A clock, a deadline and a sleeper.
-pub(in super::super) struct Alarm {
-    pub(super) clock: Clock,
+pub(in crate::device) struct Alarm {
+    pub(in crate::device) clock: Clock,
     deadline: AtomicU64,
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
@@ -30,7 +30,7 @@ pub(in super::super) struct Alarm {
 }
 
 impl Alarm {
-    pub(super) fn new() -> std::io::Result<Alarm> {
+    pub(in crate::device) fn new() -> std::io::Result<Alarm> {
         Ok(Alarm {
             clock: Clock::System(Instant::now()),
             deadline: AtomicU64::new(NEVER),
@@ -40,7 +40,7 @@ impl Alarm {
     }
 
     /// Nanoseconds since the device came to be.
-    pub(in super::super) fn now(&self) -> u64 {
+    pub(in crate::device) fn now(&self) -> u64 {
         match &self.clock {
             Clock::System(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(NEVER - 1),
             #[cfg(test)]
@@ -50,19 +50,19 @@ impl Alarm {
 
     /// Whether the deadline has come. Cheap when there is none.
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub(in crate::device) fn is_due(&self) -> bool {
         let deadline = self.deadline.load(Ordering::Acquire);
         deadline != NEVER && self.now() >= deadline
     }
 
     /// How long until something becomes due.
-    pub(in super::super) fn due_in(&self) -> Option<Duration> {
+    pub(in crate::device) fn due_in(&self) -> Option<Duration> {
         let deadline = self.deadline.load(Ordering::Acquire);
         (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(self.now())))
     }
 
     /// The deadline is `next` now.
-    pub(super) fn set(&self, next: u64) {
+    pub(in crate::device) fn set(&self, next: u64) {
         let earlier = next < self.deadline.swap(next, Ordering::AcqRel);
         if earlier {
             self.wake_sleeper();
@@ -70,7 +70,7 @@ impl Alarm {
     }
 
     /// The watching core is about to sleep, or is awake. After `true`, a look at the deadline must follow.
-    pub(in super::super) fn set_sleeping(&self, sleeping: bool) {
+    pub(in crate::device) fn set_sleeping(&self, sleeping: bool) {
         self.sleeping.store(sleeping, Ordering::Relaxed);
         if sleeping {
             fence(Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl Alarm {
 
     /// Wakes the core that serves the transmit queue if it sleeps: there is a deadline, or a tail, that it may not
     /// have seen.
-    pub(in super::super) fn wake_sleeper(&self) {
+    pub(in crate::device) fn wake_sleeper(&self) {
         // Either the core sees it before it sleeps, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) {
@@ -89,7 +89,7 @@ impl Alarm {
     }
 
     /// Readable when the core has been woken.
-    pub(in super::super) fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::device) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
