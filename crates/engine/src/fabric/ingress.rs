@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::backpressure::{Gate, Pause, NAP, PATIENCE};
 use super::deliver::Delivery;
-use super::{seconds, Local};
+use super::local::{seconds, Local};
 use crate::account::Tally;
 use crate::core::{Budget, End, Lease, Lent, Owner, Recall, Seat, Task, Visit};
 use crate::frame::Batch;

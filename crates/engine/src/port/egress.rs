@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::MAX_QUEUES;
+use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::frame::Batch;

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{InterruptCount, MAX_QUEUES};
+use super::attachment::InterruptCount;
+use super::limits::MAX_QUEUES;
 
 /// One queue's: a cache line, since other cores write those of others.
 #[derive(Default)]
