@@ -22,6 +22,8 @@ pub struct Tally {
     pub kicks: u64,
     /// Interrupts that told the sender of buffers given back.
     pub interrupts: u64,
+    /// Those of them that were for another queue, whose time had come.
+    pub for_others: u64,
     /// Times that there was something to tell it, by an interrupt or without.
     pub occasions: u64,
     /// Frames dropped on the spot, by reason.

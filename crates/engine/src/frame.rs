@@ -14,6 +14,20 @@ use crate::mem::{ticks, ticks_in, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::wire::{offload::Offload, Gso};
 
+/// The frames of a batch, all of them.
+pub(crate) static ALL: [u16; MAX_BATCH] = {
+    let mut all = [0; MAX_BATCH];
+    let mut i = 0;
+    while i < MAX_BATCH {
+        #[expect(clippy::cast_possible_truncation, reason = "below MAX_BATCH")]
+        {
+            all[i] = i as u16;
+        }
+        i += 1;
+    }
+    all
+};
+
 /// Bytes of each frame that are kept in private memory: one cache line.
 pub const HEAD: usize = 64;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::backpressure::{buffers, Gate};
 use super::offload::Boundary;
+use super::private::Private;
 use super::topology::{Attach, Topology};
-use super::watched::Private;
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks_in, Effort};
@@ -19,20 +19,6 @@ use crate::port::{usual, DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUE
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
-
-/// The frames of a batch, all of them.
-pub(super) static ALL: [u16; MAX_BATCH] = {
-    let mut all = [0; MAX_BATCH];
-    let mut i = 0;
-    while i < MAX_BATCH {
-        #[expect(clippy::cast_possible_truncation, reason = "below MAX_BATCH")]
-        {
-            all[i] = i as u16;
-        }
-        i += 1;
-    }
-    all
-};
 
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use super::deliver::{queues_of, Delivery, ALL};
+use super::deliver::{queues_of, Delivery};
 use super::topology::{Attach, Member, Topology};
-use crate::frame::{is_group, Batch};
+use crate::frame::{is_group, Batch, ALL};
 use crate::port::{DropReason, Port, PortId};
 use crate::switch::{Members, Verdicts};
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::backpressure::{Gate, Pause, NAP, PATIENCE};
 use super::deliver::Delivery;
-use super::{seconds, Local};
+use super::local::{seconds, Local};
 use crate::account::Tally;
 use crate::core::{Budget, End, Lease, Lent, Owner, Recall, Seat, Task, Visit};
 use crate::frame::Batch;
@@ -151,7 +151,7 @@ impl<Q: IngressQueue> Drop for Taken<'_, Q> {
 #[inline]
 fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
     port.counters.block(core).add_tally(tally);
-    port.told.ingress(index, tally.occasions, tally.interrupts);
+    port.told.ingress(index, tally.occasions, tally.interrupts - tally.for_others);
 }
 
 impl<Q: IngressQueue> NetTask<Q> {
@@ -304,7 +304,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
     }
 
     fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
-        self.queue.kick_fd().into_iter().for_each(each);
+        self.queue.kick_fd().into_iter().chain(self.queue.wake_fd()).for_each(each);
     }
 
     fn next_look(&self) -> Option<Duration> {

@@ -12,8 +12,10 @@ mod backpressure;
 mod deliver;
 mod forward;
 mod ingress;
+mod local;
 mod offload;
 mod pairs;
+mod private;
 mod topology;
 mod watched;
 
@@ -22,16 +24,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use ingress::{NetSeat, NetTask, Scheduler};
+pub use local::Local;
 pub use pairs::Pairs;
 pub use topology::{Attach, Topology};
 
 use self::backpressure::PATIENCE;
-use self::deliver::Delivery;
+use self::local::seconds;
 use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
-use crate::frame::Batch;
-use crate::mem::ticks_in;
 use crate::port::Port;
-use crate::switch::Verdicts;
 
 /// What can be chosen about the I/O cores.
 #[derive(Clone, Debug)]
@@ -47,54 +47,6 @@ pub struct CoreOptions {
 impl Default for CoreOptions {
     fn default() -> Self {
         CoreOptions { cpus: Vec::new(), tuning: Tuning::default(), patience: PATIENCE }
-    }
-}
-
-/// What an I/O core has for its queues.
-pub struct Local {
-    /// The core's number: that of its blocks of counters.
-    number: usize,
-    epoch: Instant,
-    topology: Arc<Topology>,
-    batch: Batch,
-    verdicts: Verdicts,
-    delivery: Delivery,
-    beat: Arc<Beat>,
-    /// Ticks of a nanosecond, in 2⁻³².
-    rate: u64,
-}
-
-impl Local {
-    fn new(number: usize, beat: &Arc<Beat>, epoch: Instant) -> Local {
-        Local {
-            number,
-            epoch,
-            topology: Arc::default(),
-            batch: Batch::new(),
-            verdicts: Verdicts::new(),
-            delivery: Delivery::new(number, Arc::clone(beat)),
-            beat: Arc::clone(beat),
-            rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)
-                .unwrap_or(u64::MAX),
-        }
-    }
-
-    /// How far the processor's counter goes in so many nanoseconds.
-    #[inline]
-    fn ticks(&self, ns: u64) -> u64 {
-        u64::try_from((u128::from(ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(test)]
-impl Local {
-    /// For rounds by hand: however long they take, they do the same.
-    fn without_clock() -> Local {
-        let mut local = Local::new(0, &Arc::default(), Instant::now());
-        local.rate = u64::MAX;
-        local.delivery.limit = u64::MAX;
-        local.delivery.usual = u64::MAX;
-        local
     }
 }
 
@@ -190,9 +142,4 @@ impl Scheduler for Fabric {
     fn patience(&self) -> Duration {
         self.patience
     }
-}
-
-/// The clock of the MAC table: seconds since the engine started, from 1 on.
-fn seconds(epoch: Instant) -> u32 {
-    u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
 }

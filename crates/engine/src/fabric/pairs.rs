@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Scheduler;
+use super::ingress::Scheduler;
 use crate::core::Lease;
 use crate::port::{EgressQueue, IngressQueue, Port};
 

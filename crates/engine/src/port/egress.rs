@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::MAX_QUEUES;
+use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::frame::Batch;
@@ -26,6 +26,11 @@ pub trait EgressQueue: Send {
     /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a frame
     /// that would be in vain; false if it is not known.
     fn is_full(&mut self) -> bool {
+        false
+    }
+
+    /// Sends the interrupt that had to wait, if there is one and it may be sent now. True: it was.
+    fn tend(&mut self) -> bool {
         false
     }
 
@@ -51,6 +56,9 @@ impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
     fn is_full(&mut self) -> bool {
         (**self).is_full()
     }
+    fn tend(&mut self) -> bool {
+        (**self).tend()
+    }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }
@@ -72,6 +80,9 @@ impl<Q: EgressQueue> EgressQueue for Lent<Q> {
         (**self).is_full()
     }
     #[inline]
+    fn tend(&mut self) -> bool {
+        (**self).tend()
+    }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }

@@ -37,6 +37,11 @@ pub trait IngressQueue: Send {
     /// edge-triggered. `None` if there is none, or the queue has stopped itself.
     fn kick_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// A second descriptor of that kind: what else has to be looked at in time has come nearer.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// How a poll that finds nothing compares with reading one cache line: true if it costs a system
     /// call, so that the core asks less often.
     fn poll_is_costly(&self) -> bool {
@@ -65,6 +70,9 @@ impl<Q: IngressQueue + ?Sized> IngressQueue for Box<Q> {
     }
     fn want_kicks(&mut self, on: bool) -> bool {
         (**self).want_kicks(on)
+    }
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wake_fd()
     }
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).kick_fd()

@@ -15,6 +15,7 @@ mod attachment;
 mod claims;
 mod egress;
 mod ingress;
+mod limits;
 mod links;
 mod mtu;
 mod pace;
@@ -34,6 +35,7 @@ pub use crate::fault::{Fault, FaultCell};
 pub use claims::{ClaimCount, Claims};
 pub use egress::{EgressQueue, LentEgress, Plugged, Room};
 pub use ingress::IngressQueue;
+pub use limits::{DEFAULT_MTU, MAX_QUEUES};
 pub use links::LinkEvents;
 pub use pace::{usual, Pace, LIMIT};
 pub use talk::{Talk, TalkCount, BURST};
@@ -46,11 +48,6 @@ pub use crate::mem::{Bell, BellCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::wire::offload::Offloads;
-
-/// Most egress queues of a port.
-pub const MAX_QUEUES: usize = 16;
-/// MTU of a port that was not given one, in bytes of the Ethernet payload.
-pub const DEFAULT_MTU: u32 = 1500;
 
 /// An attachment to a switch.
 pub struct Port {

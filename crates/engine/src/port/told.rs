@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{InterruptCount, MAX_QUEUES};
+use super::attachment::InterruptCount;
+use super::limits::MAX_QUEUES;
 
 /// One queue's: a cache line, since other cores write those of others.
 #[derive(Default)]
@@ -13,6 +14,7 @@ use super::{InterruptCount, MAX_QUEUES};
 struct Cell {
     occasions: AtomicU64,
     interrupts: AtomicU64,
+    held_back: AtomicU64,
 }
 
 /// Those of all queues of a port.
@@ -52,6 +54,13 @@ impl Told {
         }
     }
 
+    /// An event of this queue has to wait for the next interrupt.
+    pub fn held_back(&self, egress: bool, index: usize) {
+        if let Some(cell) = if egress { &self.egress } else { &self.ingress }.get(index) {
+            cell.held_back.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
     /// itself. `None`: there was nothing to tell, or nobody is told anything.
     pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
@@ -59,7 +68,7 @@ impl Told {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let occasions = load(&cell.occasions);
         let raised = device.map_or_else(|| load(&cell.interrupts), |device| device.raised);
-        let held_back = device.map_or(0, |device| device.held_back);
+        let held_back = device.map_or_else(|| load(&cell.held_back), |device| device.held_back);
         let count = InterruptCount { raised, held_back, saved: occasions.saturating_sub(raised) };
         (device.is_some() || count != InterruptCount::default()).then_some(count)
     }

@@ -183,7 +183,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
         place: Place::Socket,
-        keys: "role mode owner queues features-off mac journal memory-file prefault fd",
+        keys: "role mode owner queues features-off mac moderation journal memory-file prefault fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
@@ -246,6 +246,7 @@ fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Schedu
         queue_pairs: spec.queues.map_or(MAX_QUEUES, |queues| queues.get() as usize),
         features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
         mac: spec.mac.map(|mac| mac.0),
+        moderation: Duration::from_micros(spec.moderation.map_or(0, |gap| gap.get().into())),
     };
     let device = VirtioNet::new(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
     speak_vhost_user(spec, port, device)

@@ -211,8 +211,9 @@ options! {
             memory: String = "memory", Kind, "one of its own";
             /// Bytes of the virtio-net header before each frame: 0, 10 or 12; the program may change it.
             header: Number<0, 12> = "header", Kind, "0";
-            /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone.
-            moderation: Number<0, 1000> = "moderation", Kind, "8";
+            /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone. Of
+            /// vhost-user between those of one queue, and none without it.
+            moderation: Number<0, 1000> = "moderation", Kind, "8; vhost-user: 0";
             /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
             receive_share: Number<10, 100> = "receive-share", Kind, "100";
             /// Whether the 82540EM has a communication status block.

@@ -183,6 +183,28 @@ impl Queue {
         self.complete_as(n, true, |_| 0)
     }
 
+    /// The same as the two, and interrupts nobody: the ring as it was before, for [`Queue::wants_interrupt`]. `read`: the chains
+    /// were read only.
+    pub fn complete_quietly(&mut self, n: usize, read: bool, len: impl Fn(usize) -> u32) -> u16 {
+        both!(mut self, ring => {
+            let before = ring.used_bits();
+            if n > 0 {
+                ring.complete(n, read, len);
+            }
+            before
+        })
+    }
+
+    /// Whether the driver wants to know what was given back since the ring was as `before` says.
+    pub fn wants_interrupt(&self, before: u16) -> bool {
+        both!(self, ring => ring.wants_interrupt(before))
+    }
+
+    /// Interrupts the driver, whether it wants to know or not; true if there was somebody to interrupt.
+    pub fn notify(&self) -> bool {
+        both!(self, ring => ring.notify())
+    }
+
     #[inline]
     fn complete_as(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) -> bool {
         if n == 0 {

@@ -361,12 +361,23 @@ impl Packed {
     }
 
     /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
+    #[inline]
     pub(super) fn interrupt(&self, before: u16) -> bool {
+        self.wants_interrupt(before) && self.notifier.interrupt()
+    }
+
+    /// Interrupts the driver, whether it wants to know or not.
+    pub(super) fn notify(&self) -> bool {
+        self.notifier.interrupt()
+    }
+
+    /// Whether the driver wants to know that the ring moved from `before` to here.
+    pub(super) fn wants_interrupt(&self, before: u16) -> bool {
         fence(Ordering::SeqCst);
         let event = self.driver.load_u32(packed::EVENT_OFF_WRAP);
         #[expect(clippy::cast_possible_truncation, reason = "two halves of a word")]
         let (off_wrap, flags) = (event as u16, (event >> 16) as u16 & 3);
-        let due = match flags {
+        match flags {
             EVENT_F_DISABLE => false,
             EVENT_F_DESC if self.event_idx => {
                 // §2.8.10: compare in one lap, the one that `used` is in.
@@ -381,8 +392,7 @@ impl Packed {
                 self.used.index.wrapping_sub(event).wrapping_sub(1) < self.used.index.wrapping_sub(old)
             }
             _ => true,
-        };
-        due && self.notifier.interrupt()
+        }
     }
 
     pub(super) fn used_bits(&self) -> u16 {

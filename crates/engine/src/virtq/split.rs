@@ -360,17 +360,27 @@ impl Split {
     }
 
     /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
+    #[inline]
     pub(super) fn interrupt(&self, before: u16) -> bool {
+        self.wants_interrupt(before) && self.notifier.interrupt()
+    }
+
+    /// Interrupts the driver, whether it wants to know or not.
+    pub(super) fn notify(&self) -> bool {
+        self.notifier.interrupt()
+    }
+
+    /// Whether the driver wants to know that the ring moved from `before` to here.
+    pub(super) fn wants_interrupt(&self, before: u16) -> bool {
         // The driver stores its wish and then reads used.idx; we stored used.idx and now read the wish.
         fence(Ordering::SeqCst);
-        let due = if self.event_idx {
+        if self.event_idx {
             let event = self.avail.load_u16(split::avail_used_event(self.size), Ordering::Relaxed);
             // §2.7.10: the event lies in [before, used_idx).
             self.used_idx.wrapping_sub(event).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
         } else {
             self.avail.load_u16(split::AVAIL_FLAGS, Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
-        };
-        due && self.notifier.interrupt()
+        }
     }
 
     pub(super) fn used_bits(&self) -> u16 {

@@ -1,7 +1,7 @@
 //! When interrupts are looked at again, and who is woken for it.
 //!
 //! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which the I/O core
-//! that serves the transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
+//! that serves the guest's transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
 //! comes nearer while that core sleeps wakes it, and so does whatever else it may not have seen.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

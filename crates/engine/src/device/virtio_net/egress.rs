@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sidecore_abi::virtio::{features, NET_HDR_LEN};
 
 use super::ingress::{header_len, HEADER_LEN, MAX_FRAME};
+use super::moderated::Moderated;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH};
 use crate::mem::{Piece, Pieces};
@@ -41,6 +42,7 @@ pub struct EgressRing {
     /// Size of the chain used last: how many chains a long frame will take is guessed from it.
     usual: u32,
     stopped: bool,
+    moderated: Option<Box<Moderated>>,
 }
 
 impl EgressRing {
@@ -60,6 +62,20 @@ impl EgressRing {
             asked: 0,
             usual: 1526,
             stopped: false,
+            moderated: None,
+        }
+    }
+
+    /// The same whose interrupts come some time apart.
+    pub(super) fn moderated(mut self, moderated: Option<Box<Moderated>>) -> EgressRing {
+        self.moderated = moderated;
+        self
+    }
+
+    /// It stops: nothing that the driver has to be told stays behind.
+    pub(super) fn end(&mut self) {
+        if let Some(mut moderated) = self.moderated.take() {
+            moderated.end(&self.queue);
         }
     }
 
@@ -126,9 +142,14 @@ impl EgressRing {
         }
         let lens = &self.lens;
         outcome.occasions += 1;
-        if self.queue.complete(self.filled, |i| lens[i]) {
-            outcome.interrupts += 1;
-        }
+        let interrupted = match &mut self.moderated {
+            None => self.queue.complete(self.filled, |i| lens[i]),
+            Some(moderated) => {
+                let before = self.queue.complete_quietly(self.filled, false, |i| lens[i]);
+                moderated.tell(&self.queue, before)
+            }
+        };
+        outcome.interrupts += u64::from(interrupted);
         self.filled = 0;
         self.taken = 0;
         if self.queue.is_truncated() {
@@ -318,6 +339,10 @@ impl EgressQueue for EgressRing {
 
     fn is_full(&mut self) -> bool {
         !self.stopped && self.queue.is_empty()
+    }
+
+    fn tend(&mut self) -> bool {
+        self.moderated.as_mut().is_some_and(|moderated| moderated.tend(&self.queue))
     }
 
     fn room(&mut self) -> Option<Room> {

@@ -6,10 +6,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 
 use super::features::host_offloads;
+use super::moderated::Looks;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
 use crate::mem::{gather, Piece};
@@ -55,6 +57,8 @@ pub struct IngressRing {
     /// Chains to ask the ring for: as many as a batch takes of such frames as come.
     want: usize,
     stopped: bool,
+    /// Where interrupts come some time apart.
+    looks: Option<Box<Looks>>,
 }
 
 impl IngressRing {
@@ -69,6 +73,20 @@ impl IngressRing {
             taken: 0,
             want: MAX_BATCH,
             stopped: false,
+            looks: None,
+        }
+    }
+
+    /// The same that looks in time at the interrupts of its pair, which come some time apart.
+    pub(super) fn moderated(mut self, looks: Option<Box<Looks>>) -> IngressRing {
+        self.looks = looks;
+        self
+    }
+
+    /// It stops: nothing that the driver has to be told stays behind.
+    pub(super) fn end(&mut self) {
+        if let Some(mut looks) = self.looks.take() {
+            looks.end(&self.queue);
         }
     }
 
@@ -169,6 +187,9 @@ impl IngressRing {
 
 impl IngressQueue for IngressRing {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        if let Some(looks) = &mut self.looks {
+            looks.tend(&self.queue, tally);
+        }
         if self.stopped {
             return;
         }
@@ -226,17 +247,39 @@ impl IngressQueue for IngressRing {
 
     fn release(&mut self, tally: &mut Tally) {
         tally.occasions += u64::from(self.taken > 0);
-        if self.queue.complete_read(self.taken) {
-            tally.interrupts += 1;
-        }
+        let interrupted = match &mut self.looks {
+            None => self.queue.complete_read(self.taken),
+            Some(looks) => {
+                let before = self.queue.complete_quietly(self.taken, true, |_| 0);
+                self.taken > 0 && looks.tell(&self.queue, before)
+            }
+        };
+        tally.interrupts += u64::from(interrupted);
         self.taken = 0;
     }
 
+    fn tend(&mut self, tally: &mut Tally) {
+        if let Some(looks) = &mut self.looks {
+            looks.tend(&self.queue, tally);
+        }
+    }
+
     fn want_kicks(&mut self, on: bool) -> bool {
+        if let Some(looks) = &self.looks {
+            looks.set_sleeping(on);
+        }
         !self.stopped && self.queue.want_kicks(on)
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().map(AsFd::as_fd)
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.looks.as_ref().map(|looks| looks.wake_fd())
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        self.looks.as_ref().and_then(|looks| looks.due_in())
     }
 }

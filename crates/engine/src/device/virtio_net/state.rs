@@ -10,6 +10,7 @@ use sidecore_abi::virtio::features as bit;
 use super::egress::EgressRing;
 use super::features;
 use super::ingress::IngressRing;
+use super::moderated::{Looks, Moderated, Watched};
 use crate::core::Lease;
 use crate::device::{NetworkControl, VirtioDevice};
 use crate::fabric::Scheduler;
@@ -26,6 +27,8 @@ pub struct NetConfig {
     pub features_off: Vec<String>,
     /// The guest's MAC address, if it is ours to say. Most VMMs insist on saying it themselves.
     pub mac: Option<[u8; 6]>,
+    /// Smallest gap between two interrupts of a ring, on the average; zero: none is held back.
+    pub moderation: Duration,
 }
 
 /// Why a device cannot be made as configured.
@@ -51,6 +54,9 @@ pub struct VirtioNet {
     mac: Option<[u8; 6]>,
     ingress: Vec<Option<Lease<IngressRing>>>,
     egress: Vec<Option<Lease<EgressRing>>>,
+    moderation: Duration,
+    /// Of each pair, when the late interrupts of its receive ring are due.
+    watched: Vec<Option<Arc<Watched>>>,
 }
 
 /// Longest wait for an I/O core to pass an announcement on.
@@ -90,6 +96,37 @@ impl VirtioNet {
             mac: config.mac,
             ingress: (0..config.queue_pairs).map(|_| None).collect(),
             egress: (0..config.queue_pairs).map(|_| None).collect(),
+            moderation: config.moderation,
+            watched: vec![None; config.queue_pairs],
+        })
+    }
+}
+
+impl VirtioNet {
+    /// What pair `pair` needs for interrupts that come some time apart: who is watched of its receive ring, and its own.
+    fn watched(&mut self, pair: usize) -> std::io::Result<Option<Arc<Watched>>> {
+        if self.moderation.is_zero() {
+            return Ok(None);
+        }
+        let watched = match self.watched.get(pair).cloned().flatten() {
+            Some(watched) => watched,
+            None => Watched::new()?,
+        };
+        self.watched[pair] = Some(Arc::clone(&watched));
+        Ok(Some(watched))
+    }
+
+    fn looks(&mut self, pair: usize) -> std::io::Result<Option<Box<Looks>>> {
+        let Some(receive) = self.watched(pair)? else { return Ok(None) };
+        let own = Moderated::new(&self.port, false, pair, self.moderation, &Watched::new()?);
+        Ok(Some(Looks::new(own, receive)))
+    }
+
+    /// What could not be made does not keep a ring from running.
+    fn or_at_once<T>(&self, made: std::io::Result<Option<T>>) -> Option<T> {
+        made.unwrap_or_else(|e| {
+            tracing::warn!(port = %self.port.name, "its interrupts are not moderated: {e}");
+            None
         })
     }
 }
@@ -133,10 +170,16 @@ impl VirtioDevice for VirtioNet {
         let queue = Queue::new(config)?;
         let pair = index / 2;
         if index % 2 == 0 {
-            let ring = EgressRing::new(Arc::clone(&self.port), queue, features);
+            let watched = self.watched(pair);
+            let moderated = self
+                .or_at_once(watched)
+                .map(|watched| Moderated::new(&self.port, true, pair, self.moderation, &watched));
+            let ring = EgressRing::new(Arc::clone(&self.port), queue, features).moderated(moderated);
             self.egress[pair] = Some(self.port.lend(pair, ring));
         } else {
-            let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features);
+            let looks = self.looks(pair);
+            let looks = self.or_at_once(looks);
+            let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features).moderated(looks);
             self.ingress[pair] = Some(self.scheduler.serve(&self.port, pair, ring));
         }
         Ok(())
@@ -145,9 +188,14 @@ impl VirtioDevice for VirtioNet {
     fn stop_ring(&mut self, index: usize) -> Option<Position> {
         let pair = index / 2;
         if index % 2 == 0 {
-            Some(self.egress.get_mut(pair)?.take()?.take_back()?.position())
+            let mut ring = self.egress.get_mut(pair)?.take()?.take_back()?;
+            // What is late now would be lost.
+            ring.end();
+            Some(ring.position())
         } else {
-            Some(self.ingress.get_mut(pair)?.take()?.take_back()?.position())
+            let mut ring = self.ingress.get_mut(pair)?.take()?.take_back()?;
+            ring.end();
+            Some(ring.position())
         }
     }
 

@@ -13,9 +13,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::FOR_MORE;
 use crate::frame::MAX_BATCH;
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
+
+/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
+/// frames were large.
+pub(super) const FOR_MORE: u32 = 10;
 
 /// What a queue is taken for.
 #[derive(Clone, Copy)]

@@ -22,6 +22,7 @@ mod gate;
 use std::time::{Duration, Instant};
 
 pub(super) use gate::Gate;
+use gate::FOR_MORE;
 
 use crate::frame::{Batch, Frame};
 use crate::port::{Room, Wait};
@@ -33,9 +34,6 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 /// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
 const BUFFER: u32 = 2048;
-/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
-/// frames were large.
-pub(super) const FOR_MORE: u32 = 10;
 /// Buffers that the largest frame takes.
 const LARGEST: u32 = 65_536u32.div_ceil(1448);
 

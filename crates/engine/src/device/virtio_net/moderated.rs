@@ -1,0 +1,191 @@
+//! Interrupts of a ring some time apart, as the operator says.
+//!
+//! Theory of operation. A virtio driver has no register for it, so the gap is the operator's. What a driver wants to be told of
+//! and may not be yet is *late*: the ring remembers from where on, and when its gate opens it asks again whether the driver wants to
+//! know, which it does not if it has looked by itself. Nobody has a timer. The I/O core that serves the guest's transmit ring looks at
+//! both rings of the pair in time (`device/moderation`), and is woken for the receive ring, which any core fills. While no core
+//! serves the transmit ring, nothing is held back.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::moderation::{Alarm, Gate, NEVER};
+use crate::port::{Port, Tally};
+use crate::virtq::Queue;
+
+/// When a ring's late interrupt is due, and whether somebody looks.
+pub(super) struct Watched {
+    alarm: Alarm,
+    /// An I/O core serves the transmit ring of its pair.
+    is: AtomicBool,
+}
+
+impl Watched {
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn new() -> std::io::Result<Arc<Watched>> {
+        Ok(Arc::new(Watched { alarm: Alarm::new()?, is: AtomicBool::new(false) }))
+    }
+}
+
+/// The interrupts of one ring.
+pub(super) struct Moderated {
+    port: Arc<Port>,
+    egress: bool,
+    index: usize,
+    gap: u64,
+    gate: Gate,
+    /// The ring as it was before what the driver has not been told of.
+    since: Option<u16>,
+    watched: Arc<Watched>,
+}
+
+impl Moderated {
+    /// Those of ring `index` of `port` in this direction, so far apart.
+    pub(super) fn new(
+        port: &Arc<Port>,
+        egress: bool,
+        index: usize,
+        gap: Duration,
+        watched: &Arc<Watched>,
+    ) -> Box<Moderated> {
+        Box::new(Moderated {
+            port: Arc::clone(port),
+            egress,
+            index,
+            gap: u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 16),
+            gate: Gate::default(),
+            since: None,
+            watched: Arc::clone(watched),
+        })
+    }
+
+    /// `queue` has moved on from `before`: interrupts the driver if it wants to know and may be told now.
+    pub(super) fn tell(&mut self, queue: &Queue, before: u16) -> bool {
+        let since = *self.since.get_or_insert(before);
+        self.attempt(queue, since, true)
+    }
+
+    /// Sends the late interrupt, if there is one and its time has come.
+    pub(super) fn tend(&mut self, queue: &Queue) -> bool {
+        match self.since {
+            Some(since) => self.attempt(queue, since, false),
+            None => {
+                self.watched.alarm.set(NEVER);
+                false
+            }
+        }
+    }
+
+    fn attempt(&mut self, queue: &Queue, since: u16, news: bool) -> bool {
+        let Watched { alarm, is } = &*self.watched;
+        if queue.wants_interrupt(since) {
+            if let Err(opens) = self.gate.pass(alarm.now(), 0, self.gap, news) {
+                if news {
+                    self.port.told.held_back(self.egress, self.index);
+                }
+                // The deadline is set before the look: whoever stops watching looks behind that (`Looks::drop`).
+                alarm.set(opens);
+                if is.load(Ordering::SeqCst) {
+                    return false;
+                }
+            }
+            self.since = None;
+            alarm.set(NEVER);
+            return queue.notify();
+        }
+        // It polls, or has found all of it.
+        self.since = None;
+        alarm.set(NEVER);
+        false
+    }
+
+    /// The ring stops: what is late is sent.
+    pub(super) fn end(&mut self, queue: &Queue) {
+        if self.since.take().is_some_and(|since| queue.wants_interrupt(since)) {
+            queue.notify();
+        }
+        self.watched.alarm.set(NEVER);
+    }
+
+    fn is_due(&self) -> bool {
+        self.watched.alarm.is_due()
+    }
+}
+
+/// What whoever serves a transmit ring looks at: its own interrupts, and those of the receive ring of its pair.
+pub(super) struct Looks {
+    own: Box<Moderated>,
+    receive: Arc<Watched>,
+}
+
+impl Looks {
+    pub(super) fn new(own: Box<Moderated>, receive: Arc<Watched>) -> Box<Looks> {
+        own.watched.is.store(true, Ordering::SeqCst);
+        receive.is.store(true, Ordering::SeqCst);
+        Box::new(Looks { own, receive })
+    }
+
+    /// The transmit ring has moved on from `before`.
+    pub(super) fn tell(&mut self, queue: &Queue, before: u16) -> bool {
+        self.own.tell(queue, before)
+    }
+
+    /// Sends what is due of either.
+    #[cold]
+    pub(super) fn tend(&mut self, queue: &Queue, tally: &mut Tally) {
+        if self.own.is_due() && self.own.tend(queue) {
+            tally.interrupts += 1;
+        }
+        if self.receive.alarm.is_due() && self.tend_receive() {
+            tally.interrupts += 1;
+            tally.for_others += 1;
+        }
+    }
+
+    /// The receive ring's late interrupt.
+    fn tend_receive(&self) -> bool {
+        let (port, index) = (&self.own.port, self.own.index);
+        let Some(mut slot) = port.egress(index) else { return false };
+        let Some(ring) = slot.as_mut() else {
+            // The ring that set it is gone.
+            self.receive.alarm.set(NEVER);
+            return false;
+        };
+        let sent = ring.tend();
+        if sent {
+            port.told.egress(index, 0, 1);
+        }
+        sent
+    }
+
+    /// The core is about to sleep, or is awake.
+    pub(super) fn set_sleeping(&self, sleeping: bool) {
+        self.receive.alarm.set_sleeping(sleeping);
+    }
+
+    /// How long it may sleep.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        [self.own.watched.alarm.due_in(), self.receive.alarm.due_in()].into_iter().flatten().min()
+    }
+
+    /// Readable when a deadline has come nearer.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.receive.alarm.wake_fd()
+    }
+
+    /// The transmit ring stops: what is late of it is sent.
+    pub(super) fn end(&mut self, queue: &Queue) {
+        self.own.end(queue);
+    }
+}
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        // From now on the receive ring holds nothing back, and what it held is sent.
+        self.receive.is.store(false, Ordering::SeqCst);
+        self.tend_receive();
+    }
+}

@@ -1,0 +1,91 @@
+//! Copies of frames in memory of our own, for receivers that are watched (`watched`).
+
+use crate::frame::{Batch, ALL, HEAD};
+use crate::mem::Arena;
+
+/// Frames that are copied at a time.
+const SLOTS: usize = 16;
+/// Bytes of the largest frame, with room to spare: 64 KiB and its headers.
+const SLOT: usize = 66 * 1024;
+
+/// Private copies of frames.
+pub(super) struct Private {
+    pub(super) batch: Batch,
+    arena: Arena,
+    bytes: Vec<u8>,
+    /// Those that are still to be handed over.
+    pub(super) picks: Vec<u16>,
+}
+
+impl Private {
+    pub(super) fn new() -> Private {
+        Private {
+            batch: Batch::new(),
+            arena: Arena::new(SLOTS, SLOT),
+            bytes: Vec::with_capacity(SLOT),
+            picks: Vec::with_capacity(SLOTS),
+        }
+    }
+
+    /// Copies as many of `picks` of `batch` as there is room for; returns the others.
+    pub(super) fn fill<'p>(&mut self, batch: &Batch, picks: &'p [u16]) -> &'p [u16] {
+        self.batch.clear();
+        self.picks.clear();
+        let (now, later) = picks.split_at(picks.len().min(SLOTS));
+        for (slot, pick) in now.iter().enumerate() {
+            let original = &batch.frames()[usize::from(*pick)];
+            let Some((frame, pieces)) = self.batch.next_frame() else { break };
+            (frame.head, frame.len, frame.offload) = (original.head, original.len, original.offload);
+            (frame.piece, frame.pieces) = (u32::try_from(pieces.len()).unwrap_or(0), 0);
+            let long = (original.len as usize).saturating_sub(HEAD).min(SLOT);
+            if long > 0 {
+                self.bytes.resize(long, 0);
+                let mut done = 0;
+                for piece in batch.body(original) {
+                    done += piece.read(&mut self.bytes[done..]);
+                }
+                frame.pieces = u16::from(pieces.push(self.arena.put(slot, &self.bytes, 0)));
+            }
+            self.batch.commit();
+        }
+        self.picks.extend_from_slice(&ALL[..self.batch.len()]);
+        later
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_copy_has_the_bytes_of_all_pieces() {
+        let mut memory = Arena::new(1, 1000);
+        let bytes: Vec<u8> = (0..1000).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let mut batch = Batch::new();
+        for len in [60, 64, 65, 164, 1064] {
+            let (frame, pieces) = batch.next_frame().unwrap();
+            frame.head.fill(u8::try_from(len % 256).unwrap());
+            let whole =
+                memory.put(0, &bytes, 0).first(usize::try_from(len).unwrap_or(0).saturating_sub(HEAD));
+            let (first, mut second) = (whole.first(whole.len() / 3), whole);
+            second.advance(first.len());
+            (frame.len, frame.piece, frame.pieces) = (len, u32::try_from(pieces.len()).unwrap(), 2);
+            assert!(pieces.push(first) && pieces.push(second));
+            batch.commit();
+        }
+        let mut private = Private::new();
+        assert!(private.fill(&batch, &[4, 0, 1, 2, 3]).is_empty());
+        assert_eq!(private.picks, [0, 1, 2, 3, 4]);
+        for (frame, len) in private.batch.frames().iter().zip([1064, 60, 64, 65, 164]) {
+            assert_eq!((frame.len, frame.head[0]), (len, u8::try_from(len % 256).unwrap()));
+            let mut got = vec![0; (len as usize).saturating_sub(HEAD)];
+            let body = private.batch.body(frame);
+            assert_eq!(body.iter().map(crate::mem::Piece::len).sum::<usize>(), got.len());
+            body.iter().for_each(|piece| assert_eq!(piece.read(&mut got), got.len()));
+            assert_eq!(got, bytes[..got.len()]);
+        }
+        // More than there is room for are copied in turns.
+        let many = vec![0u16; SLOTS + 3];
+        assert_eq!((private.fill(&batch, &many).len(), private.picks.len()), (3, SLOTS));
+    }
+}

@@ -1,0 +1,65 @@
+//! Interrupts of virtio queues some time apart: fewer are sent, and none that a guest waits for is lost.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::time::Instant;
+
+use rig::{Place, LIMIT};
+use serde_json::Value;
+use sidecore_abi::virtio::features::{EVENT_IDX, RING_PACKED};
+use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::{Config, Want};
+use sidecore_driver::Frontend;
+
+/// Frames, each of which the guest sleeps for.
+const FRAMES: u64 = 200;
+
+/// What is told of the interrupts for received frames of port `name`.
+fn interrupts(place: &Place, name: &str) -> [u64; 3] {
+    let queues = place.show("queues");
+    let is = |queue: &&Value| queue["port"] == name && queue["direction"] == "egress" && queue["index"] == 0;
+    let queue = queues["queues"].as_array().unwrap().iter().find(is).unwrap();
+    ["raised", "held_back", "saved"].map(|key| queue["interrupts"][key].as_u64().unwrap())
+}
+
+#[test]
+fn interrupts_are_apart_and_each_frame_that_is_waited_for_is_told() {
+    let place = Place::new();
+    let port = |name: &str, options: &str| {
+        format!("{name}=vhost-user:{},wire=w{options}", place.at(&format!("{name}.sock")))
+    };
+    let _daemon = place.daemon(&["--port", &port("a", ""), "--port", &port("b", ",moderation=1000")]);
+    let mut before = [0; 3];
+    for features in [0, EVENT_IDX, RING_PACKED | EVENT_IDX] {
+        let start = |name: &str| {
+            let frontend = Frontend::connect(place.path(&format!("{name}.sock")), LIMIT).unwrap();
+            NetDriver::start(frontend, Config { want: Want::default().and(features), ..Config::default() })
+                .unwrap()
+        };
+        let (mut a, mut b) = (start("a"), start("b"));
+        let mut slept = 0;
+        for n in 0..FRAMES {
+            assert_eq!(a.send(0, &[&[2; 60]]).unwrap(), 1);
+            while b.receive(0, |_, _| {}).unwrap() == 0 {
+                let (taken, asleep) = (b.stats().interrupts, Instant::now());
+                // It may be woken for nothing, but not left asleep.
+                b.wait(LIMIT).unwrap();
+                assert!(asleep.elapsed() < LIMIT, "no interrupt came for frame {n}");
+                slept += b.stats().interrupts - taken;
+            }
+        }
+        let count = interrupts(&place, "b");
+        let [raised, held_back, saved] = [0, 1, 2].map(|i| count[i] - before[i]);
+        before = count;
+        assert!(slept > FRAMES / 4, "{slept} of {FRAMES} frames were slept for");
+        assert!(
+            raised >= slept && raised <= FRAMES && raised + saved == FRAMES,
+            "{raised} and {saved} saved"
+        );
+        // Four may pass at once, and then one in a millisecond.
+        assert!(held_back > slept / 4, "{held_back} of {slept} had to wait");
+    }
+}
