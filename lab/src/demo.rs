@@ -6,7 +6,8 @@
 //! and routes of this machine are not touched. All processes end and the namespace goes before the last line is
 //! printed, whatever happened.
 
-use crate::error::{Error, Result};
+use crate::disk::BOOT_BYTES;
+use crate::error::{Context, Error, Result};
 use crate::traffic::{iperf3, received_gbits, Ping};
 use crate::{Accel, Daemon, Guest, Lab, Netns, Nic, Role, RunDir};
 use std::io::Write;
@@ -25,6 +26,8 @@ const GUESTS: [(&str, &str, &str); 4] = [
     ("c", "e1000e", "10.77.0.4"),
     ("d", "e1000", "10.77.0.5"),
 ];
+/// The one that boots from a disk.
+const BOOTS: &str = "a";
 /// Who sends to whom.
 const PAIRS: [(&str, &str); 6] =
     [("a", "b"), ("host", "a"), ("host", "c"), ("a", "c"), ("c", "a"), ("c", "d")];
@@ -56,10 +59,16 @@ pub fn demo() -> Result<()> {
     let host = step("host", "making a network namespace", || Netns::new("demo"))?;
     let dir = RunDir::new("demo")?;
     let socket = |name: &str| dir.join(&format!("{name}.sock"));
+    let image = dir.path().join("root.img");
+    step("disk", "making a disk for a", || {
+        std::fs::File::create(&image)
+            .and_then(|file| file.set_len(BOOT_BYTES))
+            .context(|| format!("making {}", image.display()))
+    })?;
     let ports: Vec<String> = GUESTS
         .iter()
         .map(|(name, card, _)| format!("{name}={card}:{}", socket(name)))
-        .chain([format!("host=tap:{TAP}")])
+        .chain([format!("host=tap:{TAP}"), format!("root=blk:{},file={}", socket("root"), image.display())])
         .collect();
     let arguments: Vec<&str> = ports.iter().flat_map(|port| ["--port", port.as_str()]).collect();
     let daemon = step("daemon", "starting", || Daemon::start_in(&host, &arguments))?;
@@ -69,7 +78,15 @@ pub fn demo() -> Result<()> {
         "vhost-user" => Nic::vhost_user(socket(name), Role::QemuClient { reconnect_ms: 200 }, 1),
         _ => Nic::vfio_user(socket(name)),
     };
-    let guests = boot(GUESTS.map(|(name, card, _)| Guest::named(name).nic(nic(name, card))))?;
+    say("", "a boots from a disk of the daemon's, as its firmware finds it");
+    let spec = |name: &str, card: &str| {
+        let spec = Guest::named(name).nic(nic(name, card));
+        match name {
+            BOOTS => spec.disk(socket("root")).boot_from_disk(&image),
+            _ => spec,
+        }
+    };
+    let guests = boot(GUESTS.map(|(name, card, _)| spec(name, card)))?;
     let mut site = Site { host, daemon, guests };
     let done = site.traffic().and_then(|rows| site.report(&rows));
     done.map_err(|e| Error::new(format!("{e}\n{}", site.keep_logs())))?;
@@ -181,7 +198,7 @@ impl Site {
             println!("  {pair:12} {min_ms:>9.2} ms {avg_ms:>9.2} ms {gbits:>9.2} Gbit/s");
         }
         let balance = step("daemon", "counting frames", || self.daemon.balance())?;
-        for topic in ["ports", "queues", "drops"] {
+        for topic in ["ports", "queues", "disks", "drops"] {
             let text = step("daemon", "show", || self.daemon.command(&["show", topic]))?;
             println!("\n$ sidecore show {topic}\n{}", text.trim_end());
         }

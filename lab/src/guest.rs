@@ -9,6 +9,7 @@
 
 use crate::accel::Accel;
 use crate::agent::{Agent, Job, Output};
+use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;
 use crate::image::{self, Extra};
@@ -46,6 +47,8 @@ pub struct Spec {
     files: Vec<Extra>,
     netns: Option<String>,
     network: Option<PathBuf>,
+    disks: Vec<PathBuf>,
+    boot_image: Option<PathBuf>,
 }
 
 impl Spec {
@@ -106,6 +109,21 @@ impl Spec {
         self
     }
 
+    /// Plugs a virtio-blk disk whose back end listens at `socket`; the guest sees the first one as `/dev/vda`.
+    #[must_use]
+    pub fn disk(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.disks.push(socket.into());
+        self
+    }
+
+    /// Leaves it to the firmware to load the kernel from the first disk, behind which `image` is, of
+    /// [`BOOT_BYTES`](crate::disk::BOOT_BYTES) at least: it is written before.
+    #[must_use]
+    pub fn boot_from_disk(mut self, image: impl Into<PathBuf>) -> Self {
+        self.boot_image = Some(image.into());
+        self
+    }
+
     /// How long a command may take unless it says otherwise; 60 s without this.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -159,6 +177,12 @@ impl Spec {
             netboot::write_script(scripts, mac, &append)?;
             // Without graphics the firmware's words go to the console, too.
             command.args(["-machine", "graphics=off"]);
+        } else if let Some(image) = &self.boot_image {
+            if !self.files.is_empty() || self.disks.is_empty() {
+                return Err(Error::new("a guest that boots from a disk needs one, and no files"));
+            }
+            disk::write(lab, image, &append, dir.path())?;
+            command.args(["-machine", "graphics=off"]);
         } else {
             let image = if self.files.is_empty() {
                 lab.initramfs.clone()
@@ -183,6 +207,9 @@ impl Spec {
             command.args(arguments);
             inherit.extend(descriptor);
             macs.push(mac);
+        }
+        for (index, socket) in self.disks.iter().enumerate() {
+            command.args(disk::arguments(index, socket));
         }
         command.args(&self.arguments).args(more);
         let log =
@@ -273,6 +300,8 @@ impl Guest {
             files: Vec::new(),
             netns: None,
             network: None,
+            disks: Vec::new(),
+            boot_image: None,
         }
     }
 

@@ -23,6 +23,7 @@
 //! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two guests.
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
 //! * [`netboot`] serves guests that boot over the network.
+//! * [`disk`] plugs disks, and makes one that a guest boots from.
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`dpdk`] puts testpmd into a guest.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
@@ -40,6 +41,7 @@ pub mod capture;
 mod cpio;
 pub mod daemon;
 pub mod demo;
+pub mod disk;
 pub mod dpdk;
 mod error;
 pub mod fetch;

@@ -1,0 +1,89 @@
+//! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that a BIOS boots the lab's guest from.
+//!
+//! The image has no file system: GRUB stands in its first sectors, and behind it, at places that GRUB is told, the kernel and the
+//! root file system that QEMU would load for any other guest of the lab.
+
+use crate::apt::{system_mirror, Apt};
+use crate::error::{Context, Result};
+use crate::fetch::{copy, libraries, part, Lab, GUEST_SUITE};
+use crate::process::output;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes of an image that the lab's guest boots from, with room behind.
+pub const BOOT_BYTES: u64 = 64 << 20;
+
+/// The package with the program, that with what it puts together, and what the first loads.
+const PACKAGES: [&str; 8] = [
+    "grub-common",
+    "grub-pc-bin",
+    "libc6",
+    "libdevmapper1.02.1",
+    "liblzma5",
+    "libpcre2-8-0",
+    "libselinux1",
+    "libudev1",
+];
+const PROGRAM: &str = "usr/bin/grub-mkimage";
+const PARTS: &str = "usr/lib/grub/i386-pc";
+const SECTOR: usize = 512;
+/// Where the kernel begins: behind GRUB.
+const KERNEL: usize = 2048;
+
+/// QEMU's arguments for the disk with this number, `/dev/vda` being the first, whose back end listens at `socket`.
+pub(crate) fn arguments(index: usize, socket: &Path) -> [String; 4] {
+    let path = socket.display().to_string().replace(',', ",,");
+    let chardev = format!("socket,id=disk{index},path={path},server=off,reconnect-ms=200");
+    let device =
+        format!("vhost-user-blk-pci,chardev=disk{index},addr={:x}.0,bootindex={}", 8 + index, 1 + index);
+    ["-chardev".to_owned(), chardev, "-device".to_owned(), device]
+}
+
+/// Writes what a guest boots with this command line into the image, whose length stays.
+pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) -> Result<()> {
+    let grub = part(&lab.dir, "grub", &format!("{GUEST_SUITE} {PACKAGES:?}"), fetch)?;
+    let read = |path: &Path| std::fs::read(path).context(|| format!("reading {}", path.display()));
+    let (kernel, root) = (read(&lab.kernel)?, read(&lab.initramfs)?);
+    let sectors = |bytes: &[u8]| bytes.len().div_ceil(SECTOR);
+    let behind = KERNEL + sectors(&kernel);
+    let script = format!(
+        "linux (hd0){KERNEL}+{} {command_line}\ninitrd (hd0){behind}+{}\nboot\n",
+        sectors(&kernel),
+        sectors(&root)
+    );
+    let (script_file, core) = (work.join("grub.cfg"), work.join("grub.img"));
+    std::fs::write(&script_file, script).context(|| format!("writing {}", script_file.display()))?;
+    let mut program = Command::new(grub.join("lib/ld-linux-x86-64.so.2"));
+    program.arg("--library-path").arg(grub.join("lib")).arg(grub.join("grub-mkimage"));
+    program.args(["-O", "i386-pc", "-p", "/", "-d"]).arg(grub.join("parts"));
+    program.arg("-c").arg(&script_file).arg("-o").arg(&core).args(["biosdisk", "linux"]);
+    output(&mut program)?;
+    let file = File::options().write(true).open(image).context(|| format!("opening {}", image.display()))?;
+    // The first sector loads what begins in the second.
+    let places =
+        [(0, read(&grub.join("parts/boot.img"))?), (1, read(&core)?), (KERNEL, kernel), (behind, root)];
+    for (sector, bytes) in places {
+        let at = (sector * SECTOR) as u64;
+        file.write_all_at(&bytes, at).context(|| format!("writing {}", image.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes `target`: the program, `lib/` with what it loads, and `parts/`.
+fn fetch(work: &Path, target: &Path) -> Result<()> {
+    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let root = work.join("root");
+    apt.unpack_only(&PACKAGES, &root)?;
+    copy(&root.join(PROGRAM), &target.join("grub-mkimage"))?;
+    let loader = PathBuf::from("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+    for file in libraries(&root, PROGRAM)?.into_iter().chain([root.join(loader)]) {
+        let name = file.file_name().unwrap_or_default();
+        copy(&file, &target.join("lib").join(name))?;
+    }
+    for name in crate::image::files(&root.join(PARTS))? {
+        copy(&root.join(PARTS).join(&name), &target.join("parts").join(&name))?;
+    }
+    Ok(())
+}
