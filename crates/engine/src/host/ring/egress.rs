@@ -7,6 +7,7 @@
 //! The client's lines are asked for before they are written, exclusively (PREFETCHW): slots and first lines for as many
 //! frames as this batch had, when it is published, so that they come while the next one is fetched; and while a long
 //! frame is copied, all lines of the next one's buffer.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::ring::{ClientRx, Gate, RingStats};
+use crate::slice::{behind, upto, upto_mut};
 
 /// Flags of a frame in one slot.
 const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;
@@ -72,7 +74,7 @@ impl RingEgress {
             }
             self.skip();
         };
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(frame.head());
         if !body.is_empty() {
             to.advance(frame.head_len());
             for piece in body {
@@ -114,7 +116,7 @@ impl RingEgress {
             return Err(DropReason::BufferTooSmall);
         }
         let mut bufs = [(0u32, Piece::EMPTY); MAX_FRAGS];
-        let bufs = &mut bufs[..slots as usize];
+        let bufs = upto_mut(&mut bufs, slots as usize);
         loop {
             self.need(slots)?;
             let bad = (0..slots).zip(bufs.iter_mut()).find_map(|(by, place)| {
@@ -131,8 +133,8 @@ impl RingEgress {
             self.skip();
         }
         let mut to = Spread { bufs, at: 0 };
-        to.write(&frame.offload.to_bytes(1)[..header as usize]);
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(upto(&frame.offload.to_bytes(1), header as usize));
+        to.write(frame.head());
         for piece in body {
             to.copy(*piece);
         }
@@ -158,10 +160,10 @@ impl EgressQueue for RingEgress {
         self.room = self.ring.look();
         for (done, &pick) in picks.iter().enumerate() {
             if outcome.is_late(done) {
-                outcome.left.extend_from_slice(&picks[done..]);
+                outcome.left.extend_from_slice(behind(picks, done));
                 break;
             }
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             if frame.len > SHORT && self.room > 1 {
                 // That one is as long as this one, most likely.
                 self.ring.prefetch_behind(frame.len);
@@ -170,7 +172,7 @@ impl EgressQueue for RingEgress {
                 Ok(()) => outcome.delivered(frame.len),
                 // The client was asked once more for this one; it is not asked for each of the others.
                 Err(DropReason::RingFull) if self.room == 0 => {
-                    outcome.dropped_all(&picks[done..], DropReason::RingFull);
+                    outcome.dropped_all(behind(picks, done), DropReason::RingFull);
                     break;
                 }
                 Err(reason) => outcome.dropped(pick, reason),
@@ -206,7 +208,7 @@ impl Spread<'_> {
         while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
             let n = to.write(from);
             to.advance(n);
-            from = &from[n..];
+            from = behind(from, n);
             self.at += usize::from(to.is_empty());
         }
     }

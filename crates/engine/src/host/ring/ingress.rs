@@ -4,6 +4,7 @@
 //! batches; one that the client has not finished when it gave its slots up ends where they end. Each slot is
 //! read once. A packet with a slot that is not the client's, or that points out of the region
 //! (`NS_INDIRECT`), is dropped whole.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::wake::Wake;
 use crate::frame::{Batch, HEAD};
 use crate::port::{DropReason, IngressQueue, Tally};
 use crate::ring::{ClientTx, RingStats};
+use crate::slice::{upto, upto_mut};
 use crate::wire::Offload;
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
@@ -158,10 +160,10 @@ impl RingIngress {
         let count = pieces.len() - start;
         let list = pieces.range_mut(start, count);
         let mut first = [0; 12];
-        let mut at = crate::mem::gather(list, 0, &mut first[..header as usize]);
+        let mut at = crate::mem::gather(list, 0, upto_mut(&mut first, header as usize));
         frame.len = len;
         let head_len = frame.head_len();
-        at = crate::mem::gather(list, at, &mut frame.head[..head_len]);
+        at = crate::mem::gather(list, at, upto_mut(&mut frame.head, head_len));
         #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
         {
             frame.piece = (start + at) as u32;
@@ -169,7 +171,7 @@ impl RingIngress {
         }
         frame.offload = Offload::NONE;
         if first[..2] != [0, 0] {
-            let head = &frame.head[..head_len];
+            let head = upto(&frame.head, head_len);
             frame.offload =
                 Offload::parse(&first, head, len as usize, OFFLOADS).map_err(|_| DropReason::BadOffload)?;
         }
