@@ -7,6 +7,7 @@
 //!
 //! A batch lives from `IngressQueue::fetch` to `IngressQueue::release`; the pieces are valid just as
 //! long. It is allocated when the core starts and never grows.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::time::Duration;
 
@@ -100,6 +101,12 @@ impl Frame {
         (self.len as usize).min(HEAD)
     }
 
+    /// Those bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        self.head.get(..self.head_len()).unwrap_or(&self.head)
+    }
+
     /// What it costs to deliver it, in bytes to copy.
     #[inline]
     fn cost(&self) -> u32 {
@@ -133,9 +140,7 @@ impl Frame {
 
 #[inline]
 fn word(head: &[u8; HEAD], at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&head[at..at + 8]);
-    u64::from_le_bytes(bytes)
+    head.get(at..).and_then(|bytes| bytes.first_chunk()).copied().map_or(0, u64::from_le_bytes)
 }
 
 /// Whether an address (as `Frame::dst` gives it) is a group address: IEEE 802-2014 §8.2.2, the lowest
@@ -303,7 +308,14 @@ impl Batch {
     /// The frames.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
-        &self.frames[..self.len]
+        self.frames.get(..self.len).unwrap_or(&[])
+    }
+
+    /// One of them.
+    #[inline]
+    pub fn frame(&self, pick: u16) -> &Frame {
+        static NONE: Frame = Frame::BLANK;
+        self.frames().get(usize::from(pick)).unwrap_or(&NONE)
     }
 
     /// The place for the next frame, with whatever an earlier one left in it. It becomes part of the

@@ -27,6 +27,7 @@ pub mod place;
 pub mod policy;
 pub mod port;
 pub mod ring;
+mod slice;
 pub mod slots;
 pub mod state;
 pub mod switch;

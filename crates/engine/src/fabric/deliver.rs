@@ -127,7 +127,7 @@ impl Delivery {
     fn across(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
         let accepts = port.accepts();
         let fits = |pick: &u16| {
-            let offload = &batch.frames()[usize::from(*pick)].offload;
+            let offload = batch.frame(*pick).offload;
             offload.required().without(accepts) == Offloads::NONE
         };
         let mut rest = picks;
@@ -148,7 +148,7 @@ impl Delivery {
     fn convert(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
         let mut boundary = std::mem::take(&mut self.boundary);
         for &pick in picks {
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             let queue = self.flows.queue(queues_of(port), batch, pick).into();
             if let Some(gate) = &mut self.gate {
                 if gate.split(queue, &[pick], || Self::room(port, queue), |_| buffers(frame)).is_empty() {
@@ -200,7 +200,7 @@ impl Delivery {
             let queue = usize::from(queue);
             let now = match &mut self.gate {
                 Some(gate) => {
-                    let cost = |pick| buffers(&batch.frames()[usize::from(pick)]);
+                    let cost = |pick| buffers(batch.frame(pick));
                     gate.split(queue, &mine, || Self::room(port, queue), cost)
                 }
                 None => &mine,
@@ -315,7 +315,7 @@ impl Flows {
         let (at, bit) = (usize::from(pick), 1u64 << (pick % 64));
         if self.known[at / 64] & bit == 0 {
             let frame = &batch.frames()[at];
-            self.hashes[at] = flow_hash(&frame.head[..frame.head_len()]);
+            self.hashes[at] = flow_hash(frame.head());
             self.known[at / 64] |= bit;
         }
         (self.hashes[at] as usize % queues) as u8

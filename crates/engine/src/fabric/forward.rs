@@ -72,7 +72,7 @@ impl Delivery {
         source.capture.ingress(batch, verdicts.drops());
         if verdicts.any_flood() {
             // A frame for a station that has not spoken yet is no storm: it is given what there is, as any other.
-            self.floods.retain(|pick| is_group(batch.frames()[usize::from(*pick)].dst()));
+            self.floods.retain(|pick| is_group(batch.frame(*pick).dst()));
             for &id in &others {
                 verdicts.picks(id, &mut self.picks);
                 if self.floods.len() > 1 {

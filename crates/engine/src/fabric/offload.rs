@@ -4,9 +4,11 @@
 //! frames in a batch of our own: its headers are rewritten in private memory (`wire::Plan`), and the
 //! payload is described where it is, in the sender's memory, so it is still copied once. The checksum
 //! has to read the payload once more; a sender that changes it meanwhile spoils its own checksum.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::frame::{Batch, Frame, HEAD};
 use crate::mem::{Arena, Piece};
+use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 use crate::wire::{BadOffload, Offload, Offloads, Plan, Segment, Sum, MAX_HEADER};
 
 /// Plain frames in one of our batches.
@@ -56,9 +58,9 @@ impl Boundary {
         }
         let mut header = [0; MAX_HEADER];
         let bound = frame.offload.header_bound(frame.len as usize);
-        whole.read(0, &mut header[..bound]);
+        whole.read(0, upto_mut(&mut header, bound));
         self.ident = self.ident.wrapping_add(1);
-        let plan = Plan::new(&header[..bound], frame.len as usize, frame.offload, self.ident)?;
+        let plan = Plan::new(upto(&header, bound), frame.len as usize, frame.offload, self.ident)?;
         let mut made = 0;
         for index in 0..plan.count() {
             let mut out = [0; MAX_HEADER];
@@ -94,7 +96,7 @@ impl Boundary {
         let copied = bytes.get_mut(..end).ok_or(BadOffload::HeaderTooLong)?;
         whole.read(0, copied);
         copied.get_mut(at..at + 2).ok_or(BadOffload::CsumOutside)?.copy_from_slice(&checksum);
-        if self.push(whole, &bytes[..end], end, len) {
+        if self.push(whole, upto(&bytes, end), end, len) {
             Ok(())
         } else {
             Err(BadOffload::TooManySegments)
@@ -106,15 +108,15 @@ impl Boundary {
         // Payload that lies in the original's head is private memory already: it goes into the slot.
         let mut bytes = [0; SLOT];
         let mut end = segment.header_len;
-        bytes[..end].copy_from_slice(&header[..end]);
+        put(&mut bytes, 0, upto(header, end));
         let (mut from, to) = (segment.payload.start, segment.payload.end);
         if from < HEAD {
             let near = HEAD.min(to) - from;
-            bytes[end..end + near].copy_from_slice(&whole.frame.head[from..from + near]);
+            put(&mut bytes, end, behind(upto(&whole.frame.head, from + near), from));
             end += near;
             from += near;
         }
-        self.push(whole, &bytes[..end], from, to)
+        self.push(whole, upto(&bytes, end), from, to)
     }
 
     /// Adds the frame that consists of `bytes` and the original's bytes `from..to`, where `from` is not
@@ -126,10 +128,10 @@ impl Boundary {
         }
         let Some((frame, pieces)) = self.batch.next_frame() else { return false };
         let head = bytes.len().min(HEAD);
-        frame.head[..head].copy_from_slice(&bytes[..head]);
+        put(&mut frame.head, 0, upto(bytes, head));
         // Short headers do not fill a head, and pieces begin where it ends.
         let more = (HEAD - head).min(to.saturating_sub(from));
-        whole.read(from, &mut frame.head[head..head + more]);
+        whole.read(from, behind_mut(upto_mut(&mut frame.head, head + more), head));
         from += more;
         let start = pieces.len();
         let mut fits = true;
@@ -193,9 +195,9 @@ impl Whole<'_> {
         let mut done = 0;
         if from < HEAD {
             done = HEAD.min(end) - from;
-            to[..done].copy_from_slice(&self.frame.head[from..from + done]);
+            put(to, 0, behind(upto(&self.frame.head, from + done), from));
         }
-        self.each(from + done, end, |piece| done += piece.read(&mut to[done..]));
+        self.each(from + done, end, |piece| done += piece.read(behind_mut(to, done)));
     }
 
     /// The checksum's sum over bytes `from..to` of the frame.
@@ -205,8 +207,8 @@ impl Whole<'_> {
         let mut at = from;
         while at < to {
             let n = chunk.len().min(to - at);
-            self.read(at, &mut chunk[..n]);
-            sum.add(&chunk[..n]);
+            self.read(at, upto_mut(&mut chunk, n));
+            sum.add(upto(&chunk, n));
             at += n;
         }
         sum
@@ -265,7 +267,7 @@ mod tests {
             let mut sums = true;
             boundary.convert(&original.frames()[0], &body, Offloads::NONE, |batch, picks| {
                 for &pick in picks {
-                    let frame = &batch.frames()[usize::from(pick)];
+                    let frame = batch.frame(pick);
                     let whole = Whole { frame, body: batch.body(frame) };
                     let mut segment = vec![0; frame.len as usize];
                     whole.read(0, &mut segment);

@@ -33,7 +33,7 @@ impl Private {
         self.picks.clear();
         let (now, later) = picks.split_at(picks.len().min(SLOTS));
         for (slot, pick) in now.iter().enumerate() {
-            let original = &batch.frames()[usize::from(*pick)];
+            let original = batch.frame(*pick);
             let Some((frame, pieces)) = self.batch.next_frame() else { break };
             (frame.head, frame.len, frame.offload) = (original.head, original.len, original.offload);
             (frame.piece, frame.pieces) = (u32::try_from(pieces.len()).unwrap_or(0), 0);

@@ -1,10 +1,12 @@
 //! From bytes that the host has handed over to a frame in a batch.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use crate::frame::{Batch, HEAD};
 use crate::mem::Piece;
 use crate::port::DropReason;
+use crate::slice::{behind, put, upto};
 use crate::wire::{Offload, Offloads};
 
 /// Shortest Ethernet frame that a switch can look at: two addresses and a type.
@@ -45,20 +47,20 @@ pub(super) fn describe(
         None => {
             near = bytes.len().min(HEAD);
             len = bytes.len();
-            frame.head[..near].copy_from_slice(&bytes[..near]);
+            put(&mut frame.head, 0, upto(bytes, near));
         }
         Some(tag) => {
             near = bytes.len().min(HEAD - TAG);
             len = bytes.len() + TAG;
-            frame.head[..TAG_AT].copy_from_slice(&bytes[..TAG_AT]);
+            put(&mut frame.head, 0, upto(bytes, TAG_AT));
             frame.head[TAG_AT..TAG_AT + TAG].copy_from_slice(&tag);
-            frame.head[TAG_AT + TAG..near + TAG].copy_from_slice(&bytes[TAG_AT..near]);
+            put(&mut frame.head, TAG_AT + TAG, behind(upto(bytes, near), TAG_AT));
             shift(&mut header);
         }
     }
     frame.len = u32::try_from(len).map_err(|_| DropReason::TooLong)?;
     let head_len = frame.head_len();
-    frame.offload = Offload::parse(&header, &frame.head[..head_len], len, facts.allowed)
+    frame.offload = Offload::parse(&header, upto(&frame.head, head_len), len, facts.allowed)
         .map_err(|_| DropReason::BadOffload)?;
     frame.pieces = 0;
     if near < bytes.len() {
@@ -76,9 +78,9 @@ pub(super) fn describe(
 /// Moves the offsets of a header behind a tag that was put back; offsets that mean nothing do no harm.
 fn shift(header: &mut [u8; NET_HDR_LEN]) {
     for at in [2, 6] {
-        let old = u16::from_le_bytes([header[at], header[at + 1]]);
+        let Some(place) = header.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) else { continue };
         let tag = u16::try_from(TAG).unwrap_or(0);
-        header[at..at + 2].copy_from_slice(&old.saturating_add(tag).to_le_bytes());
+        *place = u16::from_le_bytes(*place).saturating_add(tag).to_le_bytes();
     }
 }
 

@@ -83,7 +83,7 @@ impl<H: Hands> Fill<H> {
             to.write(&frame.offload.to_bytes(1)[..header as usize]);
             to.advance(header as usize);
         }
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(frame.head());
         if !body.is_empty() {
             to.advance(frame.head_len());
             for piece in body {
@@ -143,7 +143,7 @@ impl<H: Hands> Fill<H> {
         }
         let mut to = Spread { bufs, at: 0 };
         to.write(&frame.offload.to_bytes(1)[..header as usize]);
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(frame.head());
         for piece in body {
             to.copy(*piece);
         }
@@ -169,7 +169,7 @@ impl<H: Hands> Fill<H> {
                 outcome.left.extend_from_slice(&picks[done..]);
                 break;
             }
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             if frame.len > SHORT && self.room > 1 {
                 // That one is as long as this one, most likely.
                 self.ring.prefetch_behind(frame.len);

@@ -44,7 +44,7 @@ pub(super) fn port_hash<F: Fn(PortId) -> bool>(
         } else if is_group(frame.dst()) {
             verdicts.flood(i);
         } else {
-            let hash = flow_hash(&frame.head[..frame.head_len()]) as usize;
+            let hash = flow_hash(frame.head()) as usize;
             // The high bits count: multiplied instead of divided.
             let first = (hash * ports.len()) >> 32;
             let turn = ports.iter().cycle().skip(first).take(ports.len());

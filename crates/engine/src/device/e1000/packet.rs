@@ -4,12 +4,14 @@
 //! for long headers a copy of what follows up to the checksum field. A transport checksum over the rest of an
 //! IP packet and segmentation become offload facts, which cross the switch; anything else that a driver may
 //! ask for, such as a checksum over a part of the packet, is worked out here and now, as the NIC would.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::regs::{self, tx};
 use super::state::Registers;
 use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES};
 use crate::mem::{Arena, Piece};
 use crate::port::DropReason;
+use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 use crate::wire::{Gso, Offload, Offloads, Sum, MAX_HEADER};
 
 /// Shortest frame: an Ethernet header.
@@ -135,7 +137,8 @@ impl Maker {
 
     /// A context descriptor.
     pub(super) fn set_context(&mut self, places: u64, lengths: u64) {
-        self.contexts[usize::from(lengths & tx::TSE != 0)] = Context { places, lengths };
+        let [plain, segmenting] = &mut self.contexts;
+        *(if lengths & tx::TSE == 0 { plain } else { segmenting }) = Context { places, lengths };
     }
 
     /// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. If `wishes` may change the
@@ -174,7 +177,8 @@ impl Maker {
             packet.work(&self.contexts, wishes, if tagged { TAG } else { 0 })?;
         }
         if packet.frame.len < MIN_PADDED && regs.get(regs::TCTL) & regs::TCTL_PSP != 0 {
-            packet.frame.head[packet.frame.len as usize..MIN_PADDED as usize].fill(0);
+            let short = packet.frame.len as usize;
+            behind_mut(upto_mut(&mut packet.frame.head, MIN_PADDED as usize), short).fill(0);
             packet.frame.len = MIN_PADDED;
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_PIECES of BATCH_PIECES")]
@@ -201,7 +205,7 @@ impl Packet<'_> {
     #[inline]
     fn read_head(&mut self) {
         let n = self.frame.head_len();
-        self.at = take(self.list, 0, &mut self.frame.head[..n]);
+        self.at = take(self.list, 0, upto_mut(&mut self.frame.head, n));
     }
 
     /// Reads the head and puts a tag behind the addresses (8254x SDM §9.3.1).
@@ -212,7 +216,7 @@ impl Packet<'_> {
         self.at = take(self.list, 0, &mut head[..12]);
         head[12..14].copy_from_slice(&vet.to_be_bytes());
         head[14..16].copy_from_slice(&tci.to_be_bytes());
-        self.at = take(self.list, self.at, &mut head[16..n]);
+        self.at = take(self.list, self.at, behind_mut(upto_mut(head, n), 16));
     }
 
     #[cold]
@@ -249,7 +253,7 @@ impl Packet<'_> {
         };
         let len = self.frame.len as usize;
         self.rewrite(span.store + 2, |header| facts.fill_in(header, len).map_err(bad))?;
-        let head = &self.frame.head[..self.frame.head_len()];
+        let head = self.frame.head();
         self.frame.offload = facts.check(head, len, Offloads::ALL.without(Offloads::VALID)).map_err(bad)?;
         Ok(())
     }
@@ -267,7 +271,7 @@ impl Packet<'_> {
                 csum_offset: offset as u16,
                 ..Offload::NONE
             };
-            if let Ok(facts) = facts.check(&self.frame.head[..self.frame.head_len()], len, Offloads::CSUM) {
+            if let Ok(facts) = facts.check(self.frame.head(), len, Offloads::CSUM) {
                 self.frame.offload = facts;
                 return Ok(());
             }
@@ -289,7 +293,7 @@ impl Packet<'_> {
             checksum => checksum,
         };
         self.rewrite(span.store + 2, |header| {
-            header[span.store..].copy_from_slice(&checksum.to_be_bytes());
+            put(header, span.store, &checksum.to_be_bytes());
             Ok(())
         })
     }
@@ -304,16 +308,17 @@ impl Packet<'_> {
             return Err(DropReason::BadOffload);
         }
         if end <= HEAD {
-            return change(&mut self.frame.head[..end]);
+            return change(upto_mut(&mut self.frame.head, end));
         }
         let mut header = [0; MAX_HEADER];
         header[..HEAD].copy_from_slice(&self.frame.head);
-        self.at = take(self.list, self.at, &mut header[HEAD..end]);
+        self.at = take(self.list, self.at, behind_mut(upto_mut(&mut header, end), HEAD));
         // The empty first piece made sure of one place; a second change of an overlapping part has none.
         let place = self.at.checked_sub(1).ok_or(DropReason::BadOffload)?;
-        change(&mut header[..end])?;
+        change(upto_mut(&mut header, end))?;
         self.frame.head.copy_from_slice(&header[..HEAD]);
-        self.list[place] = self.headers.put(self.slot, &header[HEAD..end], 0);
+        let there = self.list.get_mut(place).ok_or(DropReason::BadOffload)?;
+        *there = self.headers.put(self.slot, behind(upto(&header, end), HEAD), 0);
         self.at = place;
         Ok(())
     }
@@ -322,10 +327,10 @@ impl Packet<'_> {
     fn sum(&self, from: usize, to: usize) -> Sum {
         let mut sum = Sum::default();
         if from < HEAD {
-            sum.add(&self.frame.head[from..to.min(HEAD)]);
+            sum.add(behind(upto(&self.frame.head, to), from));
         }
         let mut start = HEAD;
-        for piece in &self.list[self.at..] {
+        for piece in behind(self.list, self.at) {
             let end = start + piece.len();
             let mut part = *piece;
             part.advance(from.saturating_sub(start));
@@ -334,7 +339,7 @@ impl Packet<'_> {
             while !part.is_empty() {
                 let n = part.read(&mut chunk);
                 part.advance(n);
-                sum.add(&chunk[..n]);
+                sum.add(upto(&chunk, n));
             }
             start = end;
         }
@@ -348,7 +353,7 @@ impl Packet<'_> {
 fn take(list: &mut [Piece], mut at: usize, to: &mut [u8]) -> usize {
     let mut done = 0;
     while let Some(piece) = list.get_mut(at) {
-        let n = piece.read(&mut to[done..]);
+        let n = piece.read(behind_mut(to, done));
         piece.advance(n);
         done += n;
         if !piece.is_empty() {

@@ -39,7 +39,7 @@ impl Receiver {
         let regs = &self.shared.regs;
         self.rss.refresh(regs);
         for &pick in picks {
-            let (ring, mark) = self.rss.choose(regs, batch, &batch.frames()[usize::from(pick)]);
+            let (ring, mark) = self.rss.choose(regs, batch, batch.frame(pick));
             self.picks[ring].push(pick);
             self.marks[ring].push(mark);
         }

@@ -11,10 +11,12 @@
 //!
 //! For speed the hash is added up from a table with what each half of each input byte contributes: four lookups for
 //! every two bytes instead of sixteen shifts. It is made again when the key's registers are others than before.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::regs;
 use super::state::Registers;
 use crate::frame::{is_group, Batch, Frame};
+use crate::slice::{behind_mut, upto, upto_mut};
 use crate::wire::FlowFields;
 
 /// Registers of the key.
@@ -92,9 +94,13 @@ impl Rss {
     #[inline]
     fn hash(&self, input: &[u8]) -> u32 {
         let halves = self.table.chunks_exact(2);
-        input.iter().zip(halves).fold(0, |sum, (byte, halves)| {
-            sum ^ halves[0][usize::from(byte >> 4)] ^ halves[1][usize::from(byte & 0xf)]
-        })
+        let of = |half: Option<&[u32; 16]>, at: u8| {
+            half.and_then(|half| half.get(usize::from(at & 0xf))).copied().unwrap_or(0)
+        };
+        input
+            .iter()
+            .zip(halves)
+            .fold(0, |sum, (byte, halves)| sum ^ of(halves.first(), byte >> 4) ^ of(halves.get(1), *byte))
     }
 
     /// The ring for `frame` and what its descriptor says of that: kind, ring and hash.
@@ -113,7 +119,7 @@ impl Rss {
         if is_group(frame.dst()) {
             return None;
         }
-        let head = &frame.head[..frame.head_len()];
+        let head = frame.head();
         let fields = FlowFields::find(head).filter(|fields| fields.ip <= DEEPEST)?;
         let mut input = [0; INPUT];
         let (addresses, ports) = input.split_at_mut(fields.addresses.len());
@@ -132,19 +138,19 @@ impl Rss {
             ),
         };
         if let Some(at) = fields.tcp.filter(|_| wanted & tcp.0 != 0) {
-            if read(batch, frame, at, &mut ports[..PORTS]) {
-                return Some((tcp.1, self.hash(&input[..len + PORTS])));
+            if read(batch, frame, at, upto_mut(ports, PORTS)) {
+                return Some((tcp.1, self.hash(upto(&input, len + PORTS))));
             }
         }
         let (_, kind) = plain.into_iter().find(|(bit, _)| wanted & bit != 0)?;
-        Some((kind, self.hash(&input[..len])))
+        Some((kind, self.hash(upto(&input, len))))
     }
 }
 
 /// Reads the frame's bytes from `at` on; false if it ends before.
 #[inline]
 fn read(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
-    if let Some(bytes) = frame.head[..frame.head_len()].get(at..at + to.len()) {
+    if let Some(bytes) = frame.head().get(at..at + to.len()) {
         to.copy_from_slice(bytes);
         return true;
     }
@@ -153,7 +159,7 @@ fn read(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
 
 #[cold]
 fn read_behind(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
-    let head = &frame.head[..frame.head_len()];
+    let head = frame.head();
     let near = head.get(at..).unwrap_or(&[]);
     let (first, mut rest) = to.split_at_mut(near.len());
     first.copy_from_slice(near);
@@ -162,7 +168,7 @@ fn read_behind(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
         let mut piece = *piece;
         skip -= piece.advance(skip);
         let n = piece.read(rest);
-        rest = &mut rest[n..];
+        rest = behind_mut(rest, n);
     }
     rest.is_empty()
 }

@@ -33,6 +33,7 @@ use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, Outcome, Room};
+use crate::slice::behind;
 
 /// Frames are received padded to this length (without FCS), as from a wire.
 const MIN_PADDED: usize = 60;
@@ -181,7 +182,7 @@ impl RxRing {
         if to.is_empty() {
             return false;
         }
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(frame.head());
         if !body.is_empty() {
             to.advance(frame.head_len());
             for piece in body {
@@ -383,11 +384,11 @@ impl RxRing {
         self.ahead.clear();
         for (index, &pick) in picks.iter().enumerate() {
             if outcome.is_late(index) {
-                outcome.left.extend_from_slice(&picks[index..]);
+                outcome.left.extend_from_slice(behind(picks, index));
                 break;
             }
             let mark = mark(index);
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             if self.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);
                 continue;
@@ -447,7 +448,7 @@ impl RxRing {
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
                 Err(Shortage::Time) => {
                     self.filled.truncate(whole);
-                    outcome.left.extend_from_slice(&picks[index..]);
+                    outcome.left.extend_from_slice(behind(picks, index));
                     break;
                 }
                 Err(Shortage::Fault(fault)) => {

@@ -19,6 +19,7 @@ use crate::fault::Fault;
 use crate::frame::Batch;
 use crate::mem::{GuestMap, Piece, Pieces};
 use crate::port::{DropReason, Tally};
+use crate::slice::upto_mut;
 use crate::wire::{Gso, Offload};
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
@@ -194,7 +195,7 @@ impl TxRing {
         frame.len = len;
         frame.offload = Offload::NONE;
         let n = frame.head_len();
-        piece.read(&mut frame.head[..n]);
+        piece.read(upto_mut(&mut frame.head, n));
         (frame.piece, frame.pieces) = (0, 0);
         if piece.advance(n) < len as usize {
             #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]

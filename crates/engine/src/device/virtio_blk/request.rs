@@ -2,6 +2,7 @@
 //!
 //! The header and the ranges are copied into private memory before anything is decided, so a guest that rewrites them meanwhile
 //! fools nobody. Data stay where they are: what is written to the disk, or read from it, is the guest's own affair.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use sidecore_abi::virtio::blk::{
     request as kind, status, HEADER_LEN, ID_LEN, SECTOR, SEGMENT_LEN, SEGMENT_UNMAP,
@@ -11,6 +12,7 @@ use sidecore_abi::virtio::features as bit;
 use super::features::{MAX_RANGE, MAX_RANGES};
 use crate::disk::{Job, Op, Range, Trouble};
 use crate::mem::{gather, Piece};
+use crate::slice::{behind, behind_mut, upto, upto_mut};
 
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +87,7 @@ fn judge(
     }
     let mut header = [0; HEADER_LEN];
     let at = gather(readable, 0, &mut header);
-    let out = &mut readable[at..];
+    let out = behind_mut(readable, at);
     let [a, b, c, d, _, _, _, _, place @ ..] = header;
     let sector = u64::from_le_bytes(place);
     match u32::from_le_bytes([a, b, c, d]) {
@@ -106,7 +108,7 @@ fn judge(
             let mut rest = &limits.id[..];
             for piece in writable.iter() {
                 let n = piece.write(rest);
-                rest = &rest[n..];
+                rest = behind(rest, n);
             }
             let written = ID_LEN - rest.len();
             return Ok(Verdict::Done(u32::try_from(written).unwrap_or(0)));
@@ -151,9 +153,9 @@ fn ranges(op: Op, out: &mut [Piece], limits: &Limits, job: &mut Job) -> Result<(
         return Err(Trouble::BadLength);
     }
     let mut bytes = [0; MAX_RANGES * SEGMENT_LEN];
-    gather(out, 0, &mut bytes[..len]);
+    gather(out, 0, upto_mut(&mut bytes, len));
     let mut list = [Range::default(); MAX_RANGES];
-    for (range, bytes) in list.iter_mut().zip(bytes[..len].chunks_exact(SEGMENT_LEN)) {
+    for (range, bytes) in list.iter_mut().zip(upto(&bytes, len).chunks_exact(SEGMENT_LEN)) {
         let word = |at: usize| {
             bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
         };
@@ -170,7 +172,7 @@ fn ranges(op: Op, out: &mut [Piece], limits: &Limits, job: &mut Job) -> Result<(
         let len = u64::from(sectors) * SECTOR;
         *range = Range { at: stretch(sector, len, limits)?, len, unmap: flags & SEGMENT_UNMAP != 0 };
     }
-    job.whole(op, &list[..count]);
+    job.whole(op, upto(&list, count));
     Ok(())
 }
 

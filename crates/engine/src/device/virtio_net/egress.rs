@@ -3,6 +3,7 @@
 //! Each frame gets the network header and its bytes: the head from private memory, the rest copied from
 //! the sender's buffers. With MRG_RXBUF a frame may fill several chains (virtio 1.2 §5.1.6.4); without,
 //! one chain must hold it. Nothing is visible to the guest until the whole batch is published.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::fault::Fault;
 use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH};
 use crate::mem::{Piece, Pieces};
 use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
+use crate::slice::{behind, behind_mut, upto};
 use crate::virtq::{Access, Position, Queue};
 
 /// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).
@@ -107,7 +109,7 @@ impl EgressRing {
         self.publish(outcome);
         let mut want = 0;
         for &pick in picks {
-            want += self.guess(&batch.frames()[usize::from(pick)]);
+            want += self.guess(batch.frame(pick));
             if want >= MAX_BATCH {
                 break;
             }
@@ -135,17 +137,18 @@ impl EgressRing {
             return;
         }
         if let Some(whole) = &self.whole {
-            for (chain, len) in self.queue.taken().iter().zip(&self.lens[..self.filled]) {
+            for (chain, len) in self.queue.taken().iter().zip(upto(&self.lens, self.filled)) {
                 let pieces = whole.range(chain.start as usize, usize::from(chain.count));
                 self.queue.log_written(pieces, *len);
             }
         }
         let lens = &self.lens;
         outcome.occasions += 1;
+        let length = |i: usize| lens.get(i).copied().unwrap_or(0);
         let interrupted = match &mut self.moderated {
-            None => self.queue.complete(self.filled, |i| lens[i]),
+            None => self.queue.complete(self.filled, length),
             Some(moderated) => {
-                let before = self.queue.complete_quietly(self.filled, false, |i| lens[i]);
+                let before = self.queue.complete_quietly(self.filled, false, length);
                 moderated.tell(&self.queue, before)
             }
         };
@@ -190,7 +193,7 @@ impl EgressRing {
             return false;
         }
         to.advance(NET_HDR_LEN);
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(frame.head());
         if !body.is_empty() {
             to.advance(HEAD);
             for piece in body {
@@ -199,9 +202,17 @@ impl EgressRing {
             }
         }
         self.usual = chain.len;
-        self.lens[self.filled] = need;
-        self.filled += 1;
+        self.note(need);
         true
+    }
+
+    /// The next chain has so many bytes.
+    #[inline]
+    fn note(&mut self, bytes: u32) {
+        if let Some(len) = self.lens.get_mut(self.filled) {
+            *len = bytes;
+        }
+        self.filled += 1;
     }
 
     /// Copies any frame into the next chains.
@@ -215,16 +226,15 @@ impl EgressRing {
         self.usual = chain.len;
         let list = self.pieces.range_mut(chain.start as usize, usize::from(chain.count));
         let mut to = Cursor { list, outcome, late: false };
-        to.write(&frame.offload.to_bytes(1)[..self.header_len as usize]);
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(upto(&frame.offload.to_bytes(1), self.header_len as usize));
+        to.write(frame.head());
         for piece in body {
             to.copy(*piece);
         }
         if to.late {
             return Err(Shortage::Time);
         }
-        self.lens[self.filled] = need;
-        self.filled += 1;
+        self.note(need);
         Ok(())
     }
 
@@ -240,7 +250,7 @@ impl EgressRing {
         if !self.mergeable {
             return Err(Shortage::TooSmall);
         }
-        let chains = &self.queue.taken()[self.filled..self.taken];
+        let chains = behind(upto(self.queue.taken(), self.taken), self.filled);
         let mut room = 0u32;
         let mut count = 0usize;
         while room < need {
@@ -248,18 +258,20 @@ impl EgressRing {
             if (chain.len as usize) < NET_HDR_LEN {
                 return Err(Shortage::TooSmall);
             }
-            self.lens[self.filled + count] = chain.len.min(need - room);
+            if let Some(len) = self.lens.get_mut(self.filled + count) {
+                *len = chain.len.min(need - room);
+            }
             room = room.saturating_add(chain.len);
             count += 1;
         }
         // The pieces of successive chains stand in a row, so one cursor runs through them all.
-        let first = chains[0];
-        let pieces: usize = chains[..count].iter().map(|chain| usize::from(chain.count)).sum();
+        let Some(first) = chains.first().copied() else { return Err(Shortage::Chains) };
+        let pieces: usize = upto(chains, count).iter().map(|chain| usize::from(chain.count)).sum();
         let list = self.pieces.range_mut(first.start as usize, pieces);
         let mut to = Cursor { list, outcome, late: false };
         let buffers = u16::try_from(count).unwrap_or(u16::MAX);
-        to.write(&frame.offload.to_bytes(buffers)[..self.header_len as usize]);
-        to.write(&frame.head[..frame.head_len()]);
+        to.write(upto(&frame.offload.to_bytes(buffers), self.header_len as usize));
+        to.write(frame.head());
         for piece in body {
             to.copy(*piece);
         }
@@ -290,17 +302,17 @@ impl EgressQueue for EgressRing {
         }
         while let Some(&pick) = picks.get(done) {
             if outcome.is_late(done) {
-                outcome.left.extend_from_slice(&picks[done..]);
+                outcome.left.extend_from_slice(behind(picks, done));
                 break;
             }
             if self.stopped || self.taken == 0 {
                 let reason = if self.stopped { DropReason::RingBroken } else { DropReason::RingFull };
-                outcome.dropped_all(&picks[done..], reason);
+                outcome.dropped_all(behind(picks, done), reason);
                 break;
             }
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             if let Some(&next) = picks.get(done + 1) {
-                self.bring_next(batch, &batch.frames()[usize::from(next)]);
+                self.bring_next(batch, batch.frame(next));
             }
             if self.fill_plain(frame, batch.body(frame)) {
                 outcome.delivered(frame.len);
@@ -312,11 +324,11 @@ impl EgressQueue for EgressRing {
                 Err(Shortage::TooSmall) => outcome.dropped(pick, DropReason::BufferTooSmall),
                 // Its chain is not given back: it is the next frame's, or this one's once more.
                 Err(Shortage::Time) => {
-                    outcome.left.extend_from_slice(&picks[done..]);
+                    outcome.left.extend_from_slice(behind(picks, done));
                     break;
                 }
                 Err(Shortage::Chains) if self.filled > 0 => {
-                    self.refill(batch, &picks[done..], 1, outcome);
+                    self.refill(batch, behind(picks, done), 1, outcome);
                     continue;
                 }
                 // From here on nothing has been filled since the ring was asked.
@@ -328,7 +340,7 @@ impl EgressQueue for EgressRing {
                 }
                 Err(Shortage::Chains) => {
                     let least = 2 * self.asked;
-                    self.refill(batch, &picks[done..], least, outcome);
+                    self.refill(batch, behind(picks, done), least, outcome);
                     continue;
                 }
             }
@@ -366,7 +378,7 @@ impl Cursor<'_> {
         while let Some(first) = self.list.first_mut() {
             let n = first.write(from);
             first.advance(n);
-            from = &from[n..];
+            from = behind(from, n);
             if from.is_empty() {
                 return;
             }
@@ -393,7 +405,7 @@ impl Cursor<'_> {
         // Each piece may lie in a page that has to be found first.
         self.late = self.outcome.is_over();
         if !self.late {
-            self.list = &mut list[1..];
+            self.list = behind_mut(list, 1);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Each chain is the network header (virtio 1.2 §5.1.6) and a frame, cut anywhere. Header and first 64
 //! bytes are read once into private memory; what follows stays where it is. The chains are given back
 //! when the batch has been delivered.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
 use crate::mem::{gather, Piece};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
+use crate::slice::{upto, upto_mut};
 use crate::virtq::{Access, Chain, Position, Queue};
 use crate::wire::offload::{Offload, Offloads};
 
@@ -124,7 +126,7 @@ impl IngressRing {
             return false;
         }
         first.advance(NET_HDR_LEN);
-        first.read(&mut frame.head[..head_len]);
+        first.read(upto_mut(&mut frame.head, head_len));
         first.advance(head_len);
         let used_up = u16::from(first.is_empty());
         frame.len = len;
@@ -157,14 +159,14 @@ impl IngressRing {
             !behind
         };
         let count = list.iter().take_while(begins).count();
-        if !deadline.find(&list[..count]) {
+        if !deadline.find(upto(list, count)) {
             return Ok(Described::Later);
         }
         let mut header = [0u8; NET_HDR_LEN];
-        let at = gather(list, 0, &mut header[..self.header_len as usize]);
+        let at = gather(list, 0, upto_mut(&mut header, self.header_len as usize));
         frame.len = len;
         let head_len = frame.head_len();
-        let at = gather(list, at, &mut frame.head[..head_len]);
+        let at = gather(list, at, upto_mut(&mut frame.head, head_len));
         #[expect(clippy::cast_possible_truncation, reason = "at is at most MAX_PIECES")]
         {
             frame.piece = chain.start + at as u32;
@@ -180,7 +182,7 @@ impl IngressRing {
 
     #[cold]
     fn offload(&self, header: &[u8; NET_HDR_LEN], frame: &Frame) -> Result<Offload, DropReason> {
-        Offload::parse(header, &frame.head[..frame.head_len()], frame.len as usize, self.allowed)
+        Offload::parse(header, frame.head(), frame.len as usize, self.allowed)
             .map_err(|_| DropReason::BadOffload)
     }
 }

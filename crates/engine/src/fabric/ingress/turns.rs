@@ -42,7 +42,7 @@ impl EgressQueue for Sink {
             let left = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
             match left {
                 Ok(_) => {
-                    let frame = &batch.frames()[usize::from(*pick)];
+                    let frame = batch.frame(*pick);
                     outcome.delivered(frame.len);
                     self.own.fetch_add(1 - (frame.dst() & 1), Ordering::Relaxed);
                 }

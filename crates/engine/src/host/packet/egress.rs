@@ -18,6 +18,7 @@ use super::sys::HEADER;
 use crate::frame::{Batch, Frame, MAX_PIECES};
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
+use crate::slice::behind;
 
 /// Most frames of one call.
 const MESSAGES: usize = 64;
@@ -90,7 +91,7 @@ impl PacketEgress {
             match self.call(done, picks.len()) {
                 Ok(sent) => {
                     for &pick in &picks[done..done + sent] {
-                        outcome.delivered(batch.frames()[usize::from(pick)].len);
+                        outcome.delivered(batch.frame(pick).len);
                     }
                     done += sent;
                     continue;
@@ -98,7 +99,7 @@ impl PacketEgress {
                 Err(Errno::INTR) => continue,
                 // Nothing of the rest would fit either.
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    outcome.dropped_all(&picks[done..], DropReason::RingFull);
+                    outcome.dropped_all(behind(picks, done), DropReason::RingFull);
                     return true;
                 }
                 Err(Errno::NETDOWN) => {}
@@ -109,7 +110,7 @@ impl PacketEgress {
                     continue;
                 }
             }
-            outcome.dropped_all(&picks[done..], DropReason::LinkDown);
+            outcome.dropped_all(behind(picks, done), DropReason::LinkDown);
             return false;
         }
         true
@@ -121,16 +122,16 @@ impl EgressQueue for PacketEgress {
         let mut first = 0;
         let mut vectors = 0;
         for (i, &pick) in picks.iter().enumerate() {
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             let body = batch.body(frame);
             if i - first == MESSAGES || vectors + 2 + body.len() > VECTORS {
                 if !self.flush(batch, &picks[first..i], outcome) {
-                    return outcome.dropped_all(&picks[i..], DropReason::LinkDown);
+                    return outcome.dropped_all(behind(picks, i), DropReason::LinkDown);
                 }
                 (first, vectors) = (i, 0);
             }
             vectors = self.fill(i - first, vectors, frame, body);
         }
-        self.flush(batch, &picks[first..], outcome);
+        self.flush(batch, behind(picks, first), outcome);
     }
 }

@@ -23,6 +23,7 @@ use crate::frame::{Batch, MAX_BATCH};
 use crate::observe::capture::{Direction, Watcher};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
+use crate::slice::upto;
 use crate::wire::flow_hash;
 
 /// What a monitor sees.
@@ -141,15 +142,15 @@ impl Watcher for Monitor {
         let mut mine = [0; MAX_BATCH];
         for (index, ring) in rings.iter_mut().enumerate() {
             let mut len = 0;
-            for &pick in &seen[..count] {
-                let frame = &batch.frames()[usize::from(pick)];
-                if number == 1 || flow_hash(&frame.head[..frame.head_len()]) as usize % number == index {
+            for &pick in upto(&seen, count) {
+                let frame = batch.frame(pick);
+                if number == 1 || flow_hash(frame.head()) as usize % number == index {
                     mine[len] = pick;
                     len += 1;
                 }
             }
             ring.mark(mark);
-            ring.send(batch, &mine[..len], &mut outcome);
+            ring.send(batch, upto(&mine, len), &mut outcome);
         }
         self.lost.fetch_add(outcome.drops.counts().iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);
     }

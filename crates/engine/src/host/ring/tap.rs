@@ -21,6 +21,7 @@ use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
 use crate::port::{IngressQueue, Tally};
 use crate::ring::{ClientTx, Gate, PipeGate, Region};
+use crate::slice::upto;
 
 /// For how long after work the core naps shortly, and the naps then and later.
 const BUSY: Duration = Duration::from_millis(20);
@@ -111,7 +112,7 @@ impl IngressQueue for Tap {
         self.last_work = Instant::now();
         self.lookers.sent.ingress(batch, &[]);
         let all: [u16; MAX_BATCH] = std::array::from_fn(|pick| u16::try_from(pick).unwrap_or(u16::MAX));
-        self.lookers.received.egress(batch, &all[..batch.len()], &[]);
+        self.lookers.received.egress(batch, upto(&all, batch.len()), &[]);
         batch.clear();
         self.ring.release(&mut seen);
         let at = self.ring.first();

@@ -20,6 +20,7 @@ use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
+use crate::slice::behind;
 use crate::wire::Offloads;
 
 /// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
@@ -198,12 +199,12 @@ impl EgressQueue for TapEgress {
                 Err(Errno::AGAIN) => outcome.dropped(pick, DropReason::RingFull),
                 // EIO: the interface is down (`ip link set … down`); it stays so for this batch.
                 Err(Errno::IO | Errno::NETDOWN) => {
-                    return outcome.dropped_all(&picks[i..], DropReason::LinkDown)
+                    return outcome.dropped_all(behind(picks, i), DropReason::LinkDown)
                 }
                 // EBADFD: it was deleted.
                 Err(Errno::BADFD | Errno::NODEV) => {
                     self.shared.port.fault.set(Fault::InterfaceGone);
-                    return outcome.dropped_all(&picks[i..], DropReason::LinkDown);
+                    return outcome.dropped_all(behind(picks, i), DropReason::LinkDown);
                 }
                 Err(_) => outcome.dropped(pick, DropReason::HostRefused),
             }

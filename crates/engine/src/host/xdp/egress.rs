@@ -72,7 +72,7 @@ impl XdpEgress {
         }
         let address = self.free.pop().ok_or(DropReason::RingFull)?;
         let mut to = self.umem.piece(usize::try_from(address).unwrap_or(usize::MAX), frame.len);
-        let head = to.write(&frame.head[..frame.head_len()]);
+        let head = to.write(frame.head());
         to.advance(head);
         for piece in body {
             let done = to.write_from(piece);
@@ -113,7 +113,7 @@ impl EgressQueue for XdpEgress {
         self.reap();
         let mut put = false;
         for &pick in picks {
-            let frame = &batch.frames()[usize::from(pick)];
+            let frame = batch.frame(pick);
             match self.put(frame, batch.body(frame)) {
                 Ok(()) => {
                     put = true;

@@ -1,9 +1,11 @@
 //! The bytes of a frame on their way into receive buffers: first its head, without a tag that is stripped and padded to
 //! what a wire would have carried, then the pieces of its body.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::{MIN_PADDED, TAG};
 use crate::frame::{Frame, HEAD};
 use crate::mem::Piece;
+use crate::slice::{behind, behind_mut, upto, upto_mut};
 
 /// A frame's bytes, to be copied out from first to last.
 pub(super) struct Source<'a> {
@@ -29,7 +31,7 @@ impl Source<'_> {
         }
         if head_len + body_len < MIN_PADDED {
             // The body is empty then, or the head is full.
-            head[head_len..MIN_PADDED].fill(0);
+            behind_mut(upto_mut(&mut head, MIN_PADDED), head_len).fill(0);
             head_len = MIN_PADDED - body_len;
         }
         Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
@@ -44,7 +46,7 @@ impl Source<'_> {
     #[inline]
     pub(super) fn copy(&mut self, mut to: Piece) {
         if self.head_done < self.head_len {
-            let n = to.write(&self.head[self.head_done..self.head_len]);
+            let n = to.write(behind(upto(&self.head, self.head_len), self.head_done));
             to.advance(n);
             self.head_done += n;
         }
@@ -57,7 +59,7 @@ impl Source<'_> {
                 self.piece_done += n;
                 return;
             }
-            self.body = &self.body[1..];
+            self.body = behind(self.body, 1);
             self.piece_done = 0;
         }
     }
