@@ -99,9 +99,9 @@ fn flood(guest: &mut Guest) -> Result<()> {
 /// Each of the others asks the next one of them, all at once; when all have all answers.
 fn ask(guests: &mut [Guest]) -> Result<()> {
     let mut jobs = Vec::new();
-    for n in FLOODS..GUESTS {
+    for (n, guest) in guests.iter_mut().enumerate().skip(FLOODS) {
         let next = if n + 1 == GUESTS { FLOODS } else { n + 1 };
-        jobs.push(guests[n].run_in_background(&format!("ping -c {PINGS} -i 0.1 -W 60 {}", address(next)))?);
+        jobs.push(guest.run_in_background(&format!("ping -c {PINGS} -i 0.1 -W 60 {}", address(next)))?);
     }
     for (n, job) in (FLOODS..).zip(jobs) {
         let done = guests[n].wait_for(job, LIMIT)?;

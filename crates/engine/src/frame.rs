@@ -20,7 +20,11 @@ pub(crate) static ALL: [u16; MAX_BATCH] = {
     let mut all = [0; MAX_BATCH];
     let mut i = 0;
     while i < MAX_BATCH {
-        #[expect(clippy::cast_possible_truncation, reason = "below MAX_BATCH")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::indexing_slicing,
+            reason = "below MAX_BATCH; checked as it is compiled"
+        )]
         {
             all[i] = i as u16;
         }

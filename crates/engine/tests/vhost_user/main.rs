@@ -361,7 +361,12 @@ fn queue_pairs_are_separate_rings() {
 fn offloads_can_be_switched_off_and_a_mac_address_is_served() {
     let rig = Rig::new("offers");
     let off = ["csum", "guest_csum", "packed"].map(str::to_owned).to_vec();
-    let net = NetConfig { queue_pairs: 1, features_off: off, mac: Some([2, 0, 0, 0, 0, 7]) };
+    let net = NetConfig {
+        queue_pairs: 1,
+        features_off: off,
+        mac: Some([2, 0, 0, 0, 0, 7]),
+        moderation: Duration::ZERO,
+    };
     let _vu = rig.attach_with(0, rig.endpoint(0, Role::Server), net);
     let mut front = rig.meet(0, Role::Server);
     let offered = front.features().unwrap();
