@@ -55,10 +55,8 @@ fn interrupts_are_apart_and_each_frame_that_is_waited_for_is_told() {
         let [raised, held_back, saved] = [0, 1, 2].map(|i| count[i] - before[i]);
         before = count;
         assert!(slept > FRAMES / 4, "{slept} of {FRAMES} frames were slept for");
-        assert!(
-            raised >= slept && raised <= FRAMES && raised + saved == FRAMES,
-            "{raised} and {saved} saved"
-        );
+        // A ring that starts is signalled once for nothing.
+        assert!(slept <= raised + 1 && raised + saved == FRAMES, "{slept} of {raised}, {saved} saved");
         // Four may pass at once, and then one in a millisecond.
         assert!(held_back > slept / 4, "{held_back} of {slept} had to wait");
     }
