@@ -56,7 +56,8 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Whoever died in the middle may have left it frozen.
         let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).output();
-        let _ = Command::new("umount").arg(&self.0).output();
+        // The kernel may still let go of a ring's file: the mount goes when it has.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
 }
 
