@@ -17,6 +17,9 @@ from outside.vhost import Guest
 
 from .sixth import HUGE, huge_file
 
+# Microseconds for a few huge pages, however long one takes to be cleared; those of a whole attack take longer.
+A_FEW = 4000
+
 
 class Time:
     """Time of the I/O core, and what of it ports were charged for."""
@@ -147,7 +150,8 @@ def heads_of_huge_pieces(stage):
         port = stage.daemon.port("evil")
         slow = port["state"]["slow"]
         stage.notes.update(slow=slow, batches=port["counters"]["batches"])
-        stage.check(2 * slow["longest_us"] <= slow["total_us"], f"{count} frames were one visit of {slow['longest_us'] // 1000} ms: the clock is not read between their pieces")
+        bounded = 2 * slow["longest_us"] <= slow["total_us"] or slow["longest_us"] <= A_FEW
+        stage.check(bounded, f"{count} frames were one visit of {slow['longest_us'] // 1000} ms: the clock is not read between their pieces")
     guest.front.close()
 
 
@@ -204,8 +208,8 @@ def looped_packets(stage):
         slow, received = stage.daemon.port("evil")["state"]["slow"], nic.client.read(RDH)
         stage.notes.update(slow=slow, received=received)
         stage.check(received > 0, "nothing was received: nothing was tried")
-        # With a bound a visit ends after a few packets, and is no slow one, or one of many.
-        bounded = 2 * slow["longest_us"] <= slow["total_us"]
+        # With a bound a visit ends after a few packets, and is no slow one, or one of many. All packets take longer than A_FEW.
+        bounded = 2 * slow["longest_us"] <= slow["total_us"] or slow["longest_us"] <= A_FEW
         stage.check(bounded, f"{slow['longest_us'] // 1000} of {slow['total_us'] // 1000} ms were one visit: no bound in time ends it")
     nic.client.close()
 
