@@ -33,8 +33,8 @@ class Disk:
 
     start = Guest.start
 
-    def __init__(self, path, features=WANTED, size=8 << 20, timeout=10.0, ring=64):
-        self.fd = memfd(size)
+    def __init__(self, path, features=WANTED, size=8 << 20, timeout=10.0, ring=64, fd=None):
+        self.fd = memfd(size) if fd is None else fd
         self.size = size
         self.memory = mmap.mmap(self.fd, size)
         self.front = FrontEnd(path, timeout)

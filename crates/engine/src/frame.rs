@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use crate::mem::{ticks, ticks_in, Piece, Pieces};
+use crate::mem::{ticks, ticks_in, Deadline, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::wire::{offload::Offload, Gso};
 
@@ -54,32 +54,6 @@ pub const SEGMENT_COST: u32 = 512;
 /// frame of a hostile guest.
 const FRAMES_A_LOOK: usize = 32;
 const FIRST_LOOK: usize = 4;
-
-/// Until when frames may be fetched into a batch. However little time is left, a look at a few pages fits, so that whoever
-/// begins anew with each visit gets on.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline {
-    begun: u64,
-    time: u64,
-}
-
-impl Deadline {
-    /// Has the page of each of `pieces` found, in which a frame begins, before that is read; false if that takes too long:
-    /// then it is gone on with in the next visit.
-    #[inline]
-    pub fn find(self, pieces: &[Piece]) -> bool {
-        // Most have their header and their head in two.
-        pieces.len() <= 2 || self.find_all(pieces)
-    }
-
-    #[cold]
-    fn find_all(self, pieces: &[Piece]) -> bool {
-        pieces.iter().all(|piece| {
-            piece.touch();
-            ticks().wrapping_sub(self.begun) <= self.time
-        })
-    }
-}
 
 /// One Ethernet frame.
 #[repr(C, align(64))]
@@ -258,13 +232,14 @@ impl Batch {
         self.seen
     }
 
-    /// When time is up.
+    /// When time is up. However little is left, a look at a few pages fits, so that whoever begins anew with each visit gets
+    /// on.
     #[inline]
     pub fn deadline(&self) -> Deadline {
         let least = ticks_in(LEAST_TIME);
         // Without bounds there is no time at which it began.
         let time = if self.begun == 0 { u64::MAX } else { self.time.max(least) };
-        Deadline { begun: self.begun, time }
+        Deadline::new(self.begun, time, 0)
     }
 
     /// A frame was looked at. Ends the batch if that has taken too long, now and then.

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::job::{Job, Op};
 use super::stats::Trouble;
-use crate::mem::{Alignment, Begun, GuestMap, Transfers};
+use crate::mem::{Alignment, Begun, Bounds, GuestMap, Transfers};
 
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long.
 const MOST_OF_RANGE: u64 = 1 << 28;
@@ -39,11 +39,14 @@ enum Access {
 }
 
 impl Access {
-    /// Most bytes of one request to the kernel. What lies in memory is copied by whoever submits it, and that is an I/O core.
-    fn most(self) -> usize {
+    /// How many bytes the kernel has at a time. What lies in memory is copied by whoever submits it, and that is an I/O core. So
+    /// is what the page cache has got; and what waits for one page of it is copied all together when that has come, by whoever
+    /// submitted it, in the middle of something else.
+    fn bounds(self) -> Bounds {
         match self {
-            Access::Memory => 64 << 10,
-            Access::Direct(_) | Access::PageCache => 512 << 10,
+            Access::Memory => Bounds { one: 64 << 10, all: usize::MAX },
+            Access::PageCache => Bounds { one: 512 << 10, all: 4 << 20 },
+            Access::Direct(_) => Bounds { one: 512 << 10, all: usize::MAX },
         }
     }
 }
@@ -111,12 +114,21 @@ impl FileMedium {
         }
     }
 
+    /// Most requests to the kernel to be submitted at once. What lies in memory is copied meanwhile, and a page of the file that
+    /// has to be made first may be a huge one, where its file system has those.
+    pub fn most_at_once(&self) -> usize {
+        match self.access {
+            Access::Memory => 8,
+            Access::Direct(_) | Access::PageCache => usize::MAX,
+        }
+    }
+
     /// A queue's way to it, for at most `depth` requests at a time with memory of `map`.
     ///
     /// # Errors
     /// The system has no io_uring for us.
     pub fn way(&self, depth: u16, map: Arc<GuestMap>) -> io::Result<Transfers> {
-        Transfers::new(&self.file, depth, self.alignment(), self.access.most(), map)
+        Transfers::new(&self.file, depth, self.alignment(), self.access.bounds(), map)
     }
 
     /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is over.

@@ -2,8 +2,8 @@
 //!
 //! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share it. A request
 //! that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk. Media in memory
-//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time, so that nobody has to
-//! wait for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some time later.
+//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time and as long as there is time,
+//! so that no other task waits for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some time later.
 
 mod file;
 mod job;
@@ -19,7 +19,7 @@ pub use job::{Job, Op, Range};
 pub use open::open_here;
 pub use stats::{Ended, Latency, QueueStats, Sums, Trouble};
 
-use crate::mem::{Piece, Store};
+use crate::mem::{Deadline, Piece, Store};
 
 /// Most queues of a disk.
 pub const MAX_QUEUES: usize = 16;
@@ -154,8 +154,8 @@ impl Disk {
     }
 
     /// Carries out up to `most` bytes of `job`, on a medium in memory. Returns how many; fewer than `most` only where nothing is
-    /// left of it.
-    pub fn step(&self, job: &mut Job, most: u64) -> u64 {
+    /// left of it, or time is up, which is looked at behind each page of the guest.
+    pub fn step(&self, job: &mut Job, most: u64, deadline: Deadline) -> u64 {
         let mut done = 0;
         while done < most {
             let part = match job.op {
@@ -169,13 +169,17 @@ impl Disk {
                 break;
             }
             done += part;
+            // Whoever has nothing left to do looks at the clock before the next job.
+            if !job.is_done() && deadline.is_over() {
+                break;
+            }
         }
         done
     }
 
-    /// Copies the next piece of a read or write, or `most` bytes of it.
+    /// Copies the next piece of a read or write as far as one page goes, or `most` bytes of it.
     fn copy(&self, job: &mut Job, most: u64) -> u64 {
-        let Some(piece) = job.next_piece(most) else { return 0 };
+        let Some(piece) = job.next_piece(most).map(|piece| piece.first_page()) else { return 0 };
         match (&self.medium, job.op) {
             // Those are the kernel's.
             (Medium::File(_), _) => return 0,
@@ -192,6 +196,7 @@ impl Disk {
         piece.len() as u64
     }
 
+    /// Clears the next range, or `most` bytes of it. That is memory of ours.
     fn clear(&self, job: &mut Job, most: u64) -> u64 {
         let Some(range) = job.next_range(most) else { return 0 };
         if let Medium::Ram(store) = &self.medium {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::mem::{gather, GuestMap, Terms};
+use crate::mem::{gather, Deadline, GuestMap, Terms};
 
 /// Memory of a guest, cut into pieces of these lengths.
 struct Buffers {
@@ -43,7 +43,7 @@ fn transfer(disk: &Disk, op: Op, at: u64, buffers: &Buffers, most: u64) {
     let mut job = Job::default();
     job.transfer(op, at, &buffers.list, len);
     while !job.is_done() {
-        let done = disk.step(&mut job, most);
+        let done = disk.step(&mut job, most, Deadline::NEVER);
         assert!(done > 0 && done <= most);
     }
     assert_eq!(job.left(), 0);
@@ -65,11 +65,28 @@ fn what_was_written_is_read() {
         let range = |at, len| Range { at, len, unmap: false };
         job.whole(Op::WriteZeroes, &[range(0, 0), range(6656, 512), range(7680, 512)]);
         while !job.is_done() {
-            assert!(disk.step(&mut job, most) > 0);
+            assert!(disk.step(&mut job, most, Deadline::NEVER) > 0);
         }
         transfer(&disk, Op::Read, 6656, &back, most);
         let wanted = [&[0; 512][..], &data[512..1024], &[0; 512]].concat();
         assert_eq!(back.get(), wanted);
+    }
+}
+
+/// Where each page of the guest takes long, a visit has one of them, however many there are, and gets on.
+#[test]
+fn a_step_ends_with_its_time() {
+    let disk = Disk::ram(8192, 512, false).unwrap();
+    let over = Deadline::new(0, 0, 0);
+    for op in [Op::Read, Op::Write] {
+        let cut = Buffers::new(&[100, 0, 2, 4094, 896]);
+        let mut job = Job::default();
+        job.transfer(op, 0, &cut.list, 5092);
+        let mut steps = Vec::new();
+        while !job.is_done() {
+            steps.push(disk.step(&mut job, u64::MAX, over));
+        }
+        assert_eq!(steps, [100, 2, 3994, 100, 896]);
     }
 }
 
@@ -89,7 +106,7 @@ fn what_has_nothing_to_do_is_done() {
     for op in [Op::Flush, Op::Discard, Op::WriteZeroes] {
         let mut job = Job::default();
         job.whole(op, &[]);
-        assert_eq!((disk.step(&mut job, 1), job.is_done()), (0, true));
+        assert_eq!((disk.step(&mut job, 1, Deadline::NEVER), job.is_done()), (0, true));
     }
 }
 

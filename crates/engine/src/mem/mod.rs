@@ -3,6 +3,7 @@
 
 mod arena;
 mod bell;
+mod deadline;
 mod effort;
 mod foreign;
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod workers;
 
 pub use arena::Arena;
 pub use bell::{founder, Bell, BellCount};
+pub use deadline::Deadline;
 pub use effort::Effort;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
 pub use journal::{memory_file, Slot, Slots};
@@ -47,6 +49,6 @@ pub use signal::Signal;
 pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};
 pub use ticks::{ticks, ticks_are_steady, ticks_in, time_of};
-pub use transfer::{Alignment, Begun, Transfers};
+pub use transfer::{Alignment, Begun, Bounds, Transfers};
 pub use words::Words;
 pub use workers::keep_workers_away;

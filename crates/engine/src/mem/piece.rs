@@ -14,6 +14,8 @@ pub const MAX_PIECES: usize = 256;
 const LINE: usize = 64;
 /// Pieces of a whole batch.
 pub const BATCH_PIECES: usize = 4096;
+/// Bytes of the smallest page that there is: what does not cross their boundaries lies in one page, whatever its size.
+const PAGE: usize = 4096;
 
 /// A stretch of foreign memory: mapped, but written by others at will.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,13 @@ impl Piece {
     pub fn first(&self, n: usize) -> Piece {
         #[expect(clippy::cast_possible_truncation, reason = "at most self.len")]
         Piece { ptr: self.ptr, len: n.min(self.len as usize) as u32 }
+    }
+
+    /// Its part in the page in which it begins.
+    #[inline]
+    #[must_use]
+    pub fn first_page(&self) -> Piece {
+        self.first(PAGE - self.ptr as usize % PAGE)
     }
 
     /// Copies the first bytes of the piece into `to`; returns how many there were.

@@ -21,6 +21,7 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fixed, FsyncFlags};
 use io_uring::{opcode, IoUring};
 
+use super::deadline::Deadline;
 use super::map::GuestMap;
 use super::piece::Piece;
 use super::rings::for_file;
@@ -37,6 +38,15 @@ pub struct Alignment {
     pub memory: usize,
     /// Of places in the file, and of the length of each piece: a power of two.
     pub file: u64,
+}
+
+/// How many bytes the kernel has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Of one read or write.
+    pub one: usize,
+    /// Of all that are under way, unless it is one.
+    pub all: usize,
 }
 
 /// What becomes of a request to begin something.
@@ -61,6 +71,8 @@ const MOST_ZEROS: u64 = 1 << 20;
 struct Slot {
     busy: bool,
     iovecs: Vec<Iovec>,
+    /// Bytes of it.
+    len: usize,
     /// The bounce buffer that it has, and where what was read into that goes.
     bounce: Option<usize>,
     back: Vec<Piece>,
@@ -85,9 +97,12 @@ struct Inner {
     under_way: usize,
     /// Pushed and not submitted.
     pushed: usize,
+    /// Its slot and result, if what was read for a request is still to be brought from its bounce buffer to where it goes.
+    landing: Option<(usize, i32)>,
     align: Option<Alignment>,
-    /// Most bytes of one request.
-    most: usize,
+    bounds: Bounds,
+    /// Bytes of all that are under way.
+    bytes: usize,
     bounces: Option<Store>,
     free: Vec<usize>,
     /// What pieces lie in.
@@ -101,8 +116,8 @@ pub struct Transfers(Option<Box<Inner>>);
 static PARKED: Mutex<Vec<Inner>> = Mutex::new(Vec::new());
 
 impl Transfers {
-    /// A ring for at most `depth` requests at a time to `file`, of at most `most` bytes each, with memory of `map`. `align`: it
-    /// goes past the page cache, which wants things aligned.
+    /// A ring for at most `depth` requests at a time to `file`, within these `bounds`, with memory of `map`. `align`: it goes past
+    /// the page cache, which wants things aligned.
     ///
     /// # Errors
     /// The system has no such ring for us.
@@ -110,7 +125,7 @@ impl Transfers {
         file: &File,
         depth: u16,
         align: Option<Alignment>,
-        most: usize,
+        bounds: Bounds,
         map: Arc<GuestMap>,
     ) -> io::Result<Transfers> {
         sweep();
@@ -118,8 +133,10 @@ impl Transfers {
         let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
         let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
         let free = (0..BOUNCES).collect();
-        let (under_way, pushed) = (0, 0);
-        let inner = Inner { ring, slots, under_way, pushed, align, most, bounces, free, _map: map };
+        let (under_way, pushed, landing) = (0, 0, None);
+        let bytes = 0;
+        let inner =
+            Inner { ring, slots, under_way, pushed, landing, align, bounds, bytes, bounces, free, _map: map };
         Ok(Transfers(Some(Box::new(inner))))
     }
 
@@ -129,7 +146,7 @@ impl Transfers {
 
     /// Most bytes of one request.
     pub fn most(&self) -> u64 {
-        self.0.as_ref().map_or(0, |inner| inner.most as u64)
+        self.0.as_ref().map_or(0, |inner| inner.bounds.one as u64)
     }
 
     /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file. `lasting`:
@@ -162,14 +179,22 @@ impl Transfers {
         }
     }
 
-    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero.
-    pub fn next_over(&mut self) -> Option<(usize, i32)> {
-        self.inner()?.next_over()
+    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero. None, too,
+    /// where it takes too long to have pages found that what was read goes to.
+    pub fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
+        self.inner()?.next_over(deadline)
     }
 
     /// Whether a request is over, or was begun and not given to the kernel.
     pub fn has_news(&mut self) -> bool {
-        self.inner().is_some_and(|inner| inner.pushed > 0 || !inner.ring.completion().is_empty())
+        self.inner().is_some_and(|inner| {
+            inner.pushed > 0 || inner.landing.is_some() || !inner.ring.completion().is_empty()
+        })
+    }
+
+    /// Requests that were begun and not given to the kernel.
+    pub fn pushed(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.pushed)
     }
 
     /// Requests that are under way.
@@ -182,9 +207,9 @@ impl Transfers {
         self.0.as_ref().map_or(0, |inner| inner.slots.len())
     }
 
-    /// Waits until one is over, if any is under way. Not for I/O cores.
+    /// Waits until one is over, if any is under way and none is known to be. Not for I/O cores.
     pub fn wait(&mut self) {
-        if let Some(inner) = self.inner().filter(|inner| inner.under_way > 0) {
+        if let Some(inner) = self.inner().filter(|inner| inner.under_way > 0 && inner.landing.is_none()) {
             if inner.ring.submit_and_wait(1).is_ok() {
                 inner.pushed = inner.ring.submission().len();
             }
@@ -209,6 +234,7 @@ impl Inner {
             return Begun::NotNow;
         }
         place.busy = true;
+        self.bytes += place.len;
         self.under_way += 1;
         self.pushed += 1;
         Begun::Yes
@@ -244,7 +270,7 @@ impl Inner {
                 place.iovecs.push(Iovec::of(&bounce.first(len)));
             }
             _ => {
-                let mut room = self.most;
+                let mut room = self.bounds.one;
                 for piece in pieces {
                     let part = piece.first(room);
                     room -= part.len();
@@ -254,11 +280,22 @@ impl Inner {
                 }
             }
         }
-        let begun = self.vector(slot, write, at, lasting);
-        if begun == Begun::NotNow {
-            self.free.extend(self.slots.get_mut(slot).and_then(|place| place.bounce.take()));
+        let begun = match self.fits(slot) {
+            true => self.vector(slot, write, at, lasting),
+            false => Begun::NotNow,
+        };
+        if let (Begun::NotNow, Some(place)) = (begun, self.slots.get_mut(slot)) {
+            place.len = 0;
+            self.free.extend(place.bounce.take());
         }
         begun
+    }
+
+    /// Whether the kernel may have the stretches in this slot beside what it has. Notes how many bytes they are.
+    fn fits(&mut self, slot: usize) -> bool {
+        let Some(place) = self.slots.get_mut(slot) else { return false };
+        place.len = place.iovecs.iter().map(|Iovec(stretch)| stretch.iov_len).sum();
+        self.bytes == 0 || self.bytes.saturating_add(place.len) <= self.bounds.all
     }
 
     fn zeros(&mut self, slot: usize, at: u64, len: u64, lasting: bool) -> Begun {
@@ -305,15 +342,25 @@ impl Inner {
         }
     }
 
-    fn next_over(&mut self) -> Option<(usize, i32)> {
-        let over = self.ring.completion().next()?;
-        let slot = usize::try_from(over.user_data()).ok()?;
+    fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
+        let (slot, result) = match self.landing.take() {
+            Some(landing) => landing,
+            None => {
+                let over = self.ring.completion().next()?;
+                (usize::try_from(over.user_data()).ok()?, over.result())
+            }
+        };
         let place = self.slots.get_mut(slot)?;
+        let read = usize::try_from(result).unwrap_or(0);
+        if place.bounce.is_some() && !deadline.find(&place.back, read as u64) {
+            self.landing = Some((slot, result));
+            return None;
+        }
         place.busy = false;
+        self.bytes -= std::mem::take(&mut place.len);
         self.under_way -= 1;
         if let Some(number) = place.bounce.take() {
             self.free.push(number);
-            let read = usize::try_from(over.result()).unwrap_or(0);
             if let Some(from) = bounce(self.bounces.as_ref(), number) {
                 let mut from = from.first(read);
                 for piece in place.back.drain(..) {
@@ -322,7 +369,7 @@ impl Inner {
                 }
             }
         }
-        Some((slot, over.result()))
+        Some((slot, result))
     }
 }
 
@@ -336,7 +383,7 @@ fn sweep() {
     let mut parked = PARKED.lock().unwrap_or_else(PoisonError::into_inner);
     parked.retain_mut(|inner| {
         inner.submit();
-        while inner.next_over().is_some() {}
+        while inner.next_over(Deadline::NEVER).is_some() {}
         inner.under_way > 0
     });
 }

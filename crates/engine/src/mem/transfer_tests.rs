@@ -16,7 +16,7 @@ fn file(len: u64) -> File {
 /// A ring, or nothing where there is none.
 fn ring(file: &File, align: Option<Alignment>) -> Option<Transfers> {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let ring = Transfers::new(file, 4, align, 1 << 20, map);
+    let ring = Transfers::new(file, 4, align, Bounds { one: 1 << 20, all: 4096 }, map);
     if let Err(e) = &ring {
         eprintln!("skipped: there is no io_uring here: {e}");
     }
@@ -28,7 +28,7 @@ fn results(ring: &mut Transfers) -> Vec<(usize, i32)> {
     ring.submit();
     let mut all = Vec::new();
     while ring.under_way() > 0 {
-        match ring.next_over() {
+        match ring.next_over(Deadline::NEVER) {
             Some(over) => all.push(over),
             None => ring.wait(),
         }
@@ -72,6 +72,25 @@ fn what_is_written_is_read_wherever_it_lies() {
     }
 }
 
+#[test]
+fn what_is_under_way_is_bounded_in_bytes() {
+    let file = file(1 << 16);
+    let Some(mut ring) = ring(&file, None) else { return };
+    let memory = Store::new(1 << 16).unwrap();
+    let piece = |len| [memory.piece(0, len).unwrap()];
+    assert_eq!(ring.transfer(0, false, 0, &piece(3072), false), Begun::Yes);
+    assert_eq!(ring.transfer(1, false, 0, &piece(2048), false), Begun::NotNow);
+    assert_eq!(ring.transfer(1, false, 0, &piece(1024), false), Begun::Yes);
+    assert_eq!((ring.flush(2), ring.under_way()), (Begun::Yes, 3));
+    assert_eq!(results(&mut ring), [(0, 3072), (1, 1024), (2, 0)]);
+    // One alone may have more.
+    assert_eq!(ring.transfer(1, false, 0, &piece(8192), false), Begun::Yes);
+    assert_eq!(ring.transfer(0, false, 0, &piece(512), false), Begun::NotNow);
+    assert_eq!(results(&mut ring), [(1, 8192)]);
+    assert_eq!(ring.transfer(0, false, 0, &piece(512), false), Begun::Yes);
+    assert_eq!(results(&mut ring), [(0, 512)]);
+}
+
 /// Whoever could write to our memory could post anything: the kernel takes nothing but what is for this file.
 #[test]
 fn a_ring_reaches_one_file_alone() {
@@ -105,7 +124,10 @@ fn what_is_dropped_too_early_is_parked() {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&pipe, 1, None, 4096, Arc::clone(&map)) else { return };
+    let Ok(mut ring) = Transfers::new(&pipe, 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
+    else {
+        return;
+    };
     let memory = Store::new(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], false), Begun::Yes);
     ring.submit();

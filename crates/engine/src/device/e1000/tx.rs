@@ -270,7 +270,7 @@ impl TxRing {
             };
             if room && word & tx::EOP != 0 {
                 let count = batch.pieces.len() - first;
-                if !batch.deadline().find(batch.pieces.range(first, count)) {
+                if !batch.deadline().find_beginnings(batch.pieces.range(first, count)) {
                     self.reports.truncate(reports);
                     batch.pieces.truncate(first);
                     return Ok(Taken::Later);

@@ -5,6 +5,10 @@
 //! more than [`AHEAD`] of them, so what a visit leaves undone is bounded. From there a disk in memory carries them out, part by
 //! part as the budget allows; the kernel gets them all at once, and tells later which are over. Whatever is over by the end of
 //! a visit becomes visible to the guest with one store.
+//!
+//! A visit is bounded in time, too, where pages of the guest may have to be found or cleared ([`Deadline`]): before a request is
+//! read, before the kernel gets a part of one (it copies or pins the pages within that system call), and before what was read
+//! is brought back from a buffer of ours. What takes too long is gone on with in the next visit.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +21,15 @@ use super::request::{self, status_of, Limits, Verdict};
 use crate::core::{Budget, End, Owner, Task, Visit};
 use crate::disk::{Disk, Ended, Job, Medium, Op, Trouble};
 use crate::fault::Fault;
-use crate::mem::{ticks, ticks_in, Begun, Piece, Pieces, Transfers, BATCH_PIECES};
+use crate::mem::{ticks, ticks_in, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
 use crate::virtq::{Position, Queue, Request, Token};
 
 /// Requests that are taken ahead of what is done with them.
 const AHEAD: usize = 16;
+/// A look at the pages of one request has so long, however little is left of a visit: some 400 at most, which take a tenth of it
+/// where they are there.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// A request that was taken.
 struct Slot {
@@ -48,6 +55,10 @@ struct Turn {
     items: usize,
     bytes: u64,
     finished: u64,
+    /// What the clock said when it was read last.
+    now: u64,
+    /// A request was read, or pages were found: that is work, too.
+    went_on: bool,
 }
 
 /// A ring of requests.
@@ -63,10 +74,16 @@ pub struct BlkQueue {
     slots: Vec<Slot>,
     free: Vec<usize>,
     waiting: VecDeque<usize>,
+    /// The kernel had no room for the first that waits.
+    full: bool,
+    /// What was taken from the ring last, and how many of those have been read.
     pieces: Pieces,
     picked: Vec<Request>,
+    read: usize,
     /// Ticks of a nanosecond, in 2⁻³².
     rate: u64,
+    /// [`LOOK`], in ticks.
+    look: u64,
     stopped: bool,
 }
 
@@ -92,9 +109,12 @@ impl BlkQueue {
             slots: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::with_capacity(AHEAD),
+            full: false,
             pieces: Pieces::new(BATCH_PIECES),
             picked: Vec::with_capacity(AHEAD),
+            read: 0,
             rate: u64::try_from((second << 32) / 1_000_000_000).unwrap_or(u64::MAX),
+            look: ticks_in(LOOK),
             stopped: false,
         }
     }
@@ -104,11 +124,14 @@ impl BlkQueue {
         const ALL: Budget = Budget { items: usize::MAX, bytes: u64::MAX, ns: u64::MAX };
         let mut turn = Turn::default();
         loop {
-            self.reap(&mut turn);
-            self.work(ALL, ticks(), u64::MAX, &mut turn);
             turn.bytes = 0;
+            self.reap(Deadline::NEVER, &mut turn);
+            self.read(Deadline::NEVER, &mut turn);
+            self.work(ALL, Deadline::NEVER, &mut turn);
             match &mut self.way {
                 Some(way) if way.under_way() > 0 => way.wait(),
+                // Parts that were over at once; the next ones wait.
+                _ if turn.bytes > 0 && !self.waiting.is_empty() => {}
                 _ => break,
             }
         }
@@ -127,32 +150,52 @@ impl BlkQueue {
         self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
-    /// Takes up to `want` requests, and has those wait that are sound. Returns how many there were.
+    /// Takes up to `want` requests from the ring, to be read. Returns how many there were.
     fn take(&mut self, want: usize, turn: &mut Turn) -> usize {
         self.pieces.clear();
         self.picked.clear();
+        self.read = 0;
         // Those before a bad one were taken.
-        let fault = self.queue.pick(want, &mut self.pieces, &mut self.picked).err();
-        let now = ticks();
-        self.limits.capacity = self.disk.capacity();
-        for place in 0..self.picked.len() {
-            if let Some(picked) = self.picked.get(place).copied() {
-                self.accept(picked, now, turn);
-            }
-        }
-        turn.items += self.picked.len();
-        if let Some(fault) = fault {
+        if let Err(fault) = self.queue.pick(want, &mut self.pieces, &mut self.picked) {
             self.stop(fault);
         }
+        turn.items += self.picked.len();
         self.picked.len()
     }
 
-    /// Checks one request.
-    fn accept(&mut self, picked: Request, now: u64, turn: &mut Turn) {
+    /// Requests that were taken and not read.
+    fn unread(&self) -> usize {
+        self.picked.len() - self.read
+    }
+
+    /// Reads what was taken, and has those wait that are sound; false if time is up. One is read at least, or pages of one were
+    /// found.
+    fn read(&mut self, deadline: Deadline, turn: &mut Turn) -> bool {
+        self.limits.capacity = self.disk.capacity();
+        let mut now = ticks();
+        while let Some(picked) = self.picked.get(self.read).copied() {
+            turn.went_on = true;
+            if !self.accept(picked, now, deadline, turn) {
+                return false;
+            }
+            self.read += 1;
+            now = ticks();
+            if deadline.is_over_at(now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Checks one request; false if it takes too long to have its pages found.
+    fn accept(&mut self, picked: Request, now: u64, deadline: Deadline, turn: &mut Turn) -> bool {
         let Request { token, start, readable, writable, write_len, .. } = picked;
         let (readable, writable) = (usize::from(readable), usize::from(writable));
         let list = self.pieces.range_mut(start as usize, readable + writable);
         let (readable, writable) = list.split_at_mut(readable.min(list.len()));
+        if !request::find(readable, writable, deadline) {
+            return false;
+        }
         let at = self.free.pop().unwrap_or(self.slots.len());
         if at == self.slots.len() {
             let (job, whole) = (Job::default(), Vec::new());
@@ -197,39 +240,50 @@ impl BlkQueue {
             }
             Verdict::Bad(trouble) => self.finish(at, Err(trouble), turn),
         }
+        true
     }
 
-    /// Has what waits carried out. Why it stopped, if it did not come to the end of it.
-    fn work(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
+    /// Has what waits carried out, one part of it at least. Why it stopped, if it did not come to the end of it, or to the end of
+    /// its time with that.
+    fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
         match self.way {
-            Some(_) => self.ask(budget, begun, time, turn),
-            None => self.carry_out(budget, begun, time, turn),
+            Some(_) => self.ask(budget, deadline, turn),
+            None => self.carry_out(budget, deadline, turn),
         }
     }
 
     /// Gives the kernel what waits, and learns what it has done, some of it at once: memory is copied by whoever submits.
-    fn ask(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
+    fn ask(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
         let lasting = self.disk.is_write_through();
+        self.full = false;
         let disk = Arc::clone(&self.disk);
-        let (mut end, mut submitted) = (None, turn.bytes);
+        let (mut end, mut submitted, mut time) = (None, turn.bytes, deadline);
         while let Some(&at) = self.waiting.front() {
             if turn.bytes >= budget.bytes {
                 end = Some(End::Budget);
                 break;
             }
             let (Medium::File(file), Some(way)) = (&disk.medium, &mut self.way) else { break };
-            if turn.bytes - submitted >= way.most() {
+            if turn.bytes - submitted >= way.most() || way.pushed() >= file.most_at_once() {
                 way.submit();
                 submitted = turn.bytes;
             }
-            if ticks().wrapping_sub(begun) > time {
+            let job = &mut self.slots[at].job;
+            // The first is begun in any case, if a look at its pages is enough.
+            let in_time = match job.pieces() {
+                [] => !time.is_strict() || !time.is_over(),
+                pieces => time.find(pieces, job.left().min(way.most())),
+            };
+            if !in_time {
+                turn.went_on = true;
                 end = Some(End::Time);
                 break;
             }
-            let job = &mut self.slots[at].job;
+            time = deadline.strict();
             match file.begin(way, at, job, lasting) {
                 Ok(Begun::Yes) => turn.bytes += job.left().min(way.most()),
                 Ok(Begun::NotNow) => {
+                    self.full = true;
                     end = Some(End::Waits);
                     break;
                 }
@@ -241,23 +295,29 @@ impl BlkQueue {
         if let Some(way) = &mut self.way {
             way.submit();
         }
-        self.reap(turn);
+        self.reap(deadline, turn);
         end
     }
 
-    /// Learns what the kernel has done.
-    fn reap(&mut self, turn: &mut Turn) {
+    /// Learns what the kernel has done, of one request at least.
+    fn reap(&mut self, deadline: Deadline, turn: &mut Turn) {
         let disk = Arc::clone(&self.disk);
         let Medium::File(file) = &disk.medium else { return };
-        while let Some((at, result)) = self.way.as_mut().and_then(Transfers::next_over) {
+        while let Some((at, result)) = self.way.as_mut().and_then(|way| way.next_over(deadline)) {
             match file.over(&mut self.slots[at].job, result) {
                 Some(result) => self.finish(at, result, turn),
-                None => self.waiting.push_front(at),
+                None => {
+                    self.waiting.push_front(at);
+                    turn.now = ticks();
+                }
+            }
+            if deadline.is_over_at(turn.now) {
+                break;
             }
         }
     }
 
-    /// Requests that may be taken: the kernel has so many at most.
+    /// Requests that may be taken while none is unread: the kernel has so many at most.
     fn room(&self) -> usize {
         let taken = self.slots.len() - self.free.len();
         match self.way.as_ref() {
@@ -268,26 +328,29 @@ impl BlkQueue {
 
     /// Whether something could be done now.
     fn is_ready(&mut self) -> bool {
-        let stuck = self.way.as_ref().is_some_and(|way| way.under_way() > 0);
+        let stuck = self.full && self.way.as_ref().is_some_and(|way| way.under_way() > 0);
         self.way.as_mut().is_some_and(Transfers::has_news)
             || !self.waiting.is_empty() && !stuck
+            || self.waiting.is_empty() && self.unread() > 0
             || self.room() > 0 && !self.queue.is_empty()
     }
 
     /// Carries out what waits, in memory.
-    fn carry_out(&mut self, budget: Budget, begun: u64, time: u64, turn: &mut Turn) -> Option<End> {
+    fn carry_out(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
         while let Some(&at) = self.waiting.front() {
             if turn.bytes >= budget.bytes {
                 return Some(End::Budget);
             }
-            if ticks().wrapping_sub(begun) > time {
-                return Some(End::Time);
-            }
             let job = &mut self.slots[at].job;
-            turn.bytes += self.disk.step(job, budget.bytes - turn.bytes);
+            turn.bytes += self.disk.step(job, budget.bytes - turn.bytes, deadline);
             if job.is_done() {
                 self.waiting.pop_front();
                 self.finish(at, Ok(()), turn);
+            } else {
+                turn.now = ticks();
+            }
+            if deadline.is_over_at(turn.now) {
+                return Some(End::Time);
             }
         }
         None
@@ -300,11 +363,11 @@ impl BlkQueue {
         self.queue.log_written(&slot.whole, u32::MAX);
         let written = slot.writes[usize::from(result.is_err())];
         self.queue.finish(slot.token, written);
-        turn.finished += 1;
+        (turn.finished, turn.now) = (turn.finished + 1, ticks());
         let stats = self.disk.queue(self.index);
         match result {
             Ok(()) => {
-                let passed = u128::from(ticks().wrapping_sub(slot.begun)) << 32;
+                let passed = u128::from(turn.now.wrapping_sub(slot.begun)) << 32;
                 let ns = u64::try_from(passed / u128::from(self.rate.max(1))).unwrap_or(u64::MAX);
                 stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns });
             }
@@ -323,7 +386,7 @@ impl BlkQueue {
             }
             self.port.told.ingress(self.index, 1, interrupted.into());
         }
-        stats.set_in_flight(self.slots.len() - self.free.len());
+        stats.set_in_flight(self.slots.len() - self.free.len() + self.unread());
     }
 
     fn serve(&mut self, budget: Budget) -> Visit {
@@ -332,21 +395,27 @@ impl BlkQueue {
         }
         let (mut turn, begun) = (Turn::default(), ticks());
         let time = u64::try_from((u128::from(budget.ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX);
-        self.reap(&mut turn);
+        let deadline = Deadline::new(begun, time, self.look);
+        self.reap(deadline, &mut turn);
         let end = loop {
-            if let Some(end) = self.work(budget, begun, time, &mut turn) {
+            if let Some(end) = self.work(budget, deadline, &mut turn) {
                 break end;
             }
-            let want = budget.items.saturating_sub(turn.items).min(AHEAD);
-            if want == 0 {
-                break End::Budget;
+            if self.unread() == 0 {
+                let want = budget.items.saturating_sub(turn.items).min(AHEAD);
+                if want == 0 {
+                    break End::Budget;
+                }
+                let want = want.min(self.room());
+                if want == 0 {
+                    break End::Waits;
+                }
+                if self.stopped || self.take(want, &mut turn) == 0 {
+                    break End::Drained;
+                }
             }
-            let want = want.min(self.room());
-            if want == 0 {
-                break End::Waits;
-            }
-            if self.stopped || self.take(want, &mut turn) == 0 {
-                break End::Drained;
+            if !self.read(deadline, &mut turn) {
+                break End::Time;
             }
         };
         self.publish(&turn);
@@ -354,7 +423,7 @@ impl BlkQueue {
             self.stop(Fault::MemoryTruncated);
         }
         // A part of a long request is work, too.
-        let moved = turn.finished.max(u64::from(turn.bytes > 0));
+        let moved = turn.finished.max(u64::from(turn.bytes > 0 || turn.went_on));
         Visit { moved, items: turn.items, bytes: turn.bytes, cost: turn.items, elsewhere_ns: 0, end }
     }
 }
@@ -404,3 +473,7 @@ impl<L> Task<L> for BlkQueue {
 
     fn settle(&mut self, _: &mut L) {}
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ use sidecore_abi::virtio::features as bit;
 
 use super::features::{MAX_RANGE, MAX_RANGES};
 use crate::disk::{Job, Op, Range, Trouble};
-use crate::mem::{gather, Piece};
+use crate::mem::{gather, Deadline, Piece};
 use crate::slice::{behind, behind_mut, upto, upto_mut};
 
 /// What requests are checked against.
@@ -46,6 +46,18 @@ pub(super) fn status_of(trouble: Trouble) -> u8 {
     }
 }
 
+/// Has the pages found that [`read`], and giving back, will touch: those of the header, of ranges, of the disk's name, and of the
+/// status. False if that takes too long. For a request with header, data and status in a piece each, as most have, the clock is
+/// not read: that is five pages at most.
+pub(super) fn find(readable: &[Piece], writable: &[Piece], deadline: Deadline) -> bool {
+    const RANGES: usize = HEADER_LEN + MAX_RANGES * SEGMENT_LEN;
+    if let Some(last) = writable.iter().rev().find(|piece| !piece.is_empty()) {
+        last_byte(last).touch();
+    }
+    readable.len() + writable.len() <= 3
+        || deadline.find(readable, RANGES as u64) && deadline.find(writable, ID_LEN as u64)
+}
+
 /// Reads the request in `readable` and `writable` and makes a job of it. Returns the place of its status byte, the last that
 /// the device may write (§5.2.6), if there is one.
 pub(super) fn read(
@@ -65,10 +77,16 @@ pub(super) fn read(
 /// Takes the last byte from `list`.
 fn cut_last_byte(list: &mut [Piece]) -> Option<Piece> {
     let last = list.iter_mut().rev().find(|piece| !piece.is_empty())?;
-    let mut byte = *last;
-    byte.advance(last.len() - 1);
+    let byte = last_byte(last);
     *last = last.first(last.len() - 1);
     Some(byte)
+}
+
+/// The last byte of a piece that has one.
+fn last_byte(piece: &Piece) -> Piece {
+    let mut byte = *piece;
+    byte.advance(piece.len().saturating_sub(1));
+    byte
 }
 
 /// Bytes of all pieces: at most 2³² each.

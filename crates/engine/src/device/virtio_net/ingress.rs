@@ -159,7 +159,7 @@ impl IngressRing {
             !behind
         };
         let count = list.iter().take_while(begins).count();
-        if !deadline.find(upto(list, count)) {
+        if !deadline.find_beginnings(upto(list, count)) {
             return Ok(Described::Later);
         }
         let mut header = [0u8; NET_HDR_LEN];

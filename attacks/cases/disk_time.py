@@ -1,0 +1,204 @@
+"""What guests do to an I/O core's time with requests to a disk: pages that nobody has touched, in one visit."""
+
+import os
+import statistics
+import struct
+import subprocess
+import threading
+import time
+
+from outside import disk, vhost
+from outside.case import Skip, attack
+from outside.daemon import until
+from outside.disk import DISCARD, GET_ID, IN, OK, OUT, WANTED, WRITE_ZEROES, header
+from outside.vhost import INDIRECT_FLAG, NEXT, WRITE
+
+from .seventh import A_FEW, undisturbed
+from .sixth import HUGE, huge_file
+
+SIZE = 1 << 20
+FIRST = 8  # huge pages before those that nobody has touched: the ring, tables, headers
+PAGES = 256  # and so many of those
+PIECES = 250
+
+
+class Untouched:
+    """A disk's front end whose memory is huge pages that are made when they are touched."""
+
+    def __init__(self, stage, name):
+        self.size = (FIRST + PAGES) * HUGE
+        self.fd = huge_file(stage, self.size)
+        self.guest = disk.Disk(stage.at(f"{name}.sock"), features=WANTED, fd=self.fd, size=self.size)
+        stage.cleanup(self.guest.close)
+
+    def page(self, i):
+        return (FIRST + i) * HUGE + 512 * (i % 64)
+
+    def renew(self):
+        vhost.punch(self.fd, FIRST * HUGE, PAGES * HUGE, True)
+
+    def usual(self):
+        """Microseconds of a processor that a page takes to be made, here and now: the median."""
+        self.renew()
+
+        def touched(i):
+            start = time.thread_time()
+            self.guest.memory[self.page(i)]
+            return time.thread_time() - start
+
+        return round(1e6 * statistics.median(map(touched, range(PAGES))))
+
+    def table(self, slot, chain):
+        """An indirect table of a chain of (address, bytes, flags), in huge page 1; its descriptor."""
+        at = HUGE + 4096 * slot
+        for i, (where, size, flags) in enumerate(chain):
+            last = i + 1 == len(chain)
+            struct.pack_into("<QIHH", self.guest.memory, at + 16 * i, where, size, flags | (0 if last else NEXT), i + 1)
+        return at, 16 * len(chain), INDIRECT_FLAG
+
+    def plain(self, slot, kind):
+        """A header and the place of a status where every page is there."""
+        at = 2 * HUGE + 64 * slot
+        self.guest.memory[at:at + 16] = header(kind, 0)
+        self.guest.memory[at + 32] = disk.NOTHING
+        return (at, 16, 0), (at + 32, 1, WRITE)
+
+    def ask(self, chains):
+        """Offers all of them at once, and waits for their answers."""
+        for slot, chain in enumerate(chains):
+            self.guest.queue.put(slot, *self.table(slot, chain))
+        self.guest.queue.offer(*range(len(chains)))
+        self.guest.queue.ring()
+        return self.guest.answered(60, len(chains))
+
+
+def transfer(guest, kind):
+    """250 blocks, each in a page of its own."""
+    head, status = guest.plain(0, kind)
+    flags = WRITE if kind == IN else 0
+    return [[head, *((guest.page(i), 512, flags) for i in range(PIECES)), status]]
+
+
+def ranges(guest, kind):
+    """32 ranges of nothing, in 230 pieces; of the header only the type lies where everything else does."""
+    (at, _, _), status = guest.plain(0, kind)
+    lengths = [1] * 12 + [2] * 229 + [512 - 2 * 229]
+    return [[(at, 4, 0), *((guest.page(i), size, 0) for i, size in enumerate(lengths)), status]]
+
+
+def name(guest):
+    """The disk's name, each byte in a page of its own, and the status in the next one; ten times."""
+    return [[guest.plain(slot, GET_ID)[0], *((guest.page(21 * slot + i), 1, WRITE) for i in range(21))] for slot in range(10)]
+
+
+def many(guest):
+    """63 reads of one block; header, block and status are in pages of their own. A header of zeros is one of a read of block 0."""
+    pages = lambda slot: (guest.page(4 * slot + i) for i in range(3))
+    return [[(a, 16, 0), (b, 512, WRITE), (c, 1, WRITE)] for a, b, c in map(pages, range(63))]
+
+
+SHAPES = {
+    "read": lambda guest: transfer(guest, IN), "write": lambda guest: transfer(guest, OUT),
+    "discard": lambda guest: ranges(guest, DISCARD), "zeroes": lambda guest: ranges(guest, WRITE_ZEROES),
+    "name": name, "many": many,
+}
+
+
+def media(stage):
+    """What disks consist of: memory, nothing, a file in memory, a file elsewhere."""
+    folder = disk.folder(stage)
+    where = os.path.join(folder, "memory")
+    os.mkdir(where)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "memory", where], capture_output=True).returncode:
+        raise Skip("tmpfs cannot be mounted")
+    stage.cleanup(subprocess.run, ["umount", "-l", where])
+    files = {"memory": disk.image(os.path.join(where, "image"), SIZE), "direct": disk.image(os.path.join(folder, "image"), SIZE)}
+    return {"ram": "ram:1M", "null": "null:1M", **files}
+
+
+def slow(stage, name):
+    count = stage.daemon.port(name)["state"]["slow"]
+    return count["batches"], count["total_us"]
+
+
+@attack("disk", needs=("root",))
+def disk_of_huge_pieces(stage):
+    """Requests to disks of each kind whose pieces lie in huge pages of their own that nobody has touched: data, ranges, names, headers, statuses."""
+    kinds = media(stage)
+    stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
+    undisturbed(stage)
+    stage.notes["slow"] = {}
+    with stage.during():
+        for kind in kinds:
+            guest = Untouched(stage, kind)
+            usual = guest.usual()
+            stage.notes["page_us"] = max(usual, stage.notes.get("page_us", 0))
+            for shape, chains in SHAPES.items():
+                guest.renew()
+                count, total = slow(stage, kind)
+                stage.check(guest.ask(chains(guest)), f"{kind}: the daemon hung up on {shape}")
+                more, longer = slow(stage, kind)
+                visits, took = more - count, longer - total
+                if visits:
+                    stage.notes["slow"][f"{kind} {shape}"] = [visits, took // 1000]
+                # With a bound a visit ends with the page that took it beyond its turn; where each takes long there are many visits.
+                bounded = took <= visits * (A_FEW + 8 * usual) or visits >= PAGES // 8
+                stage.check(bounded, f"{kind}: {shape} took {visits} visits of {took // 1000} ms together: no bound in time ends them")
+            status = guest.guest.memory[2 * HUGE + 32]
+            stage.check(status in (OK, disk.UNSUPP, disk.NOTHING), f"{kind}: status {status}")
+            guest.guest.front.close()
+
+
+@attack("disk", needs=("root",))
+def disk_of_punched_pieces(stage):
+    """A VMM punches out the pages of its requests' pieces all the time, so that those that were found are gone when they are moved."""
+    kinds = media(stage)
+    stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
+    undisturbed(stage)
+    stage.notes["slow"] = {}
+    with stage.during():
+        for kind in kinds:
+            guest, stop = Untouched(stage, kind), threading.Event()
+
+            def punching():
+                # One by one: whoever touches a page of a hole that is being made waits for all of it.
+                while not stop.is_set():
+                    for i in range(PAGES):
+                        vhost.punch(guest.fd, (FIRST + i) * HUGE, HUGE, True)
+
+            thread = threading.Thread(target=punching)
+            usual = guest.usual()
+            guest.renew()
+            count, total = slow(stage, kind)
+            thread.start()
+            try:
+                for _ in range(3):
+                    chains = transfer(guest, IN)
+                    guest.guest.queue.put(0, *guest.table(0, chains[0]))
+                    guest.guest.queue.offer(0)
+                    guest.guest.queue.ring()
+                    if not answered(guest):
+                        break
+            finally:
+                stop.set()
+                thread.join()
+            # It may take for ever while it is punched; not afterwards.
+            until(lambda: guest.guest.used() == guest.guest.queue.next or guest.guest.front.hung_up(0), 20, "an answer")
+            more, longer = slow(stage, kind)
+            visits, took = more - count, longer - total
+            stage.notes["slow"][kind] = [visits, took // 1000, stage.daemon.port(kind)["state"]["slow"]["longest_us"] // 1000]
+            usual = max(usual, guest.usual())
+            stage.notes["page_us"] = max(usual, stage.notes.get("page_us", 0))
+            # Some pages may be gone again when they are moved, but not all of a request's.
+            bounded = took <= visits * (5 * A_FEW + 16 * usual)
+            stage.check(bounded, f"{kind}: {visits} slow visits took {took // 1000} ms together: pages that were found are gone when they are moved")
+            guest.guest.front.close()
+
+
+def answered(guest):
+    """Whether an answer comes while pages are punched out."""
+    try:
+        until(lambda: guest.guest.used() == guest.guest.queue.next or guest.guest.front.hung_up(0), 1, "an answer")
+        return True
+    except Exception:
+        return False
