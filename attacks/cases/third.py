@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 
-from outside import vfio, vhost
+from outside import disk, vfio, vhost
 from outside.case import attack
 from outside.daemon import Failure, until
 from outside.flow import pause
@@ -156,6 +156,62 @@ def linger_with_the_second_piece(stage):
         pause(0.3)
         for name in names:
             hears(stage, name)
+
+
+@attack("third")
+def linger_in_a_channel(stage):
+    """The sockets that a VMM gives a disk to be told on hold sockets that linger, unread; they come in pieces, in twos, unasked for, and are replaced."""
+    path = disk.image(os.path.join(disk.folder(stage), "image"))
+    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={path}"])
+    kept = []
+    stage.cleanup(lambda: [k.close() for k in kept])
+    message = struct.pack("<III", 21, 1, 0)  # SET_BACKEND_REQ_FD
+    backend_req = 1 << 5
+
+    def channel():
+        """A connected socket in which a socket that lingers waits to be read."""
+        ours, theirs = socket.socketpair()
+        kept.append(theirs)
+        give(stage, kept, theirs, b"x")
+        return ours
+
+    def send(k, data, count):
+        sockets = [channel() for _ in range(count)]
+        try:
+            vhost.send_fds(k, data, [each.fileno() for each in sockets])
+        except OSError as error:
+            stage.notes["refused"] = error.strerror
+        # Whoever receives them has the last reference.
+        [each.close() for each in sockets]
+
+    def unasked(front):
+        send(front.sock, message, 1)
+
+    def in_twos(front):
+        send(front.sock, message, 2)
+
+    def in_pieces(front):
+        send(front.sock, message[:6], 1)
+        send(front.sock, message[6:], 1)
+
+    def replaced(front):
+        send(front.sock, message, 1)
+        send(front.sock, message, 1)
+
+    with stage.during():
+        for way in (unasked, in_twos, in_pieces, replaced):
+            front = vhost.FrontEnd(stage.at("evil.sock"))
+            front.hello(vhost.VERSION_1, vhost.P_REPLY_ACK | vhost.P_MQ | (0 if way is unasked else backend_req))
+            way(front)
+            pause(0.3)
+            front.close()
+            start = time.monotonic()
+            try:
+                disk.works(stage)
+            except (Failure, OSError, vhost.Refused) as error:
+                stage.problems.append(f"{way.__name__}: the next VMM is not served: {error!r}")
+                break
+            stage.notes[way.__name__] = round(time.monotonic() - start, 2)
 
 
 @attack("third")

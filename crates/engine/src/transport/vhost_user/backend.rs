@@ -5,14 +5,13 @@
 //! in the middle of it), the change is made, and all rings that can run run again where they stood.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sidecore_abi::virtio::features as bit;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
-use super::channel::Channel;
+use super::channel::{Channel, Descriptors};
 use super::journal::Slots;
 use super::messages;
 use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
@@ -298,7 +297,7 @@ impl<D: VirtioDevice> Backend<D> {
         &mut self,
         code: u32,
         payload: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Descriptors,
     ) -> std::result::Result<Option<u64>, String> {
         let number = || match <[u8; 8]>::try_from(payload) {
             Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
@@ -311,9 +310,8 @@ impl<D: VirtioDevice> Backend<D> {
                 if self.protocol & Protocol::BACKEND_REQ.bits() == 0 {
                     return Err("it belongs to a feature that was not negotiated".to_owned());
                 }
-                let [socket] = <[OwnedFd; 1]>::try_from(fds)
-                    .map_err(|fds| format!("{} descriptors came along instead of a socket", fds.len()))?;
-                self.channel.set(Some(socket));
+                let several = |count| format!("{count} descriptors came along instead of a socket");
+                self.channel.set(Some(fds.only().map_err(several)?));
                 Ok(None)
             }
             messages::SET_VRING_ENABLE => {

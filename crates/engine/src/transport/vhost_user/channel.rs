@@ -14,6 +14,36 @@ use crate::door;
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG: a header of version 1 without a payload.
 const CONFIG_CHANGED: [u8; 12] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
+/// Descriptors that came with a message. Of a message that gives a channel they may be sockets, in which anything may wait: those
+/// that it does not become are hung up on, whatever is wrong with the message.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    pub(super) list: Vec<OwnedFd>,
+    /// Sockets may be among them.
+    pub(super) sockets: bool,
+}
+
+impl Descriptors {
+    /// The only one.
+    ///
+    /// # Errors
+    /// How many there are instead.
+    pub(super) fn only(mut self) -> Result<OwnedFd, usize> {
+        match self.list.len() {
+            1 => self.list.pop().ok_or(0),
+            count => Err(count),
+        }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        if self.sockets {
+            self.list.iter().for_each(door::hang_up);
+        }
+    }
+}
+
 /// The channel, if the VMM has given one.
 #[derive(Debug, Default)]
 pub(super) struct Channel(Mutex<Option<OwnedFd>>);

@@ -23,6 +23,7 @@ use super::super::server::conversation::{End, Heard, Talk, Waits, ALSO};
 use super::super::server::wait::wait;
 use super::super::server::without_fds::receive;
 use super::backend::{in_words, Backend};
+use super::channel::Descriptors;
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
 use crate::door::{self, Closing, Wanted, Why};
@@ -67,7 +68,7 @@ impl<D: VirtioDevice> Conversation<D> {
     }
 
     /// Takes a message, all of which is there, and duplicates of its descriptors.
-    fn take(&mut self, header: &Header) -> Result<(Vec<u8>, Vec<OwnedFd>), String> {
+    fn take(&mut self, header: &Header) -> Result<(Vec<u8>, Descriptors), String> {
         let unread = |e: rustix::io::Errno| format!("it cannot be read: {e}");
         let size = HEADER + header.size as usize;
         // One byte more, so that a look that goes too far shows.
@@ -80,7 +81,7 @@ impl<D: VirtioDevice> Conversation<D> {
             // It ends behind the first piece with descriptors, if any are there; one that goes too far ended behind a later
             // message's, or behind one that has a part of this message: nobody can tell before it is read.
             let (ours, end) = (have + seen.bytes <= size, size.min(have + seen.bytes));
-            let passed = if seen.with_fds { self.look(header, ours)? } else { Vec::new() };
+            let passed = if seen.with_fds { self.look(header, ours)? } else { Descriptors::default() };
             if seen.with_fds && ours && fds.replace(passed).is_some() {
                 return Err("descriptors are attached to more than one piece of it".to_owned());
             }
@@ -101,18 +102,22 @@ impl<D: VirtioDevice> Conversation<D> {
 
     /// Has the door look at the first descriptors that wait: those of the message, or, unless they are `ours`, maybe those of a
     /// later one.
-    fn look(&mut self, header: &Header, ours: bool) -> Result<Vec<OwnedFd>, String> {
+    fn look(&mut self, header: &Header, ours: bool) -> Result<Descriptors, String> {
         let files = lock(&self.backend).terms.files();
         let given = header.message.given;
         let any = (!ours || given == Given::Memory) && files == Files::Any;
         let sockets = !ours || given == Given::Socket;
-        door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets }).map_err(|refused| {
-            self.closing = refused.closing;
-            match ours {
-                true => self.strange(header, refused.why),
-                false => format!("behind it: {}", self.behind(refused.why)),
+        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets }) {
+            // A later message's stay where they are: to drop their duplicates waits for nobody, and hangs up on none.
+            Ok(list) => Ok(Descriptors { list, sockets: sockets && ours }),
+            Err(refused) => {
+                self.closing = refused.closing;
+                Err(match ours {
+                    true => self.strange(header, refused.why),
+                    false => format!("behind it: {}", self.behind(refused.why)),
+                })
             }
-        })
+        }
     }
 
     /// What is said of a later message of which a descriptor did not pass: the one in which the first piece with any ends.
@@ -162,8 +167,8 @@ impl<D: VirtioDevice> Conversation<D> {
     }
 
     /// Handles a message that the `vhost` crate does not, and answers it.
-    fn answer(&mut self, header: &Header, message: &[u8], fds: Vec<OwnedFd>) -> Result<(), String> {
-        if !fds.is_empty() && header.message.given == Given::Nothing {
+    fn answer(&mut self, header: &Header, message: &[u8], fds: Descriptors) -> Result<(), String> {
+        if !fds.list.is_empty() && header.message.given == Given::Nothing {
             return Err("a descriptor is attached, but none belongs to it".to_owned());
         }
         let mut backend = lock(&self.backend);
@@ -227,7 +232,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         }
         let done = self.take(&header).and_then(|(message, fds)| match header.message.by {
             By::Us(_) => self.answer(&header, &message, fds),
-            By::Crate | By::Nobody => self.pass_on(&message, &fds),
+            By::Crate | By::Nobody => self.pass_on(&message, &fds.list),
         });
         done.map_err(|why| End::bad(format!("{}: {why}", header.message.name)))?;
         self.begun = true;

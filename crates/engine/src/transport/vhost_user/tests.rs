@@ -5,7 +5,7 @@
 mod requests;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -20,9 +20,10 @@ use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 
 use super::super::server::conversation::{End, Heard, Talk};
 use super::backend::Backend;
+use super::channel::Descriptors;
 use super::conversation::Conversation;
 use super::journal::Slots;
-use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_STATUS, SET_VRING_ENABLE};
+use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_BACKEND_REQ_FD, SET_STATUS, SET_VRING_ENABLE};
 use crate::device::VirtioDevice;
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId, DEFAULT_MTU};
@@ -327,7 +328,7 @@ fn a_reset_forgets_the_rings_and_keeps_the_memory() {
         match reset {
             0 => backend.reset_device().unwrap(),
             1 => backend.reset_owner().unwrap(),
-            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8], Vec::new()).unwrap(), None),
+            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8], Descriptors::default()).unwrap(), None),
         }
         assert_eq!(running(&backend), [false, false]);
         for what in ALL.into_iter().filter(|what| *what != Say::Memory && *what != Say::Features) {
@@ -363,11 +364,31 @@ fn impossible_requests_are_named() {
     let long = VhostUserMemoryRegion::new(GPA, 2 * MEMORY, USER, 0);
     let result = backend.set_mem_table(&[long], vec![memory(MEMORY)], None).map(drop);
     assert!(said(result).contains("bytes but"));
-    let mut handle = |code, payload: &[u8]| backend.handle(code, payload, Vec::new());
+    let mut handle = |code, payload: &[u8]| backend.handle(code, payload, Descriptors::default());
     assert!(handle(SET_VRING_ENABLE, &[0; 4]).unwrap_err().contains("4 bytes"));
     assert!(handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
     assert!(handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
     assert!(handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
+}
+
+/// Its close may wait for others, so it is never closed with something in it: whatever is wrong with the message.
+#[test]
+fn a_channel_that_is_refused_is_hung_up_on() {
+    let (mut backend, _file) = set_up(FORMATS[0]);
+    let all: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+    let given = |pairs: &[(UnixStream, UnixStream)]| {
+        let list = pairs.iter().map(|(ours, _)| OwnedFd::from(ours.try_clone().unwrap())).collect();
+        Descriptors { list, sockets: true }
+    };
+    // It belongs to a feature that was not negotiated, and then there are two of it.
+    assert!(backend.handle(SET_BACKEND_REQ_FD, &[], given(&all[..1])).is_err());
+    let offered = backend.get_protocol_features().unwrap();
+    backend.set_protocol_features(offered.bits()).unwrap();
+    assert!(backend.handle(SET_BACKEND_REQ_FD, &[], given(&all[1..])).is_err());
+    for (_ours, mut theirs) in all {
+        theirs.set_nonblocking(true).unwrap();
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "the end of it");
+    }
 }
 
 #[test]
