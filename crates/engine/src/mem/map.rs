@@ -341,6 +341,11 @@ impl GuestMap {
         self.regions.iter().find_map(|region| Self::inside(region, region.user_addr, addr, len))
     }
 
+    /// Guest addresses and sizes of its regions.
+    pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.regions.iter().map(|region| (region.gpa, region.size))
+    }
+
     /// The guest address of a stretch that this map translated: for dirty logging.
     pub fn gpa_of(&self, piece: &Piece) -> Option<u64> {
         let at = piece.as_ptr() as usize;

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicU8};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use super::foreign::{BadFile, Mapped, Mapping};
 use super::sigbus::Flag;
@@ -60,6 +60,17 @@ impl SharedFile {
         self.len == 0
     }
 
+    /// Has the pages found that bytes `from` to `to` lie in, as far as there are so many: whoever writes there later is not kept
+    /// waiting for that.
+    pub fn find(&self, from: usize, to: usize) {
+        /// Bytes of the smallest page.
+        const PAGE: usize = 4096;
+        let pages = (from..=to.min(self.len - 1)).step_by(PAGE).chain([to]);
+        for byte in pages.filter_map(|at| self.byte(at)) {
+            std::hint::black_box(byte.load(Ordering::Relaxed));
+        }
+    }
+
     /// The byte at `offset`, if it is inside.
     #[inline]
     pub fn byte(&self, offset: usize) -> Option<&AtomicU8> {
@@ -83,7 +94,6 @@ impl SharedFile {
 mod tests {
     use super::*;
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn bounds_and_alignment_hold() {

@@ -39,6 +39,11 @@ pub trait WriteLog: Send + Sync {
     /// `len` bytes at guest address `gpa` were written. Called after the data and before the completion
     /// is visible.
     fn wrote(&self, gpa: u64, len: u32);
+
+    /// Has the memory found in which `size` bytes from guest address `gpa` on would be logged, before an I/O core needs it.
+    fn find(&self, gpa: u64, size: u64) {
+        let _ = (gpa, size);
+    }
 }
 
 /// Everything that a ring needs to run.

@@ -125,6 +125,9 @@ const TIME: Duration = Duration::from_micros(200);
 
 impl Memory {
     pub(super) fn new(config: &RingConfig) -> Memory {
+        if let Some(log) = &config.log {
+            config.map.stretches().for_each(|(gpa, size)| log.find(gpa, size));
+        }
         Memory {
             map: Arc::clone(&config.map),
             window: Window::EMPTY,

@@ -21,6 +21,27 @@ impl DirtyLog {
     pub(super) fn new(bits: SharedFile) -> DirtyLog {
         DirtyLog { bits }
     }
+
+    /// Sets these bits of word `index`. False: it is behind the log's end. The VMM says with its size that it does not want
+    /// those pages.
+    #[inline]
+    fn set(&self, index: u64, bits: u64) -> bool {
+        let Some(at) = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)) else {
+            return false;
+        };
+        if let Some(word) = self.bits.word(at) {
+            word.fetch_or(bits.to_le(), Ordering::SeqCst);
+            return true;
+        }
+        // The log's last bytes, or all of one that is not aligned.
+        let bytes = (at..).zip(bits.to_le_bytes());
+        bytes.filter_map(|(at, bits)| Some((self.bits.byte(at)?, bits))).fold(false, |_, (byte, bits)| {
+            if bits != 0 {
+                byte.fetch_or(bits, Ordering::SeqCst);
+            }
+            true
+        })
+    }
 }
 
 impl WriteLog for DirtyLog {
@@ -29,19 +50,83 @@ impl WriteLog for DirtyLog {
             return;
         }
         let last = gpa.saturating_add(u64::from(len) - 1) >> PAGE_SHIFT;
-        for page in (gpa >> PAGE_SHIFT)..=last {
-            // Pages behind the log's end: the VMM says with its size that it does not want them.
-            let Ok(at) = usize::try_from(page / 8) else { return };
-            let Some(byte) = self.bits.byte(at) else { return };
-            byte.fetch_or(1 << (page % 8), Ordering::SeqCst);
+        let mut page = gpa >> PAGE_SHIFT;
+        // A word at a time: a request to a disk may have 4 GiB, which are a million pages.
+        while page <= last {
+            let bit = page % 64;
+            let count = (64 - bit).min(last - page + 1);
+            if !self.set(page / 64, (u64::MAX >> (64 - count)) << bit) {
+                return;
+            }
+            page += count;
         }
+    }
+
+    fn find(&self, gpa: u64, size: u64) {
+        let byte = |gpa: u64| usize::try_from(gpa >> PAGE_SHIFT >> 3).unwrap_or(usize::MAX);
+        self.bits.find(byte(gpa), byte(gpa.saturating_add(size)));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::cast_possible_truncation)]
+
+    use std::os::unix::fs::FileExt;
+
     use super::*;
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    /// The first `size` bytes of a log, and the rest of its file.
+    fn log(offset: u64, size: u64) -> (DirtyLog, impl Fn() -> Vec<u8>) {
+        let fd = memfd_create(c"log", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 1 << 20).unwrap();
+        let file = std::fs::File::from(fd);
+        let log = DirtyLog::new(SharedFile::map(&file, offset, size).unwrap());
+        let bytes = move || {
+            let mut bytes = vec![0; 64];
+            file.read_exact_at(&mut bytes, offset).unwrap();
+            bytes
+        };
+        (log, bytes)
+    }
+
+    #[test]
+    fn long_stretches_have_all_their_bits() {
+        // Aligned, ending within a word, and not aligned at all.
+        for (offset, size) in [(0, 40), (8, 35), (3, 37)] {
+            for (first, count) in
+                [(0u64, 1u64), (5, 3), (0, 64), (63, 2), (1, 200), (60, 70), (250, 200), (400, 9)]
+            {
+                let (log, bytes) = log(offset, size);
+                log.wrote((first << 12) + 0xfff, u32::try_from(((count - 1) << 12) + 1).unwrap());
+                let wanted = |at: u64| at < 8 * size && (first..first + count).contains(&at);
+                let found = |at: u64| bytes()[at as usize / 8] >> (at % 8) & 1 == 1;
+                for at in 0..512 {
+                    assert_eq!(
+                        found(at),
+                        wanted(at),
+                        "page {at} of {first} + {count}, log {offset} + {size}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_log_can_be_found_beforehand() {
+        let fd = memfd_create(c"log", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 64 << 12).unwrap();
+        let file = fd.into();
+        let pages = || rustix::fs::fstat(&file).unwrap().st_blocks / 8;
+        let log = DirtyLog::new(SharedFile::map(&file, 0, 64 << 12).unwrap());
+        // A page of the log is for 128 MiB.
+        log.find(0x7ff_f000, 0x2000);
+        assert_eq!(pages(), 2);
+        log.find(1 << 30, 1 << 28);
+        log.find(u64::MAX - 1, 1);
+        assert_eq!(pages(), 5);
+    }
 
     #[test]
     fn every_page_touched_has_its_bit_and_no_other() {
