@@ -13,6 +13,7 @@ use super::header::Header;
 use crate::frame::{Batch, HEAD};
 use crate::port::{DropReason, Tally};
 use crate::ring::{ClientTx, Hands, RingStats};
+use crate::slice::upto_mut;
 use crate::wire::Offload;
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
@@ -169,10 +170,10 @@ impl<H: Hands> Drain<H> {
         let count = pieces.len() - start;
         let list = pieces.range_mut(start, count);
         let mut first = [0; 12];
-        let mut at = crate::mem::gather(list, 0, &mut first[..header.bytes as usize]);
+        let mut at = crate::mem::gather(list, 0, upto_mut(&mut first, header.bytes as usize));
         frame.len = len;
         let head_len = frame.head_len();
-        at = crate::mem::gather(list, at, &mut frame.head[..head_len]);
+        at = crate::mem::gather(list, at, upto_mut(&mut frame.head, head_len));
         #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
         {
             frame.piece = (start + at) as u32;
@@ -180,8 +181,7 @@ impl<H: Hands> Drain<H> {
         }
         frame.offload = Offload::NONE;
         if first[..2] != [0, 0] {
-            let head = &frame.head[..head_len];
-            frame.offload = Offload::parse(&first, head, len as usize, header.offloads)
+            frame.offload = Offload::parse(&first, frame.head(), len as usize, header.offloads)
                 .map_err(|_| DropReason::BadOffload)?;
         }
         batch.commit_odd();

@@ -16,6 +16,7 @@ use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
 use crate::port::{DropReason, Outcome, Room};
 use crate::ring::{ClientRx, Gate, Hands, RingStats};
+use crate::slice::{behind, upto, upto_mut};
 
 /// Flags of a frame in one slot.
 const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;
@@ -80,7 +81,7 @@ impl<H: Hands> Fill<H> {
             self.skip();
         };
         if header != 0 {
-            to.write(&frame.offload.to_bytes(1)[..header as usize]);
+            to.write(upto(&frame.offload.to_bytes(1), header as usize));
             to.advance(header as usize);
         }
         to.write(frame.head());
@@ -125,7 +126,7 @@ impl<H: Hands> Fill<H> {
             return Err(DropReason::BufferTooSmall);
         }
         let mut bufs = [(0u32, Piece::EMPTY); MAX_FRAGS];
-        let bufs = &mut bufs[..slots as usize];
+        let bufs = upto_mut(&mut bufs, slots as usize);
         loop {
             self.need(slots)?;
             let bad = (0..slots).zip(bufs.iter_mut()).find_map(|(by, place)| {
@@ -142,7 +143,7 @@ impl<H: Hands> Fill<H> {
             self.skip();
         }
         let mut to = Spread { bufs, at: 0 };
-        to.write(&frame.offload.to_bytes(1)[..header as usize]);
+        to.write(upto(&frame.offload.to_bytes(1), header as usize));
         to.write(frame.head());
         for piece in body {
             to.copy(*piece);
@@ -166,7 +167,7 @@ impl<H: Hands> Fill<H> {
         self.room = self.ring.look();
         for (done, &pick) in picks.iter().enumerate() {
             if outcome.is_late(done) {
-                outcome.left.extend_from_slice(&picks[done..]);
+                outcome.left.extend_from_slice(behind(picks, done));
                 break;
             }
             let frame = batch.frame(pick);
@@ -178,7 +179,7 @@ impl<H: Hands> Fill<H> {
                 Ok(()) => outcome.delivered(frame.len),
                 // The client was asked once more for this one; it is not asked for each of the others.
                 Err(DropReason::RingFull) if self.room == 0 => {
-                    outcome.dropped_all(&picks[done..], DropReason::RingFull);
+                    outcome.dropped_all(behind(picks, done), DropReason::RingFull);
                     break;
                 }
                 Err(reason) => outcome.dropped(pick, reason),
@@ -209,7 +210,7 @@ impl Spread<'_> {
         while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
             let n = to.write(from);
             to.advance(n);
-            from = &from[n..];
+            from = behind(from, n);
             self.at += usize::from(to.is_empty());
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! [`Drain`] makes frames of the slots that a client gives up, [`Fill`] slots of the frames that it receives. Both leave to
 //! their owner how the client is woken, and what becomes of one whose indices make no sense.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod drain;
 mod fill;

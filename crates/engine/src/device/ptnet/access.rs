@@ -1,4 +1,5 @@
 //! What a trapped access to the registers does.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;
 
@@ -72,7 +73,10 @@ impl Ptnet {
     /// Where blocks begin, the guest's or ours: whatever went on by the former ones ends.
     fn set_blocks(&mut self, which: usize, low: u32) {
         self.delete();
-        self.registers.blocks[which] = u64::from(self.registers.high[which]) << 32 | u64::from(low);
+        let registers = &mut self.registers;
+        if let (Some(block), Some(high)) = (registers.blocks.get_mut(which), registers.high.get(which)) {
+            *block = u64::from(*high) << 32 | u64::from(low);
+        }
     }
 
     /// Ring `ring` was kicked. Whoever serves it is woken if it sleeps, and the guest goes on at once.

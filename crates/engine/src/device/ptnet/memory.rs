@@ -2,6 +2,7 @@
 //!
 //! It moves no frames and reaches no guest memory. What it offers is the guest's to read and write at any time; who serves
 //! the rings (`sender`, `receiver`) trusts none of it.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -19,6 +20,7 @@ use crate::device::pci::{
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
+use crate::slice::{behind, behind_mut, put, upto};
 
 /// The memory of a ptnet device.
 pub struct MemoryDevice {
@@ -51,21 +53,22 @@ impl MemoryDevice {
             memdev::MEMSIZE_LO => memsize,
             memdev::MEMSIZE_HI => memsize >> 32,
             memdev::MEMID => bar.id.into(),
-            memdev::IF_POOL..=0x4b => [info.interface, 1, interface][place(offset, memdev::IF_POOL)],
-            memdev::RING_POOL..=0x57 => [ring_pool, u64::from(tx_rings + rx_rings), ring_size.into()]
-                [place(offset, memdev::RING_POOL)],
+            memdev::IF_POOL..=0x4b => of_pool([info.interface, 1, interface], offset - memdev::IF_POOL),
+            memdev::RING_POOL..=0x57 => {
+                let rings = u64::from(tx_rings + rx_rings);
+                of_pool([ring_pool, rings, ring_size.into()], offset - memdev::RING_POOL)
+            }
             memdev::BUF_POOL..=0x63 => {
-                [buf_pool, bufs.into(), buf_size.into()][place(offset, memdev::BUF_POOL)]
+                of_pool([buf_pool, bufs.into(), buf_size.into()], offset - memdev::BUF_POOL)
             }
             _ => 0,
         }
     }
 }
 
-/// Which of a pool's three registers it is.
-fn place(offset: u64, pool: u64) -> usize {
-    // A pool has three, as the caller's ranges say.
-    usize::try_from((offset - pool) / 4).unwrap_or(0).min(2)
+/// The register at `offset` of a pool, which has these three.
+fn of_pool(registers: [u64; 3], offset: u64) -> u64 {
+    usize::try_from(offset / 4).ok().and_then(|place| registers.get(place)).copied().unwrap_or(0)
 }
 
 impl PciDevice for MemoryDevice {
@@ -93,7 +96,7 @@ impl PciDevice for MemoryDevice {
             }
             _ => return,
         };
-        data.iter_mut().zip(&word[skip..4]).for_each(|(to, from)| *to = *from);
+        data.iter_mut().zip(behind(upto(&word, 4), skip)).for_each(|(to, from)| *to = *from);
     }
 
     fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
@@ -101,9 +104,8 @@ impl PciDevice for MemoryDevice {
         let word = usize::try_from(offset & !3).ok().and_then(|at| pages.word(at));
         let Some(word) = word.filter(|_| region == memdev::MEMORY_BAR) else { return };
         let (skip, mut mask, mut value) = (usize::try_from(offset & 3).unwrap_or(0), [0; 4], [0; 4]);
-        for (at, byte) in (skip..4).zip(data) {
-            (mask[at], value[at]) = (0xff, *byte);
-        }
+        put(&mut value, skip, data);
+        behind_mut(&mut mask, skip).iter_mut().zip(data).for_each(|(mask, _)| *mask = 0xff);
         let (mask, value) = (u32::from_le_bytes(mask), u32::from_le_bytes(value));
         let change = |before: u32| Some(before & !mask | value);
         // It always says what the word becomes.

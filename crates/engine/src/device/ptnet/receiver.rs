@@ -2,6 +2,7 @@
 //!
 //! The guest's head is looked at when there are frames for it, so it never has to tell that it has released some: kicks of
 //! these rings are declined for good.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
 

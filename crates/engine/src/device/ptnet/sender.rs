@@ -3,6 +3,7 @@
 //! A kick leaves the guest and waits for an answer: some tens of microseconds. So kicks are declined while the core polls, and
 //! while it naps between two looks: for some milliseconds after the last frame in either direction. Only then are they asked
 //! for, and the core sleeps longer; not for ever, because a driver without a full barrier may overlook that it is asked.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
