@@ -1,5 +1,6 @@
 //! A core without a thread, for tests that go through its rounds by hand: however long these take, they do the same.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub(crate) struct Counted {
     now: u64,
     /// What it takes a nanosecond for, in halves of one: 2 is right.
     rate: u64,
+    /// What looks at tasks took since it was read.
+    looks: Arc<AtomicU64>,
 }
 
 impl Counted {
@@ -31,12 +34,13 @@ impl Counted {
 
 impl Clock for Counted {
     fn now(&mut self) -> u64 {
+        self.now += self.looks.swap(0, Ordering::Relaxed);
         self.now
     }
 
     fn after(&mut self, visit: &Visit) -> u64 {
         self.pass(DELIVERY * visit.cost as u64);
-        self.now
+        Clock::now(self)
     }
 }
 
@@ -63,7 +67,7 @@ impl<L: 'static> ByHand<L> {
             tuning: tuning.clone(),
             local,
         };
-        let core = Core::new(parts, Counted { now: 0, rate: 2 }).unwrap();
+        let core = Core::new(parts, Counted { now: 0, rate: 2, looks: Arc::default() }).unwrap();
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
@@ -134,6 +138,11 @@ impl<L: 'static> ByHand<L> {
     /// The clock goes on by so much at once.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.core.clock.now += ns;
+    }
+
+    /// What is added here the clock goes on by when it is read next.
+    pub(crate) fn looks(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.core.clock.looks)
     }
 
     pub(crate) fn now(&self) -> u64 {

@@ -42,6 +42,10 @@ const KEEN: usize = 32;
 const KEEN_OF_ONE: u8 = 2;
 /// And how often they are.
 const KEEN_EVERY: u64 = 2_000;
+/// All those looks together take less, unless a page of a guest's is missing.
+const LONGEST_GLANCE: u64 = 10_000;
+/// For so long after one that took longer each look is timed.
+const LOOKS_TIMED: u64 = 10_000_000_000;
 /// Empty visits in a row after which a task counts as silent.
 const SILENT_AFTER: u32 = 256;
 /// A silent task is visited every so many rounds: at full load a round is some 10 µs, so its first frame
@@ -118,6 +122,8 @@ pub(super) struct Core<L, C> {
     hurries: bool,
     /// When keen tasks were looked at.
     glanced: u64,
+    /// Until when looks are timed one by one.
+    timed_until: u64,
     /// Where the round begins to look for them.
     keen_from: usize,
     /// There was work in the last round: what is looked at in vain is at the expense of others.
@@ -163,6 +169,7 @@ impl<L, C: Clock> Core<L, C> {
             looked: 0,
             hurries: false,
             glanced: 0,
+            timed_until: 0,
             keen_from: 0,
             at_work: false,
             turn: LONGEST_TURN,
@@ -410,40 +417,78 @@ impl<L, C: Clock> Core<L, C> {
                 break;
             }
         }
+        let mut begun = self.now;
         for &place in keen {
             if place != after && self.is_stuck(place) {
+                self.looked_at_all(begun);
                 if let Due::Visit(budget) = self.most(place, u64::MAX) {
                     all += self.visit(place, budget, true);
                 }
+                begun = self.now;
             }
         }
+        self.looked_at_all(begun);
         all
+    }
+
+    /// Whether the task at `place` has work, between two visits of others. A look is a cache line: none is timed, unless one
+    /// took long of late. It may wait for a page of the guest's, and the watch is told whose.
+    #[inline]
+    fn look(&mut self, place: usize) -> bool {
+        let (timed, begun) = (self.now < self.timed_until, self.now);
+        let Some(seated) = self.tasks[place].as_mut() else { return false };
+        if timed
+            && matches!(self.accounts.right(seated.account, begun), Right::Passed | Right::Throttled { .. })
+        {
+            return false;
+        }
+        self.beat.begin(seated.number);
+        let has_work = seated.task.has_work();
+        if timed {
+            self.now = self.clock.now();
+            self.accounts.looked(seated.account, self.now - begun);
+        }
+        has_work
+    }
+
+    /// Several looks have begun at `begun`. Where they took long, the next ones are timed one by one; whoever is visited now does
+    /// not pay for them.
+    #[inline]
+    fn looked_at_all(&mut self, begun: u64) {
+        if self.now >= self.timed_until {
+            self.now = self.clock.now();
+        }
+        if self.now - begun > LONGEST_GLANCE {
+            self.timed_until = self.now.saturating_add(LOOKS_TIMED);
+        }
     }
 
     /// The task with work whose owner's budget ends first, and how much of that is left.
     fn next_reserved(&mut self, keen: &[usize]) -> Option<(usize, u64)> {
-        let mut first = None;
+        let (mut first, begun) = (None, self.now);
         for &place in keen {
-            let Some(seated) = self.tasks[place].as_mut() else { continue };
+            let Some(seated) = self.tasks[place].as_ref() else { continue };
             if !self.accounts.get(seated.account).is_some_and(|account| account.has_budget()) {
                 continue;
             }
             let Right::Reserved { left, deadline } = self.accounts.right(seated.account, self.now) else {
                 continue;
             };
-            if first.is_none_or(|(_, _, earliest)| deadline < earliest) && seated.task.has_work() {
+            if first.is_none_or(|(_, _, earliest)| deadline < earliest) && self.look(place) {
                 first = Some((place, left, deadline));
             }
         }
+        self.looked_at_all(begun);
         first.map(|(place, left, _)| (place, left))
     }
 
     /// Whether the task has to be visited now: it has work that has waited, or that must not.
     #[inline]
     fn is_stuck(&mut self, place: usize) -> bool {
+        let has_work = self.look(place);
         let now = self.now;
         let Some(seated) = self.tasks[place].as_mut() else { return false };
-        if !seated.task.has_work() {
+        if !has_work {
             seated.waits_since = None;
             seated.since = now;
             return false;

@@ -59,6 +59,8 @@ struct Work {
     endless: bool,
     /// It asks to be looked at so often while it is armed.
     naps: Option<Duration>,
+    /// What a look takes, and whom it tells.
+    look: (u64, Arc<AtomicU64>),
 }
 
 impl Task<()> for Work {
@@ -67,6 +69,7 @@ impl Task<()> for Work {
     }
 
     fn has_work(&mut self) -> bool {
+        self.look.1.fetch_add(self.look.0, Ordering::Relaxed);
         self.endless || self.queue.waiting.load(Ordering::Relaxed) > 0
     }
 
@@ -109,11 +112,13 @@ impl Task<()> for Work {
 struct Rig {
     core: ByHand<()>,
     leases: Vec<Home<Work>>,
+    /// What a look takes of those that are added.
+    look: u64,
 }
 
 impl Rig {
     fn new() -> Rig {
-        Rig { core: ByHand::new(()), leases: Vec::new() }
+        Rig { core: ByHand::new(()), leases: Vec::new(), look: 0 }
     }
 
     fn add(&mut self, guest: &Arc<Guest>, each: u64, endless: bool) -> (u64, Arc<Queue>) {
@@ -129,7 +134,8 @@ impl Rig {
         naps: Option<Duration>,
     ) -> (u64, Arc<Queue>) {
         let queue = Arc::<Queue>::default();
-        let work = Work { guest: Arc::clone(guest), queue: Arc::clone(&queue), each, bytes, endless, naps };
+        let (guest, look) = (Arc::clone(guest), (self.look, self.core.looks()));
+        let work = Work { guest, queue: Arc::clone(&queue), each, bytes, endless, naps, look };
         let (lent, home) = Lent::new(work);
         self.leases.push(home);
         (self.core.take(Box::new(lent)), queue)
@@ -259,7 +265,7 @@ fn a_rate_holds_for_all_queues_of_an_owner_together() {
 
 /// One request in 100 µs beside ten floods: what it waits for, with these rules.
 fn wait_beside_floods(tuning: &Tuning, class: Class) -> (u64, u64) {
-    let mut rig = Rig { core: ByHand::tuned((), tuning), leases: Vec::new() };
+    let mut rig = Rig { core: ByHand::tuned((), tuning), leases: Vec::new(), look: 0 };
     for number in 0..10 {
         rig.add(&guest(number, Service::default()), 100, true);
     }
@@ -284,6 +290,28 @@ fn a_request_among_floods_is_served_early() {
     let off = Tuning { urgent: false, ..Tuning::default() };
     let (wait, early) = wait_beside_floods(&off, Class::Latency);
     assert!(wait > 3 * stuck && early == 0, "{wait} ns");
+}
+
+/// A look may wait for a page of the guest's.
+#[test]
+fn whoever_has_looks_wait_pays_for_them() {
+    for class in [Class::Throughput, Class::Latency] {
+        let mut rig = Rig::new();
+        let others: Vec<_> = (2..5).map(|number| guest(number, Service::default())).collect();
+        others.iter().for_each(|other| _ = rig.add(other, 100, true));
+        let evil = guest(1, Service { class, ..Service::default() });
+        rig.look = 100_000;
+        let (_, queue) = rig.add(&evil, 100, false);
+        // One of them comes before it is known.
+        for _ in 0..1_000 {
+            queue.waiting.store(1, Ordering::Relaxed);
+            rig.core.run(MS);
+        }
+        let (evil, others) = (Rig::had(&evil), others.iter().map(|other| Rig::had(other)));
+        let least = others.clone().min().unwrap();
+        assert!(jain(&others.collect::<Vec<_>>()) > 0.999);
+        assert!(evil < least + 2 * MS && least > 240 * MS, "{evil} against {least}");
+    }
 }
 
 #[test]
@@ -370,7 +398,7 @@ fn silent_tasks_cost_nothing_until_they_have_work() {
 fn a_rule_that_is_off_does_nothing() {
     // Silent tasks stay polled.
     let off = Tuning { cold: false, ..Tuning::default() };
-    let mut rig = Rig { core: ByHand::tuned((), &off), leases: Vec::new() };
+    let mut rig = Rig { core: ByHand::tuned((), &off), leases: Vec::new(), look: 0 };
     rig.add(&guest(1, Service::default()), 100, true);
     let (id, queue) = rig.add(&guest(2, Service::default()), 100, false);
     rig.core.run(200 * MS);
