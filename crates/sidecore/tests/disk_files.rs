@@ -87,7 +87,7 @@ fn a_file_in_memory_holds_what_is_written() {
     let direct = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let taken = rustix::fs::open(path, direct, rustix::fs::Mode::empty()).is_ok();
-    assert_eq!(access, if taken { "memory" } else { "page-cache" });
+    assert_eq!(access, if taken { "memory" } else { "workers" });
     for (seed, packed, shape) in [(1, false, Shape::Usual), (2, true, Shape::Pieces(7))] {
         let options = DiskOptions { packed, shape, queues: 4, depth: 32, ..small() };
         let mut disk = Disk::connect(place.path("d"), options).unwrap();

@@ -251,7 +251,9 @@ impl<L, C: Clock> Core<L, C> {
                     }
                 }
                 Due::Cold => {
+                    let begun = self.now;
                     self.cool(place);
+                    self.turn_to(place, begun);
                     self.polled.remove(at);
                     continue;
                 }

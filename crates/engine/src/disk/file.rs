@@ -14,18 +14,20 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstatfs, statx, AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::job::{Job, Op};
+use super::job::{Job, Op, Range};
 use super::stats::Trouble;
-use crate::mem::{Alignment, Begun, Bounds, GuestMap, Transfers};
+use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Transfers};
 
-/// Most bytes of a range in one request to the kernel: none keeps a worker for long.
+/// Most bytes of a range in one request to the kernel: none keeps a worker for long. And in memory, where whoever writes
+/// meanwhile waits for it.
 const MOST_OF_RANGE: u64 = 1 << 28;
+const MOST_IN_MEMORY: u64 = 1 << 22;
 
 /// How a file is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ enum Access {
     Memory,
     /// Through the page cache.
     PageCache,
+    /// By workers of the kernel's: nothing is known of whom it waits for (FUSE, network file systems).
+    Workers,
 }
 
 impl Access {
@@ -46,7 +50,7 @@ impl Access {
         match self {
             Access::Memory => Bounds { one: 64 << 10, all: usize::MAX },
             Access::PageCache => Bounds { one: 512 << 10, all: 4 << 20 },
-            Access::Direct(_) => Bounds { one: 512 << 10, all: usize::MAX },
+            Access::Direct(_) | Access::Workers => Bounds { one: 512 << 10, all: usize::MAX },
         }
     }
 }
@@ -62,6 +66,8 @@ pub struct FileMedium {
     clears: AtomicBool,
     /// A flush has failed.
     lost: AtomicBool,
+    /// Ranges that are being given back or cleared.
+    ranges: AtomicUsize,
 }
 
 impl FileMedium {
@@ -72,9 +78,10 @@ impl FileMedium {
     pub fn new(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
         let len = length(&file, block_size)?;
         let is_device = file.metadata()?.file_type().is_block_device();
-        let access = access(&file, block_size);
+        let access = access(&file, is_device, block_size);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok((FileMedium { file, is_device, access, punches, clears, lost: AtomicBool::new(false) }, len))
+        let (lost, ranges) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Ok((FileMedium { file, is_device, access, punches, clears, lost, ranges }, len))
     }
 
     /// Opens what is at `path`.
@@ -104,13 +111,14 @@ impl FileMedium {
             Access::Direct(_) => "direct",
             Access::Memory => "memory",
             Access::PageCache => "page-cache",
+            Access::Workers => "workers",
         }
     }
 
     fn alignment(&self) -> Option<Alignment> {
         match self.access {
             Access::Direct(align) => Some(align),
-            Access::Memory | Access::PageCache => None,
+            _ => None,
         }
     }
 
@@ -119,7 +127,7 @@ impl FileMedium {
     pub fn most_at_once(&self) -> usize {
         match self.access {
             Access::Memory => 8,
-            Access::Direct(_) | Access::PageCache => usize::MAX,
+            _ => usize::MAX,
         }
     }
 
@@ -146,7 +154,8 @@ impl FileMedium {
                         return Err(Trouble::Unaligned);
                     }
                 }
-                Ok(way.transfer(slot, job.op == Op::Write, job.at(), job.pieces(), lasting))
+                let write = job.op == Op::Write;
+                Ok(way.transfer(slot, write, job.at(), job.pieces(), self.how(write, lasting)))
             }
             Op::Flush if self.lost.load(Ordering::Acquire) => Err(Trouble::FlushLost),
             // Memory lasts as long as it lasts.
@@ -154,18 +163,39 @@ impl FileMedium {
             Op::Flush => Ok(way.flush(slot)),
             Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(Trouble::Unsupported),
             Op::Discard => {
-                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
-                Ok(way.fallocate(slot, PUNCH, range.at, range.len))
+                let Some(range) = job.next_range(self.most_of_range()) else { return Ok(Begun::Over) };
+                Ok(self.allocate(way, slot, PUNCH, range))
             }
             Op::WriteZeroes => {
-                let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
+                let Some(range) = job.next_range(self.most_of_range()) else { return Ok(Begun::Over) };
                 job.clearing = self.clearing(range.unmap, lasting);
                 match job.clearing {
-                    Some(mode) => Ok(way.fallocate(slot, mode, range.at, range.len)),
-                    None => Ok(way.zeros(slot, range.at, range.len, lasting)),
+                    Some(mode) => Ok(self.allocate(way, slot, mode, range)),
+                    None => Ok(way.zeros(slot, range.at, range.len, self.how(true, lasting))),
                 }
             }
         }
+    }
+
+    /// Who carries out a read or write. Whoever writes to memory waits for a range that is being cleared, for its file is locked
+    /// meanwhile: an I/O core must not.
+    fn how(&self, write: bool, lasting: bool) -> How {
+        let waits = write && self.access == Access::Memory && self.ranges.load(Ordering::Relaxed) > 0;
+        How { lasting, by_worker: waits || self.access == Access::Workers }
+    }
+
+    fn most_of_range(&self) -> u64 {
+        if self.access == Access::Memory {
+            MOST_IN_MEMORY
+        } else {
+            MOST_OF_RANGE
+        }
+    }
+
+    fn allocate(&self, way: &mut Transfers, slot: usize, mode: i32, range: Range) -> Begun {
+        let begun = way.fallocate(slot, mode, range.at, range.len);
+        self.ranges.fetch_add(usize::from(begun == Begun::Yes), Ordering::Relaxed);
+        begun
     }
 
     /// How a range is cleared without writing to it, if it can be. fallocate(2) does not last before a flush.
@@ -180,6 +210,9 @@ impl FileMedium {
 
     /// A request of `job` is over with `result`. `None`: it goes on with the next one.
     pub fn over(&self, job: &mut Job, result: i32) -> Option<Result<(), Trouble>> {
+        if job.op == Op::Discard || job.op == Op::WriteZeroes && job.clearing.is_some() {
+            self.ranges.fetch_sub(1, Ordering::Relaxed);
+        }
         let Ok(done) = u64::try_from(result) else {
             let error = Errno::from_raw_os_error(result.checked_neg().unwrap_or(libc::EIO));
             return self.failed(job, error).map(Err);
@@ -191,7 +224,7 @@ impl FileMedium {
             Op::Flush => {}
             // fallocate says 0 for all of it, a write how much it was.
             Op::Discard | Op::WriteZeroes => {
-                let all = job.next_range(MOST_OF_RANGE).map_or(0, |range| range.len);
+                let all = job.next_range(self.most_of_range()).map_or(0, |range| range.len);
                 job.advance(if done == 0 { all } else { done });
             }
         }
@@ -249,17 +282,35 @@ fn trouble(error: Errno) -> Trouble {
 }
 
 /// How `file` is read and written with requests of whole blocks, and has the kernel do so.
-fn access(file: &File, block_size: u32) -> Access {
-    match direct(file, block_size) {
-        Some(align) => Access::Direct(align),
-        None if in_memory(file) => Access::Memory,
-        None => Access::PageCache,
+fn access(file: &File, is_device: bool, block_size: u32) -> Access {
+    let kind = fstatfs(file).ok().and_then(|stat| u64::try_from(stat.f_type).ok());
+    // A device's node lies in such a file system, too.
+    if !is_device
+        && kind == Some(TMPFS)
+        && set_flags(file, OFlags::DIRECT | OFlags::NONBLOCK, OFlags::empty())
+    {
+        return Access::Memory;
     }
+    // It was opened so that opening waits for nobody. io_uring takes the flag for the file's promise that nothing waits.
+    let local = is_device || kind.is_some_and(|kind| LOCAL.contains(&kind));
+    if !set_flags(file, OFlags::empty(), OFlags::NONBLOCK) || !local {
+        return Access::Workers;
+    }
+    direct(file, block_size).map_or(Access::PageCache, Access::Direct)
 }
 
-/// Adds flags to the open file. Whether it has them now.
-fn add_flags(file: &File, more: OFlags) -> bool {
-    fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags | more)).is_ok()
+/// TMPFS_MAGIC (`linux/magic.h`). Its files are read and written by whoever submits the request: io_uring hands a request to a worker
+/// if it does not know that the file can do without waiting, takes `O_NONBLOCK` for a promise of that, and wants a write to be
+/// `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there. The promise is as good as for any memory
+/// that an I/O core touches: a page that was swapped out has it wait.
+const TMPFS: u64 = 0x0102_1994;
+/// Ext4, XFS, Btrfs, F2FS (`linux/magic.h`): what would wait for a device is told so, and left to a worker. Of others that is not
+/// known, and what has a server (FUSE, NFS, 9P) waits for it where it is asked.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+
+/// Gives the open file flags, and takes others. Whether it has them so now.
+fn set_flags(file: &File, more: OFlags, less: OFlags) -> bool {
+    fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, (flags | more) - less)).is_ok()
 }
 
 /// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
@@ -270,21 +321,9 @@ fn direct(file: &File, block_size: u32) -> Option<Alignment> {
     let stat = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, wanted).ok()?;
     let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
     let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
-    if !known || place > block_size || memory > 4096 || !add_flags(file, OFlags::DIRECT) {
+    if !known || place > block_size || memory > 4096 || !set_flags(file, OFlags::DIRECT, OFlags::empty()) {
         return None;
     }
     // Its lengths, too: the part of a piece that stands at a block's end has to be whole sectors.
     Some(Alignment { memory: memory.max(1) as usize, file: place.into() })
-}
-
-/// Has `file` read and written by whoever submits the request, if it lies in tmpfs.
-///
-/// io_uring hands a request to a worker if it does not know that the file can do without waiting. It takes `O_NONBLOCK` for a
-/// promise of that; a write has to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there. The
-/// promise is as good as for any memory that an I/O core touches: a page that was swapped out has it wait.
-fn in_memory(file: &File) -> bool {
-    /// TMPFS_MAGIC (`linux/magic.h`).
-    const TMPFS: u64 = 0x0102_1994;
-    let is_tmpfs = fstatfs(file).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|kind| kind == TMPFS));
-    is_tmpfs && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
 }

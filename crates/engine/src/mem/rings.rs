@@ -19,8 +19,9 @@ use io_uring::{opcode, IoUring};
 /// Operations of io_uring_register(2), from `linux/io_uring.h`.
 const REGISTER_EVENTFD: u8 = 4;
 const UNREGISTER_EVENTFD: u8 = 5;
-/// `IOSQE_FIXED_FILE` (io_uring_enter(2)).
+/// `IOSQE_FIXED_FILE` and `IOSQE_ASYNC` (io_uring_enter(2)).
 const FIXED_FILE: u8 = 1;
+const ASYNC: u8 = 1 << 4;
 
 /// What a ring is for.
 enum Purpose {
@@ -104,6 +105,7 @@ fn make(purpose: &Purpose) -> io::Result<IoUring> {
                 Restriction::sqe_op(opcode::Fsync::CODE),
                 Restriction::sqe_op(opcode::Fallocate::CODE),
                 Restriction::sqe_flags_required(FIXED_FILE),
+                Restriction::sqe_flags_allowed(ASYNC),
             ])?;
             ring
         }

@@ -4,6 +4,9 @@
 //! `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So whoever could write to
 //! our memory could do with it what may be done with that file, and no more.
 //!
+//! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits share. So there are
+//! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one.
+//!
 //! No request interrupts whoever submits another one later (`COOP_TASKRUN` is left out): a ring may be handed from thread to
 //! thread with requests under way, and those end on the thread that submitted them, whatever that does meanwhile.
 //!
@@ -60,16 +63,28 @@ pub enum Begun {
     Over,
 }
 
+/// How something is read or written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// What is written lasts when it is over.
+    pub lasting: bool,
+    /// A worker of the kernel's does it, since it may wait for others; else whoever submits it begins it.
+    pub by_worker: bool,
+}
+
 /// Zeros to write, aligned as any file wants them.
 #[repr(align(4096))]
 struct Zeros([u8; 1 << 16]);
 static ZEROS: Zeros = Zeros([0; 1 << 16]);
-/// Most bytes of zeros in one request.
-const MOST_ZEROS: u64 = 1 << 20;
+/// Most requests of a ring that are certain to occupy a worker of the kernel's: those of all rings that one I/O core submits
+/// share its workers, and one whose file does not answer must leave some.
+const AT_WORKERS: usize = 4;
 
 #[derive(Default)]
 struct Slot {
     busy: bool,
+    /// A worker of the kernel's has it.
+    at_worker: bool,
     iovecs: Vec<Iovec>,
     /// Bytes of it.
     len: usize,
@@ -95,6 +110,8 @@ struct Inner {
     ring: IoUring,
     slots: Vec<Slot>,
     under_way: usize,
+    /// How many of them workers of the kernel's have.
+    at_workers: usize,
     /// Pushed and not submitted.
     pushed: usize,
     /// Its slot and result, if what was read for a request is still to be brought from its bounce buffer to where it goes.
@@ -133,10 +150,20 @@ impl Transfers {
         let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
         let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
         let free = (0..BOUNCES).collect();
-        let (under_way, pushed, landing) = (0, 0, None);
-        let bytes = 0;
-        let inner =
-            Inner { ring, slots, under_way, pushed, landing, align, bounds, bytes, bounces, free, _map: map };
+        let inner = Inner {
+            ring,
+            slots,
+            under_way: 0,
+            at_workers: 0,
+            pushed: 0,
+            landing: None,
+            align,
+            bounds,
+            bytes: 0,
+            bounces,
+            free,
+            _map: map,
+        };
         Ok(Transfers(Some(Box::new(inner))))
     }
 
@@ -149,27 +176,26 @@ impl Transfers {
         self.0.as_ref().map_or(0, |inner| inner.bounds.one as u64)
     }
 
-    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file. `lasting`:
-    /// what is written lasts when it is over.
-    pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], lasting: bool) -> Begun {
-        self.inner().map_or(Begun::NotNow, |inner| inner.transfer(slot, write, at, pieces, lasting))
+    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file.
+    pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
+        self.inner().map_or(Begun::NotNow, |inner| inner.transfer(slot, write, at, pieces, how))
     }
 
-    /// Begins to write up to `len` zeros at byte `at`.
-    pub fn zeros(&mut self, slot: usize, at: u64, len: u64, lasting: bool) -> Begun {
-        self.inner().map_or(Begun::NotNow, |inner| inner.zeros(slot, at, len, lasting))
+    /// Begins to write up to `len` zeros at byte `at`, as far as one request goes.
+    pub fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
+        self.inner().map_or(Begun::NotNow, |inner| inner.zeros(slot, at, len, how))
     }
 
     /// Begins to make all data last that were written.
     pub fn flush(&mut self, slot: usize) -> Begun {
         let flush = opcode::Fsync::new(Fixed(0)).flags(FsyncFlags::DATASYNC).build();
-        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &flush))
+        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &flush, true))
     }
 
     /// Begins fallocate(2) of a stretch of the file.
     pub fn fallocate(&mut self, slot: usize, mode: i32, at: u64, len: u64) -> Begun {
         let allocate = opcode::Fallocate::new(Fixed(0), len).offset(at).mode(mode).build();
-        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &allocate))
+        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &allocate, true))
     }
 
     /// Gives the kernel all that was begun, if anything was.
@@ -224,23 +250,31 @@ impl Transfers {
 }
 
 impl Inner {
-    /// Has `slot`, whose lists are as `entry` says, wait to be submitted.
-    fn begin(&mut self, slot: usize, entry: &Entry) -> Begun {
+    /// Has `slot`, whose lists are as `entry` says, wait to be submitted. `at_worker`: a worker of the kernel's carries it out.
+    fn begin(&mut self, slot: usize, entry: &Entry, at_worker: bool) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
-        let entry = entry.clone().flags(Flags::FIXED_FILE).user_data(slot as u64);
+        if at_worker && self.at_workers >= AT_WORKERS {
+            return Begun::NotNow;
+        }
+        let flags = if at_worker { Flags::FIXED_FILE | Flags::ASYNC } else { Flags::FIXED_FILE };
+        let entry = entry.clone().flags(flags).user_data(slot as u64);
         // SAFETY: what it refers to lies in the slot, which is busy from now on until the request is over, and in memory that
         // the map holds, and both outlive the request, whatever becomes of us (`Drop`).
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Begun::NotNow;
         }
-        place.busy = true;
+        (place.busy, place.at_worker) = (true, at_worker);
+        self.at_workers += usize::from(at_worker);
         self.bytes += place.len;
         self.under_way += 1;
         self.pushed += 1;
         Begun::Yes
     }
 
-    fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], lasting: bool) -> Begun {
+    fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
+        if how.by_worker && self.at_workers >= AT_WORKERS {
+            return Begun::NotNow;
+        }
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
         place.iovecs.clear();
         let odd = |piece: &Piece, align: Alignment| {
@@ -281,7 +315,7 @@ impl Inner {
             }
         }
         let begun = match self.fits(slot) {
-            true => self.vector(slot, write, at, lasting),
+            true => self.vector(slot, write, at, how),
             false => Begun::NotNow,
         };
         if let (Begun::NotNow, Some(place)) = (begun, self.slots.get_mut(slot)) {
@@ -298,22 +332,22 @@ impl Inner {
         self.bytes == 0 || self.bytes.saturating_add(place.len) <= self.bounds.all
     }
 
-    fn zeros(&mut self, slot: usize, at: u64, len: u64, lasting: bool) -> Begun {
+    fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
         place.iovecs.clear();
-        let mut left = len.min(MOST_ZEROS);
+        let mut left = len.min(self.bounds.one as u64);
         while left > 0 {
             let part = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.0.len());
             let iov_base = ZEROS.0.as_ptr().cast_mut().cast();
             place.iovecs.push(Iovec(libc::iovec { iov_base, iov_len: part }));
             left -= part as u64;
         }
-        self.vector(slot, true, at, lasting)
+        self.vector(slot, true, at, how)
     }
 
-    fn vector(&mut self, slot: usize, write: bool, at: u64, lasting: bool) -> Begun {
+    fn vector(&mut self, slot: usize, write: bool, at: u64, how: How) -> Begun {
         let Some(place) = self.slots.get(slot) else { return Begun::NotNow };
-        let flags = if lasting { libc::RWF_DSYNC } else { 0 };
+        let flags = if how.lasting { libc::RWF_DSYNC } else { 0 };
         // A single piece needs no list, which the kernel would have to copy.
         let entry = match place.iovecs[..] {
             [Iovec(libc::iovec { iov_base, iov_len })] => {
@@ -331,7 +365,7 @@ impl Inner {
                 }
             }
         };
-        self.begin(slot, &entry)
+        self.begin(slot, &entry, how.by_worker)
     }
 
     fn submit(&mut self) {
@@ -359,6 +393,7 @@ impl Inner {
         place.busy = false;
         self.bytes -= std::mem::take(&mut place.len);
         self.under_way -= 1;
+        self.at_workers -= usize::from(place.at_worker);
         if let Some(number) = place.bounce.take() {
             self.free.push(number);
             if let Some(from) = bounce(self.bounces.as_ref(), number) {

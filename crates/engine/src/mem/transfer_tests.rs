@@ -7,6 +7,8 @@
 use super::*;
 use crate::mem::Terms;
 
+const LASTING: How = How { lasting: true, by_worker: false };
+
 fn file(len: u64) -> File {
     let file = File::from(rustix::fs::memfd_create(c"disk", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     file.set_len(len).unwrap();
@@ -47,13 +49,13 @@ fn what_is_written_is_read_wherever_it_lies() {
         let data: Vec<u8> = (0..1024u32).map(|n| (n % 251) as u8).collect();
         memory.piece(3, 1024).unwrap().write(&data);
         let cut = [memory.piece(3, 100).unwrap(), Piece::EMPTY, memory.piece(103, 924).unwrap()];
-        assert_eq!(ring.transfer(0, true, 512, &cut, true), Begun::Yes);
-        assert_eq!(ring.transfer(0, true, 0, &cut, false), Begun::NotNow, "the slot is taken");
+        assert_eq!(ring.transfer(0, true, 512, &cut, LASTING), Begun::Yes);
+        assert_eq!(ring.transfer(0, true, 0, &cut, How::default()), Begun::NotNow, "the slot is taken");
         assert_eq!(results(&mut ring), [(0, 1024)]);
         let back = [memory.piece(0x8001, 1).unwrap(), memory.piece(0x9000, 1023).unwrap()];
-        assert_eq!(ring.transfer(3, false, 512, &back, false), Begun::Yes);
+        assert_eq!(ring.transfer(3, false, 512, &back, How::default()), Begun::Yes);
         assert_eq!(ring.flush(1), Begun::Yes);
-        assert_eq!(ring.zeros(2, 4096, 1 << 21, false), Begun::Yes);
+        assert_eq!(ring.zeros(2, 4096, 1 << 21, How::default()), Begun::Yes);
         assert_eq!(results(&mut ring), [(1, 0), (2, 1 << 20), (3, 1024)]);
         let mut got = vec![0; 1024];
         back[0].read(&mut got[..1]);
@@ -61,11 +63,11 @@ fn what_is_written_is_read_wherever_it_lies() {
         assert_eq!(got, data);
         // What stands behind the end is told by a short read.
         let last = memory.piece(0, 1024).unwrap();
-        assert_eq!(ring.transfer(0, false, (1 << 20) + 4096 - 512, &[last], false), Begun::Yes);
+        assert_eq!(ring.transfer(0, false, (1 << 20) + 4096 - 512, &[last], How::default()), Begun::Yes);
         assert_eq!(results(&mut ring), [(0, 512)]);
         assert_eq!(ring.fallocate(0, 3, 0, 4096), Begun::Yes);
         assert_eq!(results(&mut ring), [(0, 0)]);
-        assert_eq!(ring.transfer(0, false, 512, &back, false), Begun::Yes);
+        assert_eq!(ring.transfer(0, false, 512, &back, How::default()), Begun::Yes);
         results(&mut ring);
         back[1].read(&mut got[1..]);
         assert!(got[1..].iter().all(|byte| *byte == 0));
@@ -78,17 +80,40 @@ fn what_is_under_way_is_bounded_in_bytes() {
     let Some(mut ring) = ring(&file, None) else { return };
     let memory = Store::new(1 << 16).unwrap();
     let piece = |len| [memory.piece(0, len).unwrap()];
-    assert_eq!(ring.transfer(0, false, 0, &piece(3072), false), Begun::Yes);
-    assert_eq!(ring.transfer(1, false, 0, &piece(2048), false), Begun::NotNow);
-    assert_eq!(ring.transfer(1, false, 0, &piece(1024), false), Begun::Yes);
+    assert_eq!(ring.transfer(0, false, 0, &piece(3072), How::default()), Begun::Yes);
+    assert_eq!(ring.transfer(1, false, 0, &piece(2048), How::default()), Begun::NotNow);
+    assert_eq!(ring.transfer(1, false, 0, &piece(1024), How::default()), Begun::Yes);
     assert_eq!((ring.flush(2), ring.under_way()), (Begun::Yes, 3));
     assert_eq!(results(&mut ring), [(0, 3072), (1, 1024), (2, 0)]);
     // One alone may have more.
-    assert_eq!(ring.transfer(1, false, 0, &piece(8192), false), Begun::Yes);
-    assert_eq!(ring.transfer(0, false, 0, &piece(512), false), Begun::NotNow);
+    assert_eq!(ring.transfer(1, false, 0, &piece(8192), How::default()), Begun::Yes);
+    assert_eq!(ring.transfer(0, false, 0, &piece(512), How::default()), Begun::NotNow);
     assert_eq!(results(&mut ring), [(1, 8192)]);
-    assert_eq!(ring.transfer(0, false, 0, &piece(512), false), Begun::Yes);
+    assert_eq!(ring.transfer(0, false, 0, &piece(512), How::default()), Begun::Yes);
     assert_eq!(results(&mut ring), [(0, 512)]);
+}
+
+/// A file that does not answer leaves the kernel's workers to others.
+#[test]
+fn a_ring_has_few_workers_at_a_time() {
+    let file = file(1 << 16);
+    let map = Arc::new(GuestMap::empty(&Terms::default()));
+    let Ok(mut ring) = Transfers::new(&file, 16, None, Bounds { one: 4096, all: 1 << 20 }, map) else {
+        return;
+    };
+    let memory = Store::new(4096).unwrap();
+    let here = [memory.piece(0, 512).unwrap()];
+    let by_worker = How { lasting: false, by_worker: true };
+    for slot in 0..AT_WORKERS / 2 {
+        assert_eq!(ring.transfer(2 * slot, false, 0, &here, by_worker), Begun::Yes);
+        assert_eq!(ring.flush(2 * slot + 1), Begun::Yes);
+    }
+    assert_eq!(ring.flush(AT_WORKERS), Begun::NotNow);
+    assert_eq!(ring.transfer(AT_WORKERS, false, 0, &here, by_worker), Begun::NotNow);
+    assert_eq!(ring.transfer(AT_WORKERS, false, 0, &here, How::default()), Begun::Yes, "this needs none");
+    assert_eq!(results(&mut ring).len(), AT_WORKERS + 1);
+    assert_eq!(ring.flush(0), Begun::Yes);
+    results(&mut ring);
 }
 
 /// Whoever could write to our memory could post anything: the kernel takes nothing but what is for this file.
@@ -129,7 +154,7 @@ fn what_is_dropped_too_early_is_parked() {
         return;
     };
     let memory = Store::new(4096).unwrap();
-    assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], false), Begun::Yes);
+    assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], How::default()), Begun::Yes);
     ring.submit();
     drop(ring);
     sweep();

@@ -9,10 +9,11 @@ use io_uring::IoUring;
 
 use crate::place;
 
-/// Most workers of a thread: of those that read and write files, and of all others.
-const MOST: u32 = 16;
+/// Most workers of a thread: of those that read and write files, and of all others. A request that waits for a file system or its
+/// server occupies one, so there are enough for many disks that do not answer: a ring asks for a few (`transfer`).
+const MOST: u32 = 512;
 
-/// Has the workers of the calling thread, from now on, run on the processors that no I/O core has, if there are any, and be few.
+/// Has the workers of the calling thread, from now on, run on the processors that no I/O core has, if there are any, and be bounded in number.
 /// Nothing where the system has no io_uring for us: then there are none.
 pub fn keep_workers_away() {
     // The setting is the thread's, and outlives this ring (io_uring_register(2), IORING_REGISTER_IOWQ_AFF).

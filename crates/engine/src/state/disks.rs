@@ -37,8 +37,8 @@ pub struct DiskView {
     pub readonly: bool,
     /// `writeback`: what is written lasts from the next flush on; `writethrough`: from its answer on. As the guest has it now.
     pub cache: String,
-    /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), or through the `page-cache`; absent without a
-    /// file.
+    /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), through the `page-cache`, or by `workers` of the
+    /// kernel's (FUSE, network file systems); absent without a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
     /// Queues that run.
