@@ -4,6 +4,9 @@
 //! what was short is continued, what was interrupted is asked for again, a range that the file system cannot give back is
 //! written. `begin` asks for the next one, `over` says what its end means.
 //!
+//! A file in tmpfs is memory: reads and writes of what has room there need no request, and are carried out by whoever asks
+//! (`Resident`). The rest of its work, and what goes wrong with that, is the kernel's, too.
+//!
 //! Durability. FLUSH is fdatasync(2), asked for when the flush comes: it covers what was written and acknowledged before, and
 //! that is all it has to cover (virtio 1.2 §5.2.6.2). What the guest wants to last at once is written with `RWF_DSYNC`. Once a
 //! flush has failed nobody can say what is lost, and the kernel says so once only: every later one fails, too, until the
@@ -20,9 +23,9 @@ use std::sync::Arc;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstatfs, statx, AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::job::{Job, Op};
+use super::job::{Job, Op, Range};
 use super::stats::Trouble;
-use crate::mem::{Alignment, Begun, Bounds, GuestMap, Transfers};
+use crate::mem::{Alignment, Begun, Bounds, GuestMap, Piece, Resident, Transfers};
 
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long.
 const MOST_OF_RANGE: u64 = 1 << 28;
@@ -57,6 +60,8 @@ pub struct FileMedium {
     file: File,
     is_device: bool,
     access: Access,
+    /// Its bytes, where it is memory.
+    resident: Option<Resident>,
     /// Whether ranges can be given back, and cleared; until the file system says no.
     punches: AtomicBool,
     clears: AtomicBool,
@@ -73,8 +78,16 @@ impl FileMedium {
         let len = length(&file, block_size)?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let access = access(&file, block_size);
+        let writable = fcntl_getfl(&file)?.contains(OFlags::RDWR);
+        let map = || {
+            Resident::new(&file, len, writable).inspect_err(|e| {
+                tracing::warn!("a disk's file cannot be mapped, so the kernel copies its bytes: {e}")
+            })
+        };
+        let resident = (access == Access::Memory).then(map).and_then(Result::ok);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok((FileMedium { file, is_device, access, punches, clears, lost: AtomicBool::new(false) }, len))
+        let lost = AtomicBool::new(false);
+        Ok((FileMedium { file, is_device, access, resident, punches, clears, lost }, len))
     }
 
     /// Opens what is at `path`.
@@ -105,6 +118,27 @@ impl FileMedium {
             Access::Memory => "memory",
             Access::PageCache => "page-cache",
         }
+    }
+
+    /// Whether its bytes may be copied by whoever asks.
+    pub(super) fn is_resident(&self) -> bool {
+        self.resident.is_some()
+    }
+
+    /// Copies the bytes from `at` on to `piece`, or those of `piece` there. False: that is for the kernel to do.
+    pub(super) fn copy(&self, op: Op, at: u64, piece: &Piece) -> bool {
+        self.resident.as_ref().is_some_and(|resident| match op {
+            Op::Read => resident.read(at, piece),
+            _ => resident.write(at, piece),
+        })
+    }
+
+    /// Begins to give a range back.
+    fn punch(&self, way: &mut Transfers, slot: usize, range: Range) -> Begun {
+        if let Some(resident) = &self.resident {
+            resident.forget(range.at, range.len);
+        }
+        way.fallocate(slot, PUNCH, range.at, range.len)
     }
 
     fn alignment(&self) -> Option<Alignment> {
@@ -155,12 +189,13 @@ impl FileMedium {
             Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(Trouble::Unsupported),
             Op::Discard => {
                 let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
-                Ok(way.fallocate(slot, PUNCH, range.at, range.len))
+                Ok(self.punch(way, slot, range))
             }
             Op::WriteZeroes => {
                 let Some(range) = job.next_range(MOST_OF_RANGE) else { return Ok(Begun::Over) };
                 job.clearing = self.clearing(range.unmap, lasting);
                 match job.clearing {
+                    Some(PUNCH) => Ok(self.punch(way, slot, range)),
                     Some(mode) => Ok(way.fallocate(slot, mode, range.at, range.len)),
                     None => Ok(way.zeros(slot, range.at, range.len, lasting)),
                 }
@@ -285,6 +320,8 @@ fn direct(file: &File, block_size: u32) -> Option<Alignment> {
 fn in_memory(file: &File) -> bool {
     /// TMPFS_MAGIC (`linux/magic.h`).
     const TMPFS: u64 = 0x0102_1994;
+    // A device has the file system of its name, which in /dev is tmpfs, too.
+    let is_file = file.metadata().is_ok_and(|data| data.is_file());
     let is_tmpfs = fstatfs(file).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|kind| kind == TMPFS));
-    is_tmpfs && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
+    is_file && is_tmpfs && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
 }
