@@ -1,11 +1,14 @@
-//! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that a BIOS boots the lab's guest from.
+//! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that firmware boots the lab's guest from.
 //!
-//! The image has no file system: GRUB stands in its first sectors, and behind it, at places that GRUB is told, the kernel and the
-//! root file system that QEMU would load for any other guest of the lab.
+//! GRUB is in it twice: in the first sectors, where a BIOS starts it, and as the one file of a small FAT file system, where UEFI
+//! does. The first sector belongs to both. Behind that, at places that GRUB is told, are the kernel and the root file system that QEMU
+//! would load for any other guest of the lab.
 
 use crate::apt::{system_mirror, Apt};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
+use crate::fat;
 use crate::fetch::{copy, libraries, part, Lab, GUEST_SUITE};
+use crate::image::files;
 use crate::process::output;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,10 +18,11 @@ use std::process::Command;
 /// Bytes of an image that the lab's guest boots from, with room behind.
 pub const BOOT_BYTES: u64 = 64 << 20;
 
-/// The package with the program, that with what it puts together, and what the first loads.
-const PACKAGES: [&str; 8] = [
+/// The package with the program, those with what it puts together, and what the first loads.
+const PACKAGES: [&str; 9] = [
     "grub-common",
     "grub-pc-bin",
+    "grub-efi-amd64-bin",
     "libc6",
     "libdevmapper1.02.1",
     "liblzma5",
@@ -27,10 +31,16 @@ const PACKAGES: [&str; 8] = [
     "libudev1",
 ];
 const PROGRAM: &str = "usr/bin/grub-mkimage";
-const PARTS: &str = "usr/lib/grub/i386-pc";
+/// What GRUB consists of, for a BIOS and for UEFI.
+const BIOS: &str = "i386-pc";
+const UEFI: &str = "x86_64-efi";
 const SECTOR: usize = 512;
-/// Where the kernel begins: behind GRUB.
-const KERNEL: usize = 2048;
+/// Where the file system's tables begin: behind the BIOS's GRUB.
+const TABLES: u16 = 1024;
+/// Where the kernel begins: behind the file system.
+const KERNEL: usize = 10_240;
+/// Where a table of partitions would be. GRUB has code for floppies there.
+const PARTITIONS: std::ops::Range<usize> = 0x1be..0x1fe;
 
 /// QEMU's arguments for the disk with this number, `/dev/vda` being the first, whose back end listens at `socket`.
 pub(crate) fn arguments(index: usize, socket: &Path) -> [String; 4] {
@@ -53,17 +63,26 @@ pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) ->
         sectors(&kernel),
         sectors(&root)
     );
-    let (script_file, core) = (work.join("grub.cfg"), work.join("grub.img"));
+    let script_file = work.join("grub.cfg");
     std::fs::write(&script_file, script).context(|| format!("writing {}", script_file.display()))?;
-    let mut program = Command::new(grub.join("lib/ld-linux-x86-64.so.2"));
-    program.arg("--library-path").arg(grub.join("lib")).arg(grub.join("grub-mkimage"));
-    program.args(["-O", "i386-pc", "-p", "/", "-d"]).arg(grub.join("parts"));
-    program.arg("-c").arg(&script_file).arg("-o").arg(&core).args(["biosdisk", "linux"]);
-    output(&mut program)?;
+    let make = |platform: &str, modules: &[&str]| {
+        let core = work.join(platform);
+        let mut program = Command::new(grub.join("lib/ld-linux-x86-64.so.2"));
+        program.arg("--library-path").arg(grub.join("lib")).arg(grub.join("grub-mkimage"));
+        program.args(["-O", platform, "-p", "/", "-d"]).arg(grub.join(platform));
+        program.arg("-c").arg(&script_file).arg("-o").arg(&core).args(modules);
+        output(&mut program)?;
+        read(&core)
+    };
+    let (bios, uefi) = (make(BIOS, &["biosdisk", "linux"])?, make(UEFI, &["linux"])?);
+    let mut first = read(&grub.join(BIOS).join("boot.img"))?;
+    let tree = fat::tree(&uefi).filter(|_| first.len() == SECTOR && sectors(&bios) < TABLES.into());
+    let tree = tree.ok_or_else(|| Error::new("GRUB is larger than its place on a disk"))?;
+    first[fat::DESCRIPTION].copy_from_slice(&fat::description(TABLES));
+    first[PARTITIONS].fill(0);
     let file = File::options().write(true).open(image).context(|| format!("opening {}", image.display()))?;
     // The first sector loads what begins in the second.
-    let places =
-        [(0, read(&grub.join("parts/boot.img"))?), (1, read(&core)?), (KERNEL, kernel), (behind, root)];
+    let places = [(0, first), (1, bios), (TABLES.into(), tree), (KERNEL, kernel), (behind, root)];
     for (sector, bytes) in places {
         let at = (sector * SECTOR) as u64;
         file.write_all_at(&bytes, at).context(|| format!("writing {}", image.display()))?;
@@ -71,7 +90,7 @@ pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) ->
     Ok(())
 }
 
-/// Makes `target`: the program, `lib/` with what it loads, and `parts/`.
+/// Makes `target`: the program, `lib/` with what it loads, and a folder for each of the two kinds of GRUB.
 fn fetch(work: &Path, target: &Path) -> Result<()> {
     let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
     let root = work.join("root");
@@ -82,8 +101,11 @@ fn fetch(work: &Path, target: &Path) -> Result<()> {
         let name = file.file_name().unwrap_or_default();
         copy(&file, &target.join("lib").join(name))?;
     }
-    for name in crate::image::files(&root.join(PARTS))? {
-        copy(&root.join(PARTS).join(&name), &target.join("parts").join(&name))?;
+    for platform in [BIOS, UEFI] {
+        let from = root.join("usr/lib/grub").join(platform);
+        for name in files(&from)?.into_iter().filter(|name| from.join(name).is_file()) {
+            copy(&from.join(&name), &target.join(platform).join(&name))?;
+        }
     }
     Ok(())
 }

@@ -293,8 +293,8 @@ fn host_tools(target: &Path) -> Result<()> {
 
 /// The libraries that a program or a library loads, asked from the loader of the same packages.
 pub(crate) fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
-    let folders =
-        ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|f| root.join(f).display().to_string());
+    let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"];
+    let folders = folders.map(|folder| root.join(folder).display().to_string());
     let mut loader = Command::new(root.join("lib/x86_64-linux-gnu").join(LOADER));
     loader.arg("--library-path").arg(folders.join(":")).arg("--list").arg(root.join(program));
     let text = output(&mut loader)?;

@@ -12,6 +12,7 @@ use crate::agent::{Agent, Job, Output};
 use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;
+use crate::firmware;
 use crate::image::{self, Extra};
 use crate::netboot::{self, NetBoot};
 use crate::netns::Netns;
@@ -49,6 +50,7 @@ pub struct Spec {
     network: Option<PathBuf>,
     disks: Vec<PathBuf>,
     boot_image: Option<PathBuf>,
+    uefi: bool,
 }
 
 impl Spec {
@@ -124,6 +126,13 @@ impl Spec {
         self
     }
 
+    /// Has UEFI firmware (OVMF) instead of a BIOS.
+    #[must_use]
+    pub fn uefi(mut self) -> Self {
+        self.uefi = true;
+        self
+    }
+
     /// How long a command may take unless it says otherwise; 60 s without this.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -192,6 +201,9 @@ impl Spec {
                 image
             };
             command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(image).args(["-append", &append]);
+        }
+        if self.uefi {
+            firmware::arguments(lab, dir.path(), &mut command)?;
         }
         command.args(["-chardev", &format!("file,id=console,path={}", dir.join("console.log"))]);
         command.args(["-serial", "chardev:console"]);
@@ -302,6 +314,7 @@ impl Guest {
             network: None,
             disks: Vec::new(),
             boot_image: None,
+            uefi: false,
         }
     }
 

@@ -25,7 +25,7 @@
 //! * [`netboot`] serves guests that boot over the network.
 //! * [`disk`] plugs disks, and makes one that a guest boots from.
 //! * [`kbuild`] makes kernel modules of ours for guests.
-//! * [`dpdk`] puts testpmd into a guest.
+//! * [`dpdk`] puts testpmd into a guest, [`fio`] is a disk with fio.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
 //!
@@ -44,7 +44,10 @@ pub mod demo;
 pub mod disk;
 pub mod dpdk;
 mod error;
+mod fat;
 pub mod fetch;
+pub mod fio;
+mod firmware;
 pub mod guest;
 mod image;
 pub mod kbuild;

@@ -65,8 +65,8 @@ impl Drop for Mount {
 struct Loop(String);
 
 impl Loop {
-    fn new(file: &str) -> Loop {
-        Loop(tool("losetup", &["--find", "--show", file]))
+    fn new(file: &str, more: &[&str]) -> Loop {
+        Loop(tool("losetup", &[more, &["--find", "--show", file]].concat()))
     }
 }
 
@@ -132,7 +132,7 @@ fn a_device_that_fails_fails_its_requests_only() {
     let path = place.at("backing");
     let file = File::create(&path).unwrap();
     file.set_len(1 << 20).unwrap();
-    let device = Loop::new(&path);
+    let device = Loop::new(&path, &[]);
     let daemon = daemon(&place, &device.0);
     let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
     let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
@@ -155,6 +155,49 @@ fn a_device_that_fails_fails_its_requests_only() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
+/// What the guest wrote waits in the page cache, and cannot be written to the device when it is flushed: the kernel says so once, and
+/// the guest is told from then on, also when later writes go well.
+#[test]
+fn a_flush_that_fails_is_never_forgotten() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let mount = Mount::new(&place, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
+    // Blocks of the device are larger than the disk's: so it is not read and written past the page cache.
+    let device = Loop::new(&mount.image(1 << 20), &["--sector-size", "4096"]);
+    let daemon = daemon(&place, &device.0);
+    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    assert_eq!(place.show("disks")["disks"][0]["access"], "page-cache");
+    let data = vec![7; BLOCK];
+    for block in 0..8 {
+        assert_eq!(disk.ask(write(block, &data), WAIT).unwrap().0, Status::Ok);
+    }
+    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    for block in 8..256 {
+        assert_eq!(disk.ask(write(block, &data), WAIT).unwrap().0, Status::Ok, "{block}");
+    }
+    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
+    assert_eq!(errors(&place), serde_json::json!({"io_error": 1}));
+    tool("mount", &["-o", "remount,size=2m", mount.0.to_str().unwrap()]);
+    assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
+    for _ in 0..2 {
+        assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
+    }
+    assert_eq!(errors(&place), serde_json::json!({"io_error": 1, "flush_failed_before": 2}));
+    assert_eq!(neighbour.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    // The operator has put it in order.
+    drop(disk);
+    place.ok(&["del", "d"]);
+    place.ok(&["add", &format!("d=blk:{},file={}", place.at("d"), device.0)]);
+    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    assert_eq!(disk.ask(write(255, &data), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    drop((disk, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
 /// A write that is under way in the kernel when the daemon is killed may end at any time, so no other daemon has the file before: a
 /// guest whose next write went through the next daemon would find it undone.
 #[test]
@@ -166,7 +209,7 @@ fn no_other_daemon_has_the_file_while_old_writes_are_under_way() {
     let path = place.at("filesystem");
     File::create(&path).unwrap().set_len(32 << 20).unwrap();
     tool("mkfs.ext4", &["-q", &path]);
-    let device = Loop::new(&path);
+    let device = Loop::new(&path, &[]);
     let mount = Mount::new(&place, &[&device.0]);
     let image = mount.image(1 << 20);
     let old = daemon(&place, &image);

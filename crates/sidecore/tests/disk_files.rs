@@ -11,7 +11,7 @@ mod work;
 use std::fs::File;
 use std::os::unix::fs::{symlink, MetadataExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rig::Place;
 use rustix::process::Signal;
@@ -69,15 +69,23 @@ fn a_file_holds_what_is_written_whatever_the_requests_are() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
+/// A file in tmpfs, if there is tmpfs, which the caller removes.
+fn in_tmpfs() -> Option<(PathBuf, File)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let image = PathBuf::from(format!("/dev/shm/sidecore-disk-{}-{number}", std::process::id()));
+    let Ok(file) = File::create_new(&image) else {
+        eprintln!("skipped: there is no tmpfs to write to");
+        return None;
+    };
+    Some((image, file))
+}
+
 /// A file in tmpfs: the I/O core copies its bytes, where the kernel lets it.
 #[test]
 fn a_file_in_memory_holds_what_is_written() {
     let place = Place::new();
-    let image = PathBuf::from(format!("/dev/shm/sidecore-disk-{}", std::process::id()));
-    let Ok(file) = File::create_new(&image) else {
-        eprintln!("skipped: there is no tmpfs to write to");
-        return;
-    };
+    let Some((image, file)) = in_tmpfs() else { return };
     file.set_len(BLOCKS * BLOCK as u64).unwrap();
     let daemon = place.daemon(&["--port", &format!("d=blk:{},file={}", place.at("d"), image.display())]);
     // It has it open.
@@ -98,6 +106,48 @@ fn a_file_in_memory_holds_what_is_written() {
         assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
         work.verify(&mut disk);
     }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// What a guest only reads takes no memory, what it gives back takes none any more, and what is missing is an error of the request
+/// that needs it.
+#[test]
+fn a_file_in_memory_takes_room_for_what_is_written_and_may_be_cut_short() {
+    let place = Place::new();
+    let Some((image, file)) = in_tmpfs() else { return };
+    file.set_len(BLOCKS * BLOCK as u64).unwrap();
+    let daemon = place.daemon(&["--port", &format!("d=blk:{},file={}", place.at("d"), image.display())]);
+    std::fs::remove_file(&image).unwrap();
+    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let mut ask = |request| disk.ask(request, WAIT).unwrap();
+    let read = |block: u64| Request::Read { sector: 8 * block, len: BLOCK };
+    // Linux counts in units of 512 bytes.
+    let blocks = || file.metadata().unwrap().blocks() / 8;
+    for block in 0..BLOCKS {
+        assert_eq!(ask(read(block)), (Status::Ok, vec![0; BLOCK]));
+    }
+    assert_eq!(blocks(), 0);
+    let data = vec![0x5a; BLOCK];
+    for block in [0, 1, 2, 7, 200] {
+        assert_eq!(ask(Request::Write { sector: 8 * block, data: &data }).0, Status::Ok);
+        assert_eq!(ask(read(block)), (Status::Ok, data.clone()));
+    }
+    assert_eq!(blocks(), 5);
+    let gone = [Range { sector: 8, sectors: 16, unmap: false }];
+    assert_eq!(ask(Request::Discard(&gone)).0, Status::Ok);
+    for block in 0..BLOCKS {
+        assert_eq!(ask(read(block)).1[0], if [0, 7, 200].contains(&block) { 0x5a } else { 0 });
+    }
+    assert_eq!(blocks(), 3);
+    file.set_len(BLOCK as u64).unwrap();
+    assert_eq!(ask(read(7)).0, Status::IoError);
+    assert_eq!(ask(read(0)), (Status::Ok, data.clone()));
+    // A write makes it longer again.
+    assert_eq!(ask(Request::Write { sector: 56, data: &data }).0, Status::Ok);
+    assert_eq!((ask(read(7)), ask(read(6)).1), ((Status::Ok, data.clone()), vec![0; BLOCK]));
+    assert_eq!(ask(read(200)).0, Status::IoError);
+    assert_eq!(shown(&place)["errors"], serde_json::json!({"file_cut_short": 2}));
+    drop(disk);
     assert!(daemon.end(Signal::TERM).success());
 }
 

@@ -8,12 +8,13 @@ mod rig;
 #[path = "../../driver/tests/blk/work.rs"]
 mod work;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rig::Place;
+use rig::{Place, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
-use sidecore_driver::{Disk, DiskOptions, Request, Status};
+use sidecore_driver::{Config, Disk, DiskOptions, Frontend, NetDriver, Request, Status};
 use work::{Work, BLOCK, WAIT};
 
 /// Blocks of the disks here.
@@ -211,5 +212,69 @@ fn a_rate_holds_for_requests() {
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
     assert!(alone > 0 && place.port("d")["state"]["service"]["throttled_ns"].as_u64().unwrap() > 0);
     drop((limited, neighbour));
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+/// A disk that always has more requests than fit into a visit, and two network cards on a wire, on one I/O core: every frame arrives,
+/// whole and in order, and no visit to the disk moves more than a turn.
+#[test]
+fn a_busy_disk_does_not_silence_network_cards() {
+    const FRAMES: u32 = 5_000;
+    /// Bytes of a turn, and of the request that may go beyond.
+    const TURN: u64 = (768 << 10) + LARGEST as u64;
+    const LARGEST: usize = 128 << 10;
+    let place = Place::new();
+    let card = |name: &str| format!("{name}=vhost-user:{},wire=w", place.at(name));
+    let (disk, a, b) = (port(&place, "ram:16M"), card("a"), card("b"));
+    let daemon = place.daemon(&["--cores", "1", "--port", &disk, "--port", &a, "--port", &b]);
+    let meet = |name| {
+        NetDriver::start(Frontend::connect(place.path(name), LIMIT).unwrap(), Config::default()).unwrap()
+    };
+    let (mut sender, mut receiver) = (meet("a"), meet("b"));
+    let mut disk =
+        Disk::connect(place.path("d"), DiskOptions { depth: 128, ..DiskOptions::default() }).unwrap();
+    let frame = |number: u32| {
+        const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+        let mut bytes = [&HEADER[..], &number.to_le_bytes()].concat();
+        bytes.resize(60 + number as usize % 1440, number as u8);
+        bytes
+    };
+    let over = AtomicBool::new(false);
+    let (mut sent, mut received, mut answers) = (0, 0, 0u64);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut answers = 0;
+            while !over.load(Ordering::Acquire) || answers < 1000 {
+                while disk.submit(Request::Read { sector: 0, len: LARGEST }).unwrap().is_some() {}
+                disk.publish().unwrap();
+                answers += disk.poll(|_, status, _| assert_eq!(status, Status::Ok)).unwrap() as u64;
+            }
+            answers
+        });
+        let begun = Instant::now();
+        while received < FRAMES && !busy.is_finished() {
+            assert!(begun.elapsed() < 6 * LIMIT, "{received} of {sent} frames arrived");
+            sender.complete(0).unwrap();
+            sent += u32::from(sent < FRAMES && sender.send(0, &[&frame(sent)]).unwrap() == 1);
+            let take = |_: &_, bytes: &[u8]| {
+                assert!(bytes == frame(received), "frame {received} of {sent}");
+                received += 1;
+            };
+            receiver.receive(0, take).unwrap();
+        }
+        over.store(true, Ordering::Release);
+        answers = busy.join().unwrap();
+    });
+    assert_eq!((received, sent), (FRAMES, FRAMES));
+    let queues = place.show("queues");
+    let served = |name: &str, key: &str| -> u64 {
+        let of = queues["queues"].as_array().unwrap().iter().filter(|queue| queue["port"] == name);
+        of.filter_map(|queue| queue["served"][key].as_u64()).sum()
+    };
+    // It was busy: there was more than fits into a visit.
+    assert!(served("d", "budget") + served("d", "time") > 0, "{queues:#}");
+    let (visits, bytes) = (served("d", "visits"), served("d", "bytes"));
+    assert!(bytes >= answers * LARGEST as u64 && bytes <= visits * TURN, "{bytes} in {visits} visits");
+    drop((disk, sender, receiver));
     assert!(daemon.end(Signal::TERM).success());
 }

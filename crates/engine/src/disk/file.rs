@@ -4,6 +4,9 @@
 //! what was short is continued, what was interrupted is asked for again, a range that the file system cannot give back is
 //! written. `begin` asks for the next one, `over` says what its end means.
 //!
+//! A file in tmpfs is memory: reads and writes of what has room there need no request, and are carried out by whoever asks
+//! (`Resident`). The rest of its work, and what goes wrong with that, is the kernel's, too.
+//!
 //! Durability. FLUSH is fdatasync(2), asked for when the flush comes: it covers what was written and acknowledged before, and
 //! that is all it has to cover (virtio 1.2 §5.2.6.2). What the guest wants to last at once is written with `RWF_DSYNC`. Once a
 //! flush has failed nobody can say what is lost, and the kernel says so once only: every later one fails, too, until the
@@ -22,7 +25,7 @@ use rustix::io::Errno;
 
 use super::job::{Job, Op, Range};
 use super::stats::Trouble;
-use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Transfers};
+use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Piece, Resident, Transfers};
 
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long. And in memory, where whoever writes
 /// meanwhile waits for it.
@@ -61,6 +64,8 @@ pub struct FileMedium {
     file: File,
     is_device: bool,
     access: Access,
+    /// Its bytes, where it is memory.
+    resident: Option<Resident>,
     /// Whether ranges can be given back, and cleared; until the file system says no.
     punches: AtomicBool,
     clears: AtomicBool,
@@ -79,9 +84,16 @@ impl FileMedium {
         let len = length(&file, block_size)?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let access = access(&file, is_device, block_size);
+        let writable = fcntl_getfl(&file)?.contains(OFlags::RDWR);
+        let map = || {
+            Resident::new(&file, len, writable).inspect_err(|e| {
+                tracing::warn!("a disk's file cannot be mapped, so the kernel copies its bytes: {e}")
+            })
+        };
+        let resident = (access == Access::Memory).then(map).and_then(Result::ok);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
         let (lost, ranges) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Ok((FileMedium { file, is_device, access, punches, clears, lost, ranges }, len))
+        Ok((FileMedium { file, is_device, access, resident, punches, clears, lost, ranges }, len))
     }
 
     /// Opens what is at `path`.
@@ -113,6 +125,19 @@ impl FileMedium {
             Access::PageCache => "page-cache",
             Access::Workers => "workers",
         }
+    }
+
+    /// Whether its bytes may be copied by whoever asks.
+    pub(super) fn is_resident(&self) -> bool {
+        self.resident.is_some()
+    }
+
+    /// Copies the bytes from `at` on to `piece`, or those of `piece` there. False: that is for the kernel to do.
+    pub(super) fn copy(&self, op: Op, at: u64, piece: &Piece) -> bool {
+        self.resident.as_ref().is_some_and(|resident| match op {
+            Op::Read => resident.read(at, piece),
+            _ => resident.write(at, piece),
+        })
     }
 
     fn alignment(&self) -> Option<Alignment> {
@@ -192,7 +217,11 @@ impl FileMedium {
         }
     }
 
+    /// Begins to give a range back, or to clear it.
     fn allocate(&self, way: &mut Transfers, slot: usize, mode: i32, range: Range) -> Begun {
+        if let (Some(resident), PUNCH) = (&self.resident, mode) {
+            resident.forget(range.at, range.len);
+        }
         let begun = way.fallocate(slot, mode, range.at, range.len);
         self.ranges.fetch_add(usize::from(begun == Begun::Yes), Ordering::Relaxed);
         begun

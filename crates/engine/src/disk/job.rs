@@ -45,6 +45,8 @@ pub struct Job {
     next: usize,
     /// For discards and zeroes.
     ranges: Vec<Range>,
+    /// It cannot be carried out in memory: the kernel has to.
+    pub(super) is_for_kernel: bool,
     /// How fallocate(2) was asked to clear the next range; `None`: it is written.
     pub(super) clearing: Option<i32>,
 }
@@ -52,7 +54,7 @@ pub struct Job {
 impl Job {
     /// Begins anew: a read or write of `pieces`, `len` bytes in all, at byte `at`.
     pub fn transfer(&mut self, op: Op, at: u64, pieces: &[Piece], len: u64) {
-        (self.op, self.at, self.left, self.next) = (op, at, len, 0);
+        (self.op, self.at, self.left, self.next, self.is_for_kernel) = (op, at, len, 0, false);
         self.pieces.clear();
         self.pieces.extend_from_slice(pieces);
         self.ranges.clear();

@@ -3,7 +3,8 @@
 //! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share it. A request
 //! that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk. Media in memory
 //! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time and as long as there is time,
-//! so that no other task waits for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some time later.
+//! so that no other task waits for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some
+//! time later; unless its bytes are memory, too.
 
 mod file;
 mod job;
@@ -153,8 +154,19 @@ impl Disk {
         &self.queues[index % MAX_QUEUES]
     }
 
-    /// Carries out up to `most` bytes of `job`, on a medium in memory. Returns how many; fewer than `most` only where nothing is
-    /// left of it, or time is up, which is looked at behind each page of the guest.
+    /// Whether `step` carries `job` on; the kernel does if not.
+    #[inline]
+    pub fn steps(&self, job: &Job) -> bool {
+        match &self.medium {
+            Medium::Ram(_) | Medium::Null => true,
+            Medium::File(file) => {
+                matches!(job.op, Op::Read | Op::Write) && !job.is_for_kernel && file.is_resident()
+            }
+        }
+    }
+
+    /// Carries out up to `most` bytes of `job`, in memory. Returns how many; fewer than `most` only where nothing is left of it, what
+    /// is left is not for us to do, or time is up, which is looked at behind each page of the guest.
     pub fn step(&self, job: &mut Job, most: u64, deadline: Deadline) -> u64 {
         let mut done = 0;
         while done < most {
@@ -165,7 +177,9 @@ impl Disk {
                 Op::Flush | Op::Discard => 0,
             };
             if part == 0 {
-                job.finish();
+                if !job.is_for_kernel {
+                    job.finish();
+                }
                 break;
             }
             done += part;
@@ -181,8 +195,12 @@ impl Disk {
     fn copy(&self, job: &mut Job, most: u64) -> u64 {
         let Some(piece) = job.next_piece(most).map(|piece| piece.first_page()) else { return 0 };
         match (&self.medium, job.op) {
-            // Those are the kernel's.
-            (Medium::File(_), _) => return 0,
+            (Medium::File(file), op) => {
+                job.is_for_kernel = !file.copy(op, job.at(), &piece);
+                if job.is_for_kernel {
+                    return 0;
+                }
+            }
             (Medium::Null, Op::Read) => zero(&piece),
             (Medium::Null, _) => {}
             (Medium::Ram(store), op) => {

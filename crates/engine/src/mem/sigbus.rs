@@ -3,9 +3,10 @@
 //! Theory of operation. Touching a page that its file no longer backs raises SIGBUS on the thread that
 //! touched it, in the middle of a copy: the file was cut short, its pool of huge pages is exhausted, or the
 //! page itself has failed. The handler looks the address up in a fixed table of watched mappings. A hit: it
-//! puts anonymous pages over the rest of the mapping, raises the map's flag and returns, and the copy goes
+//! raises the map's flag, puts anonymous pages over the rest of the mapping and returns, and the copy goes
 //! on with zeros; the queue sees the flag after its batch and stops with `Fault::MemoryTruncated`. A miss:
-//! the default action, death, as for any other bug.
+//! the default action, death, as for any other bug. (A disk's own file is watched, too: there the kernel does
+//! the copy again, see `resident`.)
 //!
 //! The kernel replaces a mapping of huge pages in whole huge pages only (mmap(2): EINVAL otherwise), and
 //! reports the very byte that was touched. So an entry keeps its mapping's page size.
@@ -261,6 +262,11 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         return;
     }
     if let Some(seen) = TABLE.find(at) {
+        // First of all: who meets what is put there finds the flag up.
+        if !seen.flag.is_null() {
+            // SAFETY: the entry keeps it alive.
+            unsafe { (*seen.flag).store(true, Ordering::SeqCst) };
+        }
         // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once. It may be terabytes, which
         // counts for nothing if they are shared memory; as private memory they would leave nothing for anything else
         // (RLIMIT_DATA). Where they are too many all the same (vm.overcommit_memory=2) a batch gets what it touches, bit by bit.
@@ -268,7 +274,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         let rest = seen.start + seen.len - page;
         for len in [rest, rest.min(seen.page.max(PART)), seen.page] {
             // SAFETY: the range lies in a mapping of ours that is watched, hence still mapped; replacing it
-            // by anonymous memory keeps every pointer into it valid. `flag` is kept alive by the entry.
+            // by anonymous memory keeps every pointer into it valid.
             unsafe {
                 let new = libc::mmap(
                     page as *mut libc::c_void,
@@ -279,9 +285,6 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
                     0,
                 );
                 if new != libc::MAP_FAILED {
-                    if !seen.flag.is_null() {
-                        (*seen.flag).store(true, Ordering::Relaxed);
-                    }
                     return;
                 }
             }

@@ -80,8 +80,9 @@ pub struct BlkQueue {
     pieces: Pieces,
     picked: Vec<Request>,
     read: usize,
-    /// Ticks of a nanosecond, in 2⁻³².
+    /// Ticks of a nanosecond, and nanoseconds of a tick, in 2⁻³²: the division is done once.
     rate: u64,
+    ns: u64,
     /// [`LOOK`], in ticks.
     look: u64,
     stopped: bool,
@@ -97,7 +98,7 @@ impl BlkQueue {
         kick: Option<OwnedFd>,
         limits: Limits,
     ) -> BlkQueue {
-        let second = u128::from(ticks_in(Duration::from_secs(1)));
+        let second = u128::from(ticks_in(Duration::from_secs(1))).max(1);
         BlkQueue {
             port,
             disk,
@@ -114,6 +115,7 @@ impl BlkQueue {
             picked: Vec::with_capacity(AHEAD),
             read: 0,
             rate: u64::try_from((second << 32) / 1_000_000_000).unwrap_or(u64::MAX),
+            ns: u64::try_from((1_000_000_000 << 32) / second).unwrap_or(u64::MAX),
             look: ticks_in(LOOK),
             stopped: false,
         }
@@ -243,17 +245,9 @@ impl BlkQueue {
         true
     }
 
-    /// Has what waits carried out, one part of it at least. Why it stopped, if it did not come to the end of it, or to the end of
-    /// its time with that.
+    /// Has what waits carried out, one part of it at least: in memory, or by the kernel, which may do it at once. Why it stopped, if
+    /// it did not come to the end of it, or to the end of its time with that.
     fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
-        match self.way {
-            Some(_) => self.ask(budget, deadline, turn),
-            None => self.carry_out(budget, deadline, turn),
-        }
-    }
-
-    /// Gives the kernel what waits, and learns what it has done, some of it at once: memory is copied by whoever submits.
-    fn ask(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
         let lasting = self.disk.is_write_through();
         self.full = false;
         let disk = Arc::clone(&self.disk);
@@ -263,12 +257,26 @@ impl BlkQueue {
                 end = Some(End::Budget);
                 break;
             }
+            let job = &mut self.slots[at].job;
+            if disk.steps(job) {
+                turn.bytes += disk.step(job, budget.bytes - turn.bytes, deadline);
+                if job.is_done() {
+                    self.waiting.pop_front();
+                    self.finish(at, Ok(()), turn);
+                } else {
+                    turn.now = ticks();
+                }
+                if deadline.is_over_at(turn.now) {
+                    end = Some(End::Time);
+                    break;
+                }
+                continue;
+            }
             let (Medium::File(file), Some(way)) = (&disk.medium, &mut self.way) else { break };
             if turn.bytes - submitted >= way.most() || way.pushed() >= file.most_at_once() {
                 way.submit();
                 submitted = turn.bytes;
             }
-            let job = &mut self.slots[at].job;
             // The first is begun in any case, if a look at its pages is enough.
             let in_time = match job.pieces() {
                 [] => !time.is_strict() || !time.is_over(),
@@ -335,27 +343,6 @@ impl BlkQueue {
             || self.room() > 0 && !self.queue.is_empty()
     }
 
-    /// Carries out what waits, in memory.
-    fn carry_out(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
-        while let Some(&at) = self.waiting.front() {
-            if turn.bytes >= budget.bytes {
-                return Some(End::Budget);
-            }
-            let job = &mut self.slots[at].job;
-            turn.bytes += self.disk.step(job, budget.bytes - turn.bytes, deadline);
-            if job.is_done() {
-                self.waiting.pop_front();
-                self.finish(at, Ok(()), turn);
-            } else {
-                turn.now = ticks();
-            }
-            if deadline.is_over_at(turn.now) {
-                return Some(End::Time);
-            }
-        }
-        None
-    }
-
     /// Gives the request in slot `at` back: visible with the next `publish`.
     fn finish(&mut self, at: usize, result: Result<(), Trouble>, turn: &mut Turn) {
         let slot = &mut self.slots[at];
@@ -367,8 +354,8 @@ impl BlkQueue {
         let stats = self.disk.queue(self.index);
         match result {
             Ok(()) => {
-                let passed = u128::from(turn.now.wrapping_sub(slot.begun)) << 32;
-                let ns = u64::try_from(passed / u128::from(self.rate.max(1))).unwrap_or(u64::MAX);
+                let passed = u128::from(turn.now.wrapping_sub(slot.begun)) * u128::from(self.ns);
+                let ns = u64::try_from(passed >> 32).unwrap_or(u64::MAX);
                 stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns });
             }
             Err(trouble) => stats.failed(trouble),

@@ -3,6 +3,8 @@
 //! Three ways serve the same requests of the same native drivers on the same processor, by turns: we, `qemu-storage-daemon`, and,
 //! as the limit, fio with io_uring on the host, without a guest between. One thread plays all guests (`player`). With one guest
 //! the depths are compared; with 1 to 14 guests of bounded pace, whether each has what it has alone.
+//!
+//! Each round starts both daemons anew for each medium, with a disk for each guest there may be. The one that is not asked sleeps.
 
 mod image;
 mod ping;
@@ -17,10 +19,9 @@ use sidecore_driver::load::pin;
 
 use self::image::{Images, Medium};
 use self::player::{Part, Players, Work};
-use self::way::{host, start, Way};
+use self::way::{host, Server, Way};
 use crate::bench::common::{middle, text, Common, Result};
 use crate::bench::draw::{chart, stack, Axis, Line};
-use crate::bench::peers::Scratch;
 use crate::bench::vale::median;
 
 /// `bench blk`.
@@ -33,15 +34,18 @@ pub struct Args {
     #[arg(long = "work", value_name = "WORK,…", value_delimiter = ',')]
     #[arg(default_value = "read,write,sequential-read,sequential-write,paced")]
     works: Vec<Work>,
-    /// Requests in flight, with one guest.
+    /// Requests in flight of each guest.
     #[arg(long = "depth", value_name = "N,…", value_delimiter = ',', default_value = "1,8,32")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     depths: Vec<u16>,
     /// Numbers of paced guests.
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
-    #[arg(default_value = "1,2,3,4,5,6,7,8,9,10,11,12,13,14")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=14))]
+    #[arg(default_value = "1,2,4,6,8,10,12,14", value_parser = clap::value_parser!(u16).range(1..=14))]
     guests: Vec<u16>,
+    /// Numbers of guests that read or write anywhere as fast as they can.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,14")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=14))]
+    random_guests: Vec<u16>,
     /// Requests a second of a paced guest; the paper's guests could do so many.
     #[arg(long, value_name = "N", default_value_t = 21_613, value_parser = clap::value_parser!(u32).range(1..))]
     pace: u32,
@@ -142,31 +146,36 @@ pub fn run(args: &Args) -> Result<()> {
         })
         .collect();
     let images = Images::new(if common.quick { 4 << 20 } else { args.size }, &args.folder)?;
-    let cells = cells(args, common.quick);
+    let media: Vec<Medium> =
+        args.media.iter().copied().filter(|medium| !common.quick || *medium == Medium::Tmpfs).collect();
+    let cells = cells(args, &media, common.quick);
     let mut samples: Vec<Vec<(Way, Vec<Sample>)>> =
         vec![ways.iter().map(|way| (*way, Vec::new())).collect(); cells.len()];
-    let media = ping_media(args, common.quick);
     let mut pings: Vec<Vec<ping::Sample>> = vec![Vec::new(); media.len()];
     for round in 1..=common.rounds {
-        for (medium, samples) in media.iter().zip(&mut pings) {
-            eprintln!(
-                "round {round}/{}: {}, a guest that waits beside a stream",
-                common.rounds,
-                medium.name()
-            );
-            let sample = ping::measure(&common, core, &images, *medium);
-            samples.push(sample.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
-        }
-        for (cell, of_cell) in cells.iter().zip(&mut samples) {
-            for (way, of_way) in of_cell {
-                let Cell { medium, work, depth, guests } = *cell;
-                let what = format!("{} {} depth {depth}, {guests} guests", medium.name(), work.name());
-                let sample = measure(args, &common, core, &images, *cell, *way);
-                let sample = sample.map_err(|e| format!("{what}, {}: {e}", way.name()))?;
-                let Some(sample) = sample else { continue };
-                let (name, rate) = (way.name(), sample.iops / 1e3);
-                eprintln!("round {round}/{}: {what}, {name}: {rate:.1} k/s", common.rounds);
-                of_way.push(sample);
+        for (medium, pings) in media.iter().zip(&mut pings) {
+            let of_round = format!("round {round}/{}: {}", common.rounds, medium.name());
+            eprintln!("{of_round}, a guest that waits beside a stream");
+            let ping = ping::measure(&common, core, &images, *medium);
+            pings.push(ping.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
+            let of_medium = || cells.iter().filter(|cell| cell.medium == *medium);
+            let guests = of_medium().map(|cell| cell.guests).max().unwrap_or(0);
+            let start =
+                |way: &Way| -> Result<_> { Ok((*way, Server::start(*way, core, &images, *medium, guests)?)) };
+            let servers = ways.iter().map(start).collect::<Result<Vec<_>>>()?;
+            for (cell, of_cell) in cells.iter().zip(&mut samples).filter(|(cell, _)| cell.medium == *medium) {
+                let what = format!("{} depth {}, {} guests", cell.work.name(), cell.depth, cell.guests);
+                for ((way, server), (_, of_way)) in servers.iter().zip(of_cell) {
+                    let sample = match server {
+                        Some(server) => measure(args, &common, *cell, server, images.size()).map(Some),
+                        None => limit(&common, core, &images, *cell),
+                    };
+                    let sample =
+                        sample.map_err(|e| format!("{}, {what}, {}: {e}", medium.name(), way.name()))?;
+                    let Some(sample) = sample else { continue };
+                    eprintln!("{of_round}, {what}, {}: {:.1} k/s", way.name(), sample.iops / 1e3);
+                    of_way.push(sample);
+                }
             }
         }
     }
@@ -191,60 +200,53 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Behind which disks a guest waits.
-fn ping_media(args: &Args, quick: bool) -> Vec<Medium> {
-    args.media.iter().copied().filter(|medium| !quick || *medium == Medium::Tmpfs).collect()
-}
-
 /// Everything to be measured, in the order of the table.
-fn cells(args: &Args, quick: bool) -> Vec<Cell> {
+fn cells(args: &Args, media: &[Medium], quick: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
-    let (depths, guests) = match quick {
-        true => (vec![1, 32], vec![1, 3]),
-        false => (args.depths.clone(), args.guests.clone()),
+    let (depths, random, paced) = match quick {
+        true => (&[1, 32][..], &[1, 3][..], &[1, 3][..]),
+        false => (&args.depths[..], &args.random_guests[..], &args.guests[..]),
     };
-    for &medium in args.media.iter().filter(|medium| !quick || **medium == Medium::Tmpfs) {
+    for &medium in media {
         for &work in &args.works {
             let cell = |depth, guests| Cell { medium, work, depth, guests };
             match work {
-                Work::Paced => cells.extend(guests.iter().map(|guests| cell(EIGHT, *guests))),
+                Work::Paced => cells.extend(paced.iter().map(|guests| cell(EIGHT, *guests))),
                 _ if work.is_sequential() => cells.push(cell(EIGHT, 1)),
-                _ => cells.extend(depths.iter().map(|depth| cell(*depth, 1))),
+                _ => {
+                    for guests in random {
+                        cells.extend(depths.iter().map(|depth| cell(*depth, *guests)));
+                    }
+                }
             }
         }
     }
     cells
 }
 
-/// One cell in one way; `None`: there is no such thing.
-fn measure(
-    args: &Args,
-    common: &Common,
-    core: usize,
-    images: &Images,
-    cell: Cell,
-    way: Way,
-) -> Result<Option<Sample>> {
+/// One cell on the host alone; `None`: there is no such thing.
+fn limit(common: &Common, core: usize, images: &Images, cell: Cell) -> Result<Option<Sample>> {
     let Cell { medium, work, depth, guests } = cell;
-    if way == Way::Host {
-        let Some(file) = images.host(medium)? else { return Ok(None) };
-        if work == Work::Paced {
-            return Ok(None);
-        }
-        // Anything shorter is its start.
-        let window = common.window.max(Duration::from_millis(100));
-        let seen = host(core, &file, work, depth, window, images.size())?;
-        let way::Host { iops, p50_us, p99_us, cpu_ns, busy } = seen;
-        return Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None }));
-    }
-    let scratch = Scratch::new("sc-blk").map_err(text)?;
-    let (running, sockets) = start(way, core, &scratch, images, medium, guests)?;
+    let Some(file) = images.host(medium)?.filter(|_| work != Work::Paced && guests == 1) else {
+        return Ok(None);
+    };
+    // Anything shorter is its start.
+    let window = common.window.max(Duration::from_millis(100));
+    let way::Host { iops, p50_us, p99_us, cpu_ns, busy } =
+        host(core, &file, work, depth, window, images.size())?;
+    Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None }))
+}
+
+/// One cell with a daemon.
+fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64) -> Result<Sample> {
+    let Cell { work, depth, guests, .. } = cell;
+    let (running, sockets) = (&server.running, server.sockets.get(..guests.into()).unwrap_or(&[]));
     let part = Part { work, depth, rate: f64::from(args.pace) };
     // On a thread of its own: this one starts processes, which go wherever they like.
     let seen = std::thread::scope(|scope| {
         let load = || -> Result<Sample> {
             pin(common.load_core).map_err(text)?;
-            let mut players = Players::connect(&sockets, part, images.size())?;
+            let mut players = Players::connect(sockets, part, size)?;
             players.play(common.window / 2)?;
             let (before, begun) = (running.busy_ns()?, Instant::now());
             let seen = players.play(common.window)?;
@@ -267,7 +269,7 @@ fn measure(
         };
         scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    seen.map(Some).map_err(|e| format!("{e}\n{}", running.output()))
+    seen.map_err(|e| format!("{e}\n{}", running.output()))
 }
 
 fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
@@ -309,7 +311,7 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
     let medium = tmpfs.or_else(|| all().map(|row| row.medium).next());
     let ours =
         |works: [Work; 2]| all().filter(move |row| Some(row.medium) == medium && works.contains(&row.work));
-    let random = || ours([Work::Read, Work::Write]);
+    let random = || ours([Work::Read, Work::Write]).filter(|row| row.guests == 1);
     let deep = random().map(|row| row.depth).max();
     let shallow = random().map(|row| row.depth).min();
     // Both, or there is no worse one.

@@ -50,38 +50,52 @@ impl Way {
     }
 }
 
-/// A daemon with disks.
+/// A daemon.
 pub enum Running {
     Sidecore(Switch),
     Storage(StorageDaemon),
 }
 
-/// Starts so many disks on processor `core`; returns their sockets, too.
-pub fn start(
-    way: Way,
-    core: usize,
-    scratch: &Scratch,
-    images: &Images,
-    medium: Medium,
-    guests: u16,
-) -> Result<(Running, Vec<PathBuf>)> {
-    let sockets: Vec<PathBuf> = (0..guests).map(|n| scratch.file(format!("d{n}"))).collect();
-    let running = if way == Way::Sidecore {
-        let spec = |(n, socket): (usize, &PathBuf)| -> Result<String> {
-            Ok(format!("blk:{},file={}", socket.display(), images.ours(medium, n)?))
+/// A daemon with disks.
+pub struct Server {
+    pub running: Running,
+    /// Of its disks.
+    pub sockets: Vec<PathBuf>,
+    _scratch: Scratch,
+}
+
+impl Server {
+    /// Starts `way` with so many disks on processor `core`. `None`: it needs no daemon.
+    pub fn start(
+        way: Way,
+        core: usize,
+        images: &Images,
+        medium: Medium,
+        guests: u16,
+    ) -> Result<Option<Server>> {
+        let scratch = Scratch::new("sc-blk").map_err(text)?;
+        let sockets: Vec<PathBuf> = (0..guests).map(|n| scratch.file(format!("d{n}"))).collect();
+        let running = match way {
+            Way::Sidecore => {
+                let spec = |(n, socket): (usize, &PathBuf)| -> Result<String> {
+                    Ok(format!("blk:{},file={}", socket.display(), images.ours(medium, n)?))
+                };
+                let specs = sockets.iter().enumerate().map(spec).collect::<Result<Vec<_>>>()?;
+                let program = std::env::current_exe().map_err(text)?;
+                Running::Sidecore(Switch::start_with(&program, core, &scratch, &specs).map_err(text)?)
+            }
+            Way::Storage => {
+                let export = |(n, socket): (usize, &PathBuf)| -> Result<Export> {
+                    let image = images.storage(medium, n)?;
+                    Ok(Export { socket: socket.clone(), image, queues: 1, writable: true })
+                };
+                let exports = sockets.iter().enumerate().map(export).collect::<Result<Vec<_>>>()?;
+                Running::Storage(StorageDaemon::start(Some(core), &scratch, &exports).map_err(text)?)
+            }
+            Way::Host => return Ok(None),
         };
-        let specs = sockets.iter().enumerate().map(spec).collect::<Result<Vec<_>>>()?;
-        let program = std::env::current_exe().map_err(text)?;
-        Running::Sidecore(Switch::start_with(&program, core, scratch, &specs).map_err(text)?)
-    } else {
-        let export = |(n, socket): (usize, &PathBuf)| -> Result<Export> {
-            let image = images.storage(medium, n)?;
-            Ok(Export { socket: socket.clone(), image, queues: 1, writable: true })
-        };
-        let exports = sockets.iter().enumerate().map(export).collect::<Result<Vec<_>>>()?;
-        Running::Storage(StorageDaemon::start(Some(core), scratch, &exports).map_err(text)?)
-    };
-    Ok((running, sockets))
+        Ok(Some(Server { running, sockets, _scratch: scratch }))
+    }
 }
 
 impl Running {
