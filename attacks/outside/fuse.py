@@ -2,6 +2,7 @@
 
 The server is a process of its own: it answers what is needed to open the file, and reads never, so whoever touches the file's memory waits
 for as long as the server lives; so does whoever asks for its attributes, unless told otherwise. Ending it (`close`) frees them all.
+One that `answers` reads, writes and flushes as well does so until it is told to be silent.
 """
 
 import ctypes
@@ -24,8 +25,8 @@ def attributes(node, size):
     return struct.pack("<QQQQQQIIIIIIIIII", node, size, (size + 511) // 512, 0, 0, 0, 0, 0, 0, mode, 1, os.getuid(), os.getgid(), 0, 4096, 0)
 
 
-def serve(fuse, size, silent):
-    """Answers what is needed to open the file; once `silent` is set, no GETATTR either."""
+def serve(fuse, size, silent, answers):
+    """Answers what is needed to open the file; once `silent` is set, no GETATTR either, or, if it `answers`, no more than before."""
     for number in os.listdir("/proc/self/fd"):  # a fork of the runner: others wait for the ends of its pipes
         if int(number) > 2 and int(number) != fuse:
             try:
@@ -44,14 +45,18 @@ def serve(fuse, size, silent):
             body = struct.pack("<IIIIHHIIHHI", 7, 31, 1 << 17, 0, 12, 10, 1 << 17, 1, 0, 0, 0).ljust(64, b"\0")
         elif opcode == LOOKUP:
             body = struct.pack("<QQQQII", 2, 0, 3600, 3600, 0, 0) + attributes(2, size)
-        elif opcode in (READ, WRITE, RELEASE, FSYNC) or silent.value and (node == 2 or opcode == STATFS):
+        elif opcode in (READ, WRITE, FSYNC) and answers and not silent.value:
+            (count,) = struct.unpack_from("<I", request, 56) if opcode != FSYNC else (0,)
+            body = bytes(count) if opcode == READ else struct.pack("<II", count, 0) if opcode == WRITE else b""
+        elif opcode in (READ, WRITE, RELEASE, FSYNC) or silent.value and not answers and (node == 2 or opcode == STATFS):
             continue  # never
         elif opcode in (FORGET, BATCH_FORGET, INTERRUPT):
             continue  # these have no answer
         elif opcode == GETATTR:
-            body = struct.pack("<QII", 3600 if node == 1 else 0, 0, 0) + attributes(node, size)
+            body = struct.pack("<QII", 3600 if node == 1 or answers else 0, 0, 0) + attributes(node, size)
         elif opcode in (OPEN, OPENDIR):
-            body = struct.pack("<QII", 1, 0, 0)
+            # FOPEN_DIRECT_IO where there is something to read: each read asks the server
+            body = struct.pack("<QII", 1, int(answers and opcode == OPEN), 0)
         elif opcode == STATFS:
             body = struct.pack("<QQQQQIIII", 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 4096, 255, 4096, 0).ljust(80, b"\0")
         elif opcode not in (ACCESS, FLUSH):
@@ -65,7 +70,7 @@ def serve(fuse, size, silent):
 class Stalled:
     """A mounted file `path` of `size` bytes that is never read to the end."""
 
-    def __init__(self, size=4 << 20, silent=True):
+    def __init__(self, size=4 << 20, silent=True, answers=False):
         self.folder = tempfile.mkdtemp(prefix="sidecore-attack-fuse-")
         self.fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self.fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other".encode()
@@ -76,7 +81,7 @@ class Stalled:
             raise Failure(f"cannot mount: {error}")
         context = multiprocessing.get_context("fork")
         self.silent = context.Value("i", 0)
-        self.server = context.Process(target=serve, args=(self.fuse, size, self.silent), daemon=True)
+        self.server = context.Process(target=serve, args=(self.fuse, size, self.silent, answers), daemon=True)
         self.server.start()
         os.close(self.fuse)  # now the server has the only one: with its end the kernel aborts the connection
         self.path = os.path.join(self.folder, "memory")
