@@ -51,6 +51,8 @@ install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completi
 	@install -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
 	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
+	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
+	@rm $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
 	@target/$(PROFILE)/sidecore completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sidecore
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service

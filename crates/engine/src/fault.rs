@@ -174,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn every_fault_is_explained() {
+        let page = include_str!("../../../docs/troubleshooting.md");
+        for fault in ALL {
+            assert!(page.contains(&format!("\n| `{}` | ", fault.name())), "{fault}");
+        }
+    }
+
+    #[test]
     fn the_first_fault_stands() {
         let cell = FaultCell::new().unwrap();
         assert_eq!(cell.get(), None);

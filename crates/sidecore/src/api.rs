@@ -18,6 +18,9 @@ pub struct About {
     /// The file that it was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
+    /// What it logs.
+    #[serde(default)]
+    pub log: String,
     /// Its counters file.
     pub counters: PathBuf,
     /// Bytes of memory that its control group allows it, if that is limited.

@@ -1,16 +1,19 @@
-//! `add`, `del`, `set`, `apply`, `save`, `move`, `resize`, `cores`: what changes a running daemon.
+//! `add`, `del`, `set`, `restart`, `apply`, `save`, `move`, `resize`, `cores`, `log`: what changes a running daemon.
 
 use std::path::{Path, PathBuf};
 
 use hyper::Method;
 use serde_json::{json, Map, Value};
 use sidecore_engine::state::disks::Resized;
-use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{text, Spec, Verb};
+use sidecore_engine::state::{text, BadSpec, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
-use crate::cli::{AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, MoveArgs, ResizeArgs, SaveArgs, SetArgs};
+use crate::cli::{
+    AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, ResizeArgs, RestartArgs, SaveArgs,
+    SetArgs,
+};
 use crate::client::{segment, Client};
 use crate::daemon::broker;
 use crate::{print, Outcome};
@@ -28,35 +31,55 @@ fn collection(switch: bool) -> &'static str {
     }
 }
 
-/// `add`. All specifications are read before the first is sent.
+/// `add`. All are added or none. Paths lead from where the command runs.
 pub fn add(args: &AddArgs) -> Outcome {
-    let read = |spec: &String| {
-        let part = match args.switch {
-            true => text::switch(spec).map(serde_json::to_value),
-            false => text::port(spec, KINDS).map(serde_json::to_value),
-        };
-        part.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    let bad = |e: BadSpec| e.to_string();
+    let here = std::env::current_dir().map_err(|e| format!("cannot tell in which folder this is: {e}"))?;
+    let port = |spec: &String| {
+        let mut port = text::port(spec, KINDS).map_err(bad)?;
+        find(KINDS, &port.kind)?.root(&mut port, &here);
+        Ok::<_, String>(port)
     };
-    let parts = args.specs.iter().map(read).collect::<Result<Vec<Value>, String>>()?;
-    let client = client(&args.control)?;
-    let specs = args.specs.iter();
-    let spec = match args.switch {
-        true => Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() },
-        false => Spec { ports: specs.flat_map(|spec| text::port(spec, KINDS)).collect(), ..Spec::default() },
-    };
+    let mut spec = Spec::default();
+    match args.switch {
+        true => {
+            spec.switches =
+                args.specs.iter().map(|s| text::switch(s).map_err(bad)).collect::<Result<_, _>>()?
+        }
+        false => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
+    }
     broker::tell(&args.control.path(), &spec);
-    for part in &parts {
-        report(&client.send(Method::POST, collection(args.switch), part)?)?;
+    let client = client(&args.control)?;
+    report(&match args.switch {
+        true => client.send(Method::POST, collection(true), &spec.switches)?,
+        false => client.send(Method::POST, collection(false), &spec.ports)?,
+    })
+}
+
+/// `del`. All are deleted or none.
+pub fn del(args: &DelArgs) -> Outcome {
+    let names: Vec<String> = args.names.iter().map(|name| segment(name)).collect();
+    let path = format!("{}?names={}", collection(args.switch), names.join(","));
+    report(&client(&args.control)?.delete(&path)?)
+}
+
+/// `restart`. One after the other: each is there again before the next one goes.
+pub fn restart(args: &RestartArgs) -> Outcome {
+    let client = client(&args.control)?;
+    for name in &args.names {
+        report(&client.send(Method::POST, &format!("/v1/ports/{}/restart", segment(name)), &json!({}))?)?;
     }
     Ok(())
 }
 
-pub fn del(args: &DelArgs) -> Outcome {
+/// `log`.
+pub fn log(args: &LogArgs) -> Outcome {
     let client = client(&args.control)?;
-    for name in &args.names {
-        report(&client.delete(&format!("{}/{}", collection(args.switch), segment(name)))?)?;
-    }
-    Ok(())
+    let about: About = match &args.filter {
+        Some(filter) => client.send(Method::PATCH, "/v1/daemon", &json!({ "log": filter }))?,
+        None => client.get("/v1/daemon")?,
+    };
+    print(&format!("logs {}\n", about.log))
 }
 
 pub fn set(args: &SetArgs) -> Outcome {

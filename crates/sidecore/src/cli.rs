@@ -36,6 +36,16 @@ pub enum Command {
     ///
     /// `ports` and `drops` are also shown of a daemon that is stopped or dead, from its counters file.
     Show(ShowArgs),
+    /// Say why a port has no traffic, and the command that mends it.
+    ///
+    /// Looks at the VMM, its memory, the driver, the link, the MTU and where frames were dropped; at the rights on the socket,
+    /// too, if nobody is connected. The exit code is 1 if something is wrong.
+    #[command(after_help = "Examples: sidecore doctor web; sidecore doctor")]
+    Doctor(DoctorArgs),
+    /// Watch ports, queues, cores and drops, each second anew.
+    ///
+    /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses, q leaves.
+    Top(TopArgs),
     /// Add ports or switches.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
@@ -44,6 +54,15 @@ pub enum Command {
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Set(SetArgs),
+    /// Stop ports and start them again, as they are configured.
+    ///
+    /// Their VMMs are disconnected, and connect again if they can.
+    Restart(RestartArgs),
+    /// Change what the running daemon logs.
+    #[command(
+        after_help = "Examples: sidecore log debug; sidecore log info,sidecore_engine::transport=trace"
+    )]
+    Log(LogArgs),
     /// Make a file the configuration: add, change and delete whatever differs, all of it or nothing.
     Apply(ApplyArgs),
     /// Write the configuration in force to a file.
@@ -164,9 +183,11 @@ pub struct RunArgs {
 pub enum Topic {
     /// Ports: peers, links, counters.
     Ports,
+    /// Switches: how they find destinations, and their ports.
+    Switches,
     /// Addresses that the switches remember.
     Mac,
-    /// I/O cores: busy, idle and asleep.
+    /// I/O cores: busy, idle and asleep, in the last second and since the start.
     Cores,
     /// Queues of ports; --wide: with why visits ended, and how long frames waited.
     Queues,
@@ -190,6 +211,9 @@ pub struct ShowArgs {
     /// Show all columns that a topic has.
     #[arg(long)]
     pub wide: bool,
+    /// Show it again each second, ports with the rates of the last one.
+    #[arg(long, conflicts_with = "json")]
+    pub watch: bool,
     /// Print JSON, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
@@ -198,6 +222,40 @@ pub struct ShowArgs {
     /// Counters file to read if the daemon is gone [default: beside the control socket].
     #[arg(long, value_name = "PATH")]
     pub counters: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Name of the port [default: all].
+    pub port: Option<String>,
+    /// Print JSON, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// Names of ports.
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// error, warn, info, debug, trace, or module=level lists [default: say what it is].
+    pub filter: Option<String>,
+    #[command(flatten)]
+    pub control: Control,
 }
 
 #[derive(Debug, Args)]

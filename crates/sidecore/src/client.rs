@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -13,12 +14,23 @@ use serde::Serialize;
 
 use crate::api::Refused;
 
+/// How long an answer may take that only shows something. Changes may have to wait for hosts and VMMs.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Nobody listens.
     #[error("no daemon listens on {}; start `sidecore run`, or name its socket with --socket", .0.display())]
     NotRunning(PathBuf),
+    /// Somebody listens, and does not answer.
+    #[error("{who} has not answered within {} s{why}", ANSWER.as_secs())]
+    Silent {
+        /// Which process.
+        who: String,
+        /// Why, as far as that can be seen.
+        why: &'static str,
+    },
     /// The daemon said no.
     #[error("{0}")]
     Refused(String),
@@ -81,10 +93,17 @@ impl Client {
     }
 
     fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+        let limit = if method == Method::GET { ANSWER } else { Duration::MAX };
         let answer = self.runtime.block_on(async {
-            let response = self.response(method, path, body).await?;
-            let body = response.into_body().collect().await;
-            body.map(|body| body.to_bytes()).map_err(|e| self.broken(&e))
+            let whole = async {
+                let response = self.response(method, path, body).await?;
+                let body = response.into_body().collect().await;
+                body.map(|body| body.to_bytes()).map_err(|e| self.broken(&e))
+            };
+            match tokio::time::timeout(limit, whole).await {
+                Ok(answer) => answer,
+                Err(_) => Err(self.silent()),
+            }
         })?;
         serde_json::from_slice(&answer).map_err(|e| self.broken(&e))
     }
@@ -116,6 +135,26 @@ impl Client {
         Err(Failure::Refused(text.unwrap_or_else(|_| format!("the daemon answered {status}"))))
     }
 
+    /// The daemon does not answer: which process that is, and whether it was stopped.
+    fn silent(&self) -> Failure {
+        let peer = std::os::unix::net::UnixStream::connect(&self.socket);
+        let peer = peer.and_then(|stream| Ok(rustix::net::sockopt::socket_peercred(&stream)?.pid));
+        let Ok(pid) = peer.map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) else {
+            return Failure::Silent { who: format!("the daemon at {}", self.socket.display()), why: "" };
+        };
+        // The socket is one that the broker has made for the daemon, which started it.
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let broker = line.split(|byte| *byte == 0).nth(1) == Some(&b"broker"[..]);
+        let pid = stat(pid).filter(|_| broker).map_or(pid, |(_, parent)| parent);
+        let stopped = stat(pid).is_some_and(|(state, _)| matches!(state.as_str(), "T" | "t"));
+        let why = if stopped {
+            ": it is stopped (SIGSTOP, or a debugger has it); kill -CONT lets it go on"
+        } else {
+            ""
+        };
+        Failure::Silent { who: format!("the daemon (process {pid})"), why }
+    }
+
     fn broken(&self, cause: &dyn std::error::Error) -> Failure {
         let mut text = format!("control socket {}: {cause}", self.socket.display());
         let mut next = cause.source();
@@ -125,6 +164,13 @@ impl Client {
         }
         Failure::Broken(text)
     }
+}
+
+/// State and parent of process `pid`: number, name in brackets, state, parent (proc(5)).
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = stat.rsplit(") ").next()?.split(' ');
+    Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
 }
 
 /// `name` as one segment of a path.

@@ -9,6 +9,8 @@
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours takes from itself at its start |
 //! | `show`, `change`, `capture` | the commands that talk to a daemon |
+//! | `doctor` | why a port has no traffic |
+//! | `top` | ports, queues, cores and drops on a terminal |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and what is wrong with it |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
@@ -27,6 +29,7 @@ mod change;
 mod cli;
 mod client;
 mod daemon;
+mod doctor;
 mod generate;
 mod measure;
 mod offline;
@@ -37,6 +40,7 @@ mod place;
 mod sandbox;
 mod show;
 mod table;
+mod top;
 mod vale;
 
 use std::process::ExitCode;
@@ -52,6 +56,10 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => daemon::run(args),
         Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Restart(args) => change::restart(&args),
+        Command::Log(args) => change::log(&args),
         Command::Add(args) => change::add(&args),
         Command::Del(args) => change::del(&args),
         Command::Set(args) => change::set(&args),

@@ -22,6 +22,8 @@ Switches are written NAME[,key=value]..., and a key that does not apply is an er
 /// The same, with every option.
 pub fn all() -> String {
     let mut text = BRIEF.replace("\n--help tells of all keys.", "");
+    let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+    text.push_str(&format!("\n\nKinds of ports: {}.", kinds.join(", ")));
     let mut section = |head: &str, keys: &[Key], scope: Scope| {
         text.push_str(&format!("\n\n{head}:"));
         for key in keys.iter().filter(|key| key.scope == scope) {
@@ -38,7 +40,7 @@ pub fn all() -> String {
 }
 
 /// What a key is for, of which kinds of ports, and its default.
-fn told(key: &Key) -> String {
+pub fn told(key: &Key) -> String {
     let kinds = kinds_of(key);
     let kinds = if kinds.is_empty() { kinds } else { format!(" ({kinds})") };
     let default = if key.default.is_empty() { String::new() } else { format!(" [default: {}]", key.default) };

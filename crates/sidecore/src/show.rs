@@ -1,9 +1,10 @@
 //! `show`: tables for people, `--json` for programs.
 //!
-//! Files: `queues`, whose columns people choose from; `port`, all of one port.
+//! Files: `queues`, whose columns people choose from; `port`, all of one port; `watch`, the same again each second.
 
 mod port;
 mod queues;
+mod watch;
 
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
-    Addresses, Cores, Drops, PortState, Ports, Queues, SlowCount, Sums, TalkCount,
+    Addresses, Cores, Drops, FlowView, LastSecond, PortState, Ports, Queues, SlowCount, Sums, Switches,
+    TalkCount,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -20,7 +22,7 @@ use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
 use crate::client::{Client, Failure};
 use crate::offline;
-use crate::table::{bytes, percent, Table};
+use crate::table::{bytes, percent, units, Table};
 use crate::{print, Outcome};
 
 /// `show`.
@@ -30,31 +32,40 @@ pub fn run(args: &ShowArgs) -> Outcome {
     }
     let socket = args.control.path();
     let client = Client::new(&socket)?;
+    let look = || text(args, &client, &socket);
+    match args.watch {
+        true => watch::each_second(look),
+        false => print(&look()?),
+    }
+}
+
+/// What is shown of the topic.
+fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, String> {
     match args.topic {
-        Topic::Ports => show(args, &ports(&client, args, &socket)?, ports_table),
-        Topic::Drops => show(args, &ports(&client, args, &socket)?.drops(), drops_table),
+        Topic::Ports => show(args, &ports(client, args, socket)?, |all: &Ports| ports_table(all, args.watch)),
+        Topic::Drops => show(args, &ports(client, args, socket)?.drops(), drops_table),
+        Topic::Switches => show(args, &client.get("/v1/switches")?, switches_table),
         Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
         Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
         Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
-        Topic::Port => show(args, &port::of(&client, args.name.as_deref().unwrap_or_default())?, port::text),
+        Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
 }
 
-fn show<T: Serialize>(args: &ShowArgs, answer: &T, table: impl Fn(&T) -> String) -> Outcome {
+fn show<T: Serialize>(args: &ShowArgs, answer: &T, table: impl Fn(&T) -> String) -> Result<String, String> {
     if !args.json {
-        return print(&table(answer));
+        return Ok(table(answer));
     }
-    let mut text = serde_json::to_string_pretty(answer).map_err(|e| e.to_string())?;
-    text.push('\n');
-    print(&text)
+    let text = serde_json::to_string_pretty(answer).map_err(|e| e.to_string())?;
+    Ok(text + "\n")
 }
 
 /// The ports of the daemon, or those that a daemon left behind, saying so.
 fn ports(client: &Client, args: &ShowArgs, socket: &Path) -> Result<Ports, String> {
     let gone = match client.get("/v1/ports") {
-        Err(failure @ Failure::NotRunning(_)) => failure,
+        Err(failure @ (Failure::NotRunning(_) | Failure::Silent { .. })) => failure,
         other => return Ok(other?),
     };
     let file = args.counters.clone().unwrap_or_else(|| offline::beside(socket));
@@ -62,25 +73,45 @@ fn ports(client: &Client, args: &ShowArgs, socket: &Path) -> Result<Ports, Strin
         return Err(gone.into());
     }
     let remains = offline::read(&file)?;
-    eprintln!(
-        "sidecore: the daemon is not running; these are the last counters of process {} in {}",
-        remains.pid,
-        file.display()
-    );
+    let why = match gone {
+        Failure::NotRunning(_) => "the daemon is not running".to_owned(),
+        gone => gone.to_string(),
+    };
+    let (pid, file) = (remains.pid, file.display());
+    eprintln!("sidecore: {why}; these are the last counters of process {pid} in {file}");
     Ok(remains.ports)
 }
 
-fn ports_table(answer: &Ports) -> String {
+/// The error that there is no port `name`.
+pub fn no_port(ports: &Ports, name: &str) -> String {
+    let names: Vec<&str> = ports.ports.iter().map(|port| port.name.as_str()).collect();
+    match names.as_slice() {
+        [] => format!("there is no port {name:?}: there are none"),
+        names => format!("there is no port {name:?}; there are {}", names.join(", ")),
+    }
+}
+
+/// The ports; with the rates of the last second in place of all frames so far, if `rates`.
+fn ports_table(answer: &Ports, rates: bool) -> String {
     if !answer.running {
         return counters_table(answer);
     }
     let states = || answer.ports.iter().filter_map(|port| port.state.as_ref());
     let mut heads = vec!["port", "kind", "where", "joined", "link", "peer", ">mtu", ">queues"];
-    heads.extend([">in", ">in bytes", ">out", ">out bytes", ">drops", ">core time", ">of late"]);
+    heads.extend(match rates {
+        true => [">in/s", ">in bit/s", ">out/s", ">out bit/s", ">drops/s"],
+        false => [">in", ">in bytes", ">out", ">out bytes", ">drops"],
+    });
+    heads.extend([">core time", ">of late"]);
     // What most ports have not got has no columns.
     let graded = states().any(is_graded);
     if graded {
         heads.extend(["class", ">weight", ">granted", ">throttled", "rate"]);
+    }
+    let troubled = |state: &PortState| state.troubles.iter().any(|trouble| trouble.wrong);
+    let trouble = states().any(troubled);
+    if trouble {
+        heads.push("trouble");
     }
     let mut table = Table::new(&heads);
     let mut notes = String::new();
@@ -102,10 +133,15 @@ fn ports_table(answer: &Ports) -> String {
         let [name, kind, place, link, peer] =
             [&port.name, &state.kind, &state.place, &state.link, &state.peer].map(String::clone);
         let cells = [name, kind, place, joined, link, peer, state.mtu.to_string(), queues];
-        let mut row: Vec<String> = cells.into_iter().chain(counters(&port.counters)).collect();
+        let passed = if rates { flow_rates(&state.flow) } else { counters(&port.counters) };
+        let mut row: Vec<String> = cells.into_iter().chain(passed).collect();
         row.extend(had(&state.service));
         if graded {
             row.extend(granted(&state.service));
+        }
+        if trouble {
+            let wrong = state.troubles.iter().filter(|trouble| trouble.wrong);
+            row.push(wrong.map(|trouble| trouble.name.as_str()).collect::<Vec<_>>().join(", "));
         }
         table.row(row);
         for text in remarks(state) {
@@ -119,8 +155,9 @@ fn ports_table(answer: &Ports) -> String {
 fn remarks(state: &PortState) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut note = |text: String| remarks.push(text);
-    if let Some(fault) = &state.fault {
-        note(format!("fault {fault}"));
+    for trouble in state.troubles.iter().filter(|trouble| trouble.wrong) {
+        let mend = trouble.mend.as_ref().map_or_else(String::new, |mend| format!("; {mend}"));
+        note(format!("{}{mend}", trouble.text));
     }
     if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
         let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
@@ -130,7 +167,9 @@ fn remarks(state: &PortState) -> Vec<String> {
     for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
         note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));
     }
-    if let Some(hint) = &state.hint {
+    // That no memory is shared was said.
+    let said = state.troubles.iter().any(|trouble| trouble.name == "no_memory");
+    if let Some(hint) = state.hint.as_ref().filter(|_| !said) {
         note(hint.clone());
     }
     if state.claims.mac_claimed > 0 {
@@ -166,14 +205,8 @@ fn remarks(state: &PortState) -> Vec<String> {
     if state.memory.refused_files > 0 {
         note(format!("descriptors refused: {}", state.memory.refused_files));
     }
-    if state.link_wanted == "down" {
-        note("link is down because it was set so".to_owned());
-    }
     if state.mtu_wanted.is_some_and(|wanted| wanted != state.mtu) {
         note(format!("mtu is {}, the interface's", state.mtu));
-    }
-    if state.peer == "stopped" {
-        note(format!("stopped: {}", state.detail));
     }
     remarks
 }
@@ -207,7 +240,7 @@ fn granted(service: &ServiceView) -> [String; 5] {
 }
 
 /// Millionths as percent.
-fn ppm(part: u64) -> String {
+pub fn ppm(part: u64) -> String {
     percent(part, 1_000_000)
 }
 
@@ -231,6 +264,38 @@ fn counters(sums: &Sums) -> [String; 5] {
     let frames = [sums.in_frames, sums.out_frames, drops].map(|n| n.to_string());
     let [frames_in, frames_out, drops] = frames;
     [frames_in, bytes(sums.in_bytes), frames_out, bytes(sums.out_bytes), drops]
+}
+
+/// The same of the last second.
+fn flow_rates(flow: &FlowView) -> [String; 5] {
+    let FlowView { in_rate, in_bit_rate, out_rate, out_bit_rate, drop_rate, .. } = flow;
+    [in_rate, in_bit_rate, out_rate, out_bit_rate, drop_rate].map(|rate| rate.map_or_else(String::new, units))
+}
+
+/// A rate of frames for people.
+pub fn per_second(rate: Option<u64>) -> String {
+    rate.map_or_else(|| "not yet measured".to_owned(), |rate| format!("{} frames/s", units(rate)))
+}
+
+/// How long ago something was.
+pub fn ago(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{}.{} s ago", ms / 1_000, ms % 1_000 / 100),
+        _ => format!("{} s ago", ms / 1_000),
+    }
+}
+
+fn switches_table(answer: &Switches) -> String {
+    let mut table = Table::new(&["switch", "lookup", ">ageing", ">table size", ">addresses", "ports"]);
+    for switch in &answer.switches {
+        let [ageing, size] = [switch.ageing, switch.table_size]
+            .map(|number| number.map_or_else(String::new, |number| number.to_string()));
+        let ageing = if ageing.is_empty() { ageing } else { format!("{ageing} s") };
+        let addresses = switch.addresses.to_string();
+        let row = [switch.name.clone(), switch.lookup.clone(), ageing, size, addresses];
+        table.row(row.into_iter().chain([switch.ports.join(" ")]));
+    }
+    table.text()
 }
 
 fn drops_table(answer: &Drops) -> String {
@@ -261,6 +326,10 @@ fn cores_table(answer: &Cores) -> String {
         ">cpu",
         "state",
         ">queues",
+        ">busy 1 s",
+        ">idle 1 s",
+        ">asleep 1 s",
+        ">frames/s",
         ">busy",
         ">idle",
         ">asleep",
@@ -274,6 +343,7 @@ fn cores_table(answer: &Cores) -> String {
     for view in &answer.cores {
         let core = &view.time;
         let whole = core.busy_ns + core.idle_ns + core.sleep_ns;
+        let last = |of: fn(&LastSecond) -> String| view.last.as_ref().map_or_else(String::new, of);
         let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
         table.row([
             core.number.to_string(),
@@ -281,6 +351,10 @@ fn cores_table(answer: &Cores) -> String {
                 .map_or(String::new(), |cpu| format!("{cpu}{}", if core.shared { " shared" } else { "" })),
             if core.active { "active" } else { "resting" }.to_owned(),
             core.queues.to_string(),
+            last(|last| ppm(last.busy_ppm)),
+            last(|last| ppm(last.idle_ppm)),
+            last(|last| ppm(last.sleep_ppm)),
+            last(|last| units(last.frame_rate)),
             percent(core.busy_ns, whole),
             percent(core.idle_ns, whole),
             percent(core.sleep_ns, whole),
@@ -301,6 +375,7 @@ fn daemon_table(about: &About) -> String {
     let mut row = |what: &str, is: String| table.row([what.to_owned(), is]);
     row("program", about.program.clone());
     row("process", about.pid.to_string());
+    row("log", about.log.clone());
     row("configuration", about.config.as_ref().map_or_else(String::new, |path| path.display().to_string()));
     row("counters", about.counters.display().to_string());
     let sandbox = &about.sandbox;

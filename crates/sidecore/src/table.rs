@@ -98,6 +98,13 @@ pub fn bytes(n: u64) -> String {
     format!("{} PB", n / unit)
 }
 
+/// A number in decimal units, three digits.
+pub fn units(n: u64) -> String {
+    let text = bytes(n);
+    let text = text.strip_suffix(" B").unwrap_or(text.strip_suffix('B').unwrap_or(&text));
+    text.to_owned()
+}
+
 /// A share of a whole in percent with one digit behind the point; `-` if there is no whole.
 pub fn percent(part: u64, whole: u64) -> String {
     let tenths = u128::from(part) * 1000;
@@ -132,6 +139,7 @@ mod tests {
             [0, 999, 1000, 12_345, 999_999, 1_000_000, u64::MAX].map(bytes),
             ["0 B", "999 B", "1.0 kB", "12.3 kB", "999 kB", "1.0 MB", "18446 PB"]
         );
+        assert_eq!([0, 999, 1000, 12_345_678].map(super::units), ["0", "999", "1.0 k", "12.3 M"]);
         assert_eq!([percent(1, 3), percent(0, 0), percent(5, 5)], ["33.3 %", "-", "100.0 %"]);
     }
 }

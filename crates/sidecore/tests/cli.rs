@@ -366,7 +366,9 @@ fn the_control_socket_speaks_http() {
     let (_, again) = place.http("PUT", "/v1/ports/b", &body);
     assert_eq!(serde_json::from_str::<Value>(&again).unwrap()["changes"], json!([]));
     let (_, one) = place.http("GET", "/v1/ports/b", "");
-    assert_eq!(serde_json::from_str::<Value>(&one).unwrap(), place.port("b"));
+    let mut one: Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(one.as_object_mut().unwrap().remove("version"), Some(json!(1)));
+    assert_eq!((&one["name"], &one["number"]), (&json!("b"), &place.port("b")["number"]));
 
     let refused = [
         ("GET", "/v1/ports/z", "", 404, "there is no port"),
@@ -376,7 +378,7 @@ fn the_control_socket_speaks_http() {
         ("PUT", "/v1/ports/c", "{", 400, "request body: "),
         ("PUT", "/v1/ports/c", "{\"name\": \"d\"}", 400, "but the path says"),
         ("PUT", "/v1/ports/c", "{\"kind\": \"vhost-user\"}", 400, "missing field `where`"),
-        ("PUT", "/v1/config?dry-run=maybe", "{}", 400, ""),
+        ("PUT", "/v1/config?dry-run=maybe", "{}", 400, "\"error\":\"Failed to deserialize query string"),
         ("PUT", "/v1/config", "{\"ports\": []}", 400, "unknown field `ports`"),
         (
             "POST",
@@ -398,7 +400,11 @@ fn the_control_socket_speaks_http() {
         let (got, answer) = place.http(method, path, body);
         assert_eq!(got, status, "{method} {path}: {answer}");
         assert!(answer.contains(why), "{method} {path}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["version"], 1, "{method} {path}: {answer}");
     }
+    let (status, answer) = place.http("PUT", "/v1/config", &" ".repeat(2 << 20));
+    assert!(status == 413 && answer.contains("\"version\":1"), "{status}: {answer}");
     assert_eq!(place.ports(), ["a", "b"]);
 
     let (status, metrics) = place.http("GET", "/metrics", "");

@@ -382,6 +382,7 @@ impl Attachment for HostPort {
                 self.detail
             ),
             hint: self.misses(),
+            lack: None,
             features: self.features.clone(),
             queues: (0..inner.count)
                 .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))

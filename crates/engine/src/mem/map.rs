@@ -24,6 +24,8 @@ use super::terms::Terms;
 pub const MAX_REGIONS: usize = 509;
 /// Most bytes of one map: twice what the largest machines have.
 pub const MAX_BYTES: u64 = 16 << 40;
+/// A PC's low memory: its firmware keeps vectors and data there, and every operating system the code that starts processors.
+const LOW: u64 = 640 << 10;
 
 /// One region of guest memory as the VMM describes it.
 #[derive(Debug)]
@@ -263,6 +265,23 @@ impl GuestMap {
     /// How many regions it has.
     pub fn len(&self) -> usize {
         self.regions.len()
+    }
+
+    /// Whether nothing stands in the low memory of what looks like a PC. A VMM that maps its file privately writes to pages
+    /// of its own, and the file stays as it was made. The first bytes of a real guest are the first that differ.
+    pub fn is_blank(&self) -> bool {
+        let Some(low) = self.regions.iter().find(|region| region.gpa == 0) else { return false };
+        let len = u32::try_from(low.size.min(LOW)).unwrap_or(0);
+        let Some(mut rest) = Self::inside(low, 0, 0, len) else { return false };
+        let mut bytes = [0; 4096];
+        while !rest.is_empty() {
+            let got = rest.read(&mut bytes);
+            if bytes.iter().take(got).any(|byte| *byte != 0) {
+                return false;
+            }
+            rest.advance(got);
+        }
+        len > 0
     }
 
     /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the port must stop.

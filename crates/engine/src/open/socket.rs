@@ -30,7 +30,7 @@ pub enum SocketError {
     #[error("\"{}\" exists and is no socket; remove it or choose another path", .0.display())]
     NoSocket(PathBuf),
     /// Another process has it.
-    #[error("somebody listens at \"{}\" already; stop that process or choose another path", .0.display())]
+    #[error("another process listens at \"{}\" already (`ss -lxp` says which): stop it or choose another path", .0.display())]
     InUse(PathBuf),
     /// There is nothing that it could be made in.
     #[error("there is no folder for the socket \"{}\"; make it, or choose another path", .0.display())]

@@ -21,6 +21,11 @@ pub trait Attachment: Send {
         self.set_link(up)
     }
 
+    /// What it waits for of its VMM and the guest, as far as that is known without asking anybody.
+    fn lack(&self) -> Option<Lack> {
+        None
+    }
+
     /// The disk that it is, if it is one.
     fn disk(&self) -> Option<&Arc<Disk>> {
         None
@@ -56,6 +61,18 @@ pub enum Peer {
     Faulted,
 }
 
+/// What a device waits for before it can carry anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lack {
+    /// No VMM is connected.
+    Vmm,
+    /// The VMM shares no memory, and a driver has begun.
+    Memory,
+    /// The guest's driver has not turned the device on.
+    Driver,
+}
+
 /// How an attachment is doing.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttachmentStatus {
@@ -65,6 +82,8 @@ pub struct AttachmentStatus {
     pub detail: String,
     /// What the operator can do if it does not work as it could.
     pub hint: Option<String>,
+    /// What it waits for.
+    pub lack: Option<Lack>,
     /// Names of what was negotiated.
     pub features: Vec<String>,
     /// Its queues.

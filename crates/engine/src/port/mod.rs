@@ -13,6 +13,7 @@
 
 mod attachment;
 mod claims;
+mod doubt;
 mod egress;
 mod ingress;
 mod limits;
@@ -26,13 +27,14 @@ mod waits;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
-pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Peer, QueueStatus};
+pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, Peer, QueueStatus};
 
 pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
 pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
+pub use doubt::Doubt;
 pub use egress::{EgressQueue, LentEgress, Plugged, Room};
 pub use ingress::IngressQueue;
 pub use limits::{DEFAULT_MTU, MAX_QUEUES};
@@ -43,7 +45,7 @@ pub use told::Told;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::core::{Lease, Lent, Owner};
-use crate::mem::{node_of, Piece, Terms};
+use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Bell, BellCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
@@ -61,6 +63,8 @@ pub struct Port {
     pub fault: FaultCell,
     /// Its uses of addresses that live elsewhere.
     pub claims: Claims,
+    /// Whether its guest's memory seems to be private.
+    doubt: Doubt,
     /// Waits of its ingress queues.
     pub waits: Waits,
     /// Interrupts for its queues.
@@ -106,6 +110,7 @@ impl Port {
             counters,
             fault: FaultCell::new()?,
             claims: Claims::default(),
+            doubt: Doubt::default(),
             waits: Waits::default(),
             told: Told::default(),
             served: Served::default(),
@@ -196,6 +201,21 @@ impl Port {
     /// Sets what the receiver takes over; before the queues that need it are swapped in.
     pub fn set_accepts(&self, offloads: Offloads) {
         self.accepts.store(offloads.bits(), Ordering::Relaxed);
+    }
+
+    /// A driver has begun in the memory of `map`: looks whether that can be its guest's.
+    pub fn look_at_memory(&self, map: &GuestMap) {
+        self.doubt.look(map, self.counters.totals().in_frames);
+    }
+
+    /// Nobody gives it memory any more.
+    pub fn trust_memory(&self) {
+        self.doubt.settle();
+    }
+
+    /// Whether its guest's memory seems to be private.
+    pub fn doubts_memory(&self) -> bool {
+        self.doubt.stands(self.counters.totals().in_frames)
     }
 
     /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the best one for its

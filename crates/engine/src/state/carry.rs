@@ -21,13 +21,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::check::same_place;
+use super::flow::Flow;
 use super::kinds::find;
 use super::live::{Inner, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
 use super::service::Recent;
 use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
-use crate::port::{Attachment, Port, DEFAULT_MTU};
+use super::trouble::Watch;
+use crate::port::{Attachment, Fault, Port, DEFAULT_MTU};
 
 /// What made a change impossible, and whether all is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -174,8 +176,15 @@ impl<'c> Carrier<'c> {
         port.watch_link(Arc::clone(&self.means.links));
         // A wire's other end has to be seen first.
         port.set_carrier(spec.wire.is_none());
-        let live =
-            Live { spec: spec.clone(), port, attachment: None, stopped: None, recent: Recent::default() };
+        let live = Live {
+            spec: spec.clone(),
+            port,
+            attachment: None,
+            stopped: None,
+            recent: Recent::default(),
+            flow: Flow::default(),
+            memory: Watch::default(),
+        };
         self.inner.ports.insert(spec.name.clone(), live);
         self.back.push(Back::Forget(spec.name.clone()));
         Ok(())
@@ -324,9 +333,19 @@ impl Live {
 }
 
 impl Means {
-    /// Starts the ports that could not be started, those that can be now. A cause is logged when it is another than before.
+    /// Starts the ports that could not be started, those that can be now, and those whose interface has gone and may come back.
+    /// A cause is logged when it is another than before.
     pub fn try_again(&self, inner: &mut Inner) {
         let mut came = false;
+        for live in
+            inner.ports.values_mut().filter(|live| live.port.fault.get() == Some(Fault::InterfaceGone))
+        {
+            // What stands behind it has stopped itself; one that does not end is looked at again in a second.
+            if live.attachment.is_none() || live.detach().is_ok() {
+                live.stopped = Some(Fault::InterfaceGone.to_string());
+                live.port.fault.clear();
+            }
+        }
         for (name, live) in inner.ports.iter_mut().filter(|(_, live)| live.stopped.is_some()) {
             match self.attach(&live.spec, &live.port) {
                 Ok(attachment) => {

@@ -15,7 +15,7 @@ use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
 use super::live::{Inner, Means};
-use super::plan::{between, fixed_options, Change};
+use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
@@ -147,14 +147,16 @@ impl Engine {
         self.means.try_again(&mut self.lock());
     }
 
-    /// Adds a port or a switch.
-    pub fn add<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
-        let _sought = self.seek(entry.as_port());
+    /// Adds ports or switches: all of them or none.
+    pub fn add<E: Entry>(&self, entries: &[E]) -> Result<Vec<Change>, Error> {
+        let _sought = self.seek(entries.iter().filter_map(Entry::as_port));
         self.change(|spec| {
-            if E::list(spec).iter().any(|other| other.name() == entry.name()) {
-                return Err(Error::Exists { what: E::WHAT, name: entry.name().to_owned() });
+            for entry in entries {
+                if E::list(spec).iter().any(|other| other.name() == entry.name()) {
+                    return Err(Error::Exists { what: E::WHAT, name: entry.name().to_owned() });
+                }
+                E::list(spec).push(entry.clone());
             }
-            E::list(spec).push(entry.clone());
             Ok(())
         })
     }
@@ -188,16 +190,31 @@ impl Engine {
         })
     }
 
-    /// Removes a port, or a switch that no port is joined to.
-    pub fn del<E: Entry>(&self, name: &str) -> Result<Vec<Change>, Error> {
+    /// Removes ports, or switches that no port is joined to: all of them or none.
+    pub fn del<E: Entry>(&self, names: &[impl AsRef<str>]) -> Result<Vec<Change>, Error> {
         self.change(|spec| {
-            find::<E>(spec, name)?;
-            if let Some(why) = E::held(spec, name) {
-                return Err(Error::InUse { name: name.to_owned(), why });
+            for name in names.iter().map(AsRef::as_ref) {
+                find::<E>(spec, name)?;
+                if let Some(why) = E::held(spec, name) {
+                    return Err(Error::InUse { name: name.to_owned(), why });
+                }
+                E::list(spec).retain(|entry| entry.name() != name);
             }
-            E::list(spec).retain(|entry| entry.name() != name);
             Ok(())
         })
+    }
+
+    /// Stops what stands behind port `name` and starts it again, as it is configured.
+    pub fn restart(&self, name: &str) -> Result<Vec<Change>, Error> {
+        let mut inner = self.lock();
+        let mut wanted = inner.spec.clone();
+        find::<PortSpec>(&mut wanted, name)?;
+        let what = PortSpec::WHAT.to_owned();
+        let changes =
+            vec![Change { verb: Verb::Restarted, what, name: name.to_owned(), details: Vec::new() }];
+        let mut endings = Vec::new();
+        Carrier::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
+        Ok(changes)
     }
 
     fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {

@@ -74,6 +74,21 @@ impl Kind {
         std::iter::once(spec.place.clone()).chain(second).collect()
     }
 
+    /// Has the paths of `spec` that are relative lead from the folder `at`: whoever wrote them was there, and the daemon is not.
+    pub fn root(&self, spec: &mut PortSpec, at: &Path) {
+        let is_path = self.place == Place::Socket || self.place == Place::Ring && spec.place.contains('/');
+        if is_path && !spec.place.is_empty() && spec.fd.is_none() {
+            // A path on the command line is text; so is what it is joined to, as far as it can be shown.
+            spec.place = at.join(&spec.place).to_string_lossy().into_owned();
+        }
+        if let Some(path) = spec.file.as_ref().and_then(DiskFile::path) {
+            spec.file = Some(DiskFile::Path(at.join(path)));
+        }
+        if let Some(journal) = spec.journal.as_mut().filter(|path| path.as_os_str() != "none") {
+            *journal = at.join(&*journal);
+        }
+    }
+
     /// Whether its row names `key`.
     pub fn names(&self, key: &str) -> bool {
         self.keys.split(' ').any(|named| named == key)

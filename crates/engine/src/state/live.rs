@@ -6,10 +6,12 @@ use std::sync::Arc;
 use sidecore_abi::counters::MAX_PORTS;
 
 use super::fabric::{Fabric, Placed};
+use super::flow::{CoreFlow, Flow};
 use super::kinds::{find, Kind};
 use super::retire::{self, Ending, Leaver, Leaving};
 use super::service::Recent;
 use super::spec::{PortSpec, Spec};
+use super::trouble::Watch;
 use super::visitors::Visitors;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
@@ -21,6 +23,8 @@ pub(super) struct Live {
     pub attachment: Option<Box<dyn Attachment>>,
     pub stopped: Option<String>,
     pub recent: Recent,
+    pub flow: Flow,
+    pub memory: Watch,
 }
 
 /// What is configured and what runs.
@@ -34,6 +38,8 @@ pub(super) struct Inner {
     pub leaving: Leaving,
     /// Which of all this was made on demand.
     pub visitors: Visitors,
+    /// What the I/O cores did in the last second.
+    pub cores: CoreFlow,
 }
 
 impl Inner {
@@ -46,6 +52,7 @@ impl Inner {
             retired: Totals::default(),
             leaving: Leaving::default(),
             visitors: Visitors::default(),
+            cores: CoreFlow::default(),
         }
     }
 

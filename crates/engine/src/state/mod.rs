@@ -12,10 +12,12 @@
 mod carry;
 mod check;
 mod cores;
+pub mod cpus;
 mod demand;
 pub mod disks;
 mod engine;
 mod fabric;
+mod flow;
 mod follow;
 mod grants;
 pub mod kinds;
@@ -32,6 +34,7 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod trouble;
 mod vale;
 pub mod values;
 mod visitors;

@@ -94,10 +94,6 @@ impl Value for PathBuf {
     const FORM: Form = Form::Text("PATH", "/x");
 }
 
-impl Value for Vec<usize> {
-    const FORM: Form = Form::List("CPU", "0", ',');
-}
-
 /// Makes a part of the configuration of the table of its options: `field: Type = "key"` where it must be given, and
 /// `field: Type = "key", Scope, "default"` where it may be.
 macro_rules! options {

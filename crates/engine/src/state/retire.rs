@@ -131,6 +131,7 @@ mod tests {
                 peer: Peer::Waiting,
                 detail: String::new(),
                 hint: None,
+                lack: None,
                 features: Vec::new(),
                 queues,
             }

@@ -4,18 +4,28 @@ use std::time::Instant;
 
 use super::engine::{Engine, Error};
 use super::text::BadSpec;
+use super::trouble;
 use crate::core::{CoreStatus, TaskStatus, MOST_RESERVED};
-use crate::port::Port;
+use crate::port::{Lack, Port};
 
 impl Engine {
-    /// What is to be done each second: addresses age, ports that could not be started are tried again, and what ports have of
-    /// the cores is noted.
+    /// What is to be done each second: addresses age, ports that could not be started are tried again, and what ports and cores
+    /// did is noted.
     pub fn tick(&self) {
         self.fabric().tick();
         self.try_again();
         let now = Instant::now();
-        for live in self.lock().ports.values_mut() {
+        let cores = self.means.fabric.cores();
+        let mut inner = self.lock();
+        inner.cores.note(now, cores);
+        for live in inner.ports.values_mut() {
             live.recent.note(now, live.port.served.usage());
+            live.flow.note(now, &live.port.counters.totals());
+            let private = live.port.doubts_memory();
+            let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
+            if live.memory.look(private || lack() == Some(Lack::Memory)) {
+                trouble::tell(&live.spec.name, private);
+            }
         }
     }
 

@@ -37,7 +37,9 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, Strin
         let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
         bad(i, "reclaim", why.to_owned());
     }
-    let Some(cores) = spec.daemon.cores.as_ref().map(Vec::len).filter(|cores| *cores > 0) else { return };
+    let Some(cores) = spec.daemon.cores.as_ref().map(|cores| cores.len()).filter(|cores| *cores > 0) else {
+        return;
+    };
     // More of them may be active at times, and a budget is a promise for all times.
     let cores = spec.daemon.least_cores.map_or(cores, |least| cores.min(least.get() as usize));
     let mut budgets: Vec<(&str, u64)> = Vec::new();

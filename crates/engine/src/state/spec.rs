@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::cpus::Cpus;
 use super::grants::{Bits, Budget, Frames};
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
@@ -57,7 +58,7 @@ options! {
         must {}
         may {
             /// Processors for the I/O cores.
-            cores: Vec<usize> = "cores", Any, "the last one that the process may use";
+            cores: Cpus = "cores", Any, "the last one that the process may use";
             /// I/O cores that are active at the start, and at least; with `balance` more become so while these are full.
             least_cores: Number<1, 16> = "least-cores", Any, "all of `cores`";
             /// Whether queues move between I/O cores, and cores come and go, by what they have to do.

@@ -2,16 +2,20 @@
 //! describes them. A field that exists keeps its meaning while [`VERSION`] stays.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
 use super::engine::Engine;
 use super::fabric::{Address, Standing};
+pub use super::flow::{FlowView, LastSecond};
 use super::live::Live;
 use super::plan::keys;
 use super::service::{class_name, ServiceView};
-use super::spec::SwitchSpec;
+use super::spec::{Joint, PortSpec, SwitchSpec};
+pub use super::trouble::Trouble;
+use super::trouble::{troubles, Facts};
 use super::values::Guard;
 use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
@@ -110,6 +114,12 @@ pub struct PortState {
     /// Frames that captures lost, those that have ended included.
     #[serde(default)]
     pub capture_lost: u64,
+    /// Why it carries nothing, or less than it should.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<Trouble>,
+    /// What passed it of late.
+    #[serde(default)]
+    pub flow: FlowView,
     /// What stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -173,6 +183,44 @@ impl From<&Totals> for Sums {
     }
 }
 
+/// Answer to `GET /v1/ports/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnePort {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The port.
+    #[serde(flatten)]
+    pub port: PortView,
+}
+
+/// Answer to `show switches`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switches {
+    /// [`VERSION`].
+    pub version: u32,
+    /// All switches, those made on demand among them.
+    pub switches: Vec<SwitchView>,
+}
+
+/// One switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchView {
+    /// Its name.
+    pub name: String,
+    /// How it finds the destination of a frame.
+    pub lookup: String,
+    /// Seconds after which a silent address is forgotten, if that was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ageing: Option<u32>,
+    /// Addresses that it can remember, if that was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_size: Option<u32>,
+    /// Addresses that it remembers.
+    pub addresses: usize,
+    /// Ports that are joined to it.
+    pub ports: Vec<String>,
+}
+
 /// Answer to `show mac`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Addresses {
@@ -197,6 +245,9 @@ pub struct CoreView {
     /// Where its time went.
     #[serde(flatten)]
     pub time: CoreStatus,
+    /// Where its last second went; absent in its first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastSecond>,
     /// Interrupts that it sent.
     #[serde(default)]
     pub interrupts: u64,
@@ -331,6 +382,24 @@ impl Engine {
         Queues { version: VERSION, queues }
     }
 
+    /// All switches.
+    pub fn switches(&self) -> Switches {
+        let addresses = self.means.fabric.addresses();
+        let inner = self.lock();
+        let view = |switch: &SwitchSpec| {
+            let joined = |port: &&PortSpec| port.joint() == Joint::Switch(&switch.name);
+            SwitchView {
+                name: switch.name.clone(),
+                lookup: switch.lookup.as_ref().map_or_else(|| "learning".to_owned(), ToString::to_string),
+                ageing: switch.ageing.map(|seconds| seconds.get()),
+                table_size: switch.table_size.map(|size| size.get()),
+                addresses: addresses.iter().filter(|address| address.switch == switch.name).count(),
+                ports: inner.spec.ports.iter().filter(joined).map(|port| port.name.clone()).collect(),
+            }
+        };
+        Switches { version: VERSION, switches: inner.spec.switches.iter().map(view).collect() }
+    }
+
     /// The addresses that the switches remember.
     pub fn addresses(&self) -> Addresses {
         Addresses { version: VERSION, addresses: self.means.fabric.addresses() }
@@ -338,11 +407,13 @@ impl Engine {
 
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
+        let cores = self.means.fabric.cores();
+        let inner = self.lock();
         let view = |time: CoreStatus| {
             let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);
-            CoreView { time, interrupts, saved_interrupts }
+            CoreView { last: inner.cores.of(time.number), time, interrupts, saved_interrupts }
         };
-        Cores { version: VERSION, cores: self.means.fabric.cores().into_iter().map(view).collect() }
+        Cores { version: VERSION, cores: cores.into_iter().map(view).collect() }
     }
 }
 
@@ -352,8 +423,12 @@ fn is_served(direction: &str) -> bool {
 }
 
 fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
-    let Live { spec, port, attachment, stopped, recent } = live;
+    let Live { spec, port, attachment, stopped, recent, .. } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
+    let totals = port.counters.totals();
+    let flow = live.flow.view(Instant::now(), &totals);
+    let troubles =
+        troubles(&Facts { spec, port, status: status.as_ref(), stopped: stopped.as_deref(), flow: &flow });
     let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
             let ingress =
@@ -398,6 +473,8 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
         captures: port.capture.captures(),
         capture_lost: port.capture.lost(),
+        troubles,
+        flow,
         fault: port.fault.get().map(|fault| fault.to_string()),
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),
@@ -407,12 +484,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         memory: port.terms.count(),
         service: recent.view(&port.served),
     };
-    PortView {
-        name: spec.name.clone(),
-        number: port.id.0,
-        counters: Sums::from(&port.counters.totals()),
-        state: Some(state),
-    }
+    PortView { name: spec.name.clone(), number: port.id.0, counters: Sums::from(&totals), state: Some(state) }
 }
 
 pub(super) fn peer_name(peer: Peer) -> &'static str {

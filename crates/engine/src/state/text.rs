@@ -38,7 +38,9 @@ pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec
     let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let document = DeTable::parse(text).map_err(|e| {
         let at = e.span().map_or(1, |span| line(span.start));
-        BadSpec(vec![format!("{name}:{at}: {}", e.message())])
+        let digits = text.lines().nth(at - 1).is_some_and(is_octal);
+        let hint = if digits { "; octal digits stand in quotes, such as \"0660\"" } else { "" };
+        BadSpec(vec![format!("{name}:{at}: {}{hint}", e.message())])
     })?;
     let mut reader = Reader { kinds, complaints: Vec::new(), spec: Spec::default() };
     for (key, value) in document.get_ref() {
@@ -54,6 +56,12 @@ pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec
         return Ok(spec);
     }
     Err(BadSpec::new(&findings, |finding| format!("{name}:{}: ", line(locate(document.get_ref(), finding)))))
+}
+
+/// Whether the value of this line of a file is written as permission bits are, which TOML does not know.
+fn is_octal(line: &str) -> bool {
+    let value = line.split_once('=').map_or("", |(_, value)| value.split('#').next().unwrap_or("").trim());
+    value.len() > 1 && value.starts_with('0') && value.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Where in the file the key of `finding` stands; the part's head if the key was not given.

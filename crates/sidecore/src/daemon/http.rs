@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{header, StatusCode};
+use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Json, Router};
@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::status::{Cores, PortView, VERSION};
+use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{BadSpec, Change, Engine, Entry, Error, PortSpec, Spec, SwitchSpec};
 use tokio::sync::Semaphore;
 
@@ -32,6 +32,9 @@ use crate::sandbox::InForce;
 
 /// Captures that may run at once.
 pub const CAPTURES: usize = 32;
+
+/// Bytes of the longest refusal that the library makes: it cites what it could not read.
+const LONGEST_WORD: usize = 64 << 10;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -66,6 +69,7 @@ macro_rules! routes {
                     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not that method; GET /openapi.json lists them")
                 })
                 .with_state(control)
+                .layer(axum::middleware::map_response(in_json))
         }
     };
 }
@@ -78,13 +82,14 @@ macro_rules! shows {
 }
 
 routes! {
-    "/v1/daemon": get about;
+    "/v1/daemon": get about, patch set_log;
     "/v1/config": get shows!(Engine::spec), put apply;
-    "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>;
+    "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>, delete del_all::<PortSpec>;
     "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
     "/v1/ports/{name}/move": post move_queues;
     "/v1/ports/{name}/resize": post resize;
-    "/v1/switches": get shows!(|engine| engine.spec().switches), post add::<SwitchSpec>;
+    "/v1/ports/{name}/restart": post restart;
+    "/v1/switches": get shows!(Engine::switches), post add::<SwitchSpec>, delete del_all::<SwitchSpec>;
     "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;
@@ -127,6 +132,20 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         (self.status, Json(Refused { version: VERSION, error: self.text })).into_response()
     }
+}
+
+/// A refusal that the library makes for itself, of a query or a path that cannot be read, in the form of ours.
+async fn in_json(response: Response) -> Response {
+    let status = response.status();
+    let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = match axum::body::to_bytes(response.into_body(), LONGEST_WORD).await {
+        Ok(text) if !text.is_empty() => String::from_utf8_lossy(&text).into_owned(),
+        _ => status.to_string(),
+    };
+    Refusal::new(status, text).into_response()
 }
 
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -181,6 +200,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
         program: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         config: control.source.file().map(std::path::Path::to_owned),
+        log: super::log::filter(),
         counters: control.engine.spec().daemon.counters.unwrap_or_default(),
         memory_limit: super::limit::memory_limit(),
         memory_errors: sidecore_engine::mem::memory_errors(),
@@ -217,18 +237,21 @@ async fn apply(
     change(control, dry_run, move |engine| engine.apply(&spec, dry_run)).await
 }
 
-async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answer<PortView> {
+async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answer<OnePort> {
     let view = ask(control, move |engine| {
         engine.port(&name)?;
         Ok(engine.ports().ports.into_iter().find(|port| port.name == name))
     });
     let gone = || Refusal::new(StatusCode::NOT_FOUND, "the port has just been deleted");
-    view.await?.map(Json).ok_or_else(gone)
+    let port = view.await?.ok_or_else(gone)?;
+    Ok(Json(OnePort { version: VERSION, port }))
 }
 
+/// One, or a list of which all are added or none.
 async fn add<E: Entry>(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
-    let entry: E = read(&body)?;
-    change(control, false, move |engine| engine.add(&entry)).await
+    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let entries: Vec<E> = if many { read(&body)? } else { vec![read(&body)?] };
+    change(control, false, move |engine| engine.add(&entries)).await
 }
 
 async fn put<E: Entry>(
@@ -250,7 +273,38 @@ async fn set<E: Entry>(
 }
 
 async fn del<E: Entry>(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
-    change(control, false, move |engine| engine.del::<E>(&name)).await
+    change(control, false, move |engine| engine.del::<E>(&[name])).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    /// With commas between them, which no name has.
+    names: String,
+}
+
+/// All of those, or none.
+async fn del_all<E: Entry>(State(control): State<Control>, Query(query): Query<Names>) -> Answer<Changes> {
+    let names: Vec<String> = query.names.split(',').map(str::to_owned).collect();
+    change(control, false, move |engine| engine.del::<E>(&names)).await
+}
+
+async fn restart(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
+    change(control, false, move |engine| engine.restart(&name)).await
+}
+
+/// What may change of a daemon that runs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Logged {
+    log: String,
+}
+
+async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
+    let Logged { log } = read(&body)?;
+    super::log::set(&log).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
+    tracing::info!(filter = log, "the log has another filter");
+    Ok(about(State(control)).await)
 }
 
 #[derive(Deserialize)]
@@ -282,7 +336,9 @@ async fn set_active(State(control): State<Control>, body: Bytes) -> Answer<Cores
     ask(control, done).await.map(Json)
 }
 
-async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
+async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let classic = metrics::wants_classic(accepted);
     let sandbox = control.sandbox.view();
     let sockets = metrics::Sockets {
         control: (control.tally.open(), control.tally.refused()),
@@ -296,7 +352,10 @@ async fn scrape(State(control): State<Control>) -> Result<Response, Refusal> {
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    Ok(match classic {
+        true => ([(header::CONTENT_TYPE, metrics::CLASSIC_TYPE)], metrics::classic(&text)).into_response(),
+        false => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+    })
 }
 
 async fn openapi() -> impl IntoResponse {

@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{reload, EnvFilter, Layer};
 
 use crate::Outcome;
 
@@ -33,19 +33,64 @@ const ENGINE: &str = "sidecore_engine";
 
 static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
 
+/// Puts another filter in force; false: nothing logs any more.
+type Reload = Box<dyn Fn(EnvFilter) -> bool + Send>;
+
+/// The filter in force as it was written, and how it is replaced.
+static FILTER: OnceLock<Mutex<(String, Reload)>> = OnceLock::new();
+
 /// Begins to log, what `filter` says.
 pub(super) fn to_stderr(filter: &str) -> Outcome {
     use std::io::IsTerminal;
-    let filter = EnvFilter::builder().parse(filter).map_err(|e| {
-        format!("--log {filter:?}: {e}; allowed: error, warn, info, debug, trace, or module=level lists")
-    })?;
+    let parsed = parse(filter).map_err(|why| format!("--log {why}"))?;
+    let (parsed, handle) = reload::Layer::new(parsed);
+    // There is one log, and it begins once.
+    let _ =
+        FILTER.set(Mutex::new((filter.to_owned(), Box::new(move |filter| handle.reload(filter).is_ok()))));
     let limit = Arc::clone(LIMIT.get_or_init(Arc::default));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(Limited(limit));
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    tracing_subscriber::registry().with(parsed).with(lines).init();
     Ok(())
+}
+
+/// From now on logs what `filter` says.
+pub(super) fn set(filter: &str) -> Outcome {
+    let parsed = parse(filter)?;
+    let mut now = FILTER.get().ok_or("there is no log")?.lock().unwrap_or_else(PoisonError::into_inner);
+    if !(now.1)(parsed) {
+        return Err("the log has ended".to_owned());
+    }
+    now.0 = filter.to_owned();
+    Ok(())
+}
+
+/// What is logged.
+pub(super) fn filter() -> String {
+    let now = FILTER.get().map(|now| now.lock().unwrap_or_else(PoisonError::into_inner).0.clone());
+    now.unwrap_or_default()
+}
+
+/// Reads a filter. A word alone is a level or a module of ours: a level that is misspelt would be a module that no line comes
+/// from, and turn all lines off.
+fn parse(filter: &str) -> Result<EnvFilter, String> {
+    let allowed = "allowed: error, warn, info, debug, trace, off, or module=level lists";
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    for word in filter.split(',').map(str::trim) {
+        let (name, level) = word.split_once('=').map_or((word, None), |(name, level)| (name, Some(level)));
+        let known = |word: &str| levels.iter().any(|level| level.eq_ignore_ascii_case(word));
+        // Spans and fields, `module[span{field=value}]=level`, are left to the library.
+        let plain = !word.contains('[');
+        if plain && level.is_none() && !known(name) && !name.starts_with("sidecore") {
+            return Err(format!("{filter:?}: {word:?} is no level; {allowed}"));
+        }
+        if let Some(level) = level.filter(|level| plain && !known(level)) {
+            return Err(format!("{filter:?}: {level:?} is no level; {allowed}"));
+        }
+    }
+    EnvFilter::builder().parse(filter).map_err(|e| format!("{filter:?}: {e}; {allowed}"))
 }
 
 /// Tells what was left out; called every second.

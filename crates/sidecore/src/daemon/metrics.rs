@@ -1,5 +1,7 @@
 //! `/metrics`: the counters as `OpenMetrics` text, for Prometheus.
 //!
+//! Who asks for `text/plain` and not for `OpenMetrics` gets the same in Prometheus' older text format ([`classic`]).
+//!
 //! Nothing is counted here; a scrape is a snapshot of the shared counters, which no scrape resets. Port
 //! counters start at zero when a port is added, which Prometheus takes as a counter's reset.
 
@@ -23,6 +25,28 @@ use crate::api::{RefusedView, SandboxView};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What it is in the older format.
+pub const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Whether the header `Accept` asks for the older format alone.
+pub fn wants_classic(accepted: &str) -> bool {
+    accepted.contains("text/plain") && !accepted.contains("openmetrics")
+}
+
+/// `text` in the older format: there the name of a counter ends in `_total` in its head, too, and nothing marks the end.
+pub fn classic(text: &str) -> String {
+    let counters: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let line = |line: &str| {
+        let head = ["# HELP ", "# TYPE "].into_iter().find_map(|mark| Some((mark, line.strip_prefix(mark)?)));
+        match head.and_then(|(mark, rest)| Some((mark, rest.split_once(' ')?))) {
+            Some((mark, (name, rest))) if counters.contains(&name) => format!("{mark}{name}_total {rest}\n"),
+            _ => format!("{line}\n"),
+        }
+    };
+    text.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT ")).map(line).collect()
+}
 
 /// The daemon's own sockets: of each, connections that are open, and refusals by reason.
 #[derive(Debug)]
@@ -406,4 +430,20 @@ fn family(
         put(n, family.encode_family(&labels)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_in_full_and_has_no_end() {
+        let text = "# HELP a_b Frames.\n# TYPE a_b counter\na_b_total{p=\"x\"} 1\n# HELP g Now.\n# TYPE g gauge\ng 2\n# EOF\n";
+        let wanted =
+            "# HELP a_b_total Frames.\n# TYPE a_b_total counter\na_b_total{p=\"x\"} 1\n# HELP g Now.\n# TYPE g gauge\ng 2\n";
+        assert_eq!(classic(text), wanted);
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+        assert_eq!(["", "*/*", prometheus, "text/plain"].map(wants_classic), [false, false, false, true]);
+    }
 }

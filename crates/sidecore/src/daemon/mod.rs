@@ -83,7 +83,7 @@ pub fn run(args: RunArgs) -> Outcome {
     // While the service manager's socket can be reached.
     let manager = Manager::of_environment();
     limit::warn_of_memory_limit(limit::memory_limit());
-    let claimed = claim(counters)?;
+    let mut claimed = claim(counters)?;
     sidecore_engine::open::spare::keep();
     sidecore_engine::transport::ring::set_directory(socket);
     sidecore_engine::open::set_journals(socket);
@@ -114,7 +114,7 @@ pub fn run(args: RunArgs) -> Outcome {
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Fabric::start(&CoreOptions {
-        cpus: cpus.clone(),
+        cpus: cpus.to_vec(),
         tuning: Tuning {
             spin: Duration::from_micros(spin.get().into()),
             least_cores: spec.daemon.least_cores.map_or(usize::MAX, |least| least.get() as usize),
@@ -131,6 +131,7 @@ pub fn run(args: RunArgs) -> Outcome {
     engine.begin(&spec).map_err(|e| e.to_string())?;
     engine.fabric().rest(false);
     engine.sweep();
+    claimed.keep();
     let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()

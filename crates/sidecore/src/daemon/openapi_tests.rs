@@ -93,7 +93,7 @@ fn every_field_is_described_and_no_other() {
     let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
-        cores: Some(vec![]),
+        cores: Some(vec![].into()),
         least_cores: Some("1".parse().unwrap()),
         balance: Some("on".parse().unwrap()),
         spin: Some("1".parse().unwrap()),
@@ -142,6 +142,7 @@ fn every_field_is_described_and_no_other() {
         program: s(),
         pid: 1,
         config: Some("/c".into()),
+        log: s(),
         counters: "/c".into(),
         memory_limit: Some(1),
         memory_errors: 0,
@@ -161,6 +162,19 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
     compare(seen, "BellCount", &BellCount::default(), &BellCount::default());
     compare(seen, "Sums", &Sums::default(), &Sums::default());
+    let trouble = Trouble { mend: Some(s()), ..Trouble::default() };
+    compare(seen, "Trouble", &trouble, &Trouble::default());
+    let flow = FlowView {
+        in_rate: Some(1),
+        in_bit_rate: Some(1),
+        out_rate: Some(1),
+        out_bit_rate: Some(1),
+        drop_rate: Some(1),
+        last_in_ms: Some(1),
+        last_out_ms: Some(1),
+        last_drop_ms: BTreeMap::new(),
+    };
+    compare(seen, "FlowView", &flow, &FlowView::default());
     let state = PortState {
         kind: s(),
         place: s(),
@@ -180,6 +194,8 @@ fn every_field_is_described_and_no_other() {
         pid: Some(1),
         detail: s(),
         hint: Some(s()),
+        troubles: vec![trouble.clone()],
+        flow: flow.clone(),
         bell: Some(BellCount::default()),
         captures: vec![CaptureCount::default()],
         capture_lost: 1,
@@ -213,6 +229,7 @@ fn every_field_is_described_and_no_other() {
         mac_guard: None,
         pid: None,
         hint: None,
+        troubles: vec![],
         bell: None,
         captures: vec![],
         fault: None,
@@ -222,6 +239,20 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "PortState", &state, &least);
     let view = PortView { name: s(), number: 0, counters: Sums::default(), state: Some(state) };
     compare(seen, "PortView", &view, &PortView { state: None, ..view.clone() });
+    let one = OnePort { version: VERSION, port: view.clone() };
+    let least = OnePort { version: VERSION, port: PortView { state: None, ..view.clone() } };
+    compare(seen, "OnePort", &one, &least);
+    let switch = SwitchView {
+        name: s(),
+        lookup: s(),
+        ageing: Some(1),
+        table_size: Some(64),
+        addresses: 0,
+        ports: vec![],
+    };
+    compare(seen, "SwitchView", &switch, &SwitchView { ageing: None, table_size: None, ..switch.clone() });
+    let switches = Switches { version: VERSION, switches: vec![switch] };
+    compare(seen, "Switches", &switches, &switches);
     let ports = Ports { version: VERSION, running: true, ports: vec![], retired: Some(Sums::default()) };
     compare(seen, "Ports", &ports, &Ports { retired: None, ..ports.clone() });
 
@@ -242,7 +273,9 @@ fn every_field_is_described_and_no_other() {
         "frames": 0, "sleeps": 0
     }))
     .unwrap();
-    compare(seen, "CoreView", &core, &core);
+    let full = CoreView { last: Some(LastSecond::default()), ..core.clone() };
+    compare(seen, "LastSecond", &LastSecond::default(), &LastSecond::default());
+    compare(seen, "CoreView", &full, &core);
     let cores = Cores { version: VERSION, cores: vec![core] };
     compare(seen, "Cores", &cores, &cores);
     let interrupts = InterruptCount::default();

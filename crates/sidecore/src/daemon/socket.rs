@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::SocketType;
@@ -22,6 +22,34 @@ pub struct Claim {
     pub file: File,
     /// Who may read the counters may lock that file: what is locked is another one beside it, which nobody else can open.
     _lock: File,
+    /// The paths of both, if they were made for a daemon that has not started yet.
+    made: Option<[PathBuf; 2]>,
+}
+
+impl Claim {
+    /// The daemon runs: what it counts stays behind when it ends.
+    pub fn keep(&mut self) {
+        self.made = None;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // A daemon that could not start has nothing to be read.
+        for path in self.made.iter().flatten() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What somebody who may not use the usual folder can do.
+fn advice(path: &Path) -> &'static str {
+    let usual = path.starts_with("/run/sidecore") && !rustix::process::geteuid().is_root();
+    if usual && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|value| value.is_empty()) {
+        "; that folder is root's, and XDG_RUNTIME_DIR, which names one of yours, is not set: set it, or choose a path with --socket"
+    } else {
+        ""
+    }
 }
 
 /// Takes the counters file at `path` for this process.
@@ -33,10 +61,11 @@ pub fn claim(path: &Path) -> Result<Claim, String> {
             "there is no folder for the counters file {}; make it, or choose another path with --socket or --counters",
             path.display()
         ),
-        _ => format!("cannot open counters file {}: {e}", path.display()),
+        _ => format!("cannot open counters file {}: {e}{}", path.display(), advice(path)),
     }
     };
     make_directory(path)?;
+    let new = !path.exists();
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     let lock = own_file(Path::new(&beside), 0o600).map_err(fail)?.file;
@@ -61,7 +90,7 @@ pub fn claim(path: &Path) -> Result<Claim, String> {
             let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
             // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
             let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-            Ok(Claim { file, _lock: lock })
+            Ok(Claim { file, _lock: lock, made: new.then(|| [path.to_owned(), beside.into()]) })
         }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(taken()),
         Err(e) => Err(fail(e.into())),
@@ -74,7 +103,8 @@ fn make_directory(path: &Path) -> Result<(), String> {
     else {
         return Ok(());
     };
-    make_folder(directory, 0o755).map_err(|e| format!("cannot make directory {}: {e}", directory.display()))
+    make_folder(directory, 0o755)
+        .map_err(|e| format!("cannot make directory {}: {e}{}", directory.display(), advice(directory)))
 }
 
 /// The control socket. It is removed when this is dropped.

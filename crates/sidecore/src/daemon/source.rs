@@ -70,7 +70,7 @@ impl Source {
             ));
         }
         Ok(DaemonSpec {
-            cores: Some(daemon.cores.map_or_else(|| last_cpu().map(|cpu| vec![cpu]), Ok)?),
+            cores: Some(daemon.cores.map_or_else(|| last_cpu().map(|cpu| vec![cpu].into()), Ok)?),
             spin: Some(daemon.spin.map_or_else(|| SPIN.parse(), Ok)?),
             counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
             socket: Some(socket),

@@ -101,7 +101,7 @@ impl std::ops::Sub for Count {
 /// One thread's part of the work.
 #[derive(Debug)]
 pub struct Job<'a> {
-    /// Frames to be sent or received; `u64::MAX` for no end.
+    /// Frames to be sent, or to be received by all threads together; `u64::MAX` for no end.
     pub count: u64,
     /// Most frames in a batch.
     pub burst: usize,
@@ -113,6 +113,8 @@ pub struct Job<'a> {
     pub meter: &'a Meter,
     /// Set when it is time to end.
     pub stop: &'a AtomicBool,
+    /// Where all threads count.
+    pub all: &'a [Meter],
 }
 
 impl Job<'_> {
@@ -120,6 +122,14 @@ impl Job<'_> {
     #[inline]
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Frames that all threads together have yet to receive: nobody knows beforehand which of them a flow comes to.
+    pub fn left(&self) -> u64 {
+        match self.count {
+            u64::MAX => u64::MAX,
+            count => count.saturating_sub(self.all.iter().map(|meter| meter.count().frames).sum()),
+        }
     }
 
     /// The first frame passes: rates are told for the time from here.

@@ -197,6 +197,7 @@ fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, s
         busy: args.busy,
         meter: &shared.meters[number],
         stop: &shared.stop,
+        all: &shared.meters,
     };
     let end = Instant::now() + Duration::from_secs(args.wait.into());
     while Instant::now() < end && !job.is_over() {
@@ -275,9 +276,10 @@ async fn watch(args: &PktGenArgs, shared: &Shared, mut signals: Signals) -> (Int
                 let (now, count) = (Instant::now(), total(&shared.meters));
                 let room = shared.meters.iter().filter_map(Meter::take_least_room).min();
                 let line = intervals.line(count - before, now - since, room, style(args));
-                diagnose(line!(), &line);
-                if args.function == Function::Ping {
-                    eprint!("{}", ping_interval(&shared.meters));
+                let pings = if args.function == Function::Ping { ping_interval(&shared.meters) } else { String::new() };
+                // Nobody reads on: that ends it, as a signal would.
+                if diagnose(line!(), &line, &pings).is_err() {
+                    return (intervals, true);
                 }
                 (before, since) = (count, now);
             }
@@ -286,10 +288,12 @@ async fn watch(args: &PktGenArgs, shared: &Shared, mut signals: Signals) -> (Int
     (intervals, false)
 }
 
-/// A line in the form of netmap's diagnostics.
-fn diagnose(line: u32, text: &str) {
+/// A line in the form of netmap's diagnostics, and what comes below it.
+fn diagnose(line: u32, text: &str, below: &str) -> std::io::Result<()> {
+    use std::io::Write;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    eprintln!("{:03}.{:06} main_thread [{line}] {text}", now.as_secs() % 1000, now.subsec_micros());
+    let (seconds, us) = (now.as_secs() % 1000, now.subsec_micros());
+    write!(std::io::stderr().lock(), "{seconds:03}.{us:06} main_thread [{line}] {text}\n{below}")
 }
 
 fn total(meters: &[Meter]) -> Count {

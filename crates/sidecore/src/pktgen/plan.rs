@@ -70,6 +70,8 @@ impl Plan {
         let threads = u64::from(args.threads);
         let count = |thread: u64| match args.count.0 {
             0 => u64::MAX,
+            // They share the count: which of them a flow comes to is the sender's affair.
+            all if args.function == Function::Rx && !args.verify => all,
             // What does not divide goes to the first ones.
             all => all / threads + u64::from(thread < all % threads),
         };

@@ -21,20 +21,24 @@ impl Sink for Blind {
 
 /// Receives `job.count` frames; with `until_silence` no more than come without a second's pause.
 pub fn plain<L: Lane, S: Sink>(lane: &mut L, sink: &mut S, job: &Job<'_>, until_silence: bool) -> Result<()> {
-    let (mut idle, mut left) = (Idle::new(job.busy), job.count);
-    while left > 0 && !job.is_over() {
+    let (mut idle, mut begun) = (Idle::new(job.busy), false);
+    loop {
+        let left = job.left();
+        if left == 0 || job.is_over() {
+            break;
+        }
         let limit = job.burst.min(usize::try_from(left).unwrap_or(usize::MAX));
         let taken = lane.receive(limit, sink)?;
         if taken.frames > 0 {
-            if left == job.count {
+            if !begun {
                 job.started();
             }
+            begun = true;
             job.meter.batch(taken, taken.frames);
-            left -= taken.frames as u64;
             idle.over();
             continue;
         }
-        if until_silence && left < job.count && idle.time() > SILENCE {
+        if until_silence && begun && idle.time() > SILENCE {
             break;
         }
         idle.wait(lane, Want::Frames)?;

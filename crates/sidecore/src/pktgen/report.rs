@@ -97,11 +97,13 @@ impl Intervals {
         )
     }
 
-    /// Their spread: the first one and the last are cut short by start and end, and left out if others remain.
+    /// Their spread, of those in which anything passed. The first and the last of them are cut short by start and end, and left
+    /// out if others remain.
     pub fn spread(&self) -> Option<Spread> {
-        match self.rates.len() {
-            0..=2 => spread(&self.rates),
-            n => spread(&self.rates[1..n - 1]),
+        let busy: Vec<f64> = self.rates.iter().copied().filter(|rate| *rate > 0.0).collect();
+        match busy.len() {
+            0..=2 => spread(&busy),
+            n => spread(&busy[1..n - 1]),
         }
     }
 }
@@ -297,8 +299,9 @@ mod tests {
     fn rates_are_spread() {
         let of = |rates: &[f64]| Intervals { rates: rates.to_vec() }.spread();
         assert_eq!(of(&[]), None);
-        let s = of(&[0.0, 1.0, 3.0, 2.0, 10.0, 0.5]).unwrap();
-        assert_eq!((s.intervals, s.min, s.max, s.median, s.mean), (4, 1.0, 10.0, 2.5, 4.0));
+        assert_eq!(of(&[0.0; 5]), None);
+        let s = of(&[0.0, 0.0, 1.0, 3.0, 0.0, 2.0, 10.0, 0.5, 0.0]).unwrap();
+        assert_eq!((s.intervals, s.min, s.max, s.median, s.mean), (3, 2.0, 10.0, 3.0, 5.0));
     }
 
     #[test]

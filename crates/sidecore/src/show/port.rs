@@ -4,7 +4,9 @@ use serde::Serialize;
 use sidecore_engine::state::disks::{DiskView, Disks};
 use sidecore_engine::state::status::{Addresses, DropView, PortState, PortView, Ports, QueueView, Queues};
 
-use super::{counters, disks_table, drops_table, granted, had, mac_table, queues, remarks};
+use super::{
+    ago, counters, disks_table, drops_table, granted, had, mac_table, no_port, per_second, queues, remarks,
+};
 use crate::client::Client;
 use crate::table::Table;
 
@@ -34,12 +36,8 @@ fn none_known(addresses: &Addresses) -> bool {
 pub(super) fn of(client: &Client, name: &str) -> Result<All, String> {
     let ports: Ports = client.get("/v1/ports")?;
     let drops = ports.drops().drops.into_iter().filter(|drop| drop.port == name).collect();
-    let names: Vec<String> = ports.ports.iter().map(|port| port.name.clone()).collect();
-    let port = ports.ports.into_iter().find(|port| port.name == name);
-    let port = port.ok_or_else(|| match names.as_slice() {
-        [] => format!("there is no port {name:?}: there are none"),
-        names => format!("there is no port {name:?}; there are {}", names.join(", ")),
-    })?;
+    let port = ports.ports.iter().find(|port| port.name == name).cloned();
+    let port = port.ok_or_else(|| no_port(&ports, name))?;
     let queues: Queues = client.get("/v1/queues")?;
     let mut addresses: Addresses = client.get("/v1/mac")?;
     addresses.addresses.retain(|address| address.port == name);
@@ -68,6 +66,13 @@ pub(super) fn text(all: &All) -> String {
     let [frames_in, bytes_in, frames_out, bytes_out, drops] = counters(&all.port.counters);
     row("in", format!("{frames_in} frames, {bytes_in}"));
     row("out", format!("{frames_out} frames, {bytes_out}"));
+    if let Some(flow) = all.port.state.as_ref().map(|state| &state.flow) {
+        let way = |last: Option<u64>, rate| {
+            last.map_or_else(String::new, |ms| format!("{}, {}", ago(ms), per_second(rate)))
+        };
+        row("last in", way(flow.last_in_ms, flow.in_rate));
+        row("last out", way(flow.last_out_ms, flow.out_rate));
+    }
     row("made", all.port.counters.made.to_string());
     row("drops", drops);
     row("kicks", all.port.counters.kicks.to_string());

@@ -253,6 +253,7 @@ impl Attachment for Tap {
             peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
             hint: self.for_all.then(|| FOR_ALL.to_owned()),
+            lack: None,
             features,
             queues: queues
                 .flat_map(|(index, _)| ["ingress", "egress"].map(|direction| (index, direction)))

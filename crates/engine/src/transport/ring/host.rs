@@ -125,6 +125,7 @@ impl Attachment for HostPort {
                 state.clients
             ),
             hint: None,
+            lack: None,
             features: Vec::new(),
             queues: ring_queues(&state.rings, (state.slots, state.slots)),
         }

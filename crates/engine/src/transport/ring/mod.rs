@@ -262,6 +262,7 @@ impl Attachment for RingPort {
                 state.attaches
             ),
             hint: None,
+            lack: None,
             features,
             queues,
         }

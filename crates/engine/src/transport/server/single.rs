@@ -17,7 +17,7 @@ use crate::confine::Kinds;
 use crate::door::Closing;
 use crate::fault::{shown, Fault};
 use crate::open::spare::Seldom;
-use crate::port::{AttachmentStatus, Peer, Port};
+use crate::port::{AttachmentStatus, Lack, Peer, Port};
 
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;
@@ -88,6 +88,11 @@ impl Server {
     /// How the conversation is doing.
     pub(in crate::transport) fn status(&self) -> AttachmentStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it waits for.
+    pub(in crate::transport) fn lack(&self) -> Option<Lack> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).lack
     }
 
     /// Down: hangs up, and is not to be reached.
@@ -265,11 +270,16 @@ impl<P: Protocol> Host<P> {
             }
         };
         port.talk.parts();
+        port.trust_memory();
         match end {
             End::Called => {}
             End::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
             End::Closed => {
                 tracing::info!(port = %port.name, "the VMM has left");
+                if asked {
+                    // A good one: what an earlier one did is in the log.
+                    self.last_fault = None;
+                }
                 // One that an earlier daemon has left was a guest's.
                 if let Some(pause) = self.backoff.after(asked || left) {
                     port.talk.left_at_once();
@@ -297,5 +307,6 @@ impl<P: Protocol> Host<P> {
 
 /// The status of a port without a client.
 fn idle(peer: Peer, detail: String) -> AttachmentStatus {
-    AttachmentStatus { peer, detail, hint: None, features: Vec::new(), queues: Vec::new() }
+    let lack = (peer == Peer::Waiting).then_some(Lack::Vmm);
+    AttachmentStatus { peer, detail, hint: None, lack, features: Vec::new(), queues: Vec::new() }
 }

@@ -31,7 +31,7 @@ use super::session::{lock, Session, SharedDevice};
 use crate::door::{self, Closing, Wanted, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
 use crate::open::passing;
-use crate::port::{AttachmentStatus, Fault, Peer, Port};
+use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
@@ -85,7 +85,7 @@ pub(super) struct Conversation {
 }
 
 /// What of a conversation is worth telling.
-type News = (Option<Fault>, bool, u64, Option<&'static str>);
+type News = (Option<Fault>, bool, u64, Option<&'static str>, Option<Lack>);
 
 impl Conversation {
     pub(super) fn new(
@@ -399,13 +399,20 @@ impl Talk for Conversation {
     }
 
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {
+        if let Some(map) = self.session.unlooked() {
+            self.port.look_at_memory(&map);
+            if !self.port.doubts_memory() {
+                self.session.trust();
+            }
+        }
         let session = &self.session;
         // After every message: only what is news costs anything.
-        let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint());
+        let lack = session.lack();
+        let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint(), lack);
         if self.told.replace(news) == Some(news) {
             return None;
         }
-        let (fault, agreed, refused, hint) = news;
+        let (fault, agreed, refused, hint, _) = news;
         let mut detail = detail.to_owned();
         if let Some(fault) = fault {
             detail = format!("{detail}; stopped until the guest resets it: {fault}");
@@ -419,7 +426,7 @@ impl Talk for Conversation {
             None => Peer::Waiting,
         };
         let hint = hint.map(str::to_owned);
-        Some(AttachmentStatus { peer, detail, hint, features: Vec::new(), queues: Vec::new() })
+        Some(AttachmentStatus { peer, detail, hint, lack, features: Vec::new(), queues: Vec::new() })
     }
 
     fn leave(&mut self) -> bool {

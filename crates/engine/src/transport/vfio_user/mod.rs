@@ -43,7 +43,7 @@ use super::server::single::{Protocol, Server};
 use super::server::socket::Door;
 use crate::confine::Kinds;
 use crate::device::pci::PciDevice;
-use crate::port::{Attachment, AttachmentStatus, Fault, Peer, Port};
+use crate::port::{Attachment, AttachmentStatus, Fault, Lack, Peer, Port};
 
 /// Why a device cannot be put on a socket.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,9 @@ impl Attachment for VfioUser {
             // There is no driver that could have turned them off.
             queues.iter_mut().for_each(|queue| "no VMM is connected".clone_into(&mut queue.state));
         }
-        AttachmentStatus { peer, features, queues, ..status }
+        let off = peer == Peer::Connected && !running;
+        let lack = status.lack.or(off.then_some(Lack::Driver));
+        AttachmentStatus { peer, features, queues, lack, ..status }
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {

@@ -15,12 +15,16 @@ use super::keep::{key, Keep};
 use super::messages::{Answer, Refusal};
 use super::regions::Regions;
 use super::version::Agreed;
-use crate::device::pci::{self, Index, Interrupts, PciDevice};
+use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
 use crate::hold::{Found, Holder};
-use crate::mem::Terms;
+use crate::mem::{GuestMap, Terms};
+use crate::port::Lack;
 
 /// Refusals of one session that are worth a warning; the rest is for whoever debugs.
 const WARNINGS: u64 = 16;
+
+/// Looks at the memory of one client: firmware may turn the device on before there is anything in it.
+const LOOKS: u32 = 64;
 
 /// A device, and the lock that holds while one of its methods runs.
 pub(super) type SharedDevice = Arc<Mutex<Box<dyn PciDevice>>>;
@@ -59,6 +63,8 @@ pub(super) struct Session {
     pub(super) agreed: Option<Agreed>,
     pub(super) refused: u64,
     pub(super) hinted: bool,
+    /// Looks at the client's memory that are left.
+    looks: u32,
     /// Where its holder is to be, once there is reason for one.
     pub(super) hold: Option<PathBuf>,
     /// What the next daemon finds.
@@ -93,6 +99,7 @@ impl Session {
             agreed: None,
             refused: 0,
             hinted: false,
+            looks: LOOKS,
             hold: None,
             keep: None,
             handled: 0,
@@ -201,7 +208,7 @@ impl Session {
 
     /// The memory that can be reached.
     #[cfg(test)]
-    pub(super) fn map(&self) -> &crate::mem::GuestMap {
+    pub(super) fn map(&self) -> &GuestMap {
         self.memory.map()
     }
 
@@ -296,6 +303,26 @@ impl Session {
     /// Commands that were refused.
     pub(super) fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// The client's memory, to be looked at, while the device may reach it: some times, or until it was [trusted](Session::trust).
+    pub(super) fn unlooked(&mut self) -> Option<Arc<GuestMap>> {
+        if self.looks == 0 || self.memory.map().is_empty() {
+            return None;
+        }
+        let on = lock(&self.device).config().command().has(Command::MASTER);
+        self.looks -= u32::from(on);
+        on.then(|| Arc::clone(self.memory.map()))
+    }
+
+    /// There is something in that memory.
+    pub(super) fn trust(&mut self) {
+        self.looks = 0;
+    }
+
+    /// Whether the client shares no memory; before it has told of any, it has not come so far.
+    pub(super) fn lack(&self) -> Option<Lack> {
+        self.memory.hint().map(|_| Lack::Memory)
     }
 
     /// What keeps the device from working, if the operator can do something about it.

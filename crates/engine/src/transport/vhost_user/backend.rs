@@ -17,7 +17,7 @@ use super::messages;
 use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
 use crate::device::VirtioDevice;
 use crate::mem::{GuestMap, Terms};
-use crate::port::{AttachmentStatus, Peer, QueueStatus};
+use crate::port::{AttachmentStatus, Lack, Peer, QueueStatus};
 use crate::virtq::{Journal, Position, Region, RingConfig, WriteLog};
 
 /// Bits of the feature word that are the transport's and not the device's.
@@ -163,6 +163,7 @@ impl<D: VirtioDevice> Backend<D> {
     fn try_start(&mut self, index: usize) -> std::result::Result<(), String> {
         let ring = &self.rings[index];
         let (Some(map), Some(at), Some(size)) = (&self.map, ring.addresses, ring.size) else { return Ok(()) };
+        self.device.port().look_at_memory(map);
         let features = self.features() & !TRANSPORT_FEATURES;
         let [desc, driver, device] = translate(map, at, size, features)?;
         let is_packed = features & bit::RING_PACKED != 0;
@@ -350,6 +351,16 @@ impl<D: VirtioDevice> Backend<D> {
         }
     }
 
+    /// What is missing for a ring to run. QEMU tells features and memory when the guest's driver has begun, in this order.
+    fn lack(&self, running: bool) -> Option<Lack> {
+        let refused = || self.rings.iter().any(|ring| ring.refused.is_some());
+        match (self.acked, &self.map) {
+            (Some(_), None) => Some(Lack::Memory),
+            (Some(_), Some(_)) if running || refused() => None,
+            _ => Some(Lack::Driver),
+        }
+    }
+
     /// For `show`.
     pub(super) fn status(&self, detail: String) -> AttachmentStatus {
         let running = self.rings.iter().any(|ring| ring.running);
@@ -375,6 +386,7 @@ impl<D: VirtioDevice> Backend<D> {
             peer: if running { Peer::Running } else { Peer::Connected },
             detail,
             hint: None,
+            lack: self.lack(running),
             features,
             queues: queues.collect(),
         }

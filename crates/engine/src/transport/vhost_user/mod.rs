@@ -43,7 +43,7 @@ use crate::confine::Kinds;
 use crate::device::VirtioDevice;
 use crate::disk::Disk;
 use crate::open::{journal, journal_at};
-use crate::port::{Attachment, AttachmentStatus, Port};
+use crate::port::{Attachment, AttachmentStatus, Lack, Port};
 
 /// What an operator can choose of the conversation.
 #[derive(Debug)]
@@ -139,6 +139,10 @@ impl Attachment for VhostUser {
     fn set_link(&mut self, up: bool) -> Result<(), String> {
         self.server.set_link(up);
         Ok(())
+    }
+
+    fn lack(&self) -> Option<Lack> {
+        self.server.lack()
     }
 
     fn disk(&self) -> Option<&Arc<Disk>> {

@@ -26,14 +26,26 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// Says that something is waited for, and for how long.
+fn waits(what: &str) {
+    eprintln!("sidecore: {what} for up to {} s", PATIENCE.as_secs());
+}
+
 /// Connects to the socket at `path`, or listens there, for frames of up to `longest` bytes.
 pub fn open(path: &str, server: bool, threads: usize, longest: usize) -> Result<Opened<VhostLane>> {
     if threads > 1 {
         return Err(format!("-p {threads}: a vhost-user port is driven by one thread"));
     }
     let frontend = match server {
-        true => Listener::new(path).and_then(|listener| listener.accept(PATIENCE)),
-        false => Frontend::connect(path, PATIENCE),
+        true => Listener::new(path).and_then(|listener| {
+            waits(&format!("waits for a switch to connect to {path}"));
+            listener.accept(PATIENCE)
+        }),
+        // Once, and if nobody is there, again for a while: a switch that was just started may not have made its socket yet.
+        false => Frontend::connect(path, Duration::ZERO).or_else(|e| {
+            waits(&format!("{e}; tries again"));
+            Frontend::connect(path, PATIENCE)
+        }),
     };
     let frontend = frontend.map_err(|e| format!("vhost-user:{path}: {e}"))?;
     // Room for what others send, too.

@@ -1,0 +1,200 @@
+//! Why a port carries nothing, or less than it should: each cause by name, with the command that mends it.
+//!
+//! Everything here follows from what `show` knows already. What only the host can tell (who may open a socket) is added by
+//! `sidecore doctor`, which runs with its user's rights and not with the daemon's.
+
+use serde::{Deserialize, Serialize};
+use sidecore_abi::counters::DROPS;
+
+use super::flow::FlowView;
+use super::spec::PortSpec;
+use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
+
+/// A cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Its name: `private_memory`, `no_driver`, the name of a drop reason or of a fault, …
+    pub name: String,
+    /// What of the port it is about: `peer`, `memory`, `driver`, `link`, `mtu`, `frames`.
+    pub about: String,
+    /// Whether something is wrong, or the port only has nothing to do.
+    pub wrong: bool,
+    /// What there is.
+    pub text: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mend: Option<String>,
+}
+
+/// Drops that are older say nothing about now.
+pub const RECENT_MS: u64 = 10_000;
+
+const SHARE: &str = "QEMU: -object memory-backend-memfd,id=mem,size=…,share=on -machine memory-backend=mem; Cloud Hypervisor: \
+                     --memory shared=on";
+
+/// What is known of a port.
+pub(super) struct Facts<'f> {
+    pub spec: &'f PortSpec,
+    pub port: &'f Port,
+    /// Absent: it could not be started.
+    pub status: Option<&'f AttachmentStatus>,
+    pub stopped: Option<&'f str>,
+    pub flow: &'f FlowView,
+}
+
+/// All that is known to be in the way of its frames, what comes first first.
+pub(super) fn troubles(facts: &Facts) -> Vec<Trouble> {
+    let mut found = Vec::new();
+    let mut say = |wrong: bool, about: &str, name: &str, text: String, mend: Option<String>| {
+        found.push(Trouble { name: name.to_owned(), about: about.to_owned(), wrong, text, mend });
+    };
+    let Facts { spec, port, status, stopped, flow } = facts;
+    let name = &spec.name;
+    if let Some(why) = stopped {
+        say(true, "peer", "stopped", format!("it could not be started: {why}"), None);
+    }
+    let fault = port.fault.get();
+    if let Some(fault) = fault {
+        let mend = (fault == Fault::InterfaceGone)
+            .then(|| format!("sidecore restart {name}, when the interface is there again"));
+        say(true, "peer", &fault.name(), fault.to_string(), mend);
+    }
+    if !spec.link_wanted() {
+        let text = "link is down because it was set so".to_owned();
+        say(true, "link", "link_set_down", text, Some(format!("sidecore set {name} link=up")));
+    } else if let Some(status) = status {
+        if fault.is_none() {
+            of_peer(status, port, &mut say);
+        }
+        if let (false, Some(wire)) = (port.carrier(), &spec.wire) {
+            let text = format!("nobody is behind the other end of wire {wire}");
+            say(true, "link", "wire_down", text, Some("sidecore show ports".to_owned()));
+        }
+    }
+    for (reason, ago) in flow.last_drop_ms.iter().filter(|(_, ago)| **ago <= RECENT_MS) {
+        let meaning = DROPS.iter().find(|(_, name, _)| name == reason).map_or("", |row| row.2);
+        let (wrong, about, mend) = drop_advice(reason, name, port.mtu());
+        let text = format!("{reason}: frames were dropped, the last {} s ago: {meaning}", ago / 1_000);
+        say(wrong, about, reason, text, mend);
+    }
+    found
+}
+
+/// What the VMM or the guest has not done yet.
+fn of_peer(
+    status: &AttachmentStatus,
+    port: &Port,
+    say: &mut impl FnMut(bool, &str, &str, String, Option<String>),
+) {
+    if status.lack != Some(Lack::Memory) && port.doubts_memory() {
+        let text = "the guest's memory looks private: its driver has begun, and we read nothing but zeros";
+        say(true, "memory", "private_memory", text.to_owned(), Some(SHARE.to_owned()));
+    }
+    match status.lack {
+        Some(Lack::Vmm) if status.peer == Peer::Waiting => {
+            say(false, "peer", "no_vmm", format!("no VMM is connected: {}", status.detail), None);
+        }
+        Some(Lack::Memory) => {
+            let text = "the VMM shares no memory: no frame can reach the guest or come from it".to_owned();
+            say(true, "memory", "no_memory", text, Some(SHARE.to_owned()));
+        }
+        Some(Lack::Driver) => {
+            let text = "the VMM is connected, and no driver in the guest has turned the card on".to_owned();
+            let mend = "in the guest: lspci -k (is a driver bound?), modprobe virtio_net, e1000 or e1000e, ip link set DEV up";
+            say(true, "driver", "no_driver", text, Some(mend.to_owned()));
+        }
+        _ if status.peer == Peer::Faulted => {
+            say(true, "peer", "faulted", format!("its VMM was disconnected: {}", status.detail), None);
+        }
+        _ if status.peer == Peer::Waiting => say(false, "peer", "waiting", status.detail.clone(), None),
+        _ => {}
+    }
+    let refused = status.queues.iter().filter(|queue| queue.state.contains("is not inside"));
+    for queue in refused {
+        let text = format!("{} queue {} cannot run: {}", queue.direction, queue.index, queue.state);
+        say(true, "driver", "ring_refused", text, None);
+    }
+}
+
+/// What drops for `reason` at port `name` mean for it: whether something is wrong, what it is about, what to do.
+fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Option<String>) {
+    let set = |pair: &str| Some(format!("sidecore set {name} {pair}"));
+    match reason {
+        "too_long" => {
+            let mend = format!("sidecore set {name} mtu=9000, or in the guest: ip link set DEV mtu {mtu}");
+            (true, "mtu", Some(mend))
+        }
+        "buffer_too_small" => {
+            (true, "mtu", Some("in the guest: ip link set DEV mtu …, as large as the senders'".to_owned()))
+        }
+        "ring_full" => {
+            let mend = "in the guest: ip link set DEV up; where it is up, it is too slow: longer rings \
+                        (QEMU: rx_queue_size=1024), more queues";
+            (true, "driver", Some(mend.to_owned()))
+        }
+        "mac_limit" => (true, "frames", set("mac-limit=…")),
+        "mac_guard" => (true, "frames", set("mac-guard=off, or mac=… with the address that the guest uses")),
+        "storm_broadcast" => (true, "frames", set("storm-broadcast=…")),
+        "storm_multicast" => (true, "frames", set("storm-multicast=…")),
+        "storm_unicast" => (true, "frames", set("storm-unicast=…")),
+        "no_destination" | "hairpin" | "filtered" | "lookup_drop" => (false, "frames", None),
+        "link_down" => {
+            (false, "frames", Some("sidecore show ports: which port's peer is not running?".to_owned()))
+        }
+        _ => (true, "frames", Some("docs/troubleshooting.md".to_owned())),
+    }
+}
+
+/// Tells of memory that cannot be reached, once each time: a line in the log for whoever does not look at `show`.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    seconds: u8,
+}
+
+/// Seconds for which it must have been so: between two messages of a VMM it is so, too.
+const STANDS: u8 = 2;
+
+impl Watch {
+    /// A second later: whether it is to be told now that memory cannot be reached.
+    pub fn look(&mut self, unreached: bool) -> bool {
+        self.seconds = if unreached { self.seconds.saturating_add(1).min(STANDS + 1) } else { 0 };
+        self.seconds == STANDS
+    }
+}
+
+/// Writes that line for port `name`.
+pub(super) fn tell(name: &str, private: bool) {
+    let what = match private {
+        true => "looks private: its driver has begun, and we read nothing but zeros",
+        false => "is not shared with us",
+    };
+    tracing::warn!(port = %name, "the guest's memory {what}; the port will carry nothing. {SHARE}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_reason_has_advice_or_is_usual() {
+        let usual = ["no_destination", "hairpin", "filtered", "lookup_drop"];
+        for (_, reason, _) in DROPS {
+            let (wrong, _, mend) = drop_advice(reason, "p", 1500);
+            assert_eq!((wrong, mend.is_some()).1, !usual.contains(&reason), "{reason}: {wrong}");
+        }
+        let page = include_str!("../../../../docs/troubleshooting.md");
+        for (_, reason, meaning) in DROPS {
+            assert!(page.contains(&format!("\n| `{reason}` | {meaning} | ")), "{reason}: {meaning}");
+        }
+        assert_eq!(drop_advice("mac_limit", "p", 1500).2.as_deref(), Some("sidecore set p mac-limit=…"));
+    }
+
+    #[test]
+    fn memory_is_told_of_once_and_again_after_it_was_there() {
+        let mut watch = Watch::default();
+        let mut look = |unreached| watch.look(unreached);
+        assert_eq!([look(true), look(false), look(true)], [false; 3]);
+        assert_eq!([look(true), look(true), look(true)], [true, false, false]);
+        assert_eq!([look(false), look(true), look(true)], [false, false, true]);
+    }
+}

@@ -1,0 +1,247 @@
+//! "My VM has no traffic" answers itself: faults are planted, and `show ports` or `doctor` alone names each, with the command
+//! that mends it. Where a VMM matters, what it says on the socket is said here; real ones are the lab's. Needs root.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rig::{Place, LIMIT};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use serde_json::Value;
+use sidecore_driver::e1000::{self, E1000};
+use sidecore_driver::frontend::{Region, RingAddresses};
+use sidecore_driver::{Config, Frontend, NetDriver};
+
+/// What `doctor NAME --json` found wrong: names, and the texts that mend it.
+fn wrong(place: &Place, name: &str) -> Vec<(String, String)> {
+    let output = place.run(&["doctor", name, "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], 1);
+    let checks = report["ports"][0]["checks"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let wrong = checks.iter().filter(|check| check["wrong"] == true);
+    let wrong: Vec<_> = wrong.map(|check| (text(&check["name"]), text(&check["mend"]))).collect();
+    // The exit code says the same.
+    assert_eq!(output.status.code(), Some(i32::from(!wrong.is_empty())), "{report}");
+    assert_eq!(report["wrong"], !wrong.is_empty(), "{report}");
+    wrong
+}
+
+/// That `fault` alone is wrong with port `name`, that both commands say so, and that what mends it says `mend`.
+fn is_named(place: &Place, name: &str, fault: &str, mend: &str) {
+    let found = wrong(place, name);
+    assert!(found.len() == 1 && found[0].0 == fault && found[0].1.contains(mend), "{found:?}");
+    let doctor = place.run(&["doctor", name]);
+    let text = String::from_utf8(doctor.stdout).unwrap();
+    assert!(text.contains("WRONG") && text.contains(mend), "{text}");
+    let errors = String::from_utf8(doctor.stderr).unwrap();
+    assert!(errors.contains(&format!("something is wrong with {name}")), "{errors}");
+}
+
+/// The same, and that `show ports` names it.
+fn is_shown(place: &Place, name: &str, fault: &str, mend: &str) {
+    is_named(place, name, fault, mend);
+    let shown = place.ok(&["show", "ports"]);
+    assert!(shown.contains("trouble") && shown.contains(fault) && shown.contains(mend), "{shown}");
+}
+
+/// The low memory of a PC as a VMM gives it: its file, of which it has a private mapping itself.
+fn file_of(bytes: u64) -> File {
+    let file: File = memfd_create(c"ram", MemfdFlags::CLOEXEC).unwrap().into();
+    ftruncate(&file, bytes).unwrap();
+    file
+}
+
+const USER: u64 = 0x7f00_0000_0000;
+const RAM: u64 = 4 << 20;
+/// Virtio 1.2 §6: VERSION_1.
+const VERSION_1: u64 = 1 << 32;
+
+/// Says what QEMU says when a guest's driver begins, of a guest whose memory is `ram`.
+fn driver_begins(front: &Frontend, ram: &File) {
+    front.set_features(VERSION_1).unwrap();
+    let region = Region { gpa: 0, size: RAM, user: USER, offset: 0 };
+    front.set_mem_table(&[(region, ram.as_fd())]).unwrap();
+    for queue in 0..2u16 {
+        let at = USER + (1 << 20) + u64::from(queue) * 0x10000;
+        front.set_vring_num(queue, 256).unwrap();
+        front
+            .set_vring_addr(queue, RingAddresses { desc: at, avail: at + 0x1000, used: at + 0x2000 })
+            .unwrap();
+        front.set_vring_base(queue, 0).unwrap();
+        let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        front.set_vring_call(queue, event()).unwrap();
+        front.set_vring_kick(queue, event()).unwrap();
+    }
+}
+
+fn connect(place: &Place, name: &str) -> Frontend {
+    let front = Frontend::connect(place.path(name), LIMIT).unwrap();
+    front.set_owner().unwrap();
+    front.features().unwrap();
+    front
+}
+
+/// Waits until the port's queues run: what a front end says without acknowledgement has arrived then.
+fn await_peer(place: &Place, name: &str, peer: &str) {
+    let deadline = std::time::Instant::now() + LIMIT;
+    while place.port(name)["state"]["peer"] != peer {
+        assert!(std::time::Instant::now() < deadline, "{}", place.port(name));
+        // Another process does it.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn private_memory_is_named_and_shared_memory_is_not() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
+    let front = connect(&place, "vm");
+    driver_begins(&front, &file_of(RAM));
+    await_peer(&place, "vm", "running");
+    is_shown(&place, "vm", "private_memory", "share=on");
+    let line = daemon.await_log("looks private");
+    assert!(line.contains("WARN") && line.contains("vm") && line.contains("share=on"), "{line}");
+    drop(front);
+    await_peer(&place, "vm", "waiting");
+    assert_eq!(wrong(&place, "vm"), []);
+
+    // Firmware has written to the memory of a guest that shares it.
+    let front = connect(&place, "vm");
+    let ram = file_of(RAM);
+    rustix::io::pwrite(&ram, &[0x53, 0xff, 0, 0xf0], 0x400).unwrap();
+    driver_begins(&front, &ram);
+    await_peer(&place, "vm", "running");
+    assert_eq!(wrong(&place, "vm"), []);
+}
+
+#[test]
+fn memory_that_is_not_given_at_all_is_named() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
+    let front = connect(&place, "vm");
+    // QEMU says this when the driver begins, and then finds no memory to tell of.
+    front.set_features(VERSION_1).unwrap();
+    front.features().unwrap();
+    is_shown(&place, "vm", "no_memory", "share=on");
+    assert!(daemon.await_log("is not shared with us").contains("WARN"));
+}
+
+#[test]
+fn a_driver_that_is_not_loaded_is_named() {
+    let place = Place::new();
+    let (vm, card) =
+        (format!("vm=vhost-user:{}", place.at("vm")), format!("card=e1000e:{}", place.at("card")));
+    let _daemon = place.daemon(&["--port", &vm, "--port", &card]);
+    assert_eq!(wrong(&place, "vm"), []);
+    let front = connect(&place, "vm");
+    is_shown(&place, "vm", "no_driver", "lspci -k");
+    drop(front);
+    await_peer(&place, "vm", "waiting");
+
+    let driver = E1000::open(&place.path("card"), &e1000::Config::default()).unwrap();
+    await_peer(&place, "card", "running");
+    assert_eq!(wrong(&place, "card"), []);
+    drop(driver);
+}
+
+#[test]
+fn frames_that_are_too_long_are_named() {
+    let place = Place::new();
+    let (a, b) = (format!("a=vhost-user:{}", place.at("a")), format!("b=vhost-user:{}", place.at("b")));
+    let _daemon = place.daemon(&["--port", &a, "--port", &b]);
+    let driver = |name: &str| {
+        let config = Config { buffer: 4096, ..Config::default() };
+        NetDriver::start(Frontend::connect(place.path(name), LIMIT).unwrap(), config).unwrap()
+    };
+    let (mut one, _two) = (driver("a"), driver("b"));
+    let frame = |len: usize| {
+        let mut frame = vec![0u8; len];
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        frame
+    };
+    // As long as frames may be: nothing is wrong.
+    assert_eq!(one.send(0, &[&frame(1514)]).unwrap(), 1);
+    await_counter(&place, "a", |counters| counters["in_frames"] == 1);
+    assert_eq!(wrong(&place, "a"), []);
+    assert_eq!(one.send(0, &[&frame(3000)]).unwrap(), 1);
+    await_counter(&place, "a", |counters| counters["drops"]["too_long"] == 1);
+    is_shown(&place, "a", "too_long", "sidecore set a mtu=9000");
+    let text = String::from_utf8(place.run(&["doctor", "a"]).stdout).unwrap();
+    assert!(text.contains("ip link set DEV mtu 1500") && text.contains("from it: last"), "{text}");
+    // The other one is well, and all together are not.
+    assert_eq!(wrong(&place, "b"), []);
+    assert!(place.fails(&["doctor"]).contains("something is wrong with a\n"));
+}
+
+fn await_counter(place: &Place, name: &str, holds: impl Fn(&Value) -> bool) {
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !holds(&place.port(name)["counters"]) {
+        assert!(std::time::Instant::now() < deadline, "{}", place.port(name));
+        // An I/O core does it.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_link_that_was_set_down_is_named() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
+    place.ok(&["set", "vm", "link=down"]);
+    is_shown(&place, "vm", "link_set_down", "sidecore set vm link=up");
+    place.ok(&["set", "vm", "link=up"]);
+    assert_eq!(wrong(&place, "vm"), []);
+}
+
+/// A VMM of another user that tries to connect, as QEMU does with `reconnect-ms`.
+struct Stranger(Child);
+
+impl Stranger {
+    fn new(socket: &str) -> Stranger {
+        let program = "import socket, sys, time\nprint('begun', flush=True)\nwhile True:\n    s = socket.socket(socket.AF_UNIX)\n    \
+                       try:\n        s.connect(sys.argv[1])\n        time.sleep(60)\n    except OSError:\n        time.sleep(0.05)";
+        let mut command = Command::new("python3");
+        command.args(["-c", program, socket]).uid(65534).gid(65534).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut begun = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut begun).unwrap();
+        assert_eq!(begun, "begun\n");
+        Stranger(child)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_vmm_that_may_not_open_the_socket_is_named_and_the_command_mends_it() {
+    let place = Place::new();
+    let socket = place.at("vm");
+    let _daemon = place.daemon(&["--port", &format!("vm=vhost-user:{socket}")]);
+    // Nobody tries: nothing is wrong, and who may is told.
+    let text = place.ok(&["doctor", "vm"]);
+    assert!(text.contains("who may connect") && text.contains("0700"), "{text}");
+    let stranger = Stranger::new(&socket);
+    is_named(&place, "vm", "socket_rights", "sidecore set vm mode=0660 owner=:");
+    let (_, mend) = wrong(&place, "vm").remove(0);
+    let text = String::from_utf8(place.run(&["doctor", "vm"]).stdout).unwrap();
+    assert!(text.contains(&stranger.0.id().to_string()) && text.contains("python3"), "{text}");
+    let words: Vec<&str> = mend.split(' ').skip(1).collect();
+    place.ok(&words);
+    await_peer(&place, "vm", "connected");
+    // What is missing then is what a client that says nothing lacks.
+    assert_eq!(wrong(&place, "vm").into_iter().map(|it| it.0).collect::<Vec<_>>(), ["no_driver"]);
+}

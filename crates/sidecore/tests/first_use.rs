@@ -1,0 +1,357 @@
+//! What a newcomer does in the first hour, and what must not be silent or wrong then. Needs root.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rig::{wait, Daemon, Place, LIMIT};
+use rustix::process::{kill_process, Pid, Signal};
+use sidecore_driver::{Config, Frontend, NetDriver};
+
+fn vhost(place: &Place, name: &str) -> String {
+    format!("{name}=vhost-user:{}", place.at(name))
+}
+
+fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        // What is awaited is another process's doing.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_misspelt_log_level_is_an_error_and_the_level_changes_while_it_runs() {
+    let place = Place::new();
+    for bad in ["wran", "sidecore=wran", "info,wran"] {
+        let error = place.fails(&["run", "--log", bad]);
+        assert!(error.contains("wran") && error.contains("allowed: error, warn, info"), "{error}");
+    }
+    let daemon = place.daemon(&["--log", "warn", "--port", &vhost(&place, "a")]);
+    assert_eq!(place.ok(&["log"]), "logs warn\n");
+    assert!(place.fails(&["log", "wran"]).contains("is no level"));
+    assert_eq!(place.ok(&["log", "info"]), "logs info\n");
+    place.ok(&["set", "a", "mtu=2000"]);
+    daemon.await_log("mtu: unset → 2000");
+    assert!(place.ok(&["show", "daemon"]).contains("info"));
+}
+
+#[test]
+fn several_ports_are_added_and_deleted_all_or_none() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let (a, b) = (vhost(&place, "a"), "b=vhost-user:/nowhere/b".to_owned());
+    assert!(place.fails(&["add", &a, &b]).contains("port b"));
+    assert!(place.ports().is_empty() && !place.path("a").exists());
+    place.ok(&["add", &a, &vhost(&place, "c")]);
+    assert!(place.fails(&["del", "a", "z"]).contains("there is no port \"z\""));
+    assert_eq!(place.ports(), ["a", "c"]);
+    place.ok(&["add", "--switch", "s", "t"]);
+    assert!(place.fails(&["del", "--switch", "s", "lan"]).contains("lan"));
+    assert_eq!(place.ok(&["del", "a", "c"]), "deleted port a\ndeleted port c\n");
+    place.ok(&["del", "--switch", "s", "t"]);
+    assert!(place.ports().is_empty());
+}
+
+#[test]
+fn a_relative_path_leads_from_where_the_command_runs() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let folder = place.path("below");
+    std::fs::create_dir(&folder).unwrap();
+    let mut command = place.command();
+    assert!(command.current_dir(&folder).args(["add", "a=vhost-user:a.sock"]).status().unwrap().success());
+    assert!(folder.join("a.sock").exists());
+    assert_eq!(place.port("a")["state"]["where"], folder.join("a.sock").to_str().unwrap());
+}
+
+#[test]
+fn switches_are_shown_and_a_port_starts_anew() {
+    let place = Place::new();
+    let _daemon =
+        place.daemon(&["--switch", "dmz,ageing=60", "--port", &format!("{},switch=dmz", vhost(&place, "a"))]);
+    let switches = place.show("switches");
+    let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
+    assert_eq!((&dmz["ageing"], &dmz["ports"][0]), (&60.into(), &"a".into()), "{switches}");
+    assert!(place.ok(&["show", "switches"]).contains("learning"));
+    let front = Frontend::connect(place.path("a"), LIMIT).unwrap();
+    front.features().unwrap();
+    assert_eq!(place.ok(&["restart", "a"]), "restarted port a\n");
+    // Its VMM was disconnected, and finds the port again.
+    assert_eq!((&mut front.socket()).read(&mut [0]).unwrap(), 0);
+    Frontend::connect(place.path("a"), LIMIT).unwrap().features().unwrap();
+    assert!(place.fails(&["restart", "z"]).contains("there is no port \"z\""));
+}
+
+#[test]
+fn a_good_vmm_after_a_bad_one_leaves_the_port_well() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    let mut bad = std::os::unix::net::UnixStream::connect(place.path("a")).unwrap();
+    bad.write_all(&[0xff; 64]).unwrap();
+    await_true("faulted", || place.port("a")["state"]["peer"] == "faulted");
+    drop(bad);
+    let connect = || Frontend::connect(place.path("a"), LIMIT).unwrap();
+    let good = NetDriver::start(connect(), Config::default()).unwrap();
+    await_true("running", || place.port("a")["state"]["peer"] == "running");
+    drop(good);
+    await_true("well", || place.port("a")["state"]["peer"] == "waiting");
+    let detail = place.port("a")["state"]["detail"].to_string();
+    assert!(!detail.contains("last fault"), "{detail}");
+}
+
+#[test]
+fn a_stopped_daemon_is_named_and_its_counters_are_shown() {
+    let place = Place::new();
+    let daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    daemon.signal(Signal::STOP);
+    let output = place.run(&["show", "ports"]);
+    let switches = place.fails(&["show", "switches"]);
+    daemon.signal(Signal::CONT);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let pid = daemon.pid().to_string();
+    assert!(
+        errors.contains(&pid) && errors.contains("kill -CONT") && errors.contains("counters"),
+        "{errors}"
+    );
+    assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains('a'));
+    assert!(switches.contains("kill -CONT"), "{switches}");
+}
+
+#[test]
+fn a_run_that_fails_leaves_no_files() {
+    let place = Place::new();
+    let error = place.fails(&["run", "--user", "no-such-user"]);
+    assert!(error.contains("no-such-user"), "{error}");
+    // The folder of ring ports stays: the broker, which has a socket in it, ends after the daemon.
+    let entries = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| !entry.file_type().unwrap().is_dir());
+    let left: Vec<_> = files.map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn processors_are_given_as_ranges_and_modes_without_quotes_are_explained() {
+    let place = Place::new();
+    let last = std::thread::available_parallelism().unwrap().get() - 1;
+    let file = place.write("ranges.toml", &format!("[daemon]\ncores = \"0-{last}\"\n"));
+    let daemon = place.daemon(&[file.to_str().unwrap()]);
+    assert_eq!(place.show("cores")["cores"].as_array().unwrap().len(), last + 1);
+    let cores = place.ok(&["show", "cores"]);
+    assert!(cores.contains("busy 1 s"), "{cores}");
+    await_true("a last second", || place.show("cores")["cores"][0]["last"]["sleep_ppm"].is_u64());
+    drop(daemon);
+    for text in ["mode = 0660", "mode = 660", "mode = []", "mode = 0o660"] {
+        place.write(
+            "m.toml",
+            &format!("[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nwhere = \"DIR/a\"\n{text}\n"),
+        );
+        let error = place.fails(&["run", "m.toml"]);
+        assert!(error.contains("m.toml:5") && error.contains("\"0660\""), "{text}: {error}");
+    }
+}
+
+#[test]
+fn nobody_without_a_runtime_folder_is_left_without_advice() {
+    let place = Place::new();
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_sidecore"),
+        "run",
+    ]);
+    let output = command
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("SIDECORE_SOCKET")
+        .current_dir(place.path(""))
+        .output();
+    let output = output.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("XDG_RUNTIME_DIR") && error.contains("--socket"), "{error}");
+}
+
+#[test]
+fn metrics_come_in_the_older_format_for_who_asks_for_it() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    let mut stream = std::os::unix::net::UnixStream::connect(place.path("control.sock")).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: text/plain\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    for line in [
+        "# TYPE sidecore_frames_total counter",
+        "# HELP sidecore_frames_total ",
+        "# TYPE sidecore_addresses gauge",
+    ] {
+        assert!(answer.contains(line), "{line} in {answer}");
+    }
+    assert!(!answer.contains("# EOF"));
+}
+
+#[test]
+fn an_interface_that_comes_back_is_used_again() {
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    command.args(["--net", env!("CARGO_BIN_EXE_sidecore"), "run"]);
+    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    let daemon = Daemon::start(&mut command);
+    let space = format!("--net=/proc/{}/ns/net", daemon.pid());
+    let ip = |args: &str| {
+        let status = Command::new("nsenter").arg(&space).arg("ip").args(args.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {args}");
+    };
+    ip("link add scv0 type veth peer name scv1");
+    ip("link set scv1 up");
+    place.ok(&["add", "p=packet:scv0"]);
+    let peer = |wanted: &str| await_true(wanted, || place.port("p")["state"]["peer"] == wanted);
+    peer("running");
+    ip("link del scv0");
+    peer("stopped");
+    assert!(place.ok(&["show", "ports"]).contains("there is no such interface"));
+    ip("link add scv0 type veth peer name scv1");
+    ip("link set scv1 up");
+    peer("running");
+}
+
+#[test]
+fn pkt_gen_says_what_it_waits_for_and_ends_when_nobody_reads() {
+    let place = Place::new();
+    let mut child = place.command();
+    let path = format!("vhost-user:{}", place.at("nowhere"));
+    let mut child = child
+        .args(["pkt-gen", "-f", "tx", "-i", &path])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("nowhere") && line.contains("tries again for up to 20 s"), "{line}");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    wait(&mut child);
+
+    let _daemon = place.daemon(&["--port", "r=ring:r"]);
+    let mut child = place.command();
+    let ring = place.at("ring/r");
+    child
+        .args(["pkt-gen", "-f", "rx", "-i", &ring, "-T", "100"])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    err.read_line(&mut String::new()).unwrap();
+    drop(err);
+    // The next line of progress finds nobody.
+    wait(&mut child);
+}
+
+#[test]
+fn pkt_gen_with_two_threads_ends_wherever_frames_arrive() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", "a=ring:a", "--port", "b=ring:b,queues=2"]);
+    let (a, b) = (place.at("ring/a"), place.at("ring/b"));
+    let mut command = place.command();
+    command.args(["pkt-gen", "-f", "rx", "-i", &b, "-p", "2", "-n", "100"]).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    // One flow: all of it comes to one thread.
+    assert!(place.run(&["pkt-gen", "-f", "tx", "-i", &a, "-n", "100", "-R", "1000"]).status.success());
+    assert!(wait(&mut child).success());
+    let mut text = String::new();
+    out.read_to_string(&mut text).unwrap();
+    assert!(text.contains("Received 100 packets"), "{text}");
+}
+
+#[test]
+fn show_watch_goes_on_until_nobody_reads() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    let mut command = place.command();
+    let mut child = command.args(["show", "ports", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut heads = 0;
+    while heads < 2 {
+        let mut line = String::new();
+        assert!(out.read_line(&mut line).unwrap() > 0);
+        heads += usize::from(line.contains("in/s") && line.contains("drops/s"));
+    }
+    drop(out);
+    assert!(wait(&mut child).success());
+}
+
+#[test]
+fn bash_completes_the_names_of_ports_and_the_file_has_a_page() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &vhost(&place, "web1"), "--port", &vhost(&place, "other")]);
+    place.write("c.bash", &place.ok(&["completions", "bash"]));
+    let complete = |words: &str| {
+        let program = env!("CARGO_BIN_EXE_sidecore");
+        let script = format!(
+            ". ./c.bash; COMP_WORDS=({program} {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
+             _sidecore_with_ports sidecore \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; echo \"${{COMPREPLY[*]}}\""
+        );
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", &script])
+            .current_dir(place.path(""))
+            .env("SIDECORE_SOCKET", place.path("control.sock"));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    for words in ["del we", "doctor we", "show port we"] {
+        let names = complete(words);
+        assert!(names.contains("web1") && !names.contains("other"), "{words}: {names}");
+    }
+    place.ok(&["man", &place.at("man")]);
+    let page = std::fs::read_to_string(place.path("man/sidecore.toml.5")).unwrap();
+    assert!(page.starts_with(".TH sidecore.toml 5"), "{page}");
+}
+
+/// `top` on a terminal of its own: Python's module `pty` makes it, and its standard input is what is typed.
+#[test]
+fn top_shows_what_is_asked_for_and_leaves_the_terminal_as_it_was() {
+    let place = Place::new();
+    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    assert!(place.fails(&["top"]).contains("needs a terminal"));
+    let program = "import pty, sys\nsys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let mut command = Command::new("python3");
+    command.args(["-c", program, env!("CARGO_BIN_EXE_sidecore"), "top"]);
+    command.env("SIDECORE_SOCKET", place.path("control.sock")).env("TERM", "xterm");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut seen = String::new();
+    let mut read_until = |seen: &mut String, what: &str| {
+        while !seen.contains(what) {
+            let mut bytes = [0; 4096];
+            let got = screen.read(&mut bytes).unwrap();
+            assert!(got > 0, "the end before {what:?}: {seen:?}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..got]));
+        }
+    };
+    read_until(&mut seen, "[ports]");
+    read_until(&mut seen, "waiting");
+    for (key, view) in [("c", "[cores]"), ("u", "[queues]"), ("d", "[drops]"), ("p", "[ports]")] {
+        seen.clear();
+        keys.write_all(key.as_bytes()).unwrap();
+        read_until(&mut seen, view);
+    }
+    seen.clear();
+    keys.write_all(b"q").unwrap();
+    // The usual screen, with its cursor.
+    read_until(&mut seen, "\x1b[?25h\x1b[?1049l");
+    assert!(wait(&mut child).success());
+}
