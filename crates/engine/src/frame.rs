@@ -315,6 +315,12 @@ impl Batch {
         self.frames.get(..self.len).unwrap_or(&[])
     }
 
+    /// The frames, whose heads a router rewrites.
+    #[inline]
+    pub fn frames_mut(&mut self) -> &mut [Frame] {
+        self.frames.get_mut(..self.len).unwrap_or(&mut [])
+    }
+
     /// One of them.
     #[inline]
     pub fn frame(&self, pick: u16) -> &Frame {

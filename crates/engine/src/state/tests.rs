@@ -110,13 +110,14 @@ impl Fabric for Paper {
         Arc::new(Paper::default())
     }
 
-    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]) {
+    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
         let mut ids = BTreeSet::new();
         let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
         for (spec, port) in ports {
             assert!(ids.insert(port.id), "two ports have one number");
             match spec.joint() {
                 Joint::Switch(name) => assert!(switches.iter().any(|s| s.name == *name)),
+                Joint::Router(name) => assert!(routers.iter().any(|r| r.name == *name)),
                 Joint::Nothing => {}
                 Joint::Wire(name) => *ends.entry(name).or_default() += 1,
             }
