@@ -7,7 +7,7 @@ use serde_json::{json, Map, Value};
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{text, Spec, Verb};
+use sidecore_engine::state::{text, RouterSpec, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, MoveArgs, ResizeArgs, SaveArgs, SetArgs};
@@ -15,38 +15,40 @@ use crate::client::{segment, Client};
 use crate::daemon::broker;
 use crate::{print, Outcome};
 
-fn client(control: &Control) -> Result<Client, String> {
+pub fn client(control: &Control) -> Result<Client, String> {
     Ok(Client::new(&control.path())?)
 }
 
-/// The collection that `--switch` chooses.
-fn collection(switch: bool) -> &'static str {
-    if switch {
-        "/v1/switches"
-    } else {
-        "/v1/ports"
+/// The collection that `--switch` or `--router` chooses.
+fn collection(switch: bool, router: bool) -> &'static str {
+    match (switch, router) {
+        (true, _) => "/v1/switches",
+        (_, true) => "/v1/routers",
+        _ => "/v1/ports",
     }
 }
 
 /// `add`. All specifications are read before the first is sent.
 pub fn add(args: &AddArgs) -> Outcome {
     let read = |spec: &String| {
-        let part = match args.switch {
-            true => text::switch(spec).map(serde_json::to_value),
-            false => text::port(spec, KINDS).map(serde_json::to_value),
+        let part = match (args.switch, args.router) {
+            (true, _) => text::switch(spec).map(serde_json::to_value),
+            (_, true) => Ok(serde_json::to_value(RouterSpec::new(spec))),
+            _ => text::port(spec, KINDS).map(serde_json::to_value),
         };
         part.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     };
     let parts = args.specs.iter().map(read).collect::<Result<Vec<Value>, String>>()?;
     let client = client(&args.control)?;
     let specs = args.specs.iter();
-    let spec = match args.switch {
-        true => Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() },
-        false => Spec { ports: specs.flat_map(|spec| text::port(spec, KINDS)).collect(), ..Spec::default() },
+    let spec = match (args.switch, args.router) {
+        (true, _) => Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() },
+        (_, true) => Spec::default(),
+        _ => Spec { ports: specs.flat_map(|spec| text::port(spec, KINDS)).collect(), ..Spec::default() },
     };
     broker::tell(&args.control.path(), &spec);
     for part in &parts {
-        report(&client.send(Method::POST, collection(args.switch), part)?)?;
+        report(&client.send(Method::POST, collection(args.switch, args.router), part)?)?;
     }
     Ok(())
 }
@@ -54,7 +56,7 @@ pub fn add(args: &AddArgs) -> Outcome {
 pub fn del(args: &DelArgs) -> Outcome {
     let client = client(&args.control)?;
     for name in &args.names {
-        report(&client.delete(&format!("{}/{}", collection(args.switch), segment(name)))?)?;
+        report(&client.delete(&format!("{}/{}", collection(args.switch, args.router), segment(name)))?)?;
     }
     Ok(())
 }
@@ -68,7 +70,7 @@ pub fn set(args: &SetArgs) -> Outcome {
             return Err(format!("key `{key}`: given twice"));
         }
     }
-    let path = format!("{}/{}", collection(args.switch), segment(&args.name));
+    let path = format!("{}/{}", collection(args.switch, false), segment(&args.name));
     broker::tell_change(&args.control.path(), &patch);
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }
@@ -170,7 +172,7 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// Says what changed.
-fn report(answer: &Changes) -> Outcome {
+pub fn report(answer: &Changes) -> Outcome {
     let mut text = String::new();
     for change in &answer.changes {
         let verb = match (answer.dry_run, change.verb) {

@@ -8,7 +8,7 @@
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours takes from itself at its start |
-//! | `show`, `change`, `capture` | the commands that talk to a daemon |
+//! | `show`, `change`, `route`, `capture` | the commands that talk to a daemon |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and what is wrong with it |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
@@ -34,6 +34,7 @@ mod options;
 mod pcapng;
 mod pktgen;
 mod place;
+mod route;
 mod sandbox;
 mod show;
 mod table;
@@ -55,6 +56,8 @@ fn main() -> ExitCode {
         Command::Add(args) => change::add(&args),
         Command::Del(args) => change::del(&args),
         Command::Set(args) => change::set(&args),
+        Command::Route(command) => route::run(&command),
+        Command::Explain(args) => show::routes::explain(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
         Command::Move(args) => change::move_queues(&args),

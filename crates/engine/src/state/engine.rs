@@ -51,9 +51,11 @@ pub enum Error {
         name: String,
     },
     /// It is in use.
-    #[error("{name:?} cannot go: {why}")]
+    #[error("{what} {name:?} cannot go: {why}")]
     InUse {
-        /// The switch or router.
+        /// `switch` or `router`.
+        what: &'static str,
+        /// The name.
         name: String,
         /// What holds it.
         why: String,
@@ -194,7 +196,7 @@ impl Engine {
         self.change(|spec| {
             find::<E>(spec, name)?;
             if let Some(why) = E::held(spec, name) {
-                return Err(Error::InUse { name: name.to_owned(), why });
+                return Err(Error::InUse { what: E::WHAT, name: name.to_owned(), why });
             }
             E::list(spec).retain(|entry| entry.name() != name);
             Ok(())
