@@ -49,8 +49,7 @@ impl Rig {
             let gateways = gateways.iter().map(|it| it.parse().unwrap()).collect();
             Static { prefix: prefix.parse().unwrap(), target: Target::Via(gateways, None) }
         };
-        let routes =
-            [via("0.0.0.0/1", &["10.0.1.9", "10.0.0.9"]), via("2000::/3", &["2001:db8:b::9"])];
+        let routes = [via("0.0.0.0/1", &["10.0.1.9", "10.0.0.9"]), via("2000::/3", &["2001:db8:b::9"])];
         router.configure(&members, &routes, 1);
         let seat = Seat::new(&router);
         let (desk, verdicts, arena) = (Desk::new(), Verdicts::new(), Arena::new(64, LONGEST));
@@ -120,7 +119,10 @@ impl Rig {
             assert_eq!(frame.head_len() + behind, frame.len as usize);
             match [frame.head[12], frame.head[13]] {
                 [8, 0] => assert_eq!(Sum::of(&frame.head[14..34]).value(), 0xffff),
-                [0x86, 0xdd] => assert_eq!(u32::from(u16::from_be_bytes([frame.head[18], frame.head[19]])) + 54, frame.len),
+                [0x86, 0xdd] => assert_eq!(
+                    u32::from(u16::from_be_bytes([frame.head[18], frame.head[19]])) + 54,
+                    frame.len
+                ),
                 other => assert_eq!(other, [8, 6]),
             }
         }

@@ -130,10 +130,12 @@ pub enum DropReason {
     TooBig = 37,
     /// The station of its next hop is not known yet, or does not answer.
     NoNeighbour = 38,
+    /// A router cut it into fragments, which went on in its place: no loss.
+    Fragmented = 39,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 39] = [
+pub const DROPS: [(DropReason, &str, &str); 40] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -217,6 +219,7 @@ pub const DROPS: [(DropReason, &str, &str); 39] = [
         "no_neighbour",
         "the station of the next hop is not known yet, or does not answer",
     ),
+    (DropReason::Fragmented, "fragmented", "cut into fragments, which went on in its place: no loss"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

@@ -208,6 +208,12 @@ impl Batch {
         self.any_offload = false;
     }
 
+    /// Leaves only its first frames; pieces that were theirs stay until it is cleared.
+    #[cold]
+    pub fn truncate(&mut self, frames: usize) {
+        self.len = self.len.min(frames);
+    }
+
     /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
     #[cold]
     pub fn consume(&mut self) {

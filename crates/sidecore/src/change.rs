@@ -42,7 +42,9 @@ pub fn add(args: &AddArgs) -> Outcome {
     let client = client(&args.control)?;
     let specs = args.specs.iter();
     let spec = match (args.switch, args.router) {
-        (true, _) => Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() },
+        (true, _) => {
+            Spec { switches: specs.flat_map(|spec| text::switch(spec)).collect(), ..Spec::default() }
+        }
         (_, true) => Spec::default(),
         _ => Spec { ports: specs.flat_map(|spec| text::port(spec, KINDS)).collect(), ..Spec::default() },
     };

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn a_way_is_read() {
         let read = |text: &str| {
-            way(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).map(|keys| Value::Object(keys).to_string())
+            way(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())
+                .map(|keys| Value::Object(keys).to_string())
         };
         assert_eq!(read("via 10.0.0.1 10.0.0.2").unwrap(), r#"{"via":["10.0.0.1","10.0.0.2"]}"#);
         assert_eq!(read("via fe80::1 port a").unwrap(), r#"{"port":"a","via":["fe80::1"]}"#);

@@ -97,7 +97,9 @@ fn ports_table(answer: &Ports) -> String {
                 Some(lookup) => format!("switch {switch} ({lookup}), number {}", port.number),
                 None => format!("switch {switch}"),
             },
-            (None, None) => state.router.as_ref().map_or_else(String::new, |router| format!("router {router}")),
+            (None, None) => {
+                state.router.as_ref().map_or_else(String::new, |router| format!("router {router}"))
+            }
         };
         let queues = match state.queues_wanted {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),

@@ -95,7 +95,9 @@ fn drops(place: &Place) -> Value {
         let of = |key: &str| ports.iter().map(|port| port["counters"][key].as_u64().unwrap()).sum::<u64>();
         let dropped: u64 = ports
             .iter()
-            .flat_map(|port| port["counters"]["drops"].as_object().unwrap().values().filter_map(Value::as_u64))
+            .flat_map(|port| {
+                port["counters"]["drops"].as_object().unwrap().values().filter_map(Value::as_u64)
+            })
             .sum();
         if of("in_frames") + of("made") == of("out_frames") + dropped {
             return ports.iter().map(|port| port["counters"]["drops"].clone()).collect();
@@ -145,13 +147,14 @@ fn frames_are_routed_and_what_is_not_is_told() {
     assert_eq!(b.receive()[38..42], [10, 0, 1, 77]);
 
     let drops = drops(&place);
-    let expected =
-        serde_json::json!({"to_router": 1, "time_exceeded": 1, "no_route": 1, "too_big": 1, "no_neighbour": 1});
+    let expected = serde_json::json!({"to_router": 1, "time_exceeded": 1, "no_route": 1, "too_big": 1, "no_neighbour": 1});
     assert_eq!((&drops[0], &drops[1]), (&expected, &serde_json::json!({"to_router": 1})));
     let neighbours = place.show("neighbours");
     let known: Vec<_> = neighbours["neighbours"].as_array().unwrap().iter().collect();
     assert_eq!(known.len(), 3, "{neighbours}");
-    assert!(known.iter().any(|it| it["address"] == "10.0.1.9" && it["state"] == "reachable" && it["port"] == "b"));
+    assert!(known
+        .iter()
+        .any(|it| it["address"] == "10.0.1.9" && it["state"] == "reachable" && it["port"] == "b"));
     assert!(known.iter().any(|it| it["address"] == "10.0.1.77" && it["state"] == "unknown"));
 }
 
@@ -167,15 +170,23 @@ fn routes_come_and_go_while_it_runs_are_explained_and_outlive_a_restart() {
     let far = [198, 51, 100, 7];
 
     assert_eq!(explain(&place, "198.51.100.7")["why"], "no_route");
-    assert!(place.ok(&["route", "add", "r", "198.51.100.0/24", "via", "10.0.1.9"]).contains("changed router r"));
+    assert!(place
+        .ok(&["route", "add", "r", "198.51.100.0/24", "via", "10.0.1.9"])
+        .contains("changed router r"));
     let frame = a.datagram(far);
     a.send(&frame);
     assert_eq!(b.receive()[30..34], far);
     let it = explain(&place, "198.51.100.7");
-    assert_eq!((&it["action"], &it["route"], &it["origin"]), (&"forward".into(), &"198.51.100.0/24".into(), &"static".into()));
+    assert_eq!(
+        (&it["action"], &it["route"], &it["origin"]),
+        (&"forward".into(), &"198.51.100.0/24".into(), &"static".into())
+    );
     assert_eq!((&it["hops"][0]["gateway"], &it["hops"][0]["port"]), (&"10.0.1.9".into(), &"b".into()));
     let text = place.ok(&["explain", "r", "198.51.100.7", "--from", "a"]);
-    assert!(text.contains("10.0.1.9 at port b") && text.contains("reachable") && text.contains("sent on"), "{text}");
+    assert!(
+        text.contains("10.0.1.9 at port b") && text.contains("reachable") && text.contains("sent on"),
+        "{text}"
+    );
 
     place.ok(&["route", "add", "r", "198.51.100.7/32", "prohibit"]);
     a.send(&frame);
@@ -189,7 +200,10 @@ fn routes_come_and_go_while_it_runs_are_explained_and_outlive_a_restart() {
     // A route whose gateway is nowhere is there, and says why it does nothing.
     place.ok(&["route", "add", "r", "192.0.2.0/24", "via", "172.16.0.1"]);
     let text = place.ok(&["show", "routes", "r"]);
-    assert!(text.contains("192.0.2.0/24 is not in force: gateway 172.16.0.1 is on no port's network"), "{text}");
+    assert!(
+        text.contains("192.0.2.0/24 is not in force: gateway 172.16.0.1 is on no port's network"),
+        "{text}"
+    );
     let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
     let counted = |it: &&Value| it["prefix"] == "198.51.100.0/24";
     let route = shown["routes"].as_array().unwrap().iter().find(counted).unwrap().clone();
@@ -260,13 +274,24 @@ fn a_file_says_the_same() {
     assert_eq!(a.router, [2, 0, 0, 0, 0, 1]);
     let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
     let routes = shown["routes"].as_array().unwrap();
-    let all: Vec<_> = routes.iter().map(|it| format!("{} {}", it["prefix"].as_str().unwrap(), it["action"].as_str().unwrap())).collect();
+    let all: Vec<_> = routes
+        .iter()
+        .map(|it| format!("{} {}", it["prefix"].as_str().unwrap(), it["action"].as_str().unwrap()))
+        .collect();
     assert_eq!(
         all,
         [
-            "0.0.0.0/0 via", "10.0.0.0/24 neighbours", "10.0.0.1/32 answer", "10.0.0.255/32 broadcast",
-            "10.0.1.0/24 neighbours", "10.0.1.1/32 answer", "10.0.1.255/32 broadcast", "10.99.0.0/16 blackhole",
-            "fd00::/64 neighbours", "fd00::/128 answer", "fd00::1/128 answer"
+            "0.0.0.0/0 via",
+            "10.0.0.0/24 neighbours",
+            "10.0.0.1/32 answer",
+            "10.0.0.255/32 broadcast",
+            "10.0.1.0/24 neighbours",
+            "10.0.1.1/32 answer",
+            "10.0.1.255/32 broadcast",
+            "10.99.0.0/16 blackhole",
+            "fd00::/64 neighbours",
+            "fd00::/128 answer",
+            "fd00::1/128 answer"
         ]
     );
     assert_eq!(routes[0]["hops"].as_array().map(Vec::len), Some(2));

@@ -21,7 +21,9 @@ impl Local {
         delivery.begin();
         desk.clear();
         let seat = match topology.get(source.id) {
-            Some(Member { attach: Attach::Router(router), .. }) => seats.iter_mut().find(|it| it.is_of(router)),
+            Some(Member { attach: Attach::Router(router), .. }) => {
+                seats.iter_mut().find(|it| it.is_of(router))
+            }
             _ => None,
         };
         match seat {

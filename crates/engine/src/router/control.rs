@@ -49,11 +49,15 @@ impl Router {
         self.reclaim(control);
         let Wanted { mut routes, idle } = Wanted::of(members, statics);
         control.idle = idle;
-        let changed: Vec<Net> =
-            routes.iter().filter(|(net, it)| control.routes.get(net) != Some(it)).map(|(net, _)| *net).collect();
+        let changed: Vec<Net> = routes
+            .iter()
+            .filter(|(net, it)| control.routes.get(net) != Some(it))
+            .map(|(net, _)| *net)
+            .collect();
         let gone: Vec<Net> = control.routes.keys().filter(|net| !routes.contains_key(net)).copied().collect();
 
-        let keys: BTreeSet<Key> = changed.iter().filter_map(|net| Some(routes.get(net)?.key.clone())).collect();
+        let keys: BTreeSet<Key> =
+            changed.iter().filter_map(|net| Some(routes.get(net)?.key.clone())).collect();
         for key in keys {
             if !control.numbers.contains_key(&key) {
                 let group = self.group(members, &key, now);
@@ -151,7 +155,8 @@ impl Router {
 
     fn reclaim(&self, control: &mut Control) {
         let reached = self.epochs.reached();
-        while let Some((_, number)) = control.retired.front().copied().filter(|(epoch, _)| *epoch <= reached) {
+        while let Some((_, number)) = control.retired.front().copied().filter(|(epoch, _)| *epoch <= reached)
+        {
             control.retired.pop_front();
             let Some(place) = control.groups.get_mut(number as usize) else { continue };
             let old = std::mem::replace(place, Arc::new(Group::Nothing));
@@ -272,9 +277,8 @@ impl Router {
                 prefix: *net,
                 why: format!("{} ({}): a longer prefix matches", action(&route.key), origin(route.origin)),
             })
-            .chain(control.idle.iter().filter(|(idle, _)| idle.prefix.contains(to)).map(|(idle, why)| Shorter {
-                prefix: idle.prefix.network(),
-                why: format!("not in force: {why}"),
+            .chain(control.idle.iter().filter(|(idle, _)| idle.prefix.contains(to)).map(|(idle, why)| {
+                Shorter { prefix: idle.prefix.network(), why: format!("not in force: {why}") }
             }))
             .collect();
         it.shorter.sort_by_key(|other| std::cmp::Reverse(other.prefix.len));

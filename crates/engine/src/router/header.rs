@@ -155,6 +155,13 @@ pub(super) fn packet_len(frame: &Frame) -> u32 {
     }
 }
 
+/// Whether this IPv4 packet may be cut into fragments (RFC 791 §3.1); those with options or of offloads are not.
+#[cold]
+pub(super) fn may_be_cut(frame: &Frame) -> bool {
+    frame.head[20] & 0x40 == 0 && frame.head[14] == 0x45 && frame.offload.is_none()
+}
+
 fn segment(frame: &Frame, header: u32) -> u32 {
-    (u32::from(frame.offload.gso_size) + u32::from(frame.offload.csum_start) + header).saturating_sub(ETHERNET)
+    (u32::from(frame.offload.gso_size) + u32::from(frame.offload.csum_start) + header)
+        .saturating_sub(ETHERNET)
 }

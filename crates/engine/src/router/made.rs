@@ -1,13 +1,12 @@
 //! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that gave rise to
 //! them has been.
 
-use super::header::{
-    destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN,
-};
+use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::plan::Interface;
 use super::read::read;
+use crate::account::DropReason;
 use crate::frame::{Batch, Frame, HEAD};
-use crate::mem::Arena;
+use crate::mem::{Arena, Pieces};
 use crate::port::PortId;
 use crate::wire::offload::Offload;
 use crate::wire::Sum;
@@ -25,6 +24,9 @@ pub(super) const ND_HOPS: u8 = 255;
 /// Precedence of network control (RFC 1812 §4.3.2.5), and the bits of the packet's own type of service that stay.
 const CONTROL: u8 = 0xc0;
 const SERVICE: u8 = 0x1e;
+
+/// More fragments follow (RFC 791 §3.1).
+const MORE: u16 = 0x2000;
 
 /// Protocols.
 pub(super) const ICMP: u8 = 1;
@@ -132,9 +134,90 @@ impl Made {
         self.to.push(to);
     }
 
+    /// Cuts the IPv4 packet of `frame` into fragments that fit through `mtu`, for station `mac` behind `to` (RFC 791 §3.2); its bytes stay
+    /// where they are. What became of it.
+    #[cold]
+    pub fn fragments(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        to: &Interface,
+        mac: u64,
+        mtu: u32,
+    ) -> DropReason {
+        let head = &frame.head;
+        let word = |at: usize| {
+            u16::from_be_bytes([head.get(at).copied().unwrap_or(0), head.get(at + 1).copied().unwrap_or(0)])
+        };
+        let payload = usize::from(word(16)).saturating_sub(V4_LEN);
+        // All but the last have a multiple of eight bytes.
+        let room = (mtu as usize).saturating_sub(V4_LEN);
+        let unit = room / 8 * 8;
+        if unit == 0 || payload.div_ceil(unit) > self.arena.slots() - self.batch.len() {
+            return DropReason::TooBig;
+        }
+        let (more, place) = (word(20) & MORE, word(20) & !(MORE | 0xc000));
+        let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+        let before = (self.batch.len(), self.to.len());
+        let mut from = 0;
+        while from < payload {
+            let left = payload - from;
+            let len = if left <= room { left } else { unit };
+            let more = if from + len < payload { MORE } else { more };
+            self.begin([a, b, c, d, e, f], to, IPV4);
+            self.bytes.extend(crate::slice::upto(crate::slice::behind(head, L3), V4_LEN));
+            let field = |value: usize| u16::try_from(value).unwrap_or(0).to_be_bytes();
+            let place = more | place.wrapping_add(u16::try_from(from / 8).unwrap_or(0)) & 0x1fff;
+            crate::slice::put(&mut self.bytes, 16, &field(V4_LEN + len));
+            crate::slice::put(&mut self.bytes, 20, &place.to_be_bytes());
+            crate::slice::put(&mut self.bytes, 22, &[head[22].saturating_sub(1), head[23], 0, 0]);
+            let sum = Sum::of(crate::slice::behind(&self.bytes, L3));
+            self.seal(24, sum);
+            let near = len.min(HEAD - L3 - V4_LEN);
+            self.bytes.resize(L3 + V4_LEN + near, 0);
+            let first = L3 + V4_LEN + from;
+            read(batch, frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
+            let whole = self.bytes.len() + len - near;
+            if !self.end_with(to.id, whole, |pieces| part(batch, frame, first + near, first + len, pieces)) {
+                // All or none of them.
+                self.batch.truncate(before.0);
+                self.to.truncate(before.1);
+                return DropReason::TooManyPieces;
+            }
+            from += len;
+        }
+        DropReason::Fragmented
+    }
+
+    /// Takes what was written, and pieces of another frame behind it, into the batch: `len` bytes in all.
+    fn end_with(&mut self, to: PortId, len: usize, add: impl FnOnce(&mut Pieces) -> bool) -> bool {
+        let Some((frame, pieces)) = self.batch.next_frame() else { return false };
+        crate::slice::put(&mut frame.head, 0, &self.bytes);
+        let first = pieces.len();
+        let fits = add(pieces);
+        let count = u16::try_from(pieces.len() - first);
+        let (Ok(piece), Ok(pieces), Ok(len), true) = (u32::try_from(first), count, u32::try_from(len), fits)
+        else {
+            pieces.truncate(first);
+            return false;
+        };
+        (frame.piece, frame.pieces, frame.len, frame.offload) = (piece, pieces, len, Offload::NONE);
+        self.batch.commit();
+        self.to.push(to);
+        true
+    }
+
     /// Tells the sender of `frame` of a trouble, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
     /// nor more often than the interface may, at `now` in microseconds.
-    pub fn error(&mut self, batch: &Batch, frame: &Frame, from: &Interface, trouble: Trouble, v6: bool, now: u64) {
+    pub fn error(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        from: &Interface,
+        trouble: Trouble,
+        v6: bool,
+        now: u64,
+    ) {
         // A group cannot be told, and has sent nothing.
         let allowed = self.has_room() && frame.head[6] & 1 == 0;
         if !allowed || !if v6 { may_tell6(batch, frame) } else { may_tell4(batch, frame) } {
@@ -275,6 +358,23 @@ impl Made {
     }
 }
 
+/// Adds where bytes `from..to` of `frame` lie, which are behind its head.
+fn part(batch: &Batch, frame: &Frame, from: usize, to: usize, pieces: &mut Pieces) -> bool {
+    let mut at = HEAD;
+    for piece in batch.body(frame) {
+        let end = at + piece.len();
+        if end > from && at < to {
+            let mut part = *piece;
+            part.advance(from.saturating_sub(at));
+            if !pieces.push(part.first(to - at.max(from))) {
+                return false;
+            }
+        }
+        at = end;
+    }
+    true
+}
+
 /// The station that sent `frame`.
 pub(super) fn station(frame: &Frame) -> [u8; 6] {
     let [_, _, _, _, _, _, mac @ .., _, _] = frame.head.first_chunk::<14>().copied().unwrap_or_default();
@@ -302,7 +402,10 @@ fn may_tell4(batch: &Batch, frame: &Frame) -> bool {
 /// The same for IPv6, behind extension headers; one that is cut short, or a later fragment, gets no error.
 fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
     let (mut next, mut at) = (frame.head[20], L3 + V6_LEN);
-    if super::net::is_group6(source6(frame)) || source6(frame) == 0 || super::net::is_group6(destination6(frame)) {
+    if super::net::is_group6(source6(frame))
+        || source6(frame) == 0
+        || super::net::is_group6(destination6(frame))
+    {
         return false;
     }
     for _ in 0..8 {

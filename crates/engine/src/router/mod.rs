@@ -41,7 +41,7 @@ pub use net::Net;
 pub use rewrite::Desk;
 pub use rib::{Member, Static, Target};
 
-use self::header::{ethertype, judge4, judge6, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
+use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
 use self::made::Trouble;
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
@@ -160,7 +160,14 @@ impl Seat {
 
     /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
     /// router says itself, is on the `desk` then.
-    pub fn decide(&mut self, batch: &Batch, source: &Port, now: &Now, desk: &mut Desk, verdicts: &mut Verdicts) {
+    pub fn decide(
+        &mut self,
+        batch: &Batch,
+        source: &Port,
+        now: &Now,
+        desk: &mut Desk,
+        verdicts: &mut Verdicts,
+    ) {
         let router = Arc::clone(&self.router);
         router.epochs.enter(&self.note);
         for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
@@ -197,7 +204,11 @@ impl Seat {
                     IPV4 => judge4(batch, frame, &plan).map(|address| four.push(place, address)),
                     IPV6 => judge6(frame, &plan).map(|address| match is_link_local6(address) {
                         // No route leads to a neighbour's own address, not even the default one.
-                        true => found.iter_mut().skip(place).take(1).for_each(|it| *it = Some((NO_ROUTE, address))),
+                        true => found
+                            .iter_mut()
+                            .skip(place)
+                            .take(1)
+                            .for_each(|it| *it = Some((NO_ROUTE, address))),
                         false => six.push(place, address),
                     }),
                     _ => Err(router.hear(desk, batch, frame, at, now)),
@@ -291,7 +302,8 @@ impl Router {
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
-        if len > mtu {
+        let cut = len > mtu && !v6 && may_be_cut(frame);
+        if len > mtu && !cut {
             desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
             return Err(DropReason::TooBig);
         }
@@ -299,20 +311,17 @@ impl Router {
             Some(hop) => Some((hop.place, self.neighbours.reach(hop.place, now.seconds))),
             None => self.neighbours.look(port, number, now.seconds),
         };
-        match known {
-            Some((_, Reach::Known(mac))) => {
-                if let Some(hop) = hop {
-                    hop.counts.count(now.core, frame.len);
-                }
-                Ok(Some(Way { to, mac }))
-            }
-            known => self.resolve(desk, batch, frame, at, to, (number, known), v6, now).map(|mac| {
-                if let Some(hop) = hop {
-                    hop.counts.count(now.core, frame.len);
-                }
-                Some(Way { to, mac })
-            }),
+        let mac = match known {
+            Some((_, Reach::Known(mac))) => mac,
+            known => self.resolve(desk, batch, frame, at, to, (number, known), v6, now)?,
+        };
+        if let Some(hop) = hop {
+            hop.counts.count(now.core, frame.len);
         }
+        if cut {
+            return Err(desk.made.fragments(batch, frame, to, mac, mtu));
+        }
+        Ok(Some(Way { to, mac }))
     }
 
     /// Asks for the station that has `number` behind `to`; its address, if an old one can still be used.
@@ -359,7 +368,8 @@ impl Router {
         if number >> 32 == 0xffff {
             let address = net::address(number);
             // From an address on the same network, so that whoever is asked believes the question.
-            let near = to.addresses.iter().find(|net| net.contains(address)).map(|net| net::number(net.address));
+            let near =
+                to.addresses.iter().find(|net| net.contains(address)).map(|net| net::number(net.address));
             let own = near.map(|own| own as u32).or(to.v4);
             if let Some(own) = own {
                 desk.made.arp(to, 1, None, own, number as u32);

@@ -35,8 +35,7 @@ impl Net {
     /// Whether `address` is in this network.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
-        bits(address) == bits(self.address)
-            && Net { address, len: self.len }.network() == self.network()
+        bits(address) == bits(self.address) && Net { address, len: self.len }.network() == self.network()
     }
 
     /// The broadcast address of an IPv4 network that has one: RFC 3021 leaves networks of one or two addresses without.
@@ -196,11 +195,19 @@ mod tests {
             assert_eq!(address(number(it)), it);
         }
         let six = |text: &str| number(text.parse().unwrap());
-        assert!(is_link_local6(six("fe80::1")) && is_link_local6(six("febf::1")) && !is_link_local6(six("fec0::1")));
+        assert!(
+            is_link_local6(six("fe80::1"))
+                && is_link_local6(six("febf::1"))
+                && !is_link_local6(six("fec0::1"))
+        );
         assert!(is_martian6(0) && is_martian6(1) && is_martian6(mapped(7)) && !is_martian6(six("2001::1")));
         assert!(is_group6(six("ff02::1")) && !is_group6(six("fe80::1")));
         let four = |a, b| Ipv4Addr::new(a, b, 0, 1).to_bits();
-        assert!(is_martian_source4(four(224, 0)) && is_martian_source4(four(0, 1)) && !is_martian_source4(four(240, 0)));
+        assert!(
+            is_martian_source4(four(224, 0))
+                && is_martian_source4(four(0, 1))
+                && !is_martian_source4(four(240, 0))
+        );
         assert!(is_martian4(four(169, 254)) && !is_martian4(four(169, 253)) && !is_martian4(four(224, 0)));
     }
 }

@@ -67,7 +67,14 @@ impl Router {
         DropReason::ToRouter
     }
 
-    fn hear_nd(&self, desk: &mut Desk, batch: &Batch, frame: &Frame, at: &Interface, now: &Now) -> DropReason {
+    fn hear_nd(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        frame: &Frame,
+        at: &Interface,
+        now: &Now,
+    ) -> DropReason {
         let mut bytes = [0; LONGEST];
         let len = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
         let Some(message) = bytes.get_mut(..len) else { return DropReason::ToRouter };

@@ -78,7 +78,8 @@ impl HopCounts {
 
     /// Frames and bytes.
     pub fn sums(&self) -> (u64, u64) {
-        let sum = |word: fn(&Line) -> &AtomicU64| self.0.iter().map(|it| word(it).load(Ordering::Relaxed)).sum();
+        let sum =
+            |word: fn(&Line) -> &AtomicU64| self.0.iter().map(|it| word(it).load(Ordering::Relaxed)).sum();
         (sum(|line| &line.frames), sum(|line| &line.bytes))
     }
 }

@@ -41,7 +41,9 @@ mod tests {
         assert!(pieces.push(near) && pieces.push(far));
         batch.commit();
         let frame = &batch.frames()[0];
-        for (from, len) in [(0, 10), (0, 200), (60, 8), (64, 30), (90, 20), (100, 100), (150, 80), (200, 5), (300, 1)] {
+        for (from, len) in
+            [(0, 10), (0, 200), (60, 8), (64, 30), (90, 20), (100, 100), (150, 80), (200, 5), (300, 1)]
+        {
             let mut to = vec![0; len];
             let done = read(&batch, frame, from, &mut to);
             assert_eq!(done, len.min(200usize.saturating_sub(from)), "{from} {len}");

@@ -88,7 +88,9 @@ impl Wanted {
         let mut wanted = Wanted::default();
         for it in statics {
             match key(members, it) {
-                Ok(key) => drop(wanted.routes.insert(it.prefix.network(), Route { origin: Origin::Static, key })),
+                Ok(key) => {
+                    drop(wanted.routes.insert(it.prefix.network(), Route { origin: Origin::Static, key }))
+                }
                 Err(why) => wanted.idle.push((it.clone(), why)),
             }
         }

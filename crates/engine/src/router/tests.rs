@@ -84,7 +84,11 @@ impl Rig {
             _file: file,
         };
         // Whoever is behind a port has spoken.
-        for (i, (near, six)) in [("10.0.0.9", Some("2001:db8:a::9")), ("10.0.1.9", Some("2001:db8:b::9")), ("10.0.2.9", None)].iter().enumerate() {
+        for (i, (near, six)) in
+            [("10.0.0.9", Some("2001:db8:a::9")), ("10.0.1.9", Some("2001:db8:b::9")), ("10.0.2.9", None)]
+                .iter()
+                .enumerate()
+        {
             rig.know(i, ip(near), THEIRS[i]);
             six.iter().for_each(|it| rig.know(i, ip(it), THEIRS[i]));
         }
@@ -155,7 +159,8 @@ fn ether(from: usize, ethertype: u16, payload: &[u8]) -> Vec<u8> {
 fn packet4(src: &str, dst: &str, ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip(src), ip(dst)) else { panic!() };
     let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
-    let mut header = [&[0x45, 0], &len[..], &[0, 1, 0x40, 0, ttl, protocol, 0, 0], &src.octets(), &dst.octets()].concat();
+    let mut header =
+        [&[0x45, 0], &len[..], &[0, 1, 0x40, 0, ttl, protocol, 0, 0], &src.octets(), &dst.octets()].concat();
     let sum = Sum::of(&header).checksum().to_be_bytes();
     header[10..12].copy_from_slice(&sum);
     [header, payload.to_vec()].concat()
@@ -201,7 +206,14 @@ fn a_frame_goes_on_with_new_stations_and_one_hop_less() {
         }
     }
     assert!(done.made.is_empty());
-    assert_eq!(rig.router.routes(100).iter().map(|it| it.hops.iter().map(|hop| hop.frames).sum::<u64>()).sum::<u64>(), 2);
+    assert_eq!(
+        rig.router
+            .routes(100)
+            .iter()
+            .map(|it| it.hops.iter().map(|hop| hop.frames).sum::<u64>())
+            .sum::<u64>(),
+        2
+    );
 }
 
 #[test]
@@ -341,14 +353,69 @@ fn senders_are_told_what_became_of_their_packets() {
     // What does not fit through the next port.
     rig.ports[1].set_mtu(1400);
     let mut long = four("10.0.1.9", 64);
-    long = ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.9", 64, 17, &vec![9; 1381 + long.len() - long.len()]));
+    long =
+        ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.9", 64, 17, &vec![9; 1381 + long.len() - long.len()]));
     let done = rig.one(0, &long);
-    assert_eq!((done.went.clone(), told(&done, false).0, told(&done, false).1, told(&done, false).2), (vec![Err("too_big")], 3, 4, 1400));
+    assert_eq!(
+        (done.went.clone(), told(&done, false).0, told(&done, false).1, told(&done, false).2),
+        (vec![Err("too_big")], 3, 4, 1400)
+    );
     let long = ether(0, 0x86dd, &packet6("2001:db8:a::9", "2001:db8:b::9", 64, 17, &[9; 1361]));
     let done = rig.one(0, &long);
     assert_eq!((told(&done, true).0, told(&done, true).1, told(&done, true).2), (2, 0, 1400));
     let fits = ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.9", 64, 17, &[9; 1380]));
     assert_eq!(rig.one(0, &fits).went, [Ok(1)]);
+}
+
+#[test]
+fn what_may_be_cut_goes_on_in_fragments() {
+    let mut rig = Rig::new(&[]);
+    rig.ports[1].set_mtu(576);
+    for (flags, len) in [([0u8, 0], 1400usize), ([0x20, 5], 1000), ([0, 7], 561)] {
+        let payload: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &payload);
+        packet[6..8].copy_from_slice(&flags);
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        let done = rig.one(0, &ether(0, 0x0800, &packet));
+        assert_eq!((done.went, done.made.len()), (vec![Err("fragmented")], len.div_ceil(552)));
+        let mut at = 0;
+        for (port, fragment) in &done.made {
+            assert_eq!((*port, &fragment[..6], &fragment[6..12]), (1, &THEIRS[1][..], &MACS[1][..]));
+            assert_eq!(
+                (Sum::of(&fragment[14..34]).value(), fragment[22], &fragment[18..20]),
+                (0xffff, 63, &[0, 1][..])
+            );
+            let (total, field) = (be(fragment, 16), be(fragment, 20));
+            assert_eq!((total, fragment.len()), (fragment.len() - 14, total + 14));
+            assert!(total <= 576);
+            assert_eq!(field & 0x1fff, usize::from(flags[1]) + at / 8);
+            assert_eq!(fragment[34..], payload[at..at + total - 20]);
+            at += total - 20;
+            assert_eq!(field & 0x2000 != 0, at < len || flags[0] != 0);
+        }
+        assert_eq!(at, len);
+    }
+    // More than there is room for are refused whole.
+    rig.ports[1].set_mtu(68);
+    let frames: Vec<_> = (0..3)
+        .map(|_| {
+            let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &[1; 1400]);
+            packet[6] = 0;
+            packet[10..12].fill(0);
+            let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            ether(0, 0x0800, &packet)
+        })
+        .collect();
+    let done = rig.send(0, &frames);
+    assert_eq!(done.went, [Err("fragmented"), Err("fragmented"), Err("too_big")]);
+    assert_eq!(done.made.len(), 60);
+}
+
+fn be(frame: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]))
 }
 
 #[test]
@@ -366,7 +433,8 @@ fn errors_are_no_answers_to_errors_fragments_and_groups_and_are_limited() {
     later[10..12].copy_from_slice(&sum);
     let done = rig.one(0, &ether(0, 0x0800, &later));
     assert!(done.went == [Err("no_route")] && done.made.is_empty());
-    let six = |next, payload: &[u8]| ether(0, 0x86dd, &packet6("2001:db8:a::9", "2620::1", 64, next, payload));
+    let six =
+        |next, payload: &[u8]| ether(0, 0x86dd, &packet6("2001:db8:a::9", "2620::1", 64, next, payload));
     assert_eq!(rig.one(0, &six(58, &[128; 20])).made.len(), 1);
     assert_eq!(rig.one(0, &six(0, &[&[58, 0][..], &[0; 6], &[128; 9]].concat())).made.len(), 1);
     for (next, payload) in [
@@ -382,12 +450,16 @@ fn errors_are_no_answers_to_errors_fragments_and_groups_and_are_limited() {
     let many = vec![v4("203.0.113.1"); 60];
     let (first, second) = (rig.send(0, &many).made.len(), rig.send(0, &many).made.len());
     assert!(first + second < 90, "{first} {second}: limited");
-    assert!(!rig.send(1, &[ether(1, 0x0800, &packet4("10.0.1.9", "203.0.113.1", 9, 17, &[]))]).made.is_empty(), "by port");
+    assert!(
+        !rig.send(1, &[ether(1, 0x0800, &packet4("10.0.1.9", "203.0.113.1", 9, 17, &[]))]).made.is_empty(),
+        "by port"
+    );
 }
 
 fn arp(operation: u8, from: usize, sender: &str, target: &str) -> Vec<u8> {
     let (IpAddr::V4(sender), IpAddr::V4(target)) = (ip(sender), ip(target)) else { panic!() };
-    let body = [&[0, 1, 8, 0, 6, 4, 0, operation], &THEIRS[from][..], &sender.octets(), &[0; 6], &target.octets()];
+    let body =
+        [&[0, 1, 8, 0, 6, 4, 0, operation], &THEIRS[from][..], &sender.octets(), &[0; 6], &target.octets()];
     [&[0xff; 6][..], &THEIRS[from], &[8, 6], &body.concat()].concat()
 }
 
@@ -452,7 +524,10 @@ fn neighbour_discovery_is_the_same_for_ipv6() {
     assert_eq!(rig.one(0, &v6("2001:db8:b::50")).went, [Ok(1)]);
     // Somebody asks for us, and is known then.
     let group = "ff02::1:ff00:1";
-    let ask = |src: &str, hops, message| [&[0x33, 0x33, 0xff, 0, 0, 1][..], &THEIRS[1], &[0x86, 0xdd], &icmp6(src, group, hops, message)].concat();
+    let ask = |src: &str, hops, message| {
+        [&[0x33, 0x33, 0xff, 0, 0, 1][..], &THEIRS[1], &[0x86, 0xdd], &icmp6(src, group, hops, message)]
+            .concat()
+    };
     let done = rig.one(1, &ask("2001:db8:b::60", 255, said(135, &own, 1)));
     let [(1, reply)] = &done.made[..] else { panic!() };
     assert_eq!((&reply[..6], reply[54], reply[58] & 0xe0), (&THEIRS[1][..], 136, 0xe0));
@@ -488,7 +563,10 @@ fn echo_requests_are_answered_in_place() {
     assert_eq!(done.went, [Ok(0)]);
     let answer = [&done.heads[0][..], &frame[HEAD..]].concat();
     assert_eq!(answer[..12], [THEIRS[0], MACS[0]].concat());
-    assert_eq!((&answer[26..30], &answer[30..34], answer[22], answer[34]), (&[10, 0, 1, 1][..], &[10, 0, 0, 9][..], 64, 0));
+    assert_eq!(
+        (&answer[26..30], &answer[30..34], answer[22], answer[34]),
+        (&[10, 0, 1, 1][..], &[10, 0, 0, 9][..], 64, 0)
+    );
     assert_eq!((Sum::of(&answer[14..34]).value(), Sum::of(&answer[34..]).value()), (0xffff, 0xffff));
 
     let request = [&[128, 0, 0, 0, 1, 2, 0, 1][..], &[0x5a; 100]].concat();
@@ -555,19 +633,29 @@ fn it_explains_what_it_does_and_why_not_otherwise() {
         via("10.1.3.0/24", &["10.0.1.9", "10.0.2.9"]),
     ]);
     let it = rig.router.explain(ip("10.1.3.4"), Some(PortId(0)), 100);
-    assert_eq!((it.action.as_str(), it.route, it.from.as_deref()), ("forward", Some(net("10.1.3.0/24")), Some("p0")));
+    assert_eq!(
+        (it.action.as_str(), it.route, it.from.as_deref()),
+        ("forward", Some(net("10.1.3.0/24")), Some("p0"))
+    );
     assert_eq!(it.hops.iter().map(|hop| hop.port.as_str()).collect::<Vec<_>>(), ["p1", "p2"]);
-    assert_eq!(it.shorter.iter().map(|other| other.prefix).collect::<Vec<_>>(), [net("10.1.0.0/16"), net("10.0.0.0/8")]);
+    assert_eq!(
+        it.shorter.iter().map(|other| other.prefix).collect::<Vec<_>>(),
+        [net("10.1.0.0/16"), net("10.0.0.0/8")]
+    );
     assert!(it.shorter[0].why.contains("172.16.0.1 is on no port's network"), "{:?}", it.shorter);
     let it = rig.router.explain(ip("10.1.2.4"), None, 100);
     assert_eq!((it.action.as_str(), it.why.as_deref()), ("drop", Some("prohibit")));
     assert_eq!(rig.router.explain(ip("10.0.1.1"), None, 100).action, "answer");
     let it = rig.router.explain(ip("10.0.1.9"), None, 100);
-    assert_eq!((it.hops[0].mac, it.source_mac), (Some(crate::wire::Mac(THEIRS[1])), Some(crate::wire::Mac(MACS[1]))));
+    assert_eq!(
+        (it.hops[0].mac, it.source_mac),
+        (Some(crate::wire::Mac(THEIRS[1])), Some(crate::wire::Mac(MACS[1])))
+    );
     assert_eq!(rig.router.explain(ip("8.8.8.8"), None, 100).why.as_deref(), Some("no_route"));
     assert_eq!(rig.router.explain(ip("ff02::1"), None, 100).why.as_deref(), Some("group_address"));
     assert_eq!(rig.router.explain(ip("fe80::1"), None, 100).why.as_deref(), Some("martian"));
-    let idle: Vec<_> = rig.router.routes(100).into_iter().filter(|it| it.idle.is_some()).map(|it| it.prefix).collect();
+    let idle: Vec<_> =
+        rig.router.routes(100).into_iter().filter(|it| it.idle.is_some()).map(|it| it.prefix).collect();
     assert_eq!(idle, [net("10.1.0.0/16")]);
     // Its port goes, and the route with it.
     rig.ports.pop();

@@ -166,10 +166,15 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
                 bad("routes", format!("{prefix}: {why}"));
             }
             if !prefixes.insert(prefix.network()) {
-                bad("routes", format!("{prefix}: another route has this prefix; several gateways go into one via"));
+                bad(
+                    "routes",
+                    format!("{prefix}: another route has this prefix; several gateways go into one via"),
+                );
             }
             let here = |name: &String| {
-                spec.ports.iter().any(|port| port.name == *name && port.joint() == Joint::Router(&router.name))
+                spec.ports
+                    .iter()
+                    .any(|port| port.name == *name && port.joint() == Joint::Router(&router.name))
             };
             if let Some(name) = route.port.as_ref().filter(|name| !here(name)) {
                 bad("routes", format!("{prefix}: port {name} is not on this router"));

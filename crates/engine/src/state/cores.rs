@@ -158,12 +158,7 @@ fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: 
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
 /// What `spec`, the specification of `port`, attaches it to.
-fn attach(
-    (spec, port): Placed<'_>,
-    ports: &[Placed<'_>],
-    switches: &Switches,
-    routers: &Routers,
-) -> Attach {
+fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
         Joint::Switch(name) => {
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))

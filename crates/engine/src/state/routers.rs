@@ -60,8 +60,7 @@ impl Engine {
 
     /// The router `name`, and the second of its clock.
     fn router(&self, name: &str) -> Result<(Arc<Router>, u32), Error> {
-        let unknown =
-            || Error::Unknown { what: "router", name: name.to_owned(), there: self.router_names() };
+        let unknown = || Error::Unknown { what: "router", name: name.to_owned(), there: self.router_names() };
         self.fabric().router(name).ok_or_else(unknown)
     }
 

@@ -71,7 +71,9 @@ impl RouteSpec {
         let nowhere = [self.blackhole, self.unreachable, self.prohibit].iter().filter(|it| **it).count();
         let somewhere = self.via.is_some() || self.port.is_some();
         if nowhere + usize::from(somewhere) != 1 {
-            return Some("allowed: one of via (with port), port, blackhole, unreachable, prohibit".to_owned());
+            return Some(
+                "allowed: one of via (with port), port, blackhole, unreachable, prohibit".to_owned(),
+            );
         }
         if self.prefix.network() != self.prefix {
             let network = self.prefix.network();
@@ -82,7 +84,8 @@ impl RouteSpec {
         if let Some(Gateway(other)) = via.iter().find(|gateway| !family(gateway)) {
             return Some(format!("gateway {other} is of the other family"));
         }
-        let near = |Gateway(it): &Gateway| matches!(it, std::net::IpAddr::V6(it) if it.is_unicast_link_local());
+        let near =
+            |Gateway(it): &Gateway| matches!(it, std::net::IpAddr::V6(it) if it.is_unicast_link_local());
         if via.iter().any(near) && self.port.is_none() {
             return Some("a link-local gateway is on each port's network; allowed: with port".to_owned());
         }

@@ -9,8 +9,8 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use crate::router::Net;
 use crate::open::read_accounts;
+use crate::router::Net;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
 pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
@@ -500,7 +500,9 @@ pub struct Gateway(pub IpAddr);
 impl FromStr for Gateway {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Gateway).map_err(|_| format!("{text:?} is no address; allowed: such as 10.0.0.1 or fe80::1"))
+        text.parse()
+            .map(Gateway)
+            .map_err(|_| format!("{text:?} is no address; allowed: such as 10.0.0.1 or fe80::1"))
     }
 }
 

@@ -16,11 +16,11 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
+use sidecore_engine::router::Net;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::status::{Cores, PortView, VERSION};
-use sidecore_engine::router::Net;
 use sidecore_engine::state::routers::{Explained, Routes};
+use sidecore_engine::state::status::{Cores, PortView, VERSION};
 use sidecore_engine::state::{
     BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
 };

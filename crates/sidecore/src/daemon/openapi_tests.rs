@@ -8,8 +8,8 @@ use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
 use sidecore_engine::state::disks::{DiskView, Disks, Resized};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::status::*;
 use sidecore_engine::state::routers::*;
+use sidecore_engine::state::status::*;
 use sidecore_engine::state::{
     text, Address, Change, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
 };
@@ -119,7 +119,12 @@ fn routers(seen: &mut BTreeSet<String>) {
     compare(seen, "Routers", &routers, &routers);
     let neighbour =
         NeighbourView { router: s(), port: s(), address: ip, mac, state: s(), age_s: Some(1), gateway: true };
-    compare(seen, "NeighbourView", &neighbour, &NeighbourView { mac: None, age_s: None, ..neighbour.clone() });
+    compare(
+        seen,
+        "NeighbourView",
+        &neighbour,
+        &NeighbourView { mac: None, age_s: None, ..neighbour.clone() },
+    );
     let neighbours = Neighbours { version: VERSION, neighbours: vec![neighbour] };
     compare(seen, "Neighbours", &neighbours, &neighbours);
     let shorter = Shorter { prefix, why: s() };

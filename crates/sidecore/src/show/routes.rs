@@ -17,7 +17,15 @@ pub fn routers(answer: &Routers) -> String {
     for router in &answer.routers {
         let tables = bytes(router.table_bytes);
         if router.interfaces.is_empty() {
-            table.row(vec![router.name.clone(), String::new(), String::new(), String::new(), String::new(), String::new(), tables.clone()]);
+            table.row(vec![
+                router.name.clone(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                tables.clone(),
+            ]);
         }
         for at in &router.interfaces {
             let addresses: Vec<String> = at.addresses.iter().map(ToString::to_string).collect();

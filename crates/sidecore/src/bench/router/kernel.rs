@@ -49,7 +49,8 @@ impl Kernel {
     pub fn start(routes: &[Static]) -> Result<Kernel> {
         let net = Net::new()?;
         net.enter(|| {
-            let set = |path: &str, value: &str| std::fs::write(path, value).map_err(|e| format!("{path}: {e}"));
+            let set =
+                |path: &str, value: &str| std::fs::write(path, value).map_err(|e| format!("{path}: {e}"));
             set("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
             set("/proc/sys/net/ipv4/ip_forward", "1")
         })?;
@@ -64,7 +65,9 @@ impl Kernel {
             net.ip(&format!("neigh add {gateway} lladdr 02:00:00:00:01:02 nud permanent dev near1"))?;
         }
         let route = |it: &Static| match &it.target {
-            Target::Via(gateways, _) => gateways.first().map(|to| format!("route add {} via {to}\n", it.prefix)),
+            Target::Via(gateways, _) => {
+                gateways.first().map(|to| format!("route add {} via {to}\n", it.prefix))
+            }
             _ => None,
         };
         let script: String = routes.iter().filter_map(route).collect();
@@ -92,7 +95,8 @@ impl Kernel {
 
 /// The station address of an interface of this thread's namespace.
 fn mac_of(name: &str) -> Result<[u8; 6]> {
-    let output = std::process::Command::new("ip").args(["-br", "link", "show", name]).output().map_err(text)?;
+    let output =
+        std::process::Command::new("ip").args(["-br", "link", "show", name]).output().map_err(text)?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
     let word = line.split_whitespace().nth(2).ok_or("ip link shows no address")?;
     let byte = |pair: &str| u8::from_str_radix(pair, 16).map_err(text);

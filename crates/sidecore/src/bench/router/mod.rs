@@ -84,8 +84,16 @@ fn table<A: Copy>(
 ) -> Table {
     let routes = all.iter().map(|(it, len, group)| via(address(*it), (*len).min(bits), *group)).collect();
     let addresses = Keys::Routed.addresses(all, many, |random| below(random, all[0]), &below);
-    let frames: Vec<_> = addresses.into_iter().map(|it| frame(address(it))).collect();
+    let frames: Vec<_> = addresses.into_iter().map(address).filter(is_far).map(frame).collect();
     Table { family, routes, one: frames[..1].to_vec(), many: frames }
+}
+
+/// Whether only routes lead there: it is no address of a network between, nor one that no packet may have.
+fn is_far(it: &IpAddr) -> bool {
+    match it {
+        IpAddr::V4(it) => !matches!(it.octets(), [0 | 127 | 224..=255, ..] | [10, 255, ..] | [169, 254, ..]),
+        IpAddr::V6(it) => it.segments()[0] >> 8 != 0xfd,
+    }
 }
 
 fn v4(routes: usize, many: usize) -> Table {
@@ -151,7 +159,8 @@ pub fn run(args: &Args) -> Result<()> {
         Err(why) => notes.push(format!("kernel: {why}")),
     }
     let of = |candidate: &str| {
-        let all = rows.iter().filter(|row| row.candidate == candidate && row.family == "IPv4" && row.flows > 1);
+        let all =
+            rows.iter().filter(|row| row.candidate == candidate && row.family == "IPv4" && row.flows > 1);
         all.max_by_key(|row| row.routes)
     };
     let ours = of("sidecore");
@@ -175,7 +184,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let routes = &table.routes[..table.routes.len().min(KERNEL_ROUTES)];
     let kernel = Kernel::start(routes)?;
-    let addresses: Vec<_> = routes.iter().map(|route| frame(route.prefix.address)).collect();
+    let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
+    let addresses: Vec<_> = addresses.map(frame).collect();
     let mut samples = Vec::new();
     for _ in 0..common.rounds {
         samples.push(kernel.measure(common.load_core, &addresses, common.window)?);

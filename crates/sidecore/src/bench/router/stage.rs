@@ -133,12 +133,13 @@ impl Stage {
 
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
+        let (names, fabric) = (&self.names, &self.fabric);
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
+            let thread = scope.spawn(move || {
                 pin(core).map_err(text)?;
                 let attach = |name: &String| Port::attach(name).map_err(text);
-                let (from, to) = (attach(&self.names[0])?, attach(&self.names[1])?);
-                what(&mut Ends { stage: self, from, to })
+                let (from, to) = (attach(&names[0])?, attach(&names[1])?);
+                what(&mut Ends { fabric, from, to })
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
@@ -147,7 +148,7 @@ impl Stage {
 
 /// Both ends.
 pub struct Ends<'s> {
-    stage: &'s Stage,
+    fabric: &'s Arc<Fabric>,
     from: Port,
     to: Port,
 }
@@ -215,8 +216,8 @@ impl Ends<'_> {
         self.announce()?;
         let mut next = frames.iter().cycle();
         let (mut sent, mut got) = (0u64, 0u64);
-        let status = |stage: &Stage| stage.fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
-        let before = status(self.stage);
+        let status = |fabric: &Fabric| fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
+        let before = status(self.fabric);
         let start = Instant::now();
         while start.elapsed() < time {
             for _ in 0..16 {
@@ -236,7 +237,7 @@ impl Ends<'_> {
             got += self.drain()?;
         }
         got += self.drain()?;
-        let after = status(self.stage);
+        let after = status(self.fabric);
         let ns = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
         Ok(Sample { mpps: got as f64 / seconds / 1e6, ns, lost: sent.saturating_sub(got) })
     }
