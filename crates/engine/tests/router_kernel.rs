@@ -7,7 +7,13 @@
 //!
 //! `ROUTER_PACKETS` says how many packets there are. It needs root and iproute2, and is skipped only where namespaces are
 //! refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap
+)]
 
 mod frames;
 mod rig;
@@ -122,8 +128,8 @@ impl Kernel {
         sysctl("ipv4/icmp_msgs_burst", "100000000");
         let taps: Vec<File> = (0..PORTS).map(|i| net.enter(|| tap(&format!("t{i}")))).collect();
         let mut macs = Vec::new();
-        for i in 0..PORTS {
-            net.run(&format!("ip link set t{i} addrgenmode none mtu {} up", MTUS[i]));
+        for (i, mtu) in MTUS.iter().enumerate() {
+            net.run(&format!("ip link set t{i} addrgenmode none mtu {mtu} up"));
             net.run(&format!("ip addr add {}/24 brd + dev t{i}", net4(i, 1)));
             net.run(&format!("ip addr add {}/64 nodad dev t{i}", net6(i, 1)));
             let station = theirs(i).map(|byte| format!("{byte:02x}")).join(":");

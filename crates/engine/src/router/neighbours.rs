@@ -270,9 +270,8 @@ impl Neighbours {
         let first = self.bucket(port, number);
         let at = self.find(port, number).or_else(|| self.take(port, number, now)).or_else(|| {
             // Better a neighbour that is asked for again than a route without a gateway.
-            let free = |place: &&Place| place.pins.load(Ordering::Relaxed) == 0;
-            let places = self.places.iter().enumerate().skip(first).take(BUCKET);
-            let (at, place) = places.filter(|(_, place)| free(&place)).next()?;
+            let mut places = self.places.iter().enumerate().skip(first).take(BUCKET);
+            let (at, place) = places.find(|(_, place)| place.pins.load(Ordering::Relaxed) == 0)?;
             place.give(port.0.into(), number);
             Some(at)
         })?;

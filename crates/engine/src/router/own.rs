@@ -126,6 +126,7 @@ impl Router {
     }
 
     /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that they came.
+    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     pub(super) fn take(
         &self,
         desk: &mut Desk,

@@ -372,7 +372,7 @@ fn what_may_be_cut_goes_on_in_fragments() {
     let mut rig = Rig::new(&[]);
     rig.ports[1].set_mtu(576);
     for (flags, len) in [([0u8, 0], 1400usize), ([0x20, 5], 1000), ([0, 7], 561)] {
-        let payload: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        let payload: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
         let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &payload);
         packet[6..8].copy_from_slice(&flags);
         packet[10..12].fill(0);
