@@ -563,7 +563,7 @@ fn it_does_what_the_kernel_does() {
     let mut random = Random(seed);
     let mut kernel = Kernel::new();
     let mut ours = Ours::new(&kernel.macs.clone());
-    let (mut routes, mut fates) = (Vec::new(), BTreeMap::<&str, u64>::new());
+    let (mut routes, mut fates, mut told) = (Vec::new(), BTreeMap::<&str, u64>::new(), 0);
     for n in 0..wanted {
         if n % 2_000 == 0 {
             routes = table(&mut random);
@@ -572,7 +572,12 @@ fn it_does_what_the_kernel_does() {
         }
         let (from, frame) = packet(&mut random, &kernel.macs, &routes);
         let (mine, why) = ours.send(from, &frame);
-        let theirs = kernel.send(from, &frame, mine.len());
+        // What the kernel tells of its IPv4 routes it tells each sender five times at once, by a limit that the host has and no
+        // namespace: silence is no difference there.
+        let limited = frame[12..14] == [8, 0] && matches!(why, Some("no_route" | "unreachable" | "prohibit"));
+        let theirs = kernel.send(from, &frame, if limited { 0 } else { mine.len() });
+        let mine = if limited && theirs.is_empty() { Vec::new() } else { mine };
+        told += u64::from(limited && !mine.is_empty());
         let clean = |all: Vec<(usize, Vec<u8>)>| {
             let mut all: Vec<_> = all.into_iter().map(|(port, it)| (port, plain(it))).collect();
             all.sort();
@@ -585,7 +590,8 @@ fn it_does_what_the_kernel_does() {
         );
         *fates.entry(why.unwrap_or("sent on")).or_default() += 1;
     }
-    eprintln!("{wanted} packets: {fates:?}");
+    eprintln!("{wanted} packets: {fates:?}; of its IPv4 routes the kernel told {told} times");
+    assert!(wanted < 10_000 || told > 100, "the kernel told {told} times of its routes");
     for fate in [
         "sent on",
         "no_route",
