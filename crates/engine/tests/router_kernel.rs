@@ -3,7 +3,8 @@
 //! The kernel forwards in a network namespace between TAP interfaces that the test holds; our router gets the same frames
 //! directly. Compared is all that comes out, by port: packets that go on, answers, and ICMP errors. What the two may choose is taken
 //! away before: identification and don't-fragment bit of what they make themselves, flow labels, and padding. Not compared is where ours
-//! is stricter: link-local addresses of IPv4 (RFC 3927), broadcasts on its networks and its own IPv6 addresses as sources, source routes.
+//! is stricter: 0.0.0.0/8 (RFC 1122), link-local addresses of IPv4 (RFC 3927), mapped addresses of IPv6, broadcasts on its networks and its own IPv6
+//! addresses as sources, source routes.
 //!
 //! `ROUTER_PACKETS` says how many packets there are. It needs root and iproute2, and is skipped only where namespaces are
 //! refused.
@@ -354,7 +355,7 @@ fn packet(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, V
         1 if !v6 => {
             broadcast = true;
             random
-                .one(&[net4(other, 255), [224, 0, 0, 5].into(), [127, 0, 0, 1].into(), [0, 1, 2, 3].into()])
+                .one(&[net4(other, 255), [224, 0, 0, 5].into(), [127, 0, 0, 1].into(), [0, 0, 0, 0].into()])
                 .into()
         }
         1 => random.one(&["ff0e::5", "::1"].map(|it| it.parse::<Ipv6Addr>().unwrap())).into(),
@@ -428,7 +429,7 @@ fn packet(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, V
         }
         IpAddr::V6(dst) => {
             let src = match random.below(30) {
-                0 => random.one(&["::", "::1", "ff02::1", "::ffff:10.0.0.9"]).parse().unwrap(),
+                0 => random.one(&["::", "::1", "ff02::1"]).parse().unwrap(),
                 1..=9 => Ipv6Addr::new(0x2001, 0xdb8, 0x100 + from as u16, 1, 2, 3, 4, random.next() as u16),
                 _ => net6(from, random.one(&HOSTS).into()),
             };
