@@ -14,7 +14,7 @@
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sidecor1");
 /// Layout version; readers refuse another.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Ports that the file has room for.
 pub const MAX_PORTS: usize = 1024;
 /// I/O cores that the file has room for.
@@ -100,10 +100,42 @@ pub enum DropReason {
     StormUnicast = 22,
     /// Deliveries to the receiver take too long because of its memory or its buffers.
     SlowReceiver = 23,
+    /// A router was its destination, and has taken it: no loss.
+    ToRouter = 24,
+    /// Its station address is not the router's.
+    NotForRouter = 25,
+    /// It is no packet that a router passes on: neither IPv4 nor IPv6, or tagged.
+    NotRouted = 26,
+    /// Its IP, ARP or Neighbor Discovery header contradicts itself or the frame.
+    BadHeader = 27,
+    /// No packet may come from or go to its addresses.
+    Martian = 28,
+    /// It is for a group, which the router passes nothing on to.
+    GroupAddress = 29,
+    /// It has a source route (an IPv4 option).
+    SourceRoute = 30,
+    /// A neighbour says of itself what cannot be.
+    Spoofed = 31,
+    /// No route leads to its destination.
+    NoRoute = 32,
+    /// Its route says so.
+    Blackhole = 33,
+    /// Its route says so; the sender was told.
+    Unreachable = 34,
+    /// Its route says so; the sender was told.
+    Prohibit = 35,
+    /// Its TTL or hop limit is used up.
+    TimeExceeded = 36,
+    /// It is longer than the MTU of the port by which it would go on.
+    TooBig = 37,
+    /// The station of its next hop is not known yet, or does not answer.
+    NoNeighbour = 38,
+    /// A router cut it into fragments, which went on in its place: no loss.
+    Fragmented = 39,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 24] = [
+pub const DROPS: [(DropReason, &str, &str); 40] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -164,10 +196,34 @@ pub const DROPS: [(DropReason, &str, &str); 24] = [
         "slow_receiver",
         "the receiver's memory or buffers made deliveries slow, and it gets none for as long as that is paid for",
     ),
+    (DropReason::ToRouter, "to_router", "for the router itself, which has taken it: no loss"),
+    (DropReason::NotForRouter, "not_for_router", "to another station than the router"),
+    (DropReason::NotRouted, "not_routed", "neither IPv4 nor IPv6, or with a VLAN tag: no router passes it on"),
+    (
+        DropReason::BadHeader,
+        "bad_header",
+        "the IP, ARP or Neighbor Discovery header contradicts itself or the frame",
+    ),
+    (DropReason::Martian, "martian", "no packet may come from or go to its addresses"),
+    (DropReason::GroupAddress, "group_address", "for a group or a broadcast, which a router passes on to nobody"),
+    (DropReason::SourceRoute, "source_route", "with a source route, an IPv4 option that is refused"),
+    (DropReason::Spoofed, "spoofed", "a neighbour says of itself what cannot be"),
+    (DropReason::NoRoute, "no_route", "no route leads to the destination"),
+    (DropReason::Blackhole, "blackhole", "the route says that it is dropped"),
+    (DropReason::Unreachable, "unreachable", "the route says that the destination is unreachable"),
+    (DropReason::Prohibit, "prohibit", "the route says that it is prohibited"),
+    (DropReason::TimeExceeded, "time_exceeded", "TTL or hop limit is used up"),
+    (DropReason::TooBig, "too_big", "longer than the MTU of the port by which it would go on"),
+    (
+        DropReason::NoNeighbour,
+        "no_neighbour",
+        "the station of the next hop is not known yet, or does not answer",
+    ),
+    (DropReason::Fragmented, "fragmented", "cut into fragments, which went on in its place: no loss"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.
-pub const DROP_PLACES: usize = 24;
+pub const DROP_PLACES: usize = 48;
 
 /// One core's counters of one port: whole cache lines, one writer.
 #[repr(C, align(64))]
@@ -194,7 +250,7 @@ pub struct Block {
     pub drops: [u64; DROP_PLACES],
 }
 
-const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(size_of::<Block>() == 448);
 const _: () = assert!(DROPS.len() <= DROP_PLACES);
 
 /// Bytes of a slot.

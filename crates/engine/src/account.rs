@@ -31,10 +31,16 @@ pub struct Tally {
 }
 
 /// Numbers of dropped frames by reason.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Drops {
     counts: [u32; sidecore_abi::counters::DROP_PLACES],
     any: bool,
+}
+
+impl Default for Drops {
+    fn default() -> Drops {
+        Drops { counts: [0; sidecore_abi::counters::DROP_PLACES], any: false }
+    }
 }
 
 impl Drops {

@@ -182,6 +182,12 @@ impl Batch {
         self.any_offload = false;
     }
 
+    /// Leaves only its first frames; pieces that were theirs stay until it is cleared.
+    #[cold]
+    pub fn truncate(&mut self, frames: usize) {
+        self.len = self.len.min(frames);
+    }
+
     /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
     #[cold]
     pub fn consume(&mut self) {
@@ -288,6 +294,12 @@ impl Batch {
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         self.frames.get(..self.len).unwrap_or(&[])
+    }
+
+    /// The frames, whose heads a router rewrites.
+    #[inline]
+    pub fn frames_mut(&mut self) -> &mut [Frame] {
+        self.frames.get_mut(..self.len).unwrap_or(&mut [])
     }
 
     /// One of them.

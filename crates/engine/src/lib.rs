@@ -4,7 +4,7 @@
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
 //! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
-//! `observe` → `port` → `policy`, `slots` → `switch` → `fabric` → `device`, `host` → `transport`, `broker` → `state`.
+//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
 
@@ -27,6 +27,7 @@ pub mod place;
 pub mod policy;
 pub mod port;
 pub mod ring;
+pub mod router;
 mod slice;
 pub mod slots;
 pub mod state;

@@ -7,7 +7,7 @@ use serde_json::{json, Map, Value};
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{text, BadSpec, Spec, Verb};
+use sidecore_engine::state::{text, BadSpec, RouterSpec, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
@@ -18,16 +18,16 @@ use crate::client::{segment, Client};
 use crate::daemon::broker;
 use crate::{print, Outcome};
 
-fn client(control: &Control) -> Result<Client, String> {
+pub fn client(control: &Control) -> Result<Client, String> {
     Ok(Client::new(&control.path())?)
 }
 
-/// The collection that `--switch` chooses.
-fn collection(switch: bool) -> &'static str {
-    if switch {
-        "/v1/switches"
-    } else {
-        "/v1/ports"
+/// The collection that `--switch` or `--router` chooses.
+fn collection(switch: bool, router: bool) -> &'static str {
+    match (switch, router) {
+        (true, _) => "/v1/switches",
+        (_, true) => "/v1/routers",
+        _ => "/v1/ports",
     }
 }
 
@@ -41,25 +41,29 @@ pub fn add(args: &AddArgs) -> Outcome {
         Ok::<_, String>(port)
     };
     let mut spec = Spec::default();
-    match args.switch {
-        true => {
+    match (args.switch, args.router) {
+        (true, _) => {
             spec.switches =
                 args.specs.iter().map(|s| text::switch(s).map_err(bad)).collect::<Result<_, _>>()?
         }
-        false => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
+        (_, true) => {}
+        _ => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
     }
     broker::tell(&args.control.path(), &spec);
     let client = client(&args.control)?;
-    report(&match args.switch {
-        true => client.send(Method::POST, collection(true), &spec.switches)?,
-        false => client.send(Method::POST, collection(false), &spec.ports)?,
+    let path = collection(args.switch, args.router);
+    let routers: Vec<RouterSpec> = args.specs.iter().map(|name| RouterSpec::new(name)).collect();
+    report(&match (args.switch, args.router) {
+        (true, _) => client.send(Method::POST, path, &spec.switches)?,
+        (_, true) => client.send(Method::POST, path, &routers)?,
+        _ => client.send(Method::POST, path, &spec.ports)?,
     })
 }
 
 /// `del`. All are deleted or none.
 pub fn del(args: &DelArgs) -> Outcome {
     let names: Vec<String> = args.names.iter().map(|name| segment(name)).collect();
-    let path = format!("{}?names={}", collection(args.switch), names.join(","));
+    let path = format!("{}?names={}", collection(args.switch, args.router), names.join(","));
     report(&client(&args.control)?.delete(&path)?)
 }
 
@@ -91,7 +95,7 @@ pub fn set(args: &SetArgs) -> Outcome {
             return Err(format!("key `{key}`: given twice"));
         }
     }
-    let path = format!("{}/{}", collection(args.switch), segment(&args.name));
+    let path = format!("{}/{}", collection(args.switch, false), segment(&args.name));
     broker::tell_change(&args.control.path(), &patch);
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }
@@ -193,7 +197,7 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// Says what changed.
-fn report(answer: &Changes) -> Outcome {
+pub fn report(answer: &Changes) -> Outcome {
     let mut text = String::new();
     for change in &answer.changes {
         let verb = match (answer.dry_run, change.verb) {

@@ -46,10 +46,10 @@ pub enum Command {
     ///
     /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses, q leaves.
     Top(TopArgs),
-    /// Add ports or switches.
+    /// Add ports, switches or routers.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
-    /// Delete ports or switches.
+    /// Delete ports, switches or routers.
     Del(DelArgs),
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
@@ -63,6 +63,12 @@ pub enum Command {
         after_help = "Examples: sidecore log debug; sidecore log info,sidecore_engine::transport=trace"
     )]
     Log(LogArgs),
+    /// Add or delete a route of a router while it runs.
+    #[command(subcommand)]
+    Route(RouteCommand),
+    /// Say what a router does with a packet, and why not otherwise.
+    #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
+    Explain(ExplainArgs),
     /// Make a file the configuration: add, change and delete whatever differs, all of it or nothing.
     Apply(ApplyArgs),
     /// Write the configuration in force to a file.
@@ -169,6 +175,9 @@ pub struct RunArgs {
     /// Switch to add to those of the file.
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]")]
     pub switches: Vec<String>,
+    /// Router to add to those of the file.
+    #[arg(long = "router", value_name = "NAME")]
+    pub routers: Vec<String>,
     #[command(flatten)]
     pub control: Control,
     #[command(flatten)]
@@ -187,6 +196,12 @@ pub enum Topic {
     Switches,
     /// Addresses that the switches remember.
     Mac,
+    /// Routers with their ports.
+    Routers,
+    /// Routes of a router (NAME), with their next hops.
+    Routes,
+    /// Neighbours of all routers: who has which address.
+    Neighbours,
     /// I/O cores: busy, idle and asleep, in the last second and since the start.
     Cores,
     /// Queues of ports; --wide: with why visits ended, and how long frames waited.
@@ -205,8 +220,8 @@ pub enum Topic {
 pub struct ShowArgs {
     /// What to show.
     pub topic: Topic,
-    /// Of `port`: its name.
-    #[arg(required_if_eq("topic", "port"))]
+    /// Of `port`: its name; of `routes`: the router's.
+    #[arg(required_if_eq_any([("topic", "port"), ("topic", "routes")]))]
     pub name: Option<String>,
     /// Show all columns that a topic has.
     #[arg(long)]
@@ -266,18 +281,24 @@ pub struct AddArgs {
     /// Add switches instead of ports.
     #[arg(long)]
     pub switch: bool,
+    /// Add routers instead of ports; each is a name.
+    #[arg(long, conflicts_with = "switch")]
+    pub router: bool,
     #[command(flatten)]
     pub control: Control,
 }
 
 #[derive(Debug, Args)]
 pub struct DelArgs {
-    /// Names of ports, or of switches with --switch.
+    /// Names of ports, or of switches with --switch, or of routers with --router.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     /// Delete switches instead of ports.
     #[arg(long)]
     pub switch: bool,
+    /// Delete routers instead of ports.
+    #[arg(long, conflicts_with = "switch")]
+    pub router: bool,
     #[command(flatten)]
     pub control: Control,
 }
@@ -292,6 +313,56 @@ pub struct SetArgs {
     /// Change a switch instead of a port.
     #[arg(long)]
     pub switch: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// What `route` does.
+#[derive(Debug, Subcommand)]
+pub enum RouteCommand {
+    /// Add a route, or have the route of that prefix lead elsewhere.
+    #[command(after_help = "Examples: sidecore route add r 10.0.0.0/8 via 192.0.2.1 192.0.2.2; \
+        sidecore route add r fd00::/8 via fe80::1 port web; sidecore route add r 10.9.0.0/16 blackhole")]
+    Add(RouteAddArgs),
+    /// Delete a route that was added, or configured.
+    Del(RouteDelArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RouteAddArgs {
+    /// Name of the router.
+    pub router: String,
+    /// Where to, as ADDRESS/LENGTH.
+    pub prefix: String,
+    /// `via` and gateways, of which the flow chooses one; `port` and the port's name; or `blackhole`, `unreachable`, `prohibit`.
+    #[arg(required = true, value_name = "WAY")]
+    pub way: Vec<String>,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct RouteDelArgs {
+    /// Name of the router.
+    pub router: String,
+    /// The route's prefix, as ADDRESS/LENGTH.
+    pub prefix: String,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Name of the router.
+    pub router: String,
+    /// The packet's destination.
+    pub to: std::net::IpAddr,
+    /// The port that the packet comes from.
+    #[arg(long, value_name = "PORT")]
+    pub from: Option<String>,
+    /// Print JSON, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub control: Control,
 }
@@ -471,6 +542,9 @@ pub enum Benchmark {
     /// The forwarding tables: how many addresses a second they look up, what a change of a route takes, and what changes cost
     /// the lookups. Takes two processors.
     Fib(bench::fib::Args),
+    /// The router: frames of 64 bytes between two ring ports on one core, by the number of routes and flows, beside the kernel's
+    /// forwarding. Takes two processors; root for the kernel.
+    Router(bench::router::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
 }

@@ -8,7 +8,7 @@
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours takes from itself at its start |
-//! | `show`, `change`, `capture` | the commands that talk to a daemon |
+//! | `show`, `change`, `route`, `capture` | the commands that talk to a daemon |
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and what is wrong with it |
@@ -37,6 +37,7 @@ mod options;
 mod pcapng;
 mod pktgen;
 mod place;
+mod route;
 mod sandbox;
 mod show;
 mod table;
@@ -63,6 +64,8 @@ fn main() -> ExitCode {
         Command::Add(args) => change::add(&args),
         Command::Del(args) => change::del(&args),
         Command::Set(args) => change::set(&args),
+        Command::Route(command) => route::run(&command),
+        Command::Explain(args) => show::routes::explain(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
         Command::Move(args) => change::move_queues(&args),

@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{blk, e1000, fib, idle, many, matrix, ptnet, sched, tap, vale, virtio_user};
+use crate::bench::{blk, e1000, fib, idle, many, matrix, ptnet, router, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -17,6 +17,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vale(args) => vale::run(args),
         Benchmark::Fib(args) => fib::run(args),
+        Benchmark::Router(args) => router::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),
         Benchmark::Mix(args) => sched::mix::run(args),

@@ -1,9 +1,11 @@
 //! `show`: tables for people, `--json` for programs.
 //!
-//! Files: `queues`, whose columns people choose from; `port`, all of one port; `watch`, the same again each second.
+//! Files: `queues`, whose columns people choose from; `port`, all of one port; `routes`, what routers have and do; `watch`, the same
+//! again each second.
 
 mod port;
 mod queues;
+pub mod routes;
 mod watch;
 
 use std::path::Path;
@@ -27,8 +29,8 @@ use crate::{print, Outcome};
 
 /// `show`.
 pub fn run(args: &ShowArgs) -> Outcome {
-    if let (Some(name), false) = (&args.name, args.topic == Topic::Port) {
-        return Err(format!("{name}: a name goes with `show port` only"));
+    if let (Some(name), false) = (&args.name, matches!(args.topic, Topic::Port | Topic::Routes)) {
+        return Err(format!("{name}: a name goes with `show port` and `show routes` only"));
     }
     let socket = args.control.path();
     let client = Client::new(&socket)?;
@@ -49,6 +51,9 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
         Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
         Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
+        Topic::Routers => show(args, &client.get("/v1/routers")?, routes::routers),
+        Topic::Routes => show(args, &client.get(&routes::path(args.name.as_deref()))?, routes::routes),
+        Topic::Neighbours => show(args, &client.get("/v1/neighbours")?, routes::neighbours),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
@@ -124,7 +129,9 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
                 Some(lookup) => format!("switch {switch} ({lookup}), number {}", port.number),
                 None => format!("switch {switch}"),
             },
-            (None, None) => String::new(),
+            (None, None) => {
+                state.router.as_ref().map_or_else(String::new, |router| format!("router {router}"))
+            }
         };
         let queues = match state.queues_wanted {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),

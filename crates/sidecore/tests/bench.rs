@@ -157,6 +157,25 @@ fn fib() {
 }
 
 #[test]
+fn router() {
+    let Some(answer) = bench("router") else { return };
+    let rows = answer["rows"].as_array().unwrap();
+    let ours: Vec<_> = rows.iter().filter(|row| row["candidate"] == "sidecore").collect();
+    assert_eq!(
+        ours.iter().map(|row| row["family"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["IPv4", "IPv4", "IPv6", "IPv6"]
+    );
+    assert!(
+        ours.iter().all(|row| row["lost"] == 0 && row["ns_per_frame"].as_f64().unwrap() > 0.0),
+        "{answer}"
+    );
+    assert!(rows.iter().all(|row| row["mpps"].as_f64().unwrap() > 0.0), "{answer}");
+    let summary = answer["summary"].as_object().unwrap();
+    assert!(summary["mpps_1m"].as_f64().unwrap() > 0.0 && summary["ratio_l3fwd"].is_null());
+    assert!(answer["notes"][0].as_str().unwrap().starts_with("l3fwd: "), "{answer}");
+}
+
+#[test]
 fn ptnet() {
     let Some(answer) = bench("ptnet") else { return };
     for part in ["rows", "batches"] {

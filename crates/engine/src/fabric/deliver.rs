@@ -68,6 +68,12 @@ impl Delivery {
     #[inline]
     pub(super) fn begin(&mut self) {
         (self.deliveries, self.foreign_ns) = (0, 0);
+        self.forget_flows();
+    }
+
+    /// What is delivered now is of another batch.
+    #[inline]
+    pub(super) fn forget_flows(&mut self) {
         self.flows.known = [0; MAX_BATCH / 64];
     }
 

@@ -29,7 +29,8 @@ impl Delivery {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::LinkDown));
                 &[]
             }
-            None | Some(Member { attach: Attach::Nothing, .. }) => {
+            // Frames on a router go another way (`route`).
+            None | Some(Member { attach: Attach::Nothing | Attach::Router(_), .. }) => {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
                 &[]
             }

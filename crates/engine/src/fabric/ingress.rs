@@ -269,9 +269,14 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                 local.delivery.gate = Some(self.gate.take().unwrap_or_else(new));
             }
             local.beat.elsewhere();
-            let Local { topology, batch, verdicts, delivery, .. } = local;
-            visit.cost = delivery.forward(topology, &self.port, batch, now, verdicts);
-            visit.elsewhere_ns = delivery.foreign_ns;
+            visit.cost = match local.topology.router(self.port.id) {
+                true => local.route(&self.port, now),
+                false => {
+                    let Local { topology, batch, verdicts, delivery, .. } = &mut *local;
+                    delivery.forward(topology, &self.port, batch, now, verdicts)
+                }
+            };
+            visit.elsewhere_ns = local.delivery.foreign_ns;
             local.beat.towards(None);
             self.pause.took(&local.batch);
             if let Some(gate) = local.delivery.gate.take() {

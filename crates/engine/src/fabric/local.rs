@@ -8,6 +8,7 @@ use super::topology::Topology;
 use crate::core::Beat;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
+use crate::router::{Desk, Seat};
 use crate::switch::Verdicts;
 
 /// What an I/O core has for its queues.
@@ -19,6 +20,9 @@ pub struct Local {
     pub(super) batch: Batch,
     pub(super) verdicts: Verdicts,
     pub(super) delivery: Delivery,
+    /// Of the topology's routers.
+    pub(super) seats: Vec<Seat>,
+    pub(super) desk: Desk,
     pub(super) beat: Arc<Beat>,
     /// Ticks of a nanosecond, in 2⁻³².
     rate: u64,
@@ -33,6 +37,8 @@ impl Local {
             batch: Batch::new(),
             verdicts: Verdicts::new(),
             delivery: Delivery::new(number, Arc::clone(beat)),
+            seats: Vec::new(),
+            desk: Desk::new(),
             beat: Arc::clone(beat),
             rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)
                 .unwrap_or(u64::MAX),

@@ -16,11 +16,12 @@ mod local;
 mod offload;
 mod pairs;
 mod private;
+mod route;
 mod topology;
 mod watched;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use ingress::{NetSeat, NetTask, Scheduler};
@@ -32,6 +33,7 @@ use self::backpressure::PATIENCE;
 use self::local::seconds;
 use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::port::Port;
+use crate::router::Seat as Routing;
 
 /// What can be chosen about the I/O cores.
 #[derive(Clone, Debug)]
@@ -79,7 +81,16 @@ impl Fabric {
     /// Installs `topology`. When this returns, no core uses an older one.
     pub fn publish(&self, topology: &Arc<Topology>) {
         let topology = Arc::clone(topology);
-        self.cores.each(move |local| local.topology = Arc::clone(&topology));
+        let routers = topology.routers();
+        let seats = || routers.iter().map(Routing::new).collect::<Vec<_>>();
+        // Made here: a router's lock may be held for long while its routes change.
+        let ready: Vec<_> = self.cores.status().iter().map(|_| seats()).collect();
+        let ready = Mutex::new(ready);
+        self.cores.each(move |local| {
+            local.topology = Arc::clone(&topology);
+            let seats = ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            local.seats = seats.unwrap_or_default();
+        });
     }
 
     /// Has the cores serve no queue, or serve them again. They take queues and topologies meanwhile, and hand queues

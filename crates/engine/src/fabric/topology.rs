@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::policy::Rules;
 use crate::port::{Port, PortId};
+use crate::router::Router;
 use crate::switch::Switch;
 
 /// What a port is attached to.
@@ -14,6 +15,8 @@ pub enum Attach {
     Nothing,
     /// A learning switch.
     Switch(Arc<Switch>),
+    /// A router, whose interface it is.
+    Router(Arc<Router>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
 }
@@ -45,7 +48,7 @@ impl Topology {
         for (port, attach) in ports {
             let everybody = match attach {
                 Attach::Switch(switch) => on(switch, ports),
-                Attach::Nothing | Attach::Wire(_) => Arc::default(),
+                Attach::Nothing | Attach::Wire(_) | Attach::Router(_) => Arc::default(),
             };
             let place = usize::from(port.id.0);
             if members.len() <= place {
@@ -59,6 +62,25 @@ impl Topology {
             });
         }
         Topology { members }
+    }
+
+    /// Whether port `id` is on a router.
+    #[inline]
+    pub(super) fn router(&self, id: PortId) -> bool {
+        matches!(self.get(id), Some(Member { attach: Attach::Router(_), .. }))
+    }
+
+    /// Its routers, each once.
+    pub(super) fn routers(&self) -> Vec<Arc<Router>> {
+        let mut routers: Vec<Arc<Router>> = Vec::new();
+        for member in self.members.iter().flatten() {
+            if let Attach::Router(router) = &member.attach {
+                if !routers.iter().any(|other| Arc::ptr_eq(other, router)) {
+                    routers.push(Arc::clone(router));
+                }
+            }
+        }
+        routers
     }
 
     #[inline]

@@ -288,7 +288,7 @@ impl CoreBlock<'_> {
 }
 
 /// A port's counters, all cores together. The words: `sidecore_abi::counters::Block`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the abi's Block")]
 pub struct Totals {
     pub in_frames: u64,
@@ -300,6 +300,22 @@ pub struct Totals {
     pub interrupts: u64,
     pub batches: u64,
     pub drops: [u64; DROP_PLACES],
+}
+
+impl Default for Totals {
+    fn default() -> Totals {
+        Totals {
+            in_frames: 0,
+            in_bytes: 0,
+            out_frames: 0,
+            out_bytes: 0,
+            made: 0,
+            kicks: 0,
+            interrupts: 0,
+            batches: 0,
+            drops: [0; DROP_PLACES],
+        }
+    }
 }
 
 impl Totals {

@@ -26,6 +26,7 @@ use super::kinds::find;
 use super::live::{Inner, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
+use super::routes::RouterSpec;
 use super::service::Recent;
 use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
 use super::trouble::Watch;
@@ -196,6 +197,10 @@ impl<'c> Carrier<'c> {
         let new = |switch: &&SwitchSpec| switches.iter().all(|other| other.name != switch.name);
         let new: Vec<SwitchSpec> = self.wanted.switches.iter().filter(new).cloned().collect();
         switches.extend(new);
+        let mut routers = self.inner.spec.routers.clone();
+        let new = |router: &&RouterSpec| routers.iter().all(|other| other.name != router.name);
+        let new: Vec<RouterSpec> = self.wanted.routers.iter().filter(new).cloned().collect();
+        routers.extend(new);
         let mut ports = self.inner.placed();
         for spec in added {
             let Some(live) = self.inner.ports.get(&spec.name) else { continue };
@@ -204,7 +209,7 @@ impl<'c> Carrier<'c> {
                 ports.push((spec, &live.port));
             }
         }
-        self.means.fabric.publish(&switches, &ports);
+        self.means.fabric.publish(&switches, &routers, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.

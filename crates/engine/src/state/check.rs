@@ -1,7 +1,7 @@
 //! Whether a configuration makes sense as a whole. Every finding names the part and the key, says what
 //! is wrong and what would be right; nothing is started before all of it is in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use sidecore_abi::counters::MAX_CORES;
@@ -19,6 +19,8 @@ pub enum Part {
     Daemon,
     /// The `[[switch]]` of this place in the list.
     Switch(usize),
+    /// The `[[router]]` of this place in the list.
+    Router(usize),
     /// The `[[port]]` of this place in the list.
     Port(usize),
 }
@@ -47,6 +49,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     let mut found = Vec::new();
     check_cores(spec, &mut found);
     check_switches(spec, &mut found);
+    check_routers(spec, &mut found);
     let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (i, port) in spec.ports.iter().enumerate() {
         let mut bad = |key: &str, why: String| {
@@ -75,6 +78,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_kind(port, kinds, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
+        check_addresses(spec, i, port, &mut bad);
     }
     check_budgets(spec, &mut |i, key, why| {
         let label = format!("port {}", spec.ports[i].name);
@@ -143,6 +147,76 @@ fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
     }
 }
 
+fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
+    for (i, router) in spec.routers.iter().enumerate() {
+        let mut bad = |key: &str, why: String| {
+            let label = format!("router {}", router.name);
+            found.push(Finding { part: Part::Router(i), label, key: key.to_owned(), why });
+        };
+        if let Some(why) = name_complaint(&router.name) {
+            bad("name", why);
+        }
+        if spec.routers.iter().take(i).any(|other| other.name == router.name) {
+            bad("name", "another router has this name".to_owned());
+        }
+        let mut prefixes = BTreeSet::new();
+        for route in &router.routes {
+            let prefix = route.prefix;
+            if let Some(why) = route.complaint() {
+                bad("routes", format!("{prefix}: {why}"));
+            }
+            if !prefixes.insert(prefix.network()) {
+                bad(
+                    "routes",
+                    format!("{prefix}: another route has this prefix; several gateways go into one via"),
+                );
+            }
+            let here = |name: &String| {
+                spec.ports
+                    .iter()
+                    .any(|port| port.name == *name && port.joint() == Joint::Router(&router.name))
+            };
+            if let Some(name) = route.port.as_ref().filter(|name| !here(name)) {
+                bad("routes", format!("{prefix}: port {name} is not on this router"));
+            }
+        }
+    }
+}
+
+/// Whether the addresses of `port`, the one of place `i`, can be those of its router there.
+fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    let Joint::Router(router) = port.joint() else {
+        for (key, given) in [("address", port.address.is_some()), ("router-mac", port.router_mac.is_some())] {
+            if given {
+                bad(key, "does not apply; allowed: with router".to_owned());
+            }
+        }
+        return;
+    };
+    if !spec.routers.iter().any(|other| other.name == router) {
+        let there: Vec<_> = spec.routers.iter().map(|other| other.name.as_str()).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        bad("router", format!("there is no router {router:?}; allowed: {there}"));
+    }
+    let mine = port.address.as_ref().map_or(&[][..], |nets| &nets.0);
+    for (n, net) in mine.iter().enumerate() {
+        let it = net.address;
+        let no_station = it.is_multicast()
+            || it.is_loopback()
+            || it.is_unspecified()
+            || net.len == 0
+            || net.broadcast().is_some_and(|all| std::net::IpAddr::V4(all) == it);
+        if no_station {
+            bad("address", format!("{net} is the address of no station on a network"));
+        }
+        let others = spec.ports.iter().take(i).filter(|other| other.joint() == port.joint());
+        let theirs = others.filter_map(|other| other.address.as_ref()).flat_map(|nets| &nets.0);
+        if theirs.chain(mine.iter().take(n)).any(|other| other.address == it) {
+            bad("address", format!("router {router} has {it} already"));
+        }
+    }
+}
+
 fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String)) {
     let kind = match find(kinds, &port.kind) {
         Ok(kind) => kind,
@@ -182,6 +256,9 @@ fn check_joint<'s>(
         if port.switch.is_some() {
             bad("wire", "a port joins a switch or a wire; allowed: one of switch, wire".to_owned());
         }
+        if port.router.is_some() {
+            bad("wire", "a port joins a router or a wire; allowed: one of router, wire".to_owned());
+        }
         if let Some(why) = name_complaint(wire) {
             bad("wire", why);
         }
@@ -194,6 +271,9 @@ fn check_joint<'s>(
     let why = match port.joint() {
         // Its kind knows no such key.
         Joint::Nothing => None,
+        Joint::Router(_) => {
+            Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
+        }
         Joint::Wire(_) => {
             Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
         }
@@ -205,6 +285,9 @@ fn check_joint<'s>(
         for key in port.given().filter(|key| key.scope == Scope::Learning) {
             bad(key.name, why.clone());
         }
+    }
+    if port.router.is_some() && port.switch.is_some() {
+        bad("router", "a port joins a switch or a router; allowed: one of switch, router".to_owned());
     }
     if let Some(name) = &port.switch {
         let declared = || spec.switches.iter().map(|switch| switch.name.as_str());

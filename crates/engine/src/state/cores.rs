@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
-use super::spec::{Joint, SwitchSpec};
+use super::routes::RouterSpec;
+use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::LookupName;
 use crate::core::{CoreStatus, TaskStatus};
+use crate::device::e1000::usual_mac;
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
 use crate::policy::Rules;
 use crate::port::{Port, PortId};
+use crate::router::{Member, Router};
 use crate::switch::program::Program;
 use crate::switch::{Kind, Lookup, Switch, SwitchOptions, HOLD};
 
@@ -28,6 +31,7 @@ struct Now {
     /// The last program that was loaded from each file, for a switch to come.
     programs: BTreeMap<String, Arc<Program>>,
     switches: Switches,
+    routers: Routers,
     ports: Vec<(Arc<Port>, Attach)>,
     rules: BTreeMap<PortId, Rules>,
     neighbours: Neighbours,
@@ -126,14 +130,41 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
     }
 }
 
+/// The routers that there are.
+type Routers = BTreeMap<String, Arc<Router>>;
+
+/// What `spec`, the specification of `port`, is to a router.
+fn member((spec, port): &Placed<'_>, router: &str) -> Option<Member> {
+    if spec.joint() != Joint::Router(router) {
+        return None;
+    }
+    let mac = spec.router_mac.map_or_else(|| usual_mac(&format!("{router}/{}", spec.name)).0, |mac| mac.0);
+    let addresses = spec.address.as_ref().map_or_else(Vec::new, |nets| nets.0.clone());
+    Some(Member { port: Arc::clone(port), mac, addresses })
+}
+
+/// Has `router` be what `spec` says, with those of `ports` that are on it.
+fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: u32) {
+    let members: Vec<Member> = ports.iter().filter_map(|placed| member(placed, &spec.name)).collect();
+    let number = |name: &str| {
+        let named = |(other, _): &&(&PortSpec, &Arc<Port>)| other.name == name;
+        ports.iter().find(named).map(|(_, port)| port.id)
+    };
+    let routes: Vec<_> = spec.routes.iter().map(|route| route.route(number)).collect();
+    router.configure(&members, &routes, seconds);
+}
+
 /// The switches that there are, each as it was specified.
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
 /// What `spec`, the specification of `port`, attaches it to.
-fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches) -> Attach {
+fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
         Joint::Switch(name) => {
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))
+        }
+        Joint::Router(name) => {
+            routers.get(name).map_or(Attach::Nothing, |router| Attach::Router(Arc::clone(router)))
         }
         Joint::Nothing => Attach::Nothing,
         wire @ Joint::Wire(_) => {
@@ -161,21 +192,46 @@ impl Fabric for CoreFabric {
         Ok(())
     }
 
-    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]) {
+    fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
         let mut now = self.now();
+        if !now.routers.contains_key(&router.name) {
+            let made = Router::new(&router.name).map_err(|e| format!("no memory for its tables: {e}"))?;
+            now.routers.insert(router.name.clone(), Arc::new(made));
+        }
+        Ok(())
+    }
+
+    fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
+        Some((Arc::clone(self.now().routers.get(name)?), self.cores.seconds()))
+    }
+
+    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
+        let mut now = self.now();
+        let seconds = self.cores.seconds();
+        let known = std::mem::take(&mut now.routers);
+        let mut all = Routers::new();
+        for spec in routers {
+            let Some(router) = known.get(&spec.name) else { continue };
+            // Before its ports give it frames.
+            configure(router, spec, ports, seconds);
+            all.insert(spec.name.clone(), Arc::clone(router));
+        }
+        let routers = all;
         let rules: BTreeMap<_, _> = ports.iter().map(|(spec, port)| (port.id, spec.rules())).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let ports: Vec<_> =
-            ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches))).collect();
+            ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches, &routers))).collect();
         let of = |id| rules.get(&id).cloned().unwrap_or_default();
         self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
         // A budget may be another one now.
         self.cores.pack();
         let programs = std::mem::take(&mut now.programs);
         let neighbours = std::mem::take(&mut now.neighbours);
-        let before = std::mem::replace(&mut *now, Now { switches, ports, rules, neighbours, programs });
-        let seconds = self.cores.seconds();
+        let next = Now { switches, routers, ports, rules, neighbours, programs };
+        let before = std::mem::replace(&mut *now, next);
+        // No core has a router any more that is not among them.
+        drop(known);
         // No core learns by the old topology any more: what it taught about ports that left can go.
         for (port, attach) in &before.ports {
             let stays = |switch: &Arc<Switch>| {

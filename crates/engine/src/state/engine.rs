@@ -17,6 +17,7 @@ use super::kinds::{find as find_kind, Kind};
 use super::live::{Inner, Means};
 use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
+use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::visitors::Visitors;
@@ -34,7 +35,7 @@ pub enum Error {
     /// It names something that does not exist.
     #[error("there is no {what} {name:?}; there are: {}", list(.there))]
     Unknown {
-        /// `port` or `switch`.
+        /// `port`, `switch` or `router`.
         what: &'static str,
         /// The name that was asked for.
         name: String,
@@ -50,9 +51,11 @@ pub enum Error {
         name: String,
     },
     /// It is in use.
-    #[error("switch {name:?} cannot go: {why}")]
+    #[error("{what} {name:?} cannot go: {why}")]
     InUse {
-        /// The switch.
+        /// `switch` or `router`.
+        what: &'static str,
+        /// The name.
         name: String,
         /// What holds it.
         why: String,
@@ -92,7 +95,7 @@ impl Engine {
         daemon: DaemonSpec,
     ) -> Engine {
         let inner = Inner::new();
-        fabric.publish(&inner.spec.switches, &[]);
+        fabric.publish(&inner.spec.switches, &[], &[]);
         let inner = Arc::new(Mutex::new(inner));
         let follower = Follower::start(&inner);
         let means = Means { kinds, fabric, counters, links: follower.events() };
@@ -196,7 +199,7 @@ impl Engine {
             for name in names.iter().map(AsRef::as_ref) {
                 find::<E>(spec, name)?;
                 if let Some(why) = E::held(spec, name) {
-                    return Err(Error::InUse { name: name.to_owned(), why });
+                    return Err(Error::InUse { what: E::WHAT, name: name.to_owned(), why });
                 }
                 E::list(spec).retain(|entry| entry.name() != name);
             }
@@ -238,13 +241,18 @@ impl Engine {
         Sought::at(wanted.difference(&taken).cloned().collect())
     }
 
-    /// Loads what the switches need.
+    /// Loads what the switches and routers need.
     fn prepare(&self, wanted: &Spec) -> Result<(), Error> {
         let load = |switch: &SwitchSpec| {
             let prepared = self.means.fabric.prepare(switch);
             prepared.map_err(|why| format!("switch {}: key `lookup`: {why}", switch.name)).err()
         };
-        let complaints: Vec<_> = wanted.switches.iter().filter_map(load).collect();
+        let make = |router: &RouterSpec| {
+            let prepared = self.means.fabric.prepare_router(router);
+            prepared.map_err(|why| format!("router {}: {why}", router.name)).err()
+        };
+        let switches = wanted.switches.iter().filter_map(load);
+        let complaints: Vec<_> = switches.chain(wanted.routers.iter().filter_map(make)).collect();
         match complaints.is_empty() {
             true => Ok(()),
             false => Err(BadSpec(complaints).into()),
@@ -329,7 +337,7 @@ impl Engine {
             live.port.capture.close();
         }
         inner.ports.clear();
-        self.means.fabric.publish(&[], &[]);
+        self.means.fabric.publish(&[], &[], &[]);
         drop(inner);
         retire::wait_for(&endings)
     }
@@ -397,6 +405,23 @@ impl Entry for SwitchSpec {
         }
         let port = spec.ports.iter().find(|port| port.joint() == Joint::Switch(name))?;
         Some(format!("port {} is joined to it", port.name))
+    }
+}
+
+impl Entry for RouterSpec {
+    const WHAT: &'static str = "router";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<RouterSpec> {
+        &mut spec.routers
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let port = spec.ports.iter().find(|port| port.joint() == Joint::Router(name))?;
+        Some(format!("port {} is on it", port.name))
     }
 }
 

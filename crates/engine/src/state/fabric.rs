@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::routes::RouterSpec;
 use super::spec::{PortSpec, SwitchSpec};
 use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::Scheduler;
 use crate::port::{Port, PortId};
+use crate::router::Router;
 
 /// A port of the graph, and how it is specified.
 pub type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
@@ -27,9 +29,24 @@ pub trait Fabric: Send + Sync {
         Ok(())
     }
 
-    /// Makes all cores use the graph of these switches and ports, in which each port is joined as its specification says.
+    /// Makes the tables of `router` if there are none, before it is published.
+    ///
+    /// # Errors
+    /// The host has no room for them.
+    fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
+        let _ = router;
+        Ok(())
+    }
+
+    /// The router of this name, and the second of its clock.
+    fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
+        let _ = name;
+        None
+    }
+
+    /// Makes all cores use the graph of these switches, routers and ports, in which each port is joined as its specification says.
     /// When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
-    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]);
+    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]);
 
     /// Has the cores serve no queue, or serve them again. When this returns no batch is under way. While many ports
     /// start or stop, no frame shall come for one that is not there yet, or not any more.

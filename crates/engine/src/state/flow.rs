@@ -42,13 +42,19 @@ pub struct FlowView {
 }
 
 /// What a port's counters were when they were looked at last, and when each was seen to grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Flow {
     before: Option<(Instant, Totals)>,
     rates: Option<[u64; 5]>,
     last_in: Option<Instant>,
     last_out: Option<Instant>,
     last_drop: [Option<Instant>; DROP_PLACES],
+}
+
+impl Default for Flow {
+    fn default() -> Flow {
+        Flow { before: None, rates: None, last_in: None, last_out: None, last_drop: [None; DROP_PLACES] }
+    }
 }
 
 impl Flow {

@@ -101,7 +101,7 @@ pub(super) struct Means {
 impl Means {
     /// Makes the cores use what runs.
     pub fn publish(&self, inner: &Inner) {
-        self.fabric.publish(&inner.spec.switches, &inner.placed());
+        self.fabric.publish(&inner.spec.switches, &inner.spec.routers, &inner.placed());
     }
 
     /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.

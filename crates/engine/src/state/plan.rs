@@ -25,7 +25,7 @@ pub enum Verb {
 pub struct Change {
     /// What happens.
     pub verb: Verb,
-    /// `port` or `switch`.
+    /// `port`, `switch` or `router`.
     pub what: String,
     /// The name.
     pub name: String,
@@ -38,6 +38,8 @@ pub fn between(old: &Spec, new: &Spec) -> Vec<Change> {
     let mut changes = Vec::new();
     let switches = |spec: &Spec| spec.switches.iter().map(|s| (s.name.clone(), s.clone())).collect();
     compare("switch", switches(old), switches(new), |_, _| Verb::Changed, &mut changes);
+    let routers = |spec: &Spec| spec.routers.iter().map(|r| (r.name.clone(), r.clone())).collect();
+    compare("router", routers(old), routers(new), |_, _| Verb::Changed, &mut changes);
     let ports = |spec: &Spec| spec.ports.iter().map(|p| (p.name.clone(), p.clone())).collect();
     let verb = |a: &PortSpec, b: &PortSpec| match a.same_attachment(b) {
         true => Verb::Changed,

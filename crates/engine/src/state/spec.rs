@@ -11,8 +11,9 @@ use super::cpus::Cpus;
 use super::grants::{Bits, Budget, Frames};
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
+use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Number, Owner,
+    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Nets, Number, Owner,
     PortMode, Role, Sandbox, Source, Sources, Toggle, Words,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
@@ -47,6 +48,9 @@ pub struct Spec {
     /// Switches beside [`DEFAULT_SWITCH`], which may be listed to give it options.
     #[serde(default, rename = "switch", skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchSpec>,
+    /// Routers.
+    #[serde(default, rename = "router", skip_serializing_if = "Vec::is_empty")]
+    pub routers: Vec<RouterSpec>,
     /// Ports.
     #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSpec>,
@@ -141,6 +145,12 @@ options! {
             switch: String = "switch", Frames, "`lan`";
             /// The wire that it is one end of, instead of a switch: everything passes, nothing is learned.
             wire: String = "wire", Frames, "";
+            /// The router that it is an interface of, instead of a switch.
+            router: String = "router", Frames, "";
+            /// The router's addresses there, each with the length of its network.
+            address: Nets = "address", Frames, "none";
+            /// The router's station address there.
+            router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
             /// Largest Ethernet payload that it may send, in bytes.
             mtu: Number<68, 65535> = "mtu", Frames,
                 "1500; that of an interface which is adopted; 65535 for ring ports that programs had made";
@@ -237,6 +247,8 @@ pub enum Joint<'s> {
     Switch(&'s str),
     /// One end of the wire of this name.
     Wire(&'s str),
+    /// The router of this name.
+    Router(&'s str),
     /// Nothing: it is a disk, which carries no frames.
     Nothing,
 }
@@ -246,6 +258,7 @@ impl fmt::Display for Joint<'_> {
         match self {
             Joint::Switch(name) => write!(f, "switch {name}"),
             Joint::Wire(name) => write!(f, "wire {name}"),
+            Joint::Router(name) => write!(f, "router {name}"),
             Joint::Nothing => f.write_str("nothing"),
         }
     }
@@ -259,10 +272,11 @@ impl PortSpec {
 
     /// What it is joined to.
     pub fn joint(&self) -> Joint<'_> {
-        match (&self.wire, &self.switch) {
+        match (&self.wire, &self.router, &self.switch) {
             _ if self.is_disk() => Joint::Nothing,
-            (Some(wire), _) => Joint::Wire(wire),
-            (None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
+            (Some(wire), ..) => Joint::Wire(wire),
+            (None, Some(router), _) => Joint::Router(router),
+            (None, None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
         }
     }
 
@@ -320,7 +334,7 @@ impl Spec {
     #[must_use]
     pub fn settled(mut self) -> Spec {
         for port in &mut self.ports {
-            if port.switch.is_none() && port.wire.is_none() && !port.is_disk() {
+            if port.switch.is_none() && port.wire.is_none() && port.router.is_none() && !port.is_disk() {
                 port.switch = Some(DEFAULT_SWITCH.to_owned());
             }
             if port.link == Some(Link::Up) {
@@ -331,6 +345,7 @@ impl Spec {
             self.switches.push(SwitchSpec::new(DEFAULT_SWITCH));
         }
         self.switches.sort_by(|a, b| a.name.cmp(&b.name));
+        self.routers.sort_by(|a, b| a.name.cmp(&b.name));
         self.ports.sort_by(|a, b| a.name.cmp(&b.name));
         self
     }

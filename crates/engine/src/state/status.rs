@@ -69,6 +69,9 @@ pub struct PortState {
     /// The wire that it is one end of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<String>,
+    /// The router that it is an interface of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<String>,
     /// All options that it was given, as words of the command line.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
@@ -448,6 +451,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         place: spec.place.clone(),
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
+        router: spec.router.clone(),
         options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
         lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
@@ -461,7 +465,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         macs: standing.macs,
         mac_guard: match spec.guard() {
             Guard::Off => None,
-            _ if spec.wire.is_some() || lookup.is_some() => None,
+            _ if spec.wire.is_some() || spec.router.is_some() || lookup.is_some() => None,
             Guard::Claim => Some("claim".to_owned()),
             Guard::Strict => Some("strict".to_owned()),
         },

@@ -111,13 +111,14 @@ impl Fabric for Paper {
         Arc::new(Paper::default())
     }
 
-    fn publish(&self, switches: &[SwitchSpec], ports: &[Placed<'_>]) {
+    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
         let mut ids = BTreeSet::new();
         let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
         for (spec, port) in ports {
             assert!(ids.insert(port.id), "two ports have one number");
             match spec.joint() {
                 Joint::Switch(name) => assert!(switches.iter().any(|s| s.name == *name)),
+                Joint::Router(name) => assert!(routers.iter().any(|r| r.name == *name)),
                 Joint::Nothing => {}
                 Joint::Wire(name) => *ends.entry(name).or_default() += 1,
             }
@@ -168,9 +169,9 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, address, router-mac, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, address, router-mac, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, address, router-mac, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -198,7 +199,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
     const WEB: &str = "[[port]]\nname = 'web'\nkind = 'sock'\nwhere = '/w'\n";
     let cases: &[(&str, &str)] = &[
         ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
-        ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[port]]"),
+        ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[router]], [[port]]"),
         ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: \"all\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
         ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: 0 processors; allowed: 1 to 16"),
@@ -217,7 +218,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, address, router-mac, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),

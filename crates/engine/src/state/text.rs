@@ -69,6 +69,7 @@ fn locate(document: &DeTable<'_>, finding: &Finding) -> usize {
     let (section, index) = match finding.part {
         Part::Daemon => ("daemon", 0),
         Part::Switch(i) => ("switch", i),
+        Part::Router(i) => ("router", i),
         Part::Port(i) => ("port", i),
     };
     let Some(value) = document.get(section) else { return 0 };
@@ -106,6 +107,13 @@ impl Reader<'_> {
                     }
                 }
             }
+            "router" => {
+                for item in self.list("router", value) {
+                    if let Some(router) = self.part("router", item) {
+                        self.spec.routers.push(router);
+                    }
+                }
+            }
             "port" => {
                 for item in self.list("port", value) {
                     if self.keys_fit(item) {
@@ -117,7 +125,7 @@ impl Reader<'_> {
             }
             other => self.complain(
                 key.span(),
-                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[port]]"),
+                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[port]]"),
             ),
         }
     }
@@ -176,6 +184,21 @@ impl Reader<'_> {
     }
 }
 
+/// The words of a port, in which what follows an address without a key is one more address.
+fn join_lists<'t>(words: impl Iterator<Item = &'t str>) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    for word in words {
+        match joined.last_mut().filter(|last| last.starts_with("address=") && !word.contains('=')) {
+            Some(last) => {
+                last.push('+');
+                last.push_str(word);
+            }
+            None => joined.push(word.to_owned()),
+        }
+    }
+    joined
+}
+
 fn fits(kind: &Kind, key: &str) -> bool {
     PortSpec::KEYS.iter().any(|known| known.name == key && kind.knows(known))
 }
@@ -189,7 +212,8 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     let (kind, place) = words.next().and_then(|word| word.split_once(':')).ok_or_else(form)?;
     let row = find(kinds, kind).map_err(|why| bad(format!("key `kind`: {why}")))?;
     let mut pairs = vec![("name", name), ("kind", kind), ("where", place)];
-    for word in words {
+    let joined = join_lists(words);
+    for word in &joined {
         let (key, value) = word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?;
         if pairs.iter().any(|(other, _)| *other == key) {
             return Err(bad(format!("key `{key}`: given twice")));

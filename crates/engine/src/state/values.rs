@@ -2,6 +2,7 @@
 //! line, in a file and in JSON, and says itself what it allows; nothing else checks it again.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
 use crate::open::read_accounts;
+use crate::router::Net;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
 pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
@@ -491,6 +493,25 @@ impl fmt::Display for Source {
     }
 }
 
+/// The address of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway(pub IpAddr);
+
+impl FromStr for Gateway {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Gateway)
+            .map_err(|_| format!("{text:?} is no address; allowed: such as 10.0.0.1 or fe80::1"))
+    }
+}
+
+impl fmt::Display for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Several addresses, joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T>(pub Vec<T>);
@@ -499,6 +520,11 @@ pub struct List<T>(pub Vec<T>);
 pub type Macs = List<Mac>;
 /// Source addresses.
 pub type Sources = List<Source>;
+
+/// Addresses of a router, each with its network.
+pub type Nets = List<Net>;
+/// Gateways of a route.
+pub type Gateways = List<Gateway>;
 
 /// Most addresses in a list.
 const MOST: usize = 1024;
@@ -528,7 +554,7 @@ impl<T: Value> Value for List<T> {
 }
 
 read_as_word!(Owner, Words, Fds, Mac, LookupName);
-write_as_text!(Mode, Mac, LookupName, Source);
+write_as_text!(Mode, Mac, LookupName, Source, Gateway);
 
 /// How the other types are written.
 macro_rules! forms {
@@ -546,6 +572,7 @@ forms! {
     LookupName = Form::Text("learning|port-hash|ebpf:FILE", "port-hash");
     Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
+    Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
     Words = Form::List("NAME", "x", '+');
     Fds = Form::List("N", "3", '+');
 }

@@ -16,10 +16,14 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
+use sidecore_engine::router::Net;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
-use sidecore_engine::state::{BadSpec, Change, Engine, Entry, Error, PortSpec, Spec, SwitchSpec};
+use sidecore_engine::state::{
+    BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
+};
 use tokio::sync::Semaphore;
 
 use super::listen::Tally;
@@ -91,6 +95,11 @@ routes! {
     "/v1/ports/{name}/restart": post restart;
     "/v1/switches": get shows!(Engine::switches), post add::<SwitchSpec>, delete del_all::<SwitchSpec>;
     "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
+    "/v1/routers": get shows!(Engine::routers), post add::<RouterSpec>, delete del_all::<RouterSpec>;
+    "/v1/routers/{name}": put put::<RouterSpec>, patch set::<RouterSpec>, delete del::<RouterSpec>;
+    "/v1/routers/{name}/routes": get routes, post add_route, delete del_route;
+    "/v1/routers/{name}/explain": get explain;
+    "/v1/neighbours": get shows!(Engine::neighbours);
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;
     "/v1/queues": get shows!(Engine::queues);
@@ -307,6 +316,44 @@ async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
     Ok(about(State(control)).await)
 }
 
+async fn routes(State(control): State<Control>, Path(name): Path<String>) -> Answer<Routes> {
+    ask(control, move |engine| engine.routes(&name)).await.map(Json)
+}
+
+async fn add_route(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
+    let route: RouteSpec = read(&body)?;
+    change(control, false, move |engine| engine.add_route(&name, &route)).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteQuery {
+    prefix: Net,
+}
+
+async fn del_route(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    Query(RouteQuery { prefix }): Query<RouteQuery>,
+) -> Answer<Changes> {
+    change(control, false, move |engine| engine.del_route(&name, prefix)).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    to: std::net::IpAddr,
+    from: Option<String>,
+}
+
+async fn explain(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    Query(ExplainQuery { to, from }): Query<ExplainQuery>,
+) -> Answer<Explained> {
+    ask(control, move |engine| engine.explain(&name, to, from.as_deref())).await.map(Json)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Move {
@@ -410,10 +457,11 @@ fn merge<E: Entry>(old: &E, patch: &Map<String, Value>) -> Result<E, BadSpec> {
     let Ok(Value::Object(mut keys)) = serde_json::to_value(old) else {
         return Err(BadSpec(vec![format!("{label}: it cannot be changed key by key")]));
     };
-    // Who names a wire leaves the switch, and the other way round.
-    for (named, left) in [("wire", "switch"), ("switch", "wire")] {
+    // Who names a wire leaves the switch, and the other way round; so it is with routers.
+    const JOINTS: [&str; 3] = ["wire", "switch", "router"];
+    for named in JOINTS {
         if patch.get(named).is_some_and(|value| !value.is_null()) {
-            keys.remove(left);
+            JOINTS.iter().filter(|left| **left != named).for_each(|left| drop(keys.remove(*left)));
         }
     }
     for (key, value) in patch {

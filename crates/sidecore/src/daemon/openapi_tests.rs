@@ -8,8 +8,11 @@ use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
 use sidecore_engine::state::disks::{DiskView, Disks, Resized};
 use sidecore_engine::state::kinds::KINDS;
+use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
-use sidecore_engine::state::{text, Address, Change, DaemonSpec, ServiceView, Spec, SwitchSpec, Verb};
+use sidecore_engine::state::{
+    text, Address, Change, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
+};
 
 use super::ROUTES;
 use crate::api::*;
@@ -82,6 +85,68 @@ fn compare<T: Serialize>(seen: &mut BTreeSet<String>, name: &str, full: &T, leas
     seen.insert(name.to_owned());
 }
 
+/// What routers show.
+fn routers(seen: &mut BTreeSet<String>) {
+    let s = String::new;
+    let (ip, mac) = ("10.0.0.1".parse().unwrap(), Some("02:00:00:00:00:01".parse().unwrap()));
+    let prefix = "10.0.0.0/8".parse().unwrap();
+    let hop = HopView { gateway: ip, port: s(), link: true, mac, state: s(), frames: 0, bytes: 0 };
+    compare(seen, "HopView", &hop, &HopView { mac: None, ..hop.clone() });
+    let route = RouteView {
+        prefix,
+        origin: s(),
+        action: s(),
+        port: Some(s()),
+        group: 1,
+        hops: vec![hop.clone()],
+        idle: Some(s()),
+    };
+    compare(seen, "RouteView", &route, &RouteView { port: None, hops: vec![], idle: None, ..route.clone() });
+    let routes = Routes { version: VERSION, router: s(), routes: vec![route] };
+    compare(seen, "Routes", &routes, &routes);
+    let interface = InterfaceView {
+        port: s(),
+        mac: mac.unwrap(),
+        addresses: vec![],
+        link_local: ip,
+        mtu: 1500,
+        link: true,
+    };
+    compare(seen, "InterfaceView", &interface, &interface);
+    let router = RouterView { name: s(), interfaces: vec![interface], table_bytes: 1 };
+    compare(seen, "RouterView", &router, &router);
+    let routers = Routers { version: VERSION, routers: vec![router] };
+    compare(seen, "Routers", &routers, &routers);
+    let neighbour =
+        NeighbourView { router: s(), port: s(), address: ip, mac, state: s(), age_s: Some(1), gateway: true };
+    compare(
+        seen,
+        "NeighbourView",
+        &neighbour,
+        &NeighbourView { mac: None, age_s: None, ..neighbour.clone() },
+    );
+    let neighbours = Neighbours { version: VERSION, neighbours: vec![neighbour] };
+    compare(seen, "Neighbours", &neighbours, &neighbours);
+    let shorter = Shorter { prefix, why: s() };
+    compare(seen, "Shorter", &shorter, &shorter);
+    let explained = Explained {
+        version: VERSION,
+        router: s(),
+        to: ip,
+        from: Some(s()),
+        action: s(),
+        why: Some(s()),
+        route: Some(prefix),
+        origin: Some(s()),
+        group: Some(1),
+        hops: vec![hop],
+        source_mac: mac,
+        mtu: Some(1),
+        shorter: vec![shorter],
+    };
+    compare(seen, "Explained", &explained, &Explained::default());
+}
+
 #[test]
 fn every_field_is_described_and_no_other() {
     let s = String::new;
@@ -108,7 +173,27 @@ fn every_field_is_described_and_no_other() {
         user: Some(s()),
     };
     compare(seen, "DaemonSpec", &daemon, &DaemonSpec::default());
-    compare(seen, "Spec", &Spec { daemon, switches: vec![switch], ports: vec![port] }, &Spec::default());
+    let route = RouteSpec {
+        prefix: "10.0.0.0/8".parse().unwrap(),
+        via: Some("10.0.0.1".parse().unwrap()),
+        port: Some(s()),
+        blackhole: true,
+        unreachable: true,
+        prohibit: true,
+    };
+    let least = RouteSpec {
+        via: None,
+        port: None,
+        blackhole: false,
+        unreachable: false,
+        prohibit: false,
+        ..route.clone()
+    };
+    compare(seen, "RouteSpec", &route, &least);
+    let router = RouterSpec { name: s(), routes: vec![route] };
+    compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
+    let spec = Spec { daemon, switches: vec![switch], routers: vec![router], ports: vec![port] };
+    compare(seen, "Spec", &spec, &Spec::default());
 
     let change = Change { verb: Verb::Added, what: s(), name: s(), details: vec![] };
     compare(seen, "Change", &change, &change);
@@ -180,6 +265,7 @@ fn every_field_is_described_and_no_other() {
         place: s(),
         switch: Some(s()),
         wire: Some(s()),
+        router: Some(s()),
         options: BTreeMap::new(),
         lookup: Some(s()),
         link_wanted: s(),
@@ -223,6 +309,7 @@ fn every_field_is_described_and_no_other() {
     let least = PortState {
         switch: None,
         wire: None,
+        router: None,
         lookup: None,
         mtu_wanted: None,
         mac_limit: None,
@@ -268,6 +355,7 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Address", &address, &Address { claimed_by: None, held_against: None, ..address.clone() });
     let addresses = Addresses { version: VERSION, addresses: vec![address] };
     compare(seen, "Addresses", &addresses, &addresses);
+    routers(seen);
     let core: CoreView = serde_json::from_value(json!({
         "number": 0, "cpu": 1, "shared": false, "queues": 0, "busy_ns": 0, "idle_ns": 0, "sleep_ns": 0, "busy_rounds": 0,
         "frames": 0, "sleeps": 0

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Mode, Sandbox};
-use sidecore_engine::state::{check, text, BadSpec, DaemonSpec, PortSpec, Spec, SwitchSpec};
+use sidecore_engine::state::{check, text, BadSpec, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec};
 
 use crate::change::read_file;
 use crate::cli::RunArgs;
@@ -20,6 +20,7 @@ pub struct Source {
     file: Option<PathBuf>,
     ports: Vec<PortSpec>,
     switches: Vec<SwitchSpec>,
+    routers: Vec<RouterSpec>,
     daemon: DaemonSpec,
     socket: PathBuf,
 }
@@ -35,9 +36,10 @@ impl Source {
             args.ports.iter().map(|spec| text::port(spec, KINDS).map_err(bad)).collect::<Result<_, _>>()?;
         let switches =
             args.switches.iter().map(|spec| text::switch(spec).map_err(bad)).collect::<Result<_, _>>()?;
+        let routers = args.routers.iter().map(|name| RouterSpec::new(name)).collect();
         let socket = args.control.path();
         let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
-        Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, daemon, socket })
+        Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, routers, daemon, socket })
     }
 
     pub fn file(&self) -> Option<&Path> {
@@ -52,6 +54,7 @@ impl Source {
         };
         spec.daemon = self.daemon.clone().or(spec.daemon);
         spec.switches.extend(self.switches.iter().cloned());
+        spec.routers.extend(self.routers.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
         let findings = check(&spec, KINDS);
         match findings.is_empty() {

@@ -104,7 +104,10 @@ fn describe(state: &PortState, row: &mut impl FnMut(&str, String)) {
     let joined = state.switch.as_ref().map(|switch| format!("switch {switch}"));
     row(
         "joined",
-        joined.or_else(|| state.wire.as_ref().map(|wire| format!("wire {wire}"))).unwrap_or_default(),
+        joined
+            .or_else(|| state.wire.as_ref().map(|wire| format!("wire {wire}")))
+            .or_else(|| state.router.as_ref().map(|router| format!("router {router}")))
+            .unwrap_or_default(),
     );
     let options: Vec<String> = state.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
     row("options", options.join(" "));

@@ -7,7 +7,7 @@
 //! the changes.
 
 mod family;
-mod tables;
+pub mod tables;
 
 use std::time::Duration;
 

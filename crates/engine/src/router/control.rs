@@ -1,0 +1,380 @@
+//! Has a router be what it is told, and explains what it does.
+//!
+//! The order of a change: groups that are new get numbers and are published with the plan; then the tables lead to them; then groups
+//! that nothing leads to are retired. At each moment every route that a core can find has its group.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sidecore_fib::epoch::Epochs;
+use sidecore_fib::{v4, v6};
+
+use super::neighbours::{Known, Neighbours, Reach};
+use super::net::{address, Net};
+use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
+use super::rib::{Control, Key, Member, Origin, Static, Wanted};
+use super::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
+use super::Router;
+use crate::account::{DropReason, PortId};
+use crate::wire::Mac;
+
+impl Router {
+    /// A router without ports and routes.
+    ///
+    /// # Errors
+    /// The kernel has no room for its tables.
+    pub fn new(name: &str) -> std::io::Result<Router> {
+        Ok(Router {
+            name: name.to_owned(),
+            plan: Published::default(),
+            epochs: Epochs::new(),
+            neighbours: Neighbours::new(),
+            control: Mutex::new(Control::new()?),
+        })
+    }
+
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn readers(&self) -> (v4::Reader, v6::Reader) {
+        let control = self.control();
+        (control.v4.reader(), control.v6.reader())
+    }
+
+    /// Has the router have these ports and these routes at second `now`.
+    pub fn configure(&self, members: &[Member], statics: &[Static], now: u32) {
+        let control = &mut *self.control();
+        self.reclaim(control);
+        let Wanted { mut routes, idle } = Wanted::of(members, statics);
+        control.idle = idle;
+        let changed: Vec<Net> = routes
+            .iter()
+            .filter(|(net, it)| control.routes.get(net) != Some(it))
+            .map(|(net, _)| *net)
+            .collect();
+        let gone: Vec<Net> = control.routes.keys().filter(|net| !routes.contains_key(net)).copied().collect();
+
+        let keys: BTreeSet<Key> =
+            changed.iter().filter_map(|net| Some(routes.get(net)?.key.clone())).collect();
+        for key in keys {
+            if !control.numbers.contains_key(&key) {
+                let group = self.group(members, &key, now);
+                let number = control.number();
+                if let Some(place) = control.groups.get_mut(number as usize) {
+                    *place = Arc::new(group);
+                }
+                control.numbers.insert(key, (number, 0));
+            }
+        }
+        self.publish(control, members);
+
+        for net in gone {
+            control.remove(net);
+            if let Some(old) = control.routes.remove(&net) {
+                self.less(control, &old.key);
+            }
+        }
+        for net in changed {
+            let Some(route) = routes.remove(&net) else { continue };
+            let Some((number, uses)) = control.numbers.get_mut(&route.key) else { continue };
+            *uses += 1;
+            let number = *number;
+            if let Err(why) = control.insert(net, number) {
+                tracing::error!(router = %self.name, "route {net} is not in force: {why}");
+                self.less(control, &route.key);
+                continue;
+            }
+            if let Some(old) = control.routes.insert(net, route) {
+                self.less(control, &old.key);
+            }
+        }
+        if let Err(why) = control.v6.commit() {
+            tracing::error!(router = %self.name, "changes of IPv6 routes are not in force: {why}");
+        }
+        // Those that no route came to after all.
+        let unused: Vec<Key> =
+            control.numbers.iter().filter(|(_, (_, uses))| *uses == 0).map(|(key, _)| key.clone()).collect();
+        unused.iter().for_each(|key| self.retire(control, key));
+        self.neighbours.retain(|port| members.iter().any(|member| member.port.id == port));
+    }
+
+    /// The group of `key`, with its neighbours pinned.
+    fn group(&self, members: &[Member], key: &Key, now: u32) -> Group {
+        match key {
+            Key::Local => Group::Local,
+            Key::Broadcast => Group::Broadcast,
+            Key::OnLink(port) => Group::OnLink(*port),
+            Key::Blackhole => Group::Blackhole,
+            Key::Unreachable => Group::Unreachable,
+            Key::Prohibit => Group::Prohibit,
+            Key::Via(hops) => {
+                let hop = |(port, gateway): &(PortId, u128)| {
+                    let target = members.iter().find(|member| member.port.id == *port)?;
+                    let place = self.neighbours.pin(*port, *gateway, now);
+                    let Some(place) = place else {
+                        tracing::error!(router = %self.name, "no room for gateway {}", address(*gateway));
+                        return None;
+                    };
+                    let (port, gateway, counts) = (*port, *gateway, Arc::new(HopCounts::new()));
+                    Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
+                };
+                Group::Via(hops.iter().filter_map(hop).collect())
+            }
+        }
+    }
+
+    fn publish(&self, control: &mut Control, members: &[Member]) {
+        let there = |port: &PortId| members.iter().any(|member| member.port.id == *port);
+        control.limits.retain(|port, _| there(port));
+        let limits = &mut control.limits;
+        let interface = |member: &Member| {
+            let limits = limits.entry(member.port.id).or_insert_with(|| Arc::new(Limits::new()));
+            Arc::new(Interface::new(&member.port, member.mac, &member.addresses, Arc::clone(limits)))
+        };
+        let interfaces = members.iter().map(interface).collect();
+        self.plan.replace(Arc::new(Plan::new(control.groups.clone(), interfaces)));
+    }
+
+    /// A route less leads to the group of `key`.
+    fn less(&self, control: &mut Control, key: &Key) {
+        let Some((_, uses)) = control.numbers.get_mut(key) else { return };
+        *uses = uses.saturating_sub(1);
+        if *uses == 0 {
+            self.retire(control, key);
+        }
+    }
+
+    /// Its number is used again when no core is on its way there.
+    fn retire(&self, control: &mut Control, key: &Key) {
+        if let Some((number, _)) = control.numbers.remove(key) {
+            control.retired.push_back((self.epochs.begin(), number));
+        }
+    }
+
+    fn reclaim(&self, control: &mut Control) {
+        let reached = self.epochs.reached();
+        while let Some((_, number)) = control.retired.front().copied().filter(|(epoch, _)| *epoch <= reached)
+        {
+            control.retired.pop_front();
+            let Some(place) = control.groups.get_mut(number as usize) else { continue };
+            let old = std::mem::replace(place, Arc::new(Group::Nothing));
+            if let Group::Via(hops) = &*old {
+                hops.iter().for_each(|hop| self.neighbours.unpin(hop.place));
+            }
+            control.free.push(number);
+        }
+    }
+}
+
+impl Router {
+    /// Its routes, in the order of their prefixes; those that are not in force at the end.
+    pub fn routes(&self, now: u32) -> Vec<RouteView> {
+        let control = self.control();
+        let (_, plan) = self.plan.take();
+        let route = |(net, route): (&Net, &super::rib::Route)| {
+            let number = control.numbers.get(&route.key).map_or(0, |(number, _)| *number);
+            RouteView {
+                prefix: *net,
+                origin: origin(route.origin).to_owned(),
+                action: action(&route.key).to_owned(),
+                port: match &route.key {
+                    Key::OnLink(port) => port_name(&plan, *port),
+                    _ => None,
+                },
+                group: number,
+                hops: self.hops(&plan, number, now),
+                idle: None,
+            }
+        };
+        let mut routes: Vec<RouteView> = control.routes.iter().map(route).collect();
+        routes.extend(control.idle.iter().map(|(it, why)| RouteView {
+            prefix: it.prefix.network(),
+            origin: origin(Origin::Static).to_owned(),
+            action: "none".to_owned(),
+            port: None,
+            group: 0,
+            hops: Vec::new(),
+            idle: Some(why.clone()),
+        }));
+        routes
+    }
+
+    fn hops(&self, plan: &Plan, group: u32, now: u32) -> Vec<HopView> {
+        let Group::Via(hops) = plan.group(group) else { return Vec::new() };
+        let hop = |hop: &Hop| {
+            let (frames, bytes) = hop.counts.sums();
+            let (mac, state) = reach(self.neighbours.reach(hop.place, now));
+            HopView {
+                gateway: address(hop.gateway),
+                port: hop.target.name.clone(),
+                link: hop.target.link(),
+                mac,
+                state: state.to_owned(),
+                frames,
+                bytes,
+            }
+        };
+        hops.iter().map(hop).collect()
+    }
+
+    /// Its neighbours.
+    pub fn neighbours(&self, now: u32) -> Vec<NeighbourView> {
+        let (_, plan) = self.plan.take();
+        let view = |known: Known| NeighbourView {
+            router: self.name.clone(),
+            port: port_name(&plan, known.port).unwrap_or_default(),
+            address: known.address,
+            mac: known.mac.map(mac),
+            state: reach(known.reach).1.to_owned(),
+            age_s: known.age,
+            gateway: known.gateway,
+        };
+        let mut all: Vec<NeighbourView> = self.neighbours.all(now).into_iter().map(view).collect();
+        all.sort_by(|a, b| (&a.port, a.address).cmp(&(&b.port, b.address)));
+        all
+    }
+
+    /// Its ports, and what it takes.
+    pub fn interfaces(&self) -> Vec<InterfaceView> {
+        let (_, plan) = self.plan.take();
+        let view = |it: &Arc<Interface>| InterfaceView {
+            port: it.port.name.clone(),
+            mac: Mac(it.mac),
+            addresses: it.addresses.clone(),
+            link_local: address(it.link_local),
+            mtu: it.port.mtu(),
+            link: it.port.link(),
+        };
+        plan.interfaces().map(view).collect()
+    }
+
+    /// Bytes that cores may touch of its tables.
+    pub fn table_bytes(&self) -> usize {
+        let control = self.control();
+        control.v4.usage().table + control.v6.usage().table
+    }
+
+    /// What becomes of a frame to `to`, from port `from` if that is given, and why not otherwise.
+    pub fn explain(&self, to: IpAddr, from: Option<PortId>, now: u32) -> Explained {
+        let control = self.control();
+        let (_, plan) = self.plan.take();
+        let found = control.longest(to);
+        let route = found.and_then(|(net, _)| control.routes.get(&net));
+        let mut it = Explained {
+            router: self.name.clone(),
+            to,
+            route: found.map(|(net, _)| net),
+            origin: route.map(|route| origin(route.origin).to_owned()),
+            group: found.map(|(_, group)| group),
+            ..Explained::default()
+        };
+        it.from = from.and_then(|from| port_name(&plan, from));
+        let shorter = control.routes.iter().filter(|(net, _)| net.contains(to) && Some(**net) != it.route);
+        it.shorter = shorter
+            .map(|(net, route)| Shorter {
+                prefix: *net,
+                why: format!("{} ({}): a longer prefix matches", action(&route.key), origin(route.origin)),
+            })
+            .chain(control.idle.iter().filter(|(idle, _)| idle.prefix.contains(to)).map(|(idle, why)| {
+                Shorter { prefix: idle.prefix.network(), why: format!("not in force: {why}") }
+            }))
+            .collect();
+        it.shorter.sort_by_key(|other| std::cmp::Reverse(other.prefix.len));
+        let drop = |it: &mut Explained, why: DropReason| {
+            it.action = "drop".to_owned();
+            it.why = Some(why.name().to_owned());
+        };
+        if let Some(why) = never(to) {
+            drop(&mut it, why);
+            return it;
+        }
+        match found.map_or(&Group::Nothing, |(_, group)| plan.group(group)) {
+            Group::Nothing => drop(&mut it, DropReason::NoRoute),
+            Group::Blackhole => drop(&mut it, DropReason::Blackhole),
+            Group::Unreachable => drop(&mut it, DropReason::Unreachable),
+            Group::Prohibit => drop(&mut it, DropReason::Prohibit),
+            Group::Broadcast => drop(&mut it, DropReason::GroupAddress),
+            Group::Local => "answer".clone_into(&mut it.action),
+            Group::OnLink(port) => {
+                let known = self.neighbours.look(*port, super::net::number(to), now);
+                let (mac, state) = known.map_or((None, "unknown"), |(_, known)| reach(known));
+                let target = plan.interface(*port).map(|to| &to.port);
+                it.hops = vec![HopView {
+                    gateway: to,
+                    port: port_name(&plan, *port).unwrap_or_default(),
+                    link: target.is_some_and(|port| port.link()),
+                    mac,
+                    state: state.to_owned(),
+                    frames: 0,
+                    bytes: 0,
+                }];
+            }
+            Group::Via(_) => it.hops = found.map_or_else(Vec::new, |(_, group)| self.hops(&plan, group, now)),
+        }
+        if it.action.is_empty() {
+            "forward".clone_into(&mut it.action);
+            let first = it.hops.first().map(|hop| hop.port.clone());
+            let out = plan.interfaces().find(|at| Some(&at.port.name) == first.as_ref());
+            it.source_mac = out.map(|at| Mac(at.mac));
+            it.mtu = out.map(|at| at.port.mtu());
+        }
+        it
+    }
+}
+
+/// Why no router passes a packet to `to` on, whatever its routes are.
+fn never(to: IpAddr) -> Option<DropReason> {
+    use super::net::{is_group4, is_group6, is_link_local6, is_martian4, is_martian6};
+    let (group, martian) = match to {
+        IpAddr::V4(it) => (is_group4(it.to_bits()), is_martian4(it.to_bits())),
+        IpAddr::V6(it) => {
+            let it = it.to_bits();
+            (is_group6(it), is_martian6(it) || is_link_local6(it))
+        }
+    };
+    match (group, martian) {
+        (true, _) => Some(DropReason::GroupAddress),
+        (_, true) => Some(DropReason::Martian),
+        _ => None,
+    }
+}
+
+fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Own => "own",
+        Origin::Connected => "connected",
+        Origin::Static => "static",
+    }
+}
+
+fn action(key: &Key) -> &'static str {
+    match key {
+        Key::Local => "answer",
+        Key::Broadcast => "broadcast",
+        Key::OnLink(_) => "neighbours",
+        Key::Via(_) => "via",
+        Key::Blackhole => "blackhole",
+        Key::Unreachable => "unreachable",
+        Key::Prohibit => "prohibit",
+    }
+}
+
+fn port_name(plan: &Plan, port: PortId) -> Option<String> {
+    plan.interface(port).map(|at| at.port.name.clone())
+}
+
+fn mac(word: u64) -> Mac {
+    let [a, b, c, d, e, f, ..] = word.to_le_bytes();
+    Mac([a, b, c, d, e, f])
+}
+
+fn reach(known: Reach) -> (Option<Mac>, &'static str) {
+    match known {
+        Reach::Known(it) => (Some(mac(it)), "reachable"),
+        Reach::Stale(it) => (Some(mac(it)), "stale"),
+        Reach::Unknown => (None, "unknown"),
+        Reach::Silent => (None, "silent"),
+    }
+}

@@ -1,0 +1,167 @@
+//! The headers of a frame that is to be routed, judged in its private head.
+//!
+//! What a router must look at before it believes a header: RFC 1812 §5.2.2, RFC 8200 §3. Frames with VLAN tags are none of
+//! its own, so a header begins behind 14 bytes.
+
+use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, mapped};
+use super::plan::Plan;
+use super::read::read;
+use crate::account::DropReason;
+use crate::frame::{Batch, Frame};
+use crate::wire::{Gso, Sum};
+
+/// Where the IP header begins.
+pub(super) const L3: usize = 14;
+/// Bytes of an Ethernet header, in lengths.
+pub(super) const ETHERNET: u32 = 14;
+/// The fixed headers.
+pub(super) const V4_LEN: usize = 20;
+pub(super) const V6_LEN: usize = 40;
+/// The smallest frame that is padded to: 802.3 §3.2.8, without its check sequence.
+const LEAST: u32 = 60;
+
+/// EtherTypes.
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
+pub(super) const ARP: u16 = 0x0806;
+
+/// IPv4 options (RFC 791 §3.1): end, nothing, loose and strict source routes.
+const END: u8 = 0;
+const NOTHING: u8 = 1;
+const SOURCE_ROUTES: [u8; 2] = [131, 137];
+
+#[inline]
+pub(super) fn ethertype(frame: &Frame) -> u16 {
+    u16::from_be_bytes([frame.head[12], frame.head[13]])
+}
+
+/// The destination of an IPv4 frame whose header is in order.
+#[inline]
+pub(super) fn judge4(batch: &Batch, frame: &Frame, plan: &Plan) -> Result<u32, DropReason> {
+    let head = &frame.head;
+    if frame.len < ETHERNET + 20 {
+        return Err(DropReason::BadHeader);
+    }
+    if head[14] != 0x45 {
+        judge_options(batch, frame)?;
+    } else if Sum::of(&head[14..34]).value() != 0xffff {
+        return Err(DropReason::BadHeader);
+    }
+    let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
+    if total < 20 || total + ETHERNET > frame.len {
+        return Err(DropReason::BadHeader);
+    }
+    let (src, dst) = (source4(frame), destination4(frame));
+    if is_group4(dst) {
+        return Err(DropReason::GroupAddress);
+    }
+    if is_martian_source4(src) || is_martian4(dst) || plan.is_own(mapped(src)) {
+        return Err(DropReason::Martian);
+    }
+    Ok(dst)
+}
+
+/// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by default). The other
+/// options pass as they are.
+#[cold]
+fn judge_options(batch: &Batch, frame: &Frame) -> Result<(), DropReason> {
+    let mut bytes = [0; 60];
+    let first = frame.head[14];
+    let len = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || len < V4_LEN {
+        return Err(DropReason::BadHeader);
+    }
+    let Some(header) = bytes.get_mut(..len) else { return Err(DropReason::BadHeader) };
+    let total = usize::from(u16::from_be_bytes([frame.head[16], frame.head[17]]));
+    if read(batch, frame, L3, header) < len || total < len || Sum::of(header).value() != 0xffff {
+        return Err(DropReason::BadHeader);
+    }
+    let mut options = header.get(V4_LEN..).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            END => break,
+            NOTHING => rest,
+            kind if SOURCE_ROUTES.contains(&kind) => return Err(DropReason::SourceRoute),
+            _ => match rest.first() {
+                Some(len @ 2..) => options.get(usize::from(*len)..).ok_or(DropReason::BadHeader)?,
+                _ => return Err(DropReason::BadHeader),
+            },
+        };
+    }
+    Ok(())
+}
+
+/// The destination of an IPv6 frame whose header is in order.
+#[inline]
+pub(super) fn judge6(frame: &Frame, plan: &Plan) -> Result<u128, DropReason> {
+    let head = &frame.head;
+    if frame.len < ETHERNET + 40 || head[14] >> 4 != 6 {
+        return Err(DropReason::BadHeader);
+    }
+    let payload = u32::from(u16::from_be_bytes([head[18], head[19]]));
+    if payload + ETHERNET + 40 > frame.len {
+        return Err(DropReason::BadHeader);
+    }
+    let (src, dst) = (source6(frame), destination6(frame));
+    if is_group6(dst) {
+        return Err(DropReason::GroupAddress);
+    }
+    if is_martian6(src) || is_martian6(dst) || is_group6(src) || plan.is_own(src) {
+        return Err(DropReason::Martian);
+    }
+    Ok(dst)
+}
+
+#[inline]
+pub(super) fn source4(frame: &Frame) -> u32 {
+    let [a, b, c, d] = [frame.head[26], frame.head[27], frame.head[28], frame.head[29]];
+    u32::from_be_bytes([a, b, c, d])
+}
+
+#[inline]
+pub(super) fn destination4(frame: &Frame) -> u32 {
+    let [a, b, c, d] = [frame.head[30], frame.head[31], frame.head[32], frame.head[33]];
+    u32::from_be_bytes([a, b, c, d])
+}
+
+#[inline]
+pub(super) fn source6(frame: &Frame) -> u128 {
+    u128::from_be_bytes(sixteen(&frame.head[22..38]))
+}
+
+#[inline]
+pub(super) fn destination6(frame: &Frame) -> u128 {
+    u128::from_be_bytes(sixteen(&frame.head[38..54]))
+}
+
+#[inline]
+fn sixteen(bytes: &[u8]) -> [u8; 16] {
+    bytes.first_chunk().copied().unwrap_or_default()
+}
+
+/// Bytes of the IP packet in `frame` as a link's MTU counts them; of one that is to be cut, those of its segments. What is more
+/// than padding behind a packet counts, since it is sent, too.
+#[inline]
+pub(super) fn packet_len(frame: &Frame) -> u32 {
+    match frame.offload.gso {
+        Gso::None if frame.len <= LEAST => 0,
+        Gso::None => frame.len - ETHERNET,
+        Gso::Tcp4 | Gso::Tcp6 => {
+            // RFC 9293 §3.1: the data offset counts words.
+            let offset = frame.head.get(usize::from(frame.offload.csum_start) + 12);
+            segment(frame, offset.map_or(20, |byte| u32::from(byte >> 4) * 4))
+        }
+        _ => segment(frame, 8),
+    }
+}
+
+/// Whether this IPv4 packet may be cut into fragments (RFC 791 §3.1); those with options or of offloads are not.
+#[cold]
+pub(super) fn may_be_cut(frame: &Frame) -> bool {
+    frame.head[20] & 0x40 == 0 && frame.head[14] == 0x45 && frame.offload.is_none()
+}
+
+fn segment(frame: &Frame, header: u32) -> u32 {
+    (u32::from(frame.offload.gso_size) + u32::from(frame.offload.csum_start) + header)
+        .saturating_sub(ETHERNET)
+}

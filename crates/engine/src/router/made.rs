@@ -1,0 +1,431 @@
+//! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that gave rise to
+//! them has been.
+
+use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::plan::Interface;
+use super::read::read;
+use crate::account::DropReason;
+use crate::frame::{Batch, Frame, HEAD};
+use crate::mem::{Arena, Pieces};
+use crate::port::PortId;
+use crate::wire::offload::Offload;
+use crate::wire::Sum;
+
+/// Frames that one batch may give rise to.
+const SLOTS: usize = 64;
+/// The longest: an ICMPv6 error in a frame (RFC 4443 §2.4 (c)).
+const SLOT: usize = 14 + 1280;
+/// What of a packet an error repeats: as much as fits into 576 bytes (RFC 1812 §4.3.2.3), or 1280.
+const REPEATED4: usize = 576 - V4_LEN - 8;
+const REPEATED6: usize = 1280 - V6_LEN - 8;
+/// The hop limit of what it sends, and that of Neighbor Discovery.
+const HOPS: u8 = 64;
+pub(super) const ND_HOPS: u8 = 255;
+/// Precedence of network control (RFC 1812 §4.3.2.5), and the bits of the packet's own type of service that stay.
+const CONTROL: u8 = 0xc0;
+const SERVICE: u8 = 0x1e;
+
+/// More fragments follow (RFC 791 §3.1).
+const MORE: u16 = 0x2000;
+
+/// Protocols.
+pub(super) const ICMP: u8 = 1;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMP6: u8 = 58;
+
+/// What a packet's sender is told: type and code of the message in either family, and the word behind its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    NoRoute,
+    HostUnreachable,
+    Prohibited,
+    PortUnreachable,
+    /// RFC 4443 §3.1: beyond the scope of its source address.
+    BeyondScope,
+    TimeExceeded,
+    TooBig(u32),
+}
+
+impl Trouble {
+    /// RFC 792, RFC 1191 §4, RFC 1812 §5.2.7.1.
+    fn v4(self) -> (u8, u8, u32) {
+        match self {
+            Trouble::NoRoute => (3, 0, 0),
+            Trouble::HostUnreachable => (3, 1, 0),
+            Trouble::PortUnreachable => (3, 3, 0),
+            Trouble::TooBig(mtu) => (3, 4, mtu & 0xffff),
+            Trouble::Prohibited | Trouble::BeyondScope => (3, 13, 0),
+            Trouble::TimeExceeded => (11, 0, 0),
+        }
+    }
+
+    /// RFC 4443 §3.
+    fn v6(self) -> (u8, u8, u32) {
+        match self {
+            Trouble::NoRoute => (1, 0, 0),
+            Trouble::Prohibited => (1, 1, 0),
+            Trouble::BeyondScope => (1, 2, 0),
+            Trouble::HostUnreachable => (1, 3, 0),
+            Trouble::PortUnreachable => (1, 4, 0),
+            Trouble::TooBig(mtu) => (2, 0, mtu.max(1280)),
+            Trouble::TimeExceeded => (3, 0, 0),
+        }
+    }
+}
+
+/// Frames of one batch's making, with the ports that they are for.
+pub(super) struct Made {
+    pub batch: Batch,
+    pub to: Vec<PortId>,
+    arena: Arena,
+    bytes: Vec<u8>,
+    ident: u16,
+}
+
+impl Made {
+    pub fn new() -> Made {
+        Made {
+            batch: Batch::new(),
+            to: Vec::with_capacity(SLOTS),
+            arena: Arena::new(SLOTS, SLOT),
+            bytes: Vec::with_capacity(SLOT),
+            ident: 0,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.batch.clear();
+        self.to.clear();
+    }
+
+    /// Whether another frame can be made.
+    fn has_room(&self) -> bool {
+        self.batch.len() < self.arena.slots()
+    }
+
+    /// Begins a frame from `interface` to the station `dst`.
+    fn begin(&mut self, dst: [u8; 6], interface: &Interface, ethertype: u16) {
+        self.bytes.clear();
+        self.bytes.extend(dst);
+        self.bytes.extend(interface.mac);
+        self.bytes.extend(ethertype.to_be_bytes());
+    }
+
+    /// Takes what was written into the batch.
+    fn end(&mut self, to: PortId) {
+        let slot = self.batch.len();
+        if slot >= self.arena.slots() || self.bytes.len() > SLOT {
+            return;
+        }
+        let Some((frame, pieces)) = self.batch.next_frame() else { return };
+        let near = self.bytes.len().min(HEAD);
+        crate::slice::put(&mut frame.head, 0, crate::slice::upto(&self.bytes, near));
+        frame.piece = u32::try_from(pieces.len()).unwrap_or(0);
+        frame.len = u32::try_from(self.bytes.len()).unwrap_or(0);
+        frame.pieces = 0;
+        frame.offload = Offload::NONE;
+        if self.bytes.len() > HEAD {
+            frame.pieces = 1;
+            if !pieces.push(self.arena.put(slot, &self.bytes, HEAD)) {
+                return;
+            }
+        }
+        self.batch.commit();
+        self.to.push(to);
+    }
+
+    /// Cuts the IPv4 packet of `frame` into fragments that fit through `mtu`, for station `mac` behind `to` (RFC 791 §3.2); its bytes stay
+    /// where they are. What became of it.
+    #[cold]
+    pub fn fragments(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        to: &Interface,
+        mac: u64,
+        mtu: u32,
+    ) -> DropReason {
+        let head = &frame.head;
+        let word = |at: usize| {
+            u16::from_be_bytes([head.get(at).copied().unwrap_or(0), head.get(at + 1).copied().unwrap_or(0)])
+        };
+        let payload = usize::from(word(16)).saturating_sub(V4_LEN);
+        // All but the last have a multiple of eight bytes.
+        let room = (mtu as usize).saturating_sub(V4_LEN);
+        let unit = room / 8 * 8;
+        if unit == 0 || payload.div_ceil(unit) > self.arena.slots() - self.batch.len() {
+            return DropReason::TooBig;
+        }
+        let (more, place) = (word(20) & MORE, word(20) & !(MORE | 0xc000));
+        let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+        let before = (self.batch.len(), self.to.len());
+        let mut from = 0;
+        while from < payload {
+            let left = payload - from;
+            let len = if left <= room { left } else { unit };
+            let more = if from + len < payload { MORE } else { more };
+            self.begin([a, b, c, d, e, f], to, IPV4);
+            self.bytes.extend(crate::slice::upto(crate::slice::behind(head, L3), V4_LEN));
+            let field = |value: usize| u16::try_from(value).unwrap_or(0).to_be_bytes();
+            let place = more | place.wrapping_add(u16::try_from(from / 8).unwrap_or(0)) & 0x1fff;
+            crate::slice::put(&mut self.bytes, 16, &field(V4_LEN + len));
+            crate::slice::put(&mut self.bytes, 20, &place.to_be_bytes());
+            crate::slice::put(&mut self.bytes, 22, &[head[22].saturating_sub(1), head[23], 0, 0]);
+            let sum = Sum::of(crate::slice::behind(&self.bytes, L3));
+            self.seal(24, sum);
+            let near = len.min(HEAD - L3 - V4_LEN);
+            self.bytes.resize(L3 + V4_LEN + near, 0);
+            let first = L3 + V4_LEN + from;
+            read(batch, frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
+            let whole = self.bytes.len() + len - near;
+            if !self.end_with(to.id, whole, |pieces| part(batch, frame, first + near, first + len, pieces)) {
+                // All or none of them.
+                self.batch.truncate(before.0);
+                self.to.truncate(before.1);
+                return DropReason::TooManyPieces;
+            }
+            from += len;
+        }
+        DropReason::Fragmented
+    }
+
+    /// Takes what was written, and pieces of another frame behind it, into the batch: `len` bytes in all.
+    fn end_with(&mut self, to: PortId, len: usize, add: impl FnOnce(&mut Pieces) -> bool) -> bool {
+        let Some((frame, pieces)) = self.batch.next_frame() else { return false };
+        crate::slice::put(&mut frame.head, 0, &self.bytes);
+        let first = pieces.len();
+        let fits = add(pieces);
+        let count = u16::try_from(pieces.len() - first);
+        let (Ok(piece), Ok(pieces), Ok(len), true) = (u32::try_from(first), count, u32::try_from(len), fits)
+        else {
+            pieces.truncate(first);
+            return false;
+        };
+        (frame.piece, frame.pieces, frame.len, frame.offload) = (piece, pieces, len, Offload::NONE);
+        self.batch.commit();
+        self.to.push(to);
+        true
+    }
+
+    /// Tells the sender of `frame` of a trouble, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
+    /// nor more often than the interface may, at `now` in microseconds.
+    pub fn error(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        from: &Interface,
+        trouble: Trouble,
+        v6: bool,
+        now: u64,
+    ) {
+        // A group cannot be told, and has sent nothing.
+        let allowed = self.has_room() && frame.head[6] & 1 == 0;
+        if !allowed || !if v6 { may_tell6(batch, frame) } else { may_tell4(batch, frame) } {
+            return;
+        }
+        if !from.limits.errors.take(now) {
+            return;
+        }
+        match v6 {
+            false => self.error4(batch, frame, from, trouble),
+            true => self.error6(batch, frame, from, trouble),
+        }
+    }
+
+    fn error4(&mut self, batch: &Batch, frame: &Frame, from: &Interface, trouble: Trouble) {
+        let Some(own) = from.v4 else { return };
+        let (kind, code, word) = trouble.v4();
+        let total = usize::from(u16::from_be_bytes([frame.head[16], frame.head[17]]));
+        let repeated = total.min(REPEATED4).min((frame.len as usize).saturating_sub(L3));
+        self.begin(station(frame), from, IPV4);
+        let service = frame.head[15] & SERVICE | CONTROL;
+        self.ident = self.ident.wrapping_add(1);
+        let len = u16::try_from(V4_LEN + 8 + repeated).unwrap_or(0);
+        self.header4(service, len, own, source4(frame));
+        self.message(batch, frame, (kind, code, word), repeated);
+        let at = L3 + V4_LEN;
+        let sum = Sum::of(crate::slice::behind(&self.bytes, at));
+        self.seal(at + 2, sum);
+        self.end(from.id);
+    }
+
+    fn error6(&mut self, batch: &Batch, frame: &Frame, from: &Interface, trouble: Trouble) {
+        // What comes from a link-local address may be answered by one only.
+        let far = !super::net::is_link_local6(source6(frame));
+        let own = from.v6.filter(|_| far).unwrap_or(from.link_local);
+        let payload = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
+        let repeated = (payload + V6_LEN).min(REPEATED6).min((frame.len as usize).saturating_sub(L3));
+        self.begin(station(frame), from, IPV6);
+        let len = 8 + repeated;
+        self.header6(len, HOPS, own, source6(frame));
+        self.message(batch, frame, trouble.v6(), repeated);
+        self.seal6(own, source6(frame));
+        self.end(from.id);
+    }
+
+    fn header4(&mut self, service: u8, len: u16, src: u32, dst: u32) {
+        let at = self.bytes.len();
+        self.bytes.extend([0x45, service]);
+        self.bytes.extend(len.to_be_bytes());
+        self.bytes.extend(self.ident.to_be_bytes());
+        self.bytes.extend([0, 0, HOPS, ICMP, 0, 0]);
+        self.bytes.extend(src.to_be_bytes());
+        self.bytes.extend(dst.to_be_bytes());
+        let sum = Sum::of(crate::slice::behind(&self.bytes, at));
+        self.seal(at + 10, sum);
+    }
+
+    fn header6(&mut self, len: usize, hops: u8, src: u128, dst: u128) {
+        self.bytes.extend([0x60, 0, 0, 0]);
+        self.bytes.extend(u16::try_from(len).unwrap_or(0).to_be_bytes());
+        self.bytes.extend([ICMP6, hops]);
+        self.bytes.extend(src.to_be_bytes());
+        self.bytes.extend(dst.to_be_bytes());
+    }
+
+    /// An ICMP message that repeats the beginning of the packet in `frame`.
+    fn message(&mut self, batch: &Batch, frame: &Frame, (kind, code, word): (u8, u8, u32), repeated: usize) {
+        self.bytes.extend([kind, code, 0, 0]);
+        self.bytes.extend(word.to_be_bytes());
+        let at = self.bytes.len();
+        self.bytes.resize(at + repeated, 0);
+        read(batch, frame, L3, crate::slice::behind_mut(&mut self.bytes, at));
+    }
+
+    fn seal(&mut self, at: usize, sum: Sum) {
+        crate::slice::put(&mut self.bytes, at, &sum.checksum().to_be_bytes());
+    }
+
+    /// The checksum of an ICMPv6 message, with its pseudo header.
+    fn seal6(&mut self, src: u128, dst: u128) {
+        let at = L3 + V6_LEN;
+        let message = crate::slice::behind(&self.bytes, at);
+        let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, message.len());
+        sum.add(message);
+        self.seal(at + 2, sum);
+    }
+
+    /// Says to `dst`, or asks everybody: an ARP packet with `operation` (RFC 826), from `own`, about `whom`.
+    pub fn arp(&mut self, from: &Interface, operation: u16, dst: Option<[u8; 6]>, own: u32, whom: u32) {
+        if !self.has_room() {
+            return;
+        }
+        self.begin(dst.unwrap_or([0xff; 6]), from, ARP);
+        self.bytes.extend([0, 1, 8, 0, 6, 4]);
+        self.bytes.extend(operation.to_be_bytes());
+        self.bytes.extend(from.mac);
+        self.bytes.extend(own.to_be_bytes());
+        self.bytes.extend(dst.unwrap_or_default());
+        self.bytes.extend(whom.to_be_bytes());
+        self.end(from.id);
+    }
+
+    /// Asks for the station of `target`: a Neighbor Solicitation (RFC 4861 §4.3) to its solicited-node address.
+    pub fn solicit(&mut self, from: &Interface, target: u128) {
+        if !self.has_room() {
+            return;
+        }
+        let group = 0xff02 << 112 | 1 << 32 | 0xff00_0000 | target & 0xff_ffff;
+        self.begin(station_of_group(group), from, IPV6);
+        self.header6(32, ND_HOPS, from.link_local, group);
+        self.bytes.extend([135, 0, 0, 0, 0, 0, 0, 0]);
+        self.bytes.extend(target.to_be_bytes());
+        self.bytes.extend([1, 1]);
+        self.bytes.extend(from.mac);
+        self.seal6(from.link_local, group);
+        self.end(from.id);
+    }
+
+    /// Says that `target` is this router's (RFC 4861 §4.4), to whoever asked from `dst`, or to all if that is nobody yet.
+    pub fn advertise(&mut self, from: &Interface, station: [u8; 6], dst: u128, target: u128) {
+        if !self.has_room() {
+            return;
+        }
+        let all = 0xff02 << 112 | 1;
+        let (station, dst, solicited) = match dst {
+            0 => (station_of_group(all), all, 0),
+            dst => (station, dst, 0x40),
+        };
+        self.begin(station, from, IPV6);
+        self.header6(32, ND_HOPS, target, dst);
+        // It is a router, and its word replaces what was known.
+        self.bytes.extend([136, 0, 0, 0, 0x80 | solicited | 0x20, 0, 0, 0]);
+        self.bytes.extend(target.to_be_bytes());
+        self.bytes.extend([2, 1]);
+        self.bytes.extend(from.mac);
+        self.seal6(target, dst);
+        self.end(from.id);
+    }
+}
+
+/// Adds where bytes `from..to` of `frame` lie, which are behind its head.
+fn part(batch: &Batch, frame: &Frame, from: usize, to: usize, pieces: &mut Pieces) -> bool {
+    let mut at = HEAD;
+    for piece in batch.body(frame) {
+        let end = at + piece.len();
+        if end > from && at < to {
+            let mut part = *piece;
+            part.advance(from.saturating_sub(at));
+            if !pieces.push(part.first(to - at.max(from))) {
+                return false;
+            }
+        }
+        at = end;
+    }
+    true
+}
+
+/// The station that sent `frame`.
+pub(super) fn station(frame: &Frame) -> [u8; 6] {
+    let [_, _, _, _, _, _, mac @ .., _, _] = frame.head.first_chunk::<14>().copied().unwrap_or_default();
+    mac
+}
+
+/// The station address of an IPv6 group: RFC 2464 §7.
+fn station_of_group(group: u128) -> [u8; 6] {
+    let [.., a, b, c, d] = group.to_be_bytes();
+    [0x33, 0x33, a, b, c, d]
+}
+
+/// Whether the sender of this IPv4 packet may be told of an error: it is the first fragment and no error itself.
+fn may_tell4(batch: &Batch, frame: &Frame) -> bool {
+    let head = &frame.head;
+    if u16::from_be_bytes([head[20], head[21]]) & 0x1fff != 0 {
+        return false;
+    }
+    let mut kind = [0];
+    let at = L3 + usize::from(head[14] & 0xf) * 4;
+    // Echo, its reply, timestamps, information and address masks are questions and answers; all else may be an error.
+    head[23] != ICMP || read(batch, frame, at, &mut kind) == 1 && matches!(kind, [0 | 8 | 13..=18])
+}
+
+/// The same for IPv6, behind extension headers; one that is cut short, or a later fragment, gets no error.
+fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
+    let (mut next, mut at) = (frame.head[20], L3 + V6_LEN);
+    if super::net::is_group6(source6(frame))
+        || source6(frame) == 0
+        || super::net::is_group6(destination6(frame))
+    {
+        return false;
+    }
+    for _ in 0..8 {
+        let mut ext = [0; 8];
+        match next {
+            // Hop by hop, routing, destination options.
+            0 | 43 | 60 if read(batch, frame, at, &mut ext) == 8 => {
+                (next, at) = (ext[0], at + (usize::from(ext[1]) + 1) * 8);
+            }
+            44 if read(batch, frame, at, &mut ext) == 8 => {
+                if u16::from_be_bytes([ext[2], ext[3]]) & 0xfff8 != 0 {
+                    return false;
+                }
+                (next, at) = (ext[0], at + 8);
+            }
+            0 | 43 | 44 | 60 => return false,
+            // RFC 4443 §2.1: errors are those below 128; RFC 4443 §2.4 (e.2): no redirect.
+            ICMP6 => return read(batch, frame, at, &mut ext) > 0 && ext[0] >= 128 && ext[0] != 137,
+            _ => return true,
+        }
+    }
+    false
+}

@@ -1,0 +1,396 @@
+//! The router: IPv4 and IPv6 between its ports.
+//!
+//! Theory of operation. A batch comes from one port. [`Router::decide`] walks it in vectors of [`VECTOR`] frames: their headers are
+//! judged (`header`), their destinations looked up together in the forwarding tables (`sidecore_fib`), and each is given its group,
+//! next hop and neighbour (`plan`, `neighbours`). What is noted is a verdict, as a switch notes it, and a [`Rewrite`]. When whoever
+//! captures has seen the frames as they came, [`Desk::rewrite`] changes their private heads: station addresses, hop limit and
+//! checksum (incrementally, RFC 1624). So one copy goes to the receiver, as on a switch, and a sender that rewrites its buffer meanwhile
+//! changes nothing of what was decided.
+//!
+//! What is for the router itself is answered in `own`; errors and requests that it makes (`made`) are delivered behind the batch, and
+//! an error goes back by the way that its packet came. Whatever comes is hostile: each refusal is a drop with a name.
+//!
+//! On this path nothing is allocated. Locks: none that is waited for; the table of neighbours is changed when its lock is free.
+//!
+//! The other side, for the control plane: routes and groups are kept in `rib`; `control` has the tables and the plan follow them, and
+//! explains what becomes of an address.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod control;
+mod header;
+mod limit;
+mod made;
+mod neighbours;
+mod net;
+mod own;
+mod plan;
+mod read;
+mod rewrite;
+mod rib;
+#[cfg(test)]
+mod tests;
+pub mod view;
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use sidecore_fib::epoch::{Epochs, Note};
+use sidecore_fib::{v4, v6, NO_ROUTE};
+
+pub use net::Net;
+pub use rewrite::Desk;
+pub use rib::{Member, Static, Target};
+
+use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
+use self::made::Trouble;
+use self::neighbours::{Neighbours, Reach};
+use self::net::{is_link_local6, mapped};
+use self::plan::{Group, Hop, Interface, Plan, Published};
+use self::rewrite::Rewrite;
+use self::rib::Control;
+use crate::account::DropReason;
+use crate::frame::{is_group, Batch, Frame};
+use crate::port::Port;
+use crate::switch::Verdicts;
+use crate::wire::flow_hash;
+
+/// Frames whose destinations are looked up together.
+pub const VECTOR: usize = 32;
+
+/// A router.
+pub struct Router {
+    /// Its name.
+    pub name: String,
+    plan: Published,
+    /// When numbers of groups may be used again.
+    epochs: Epochs,
+    neighbours: Neighbours,
+    control: Mutex<Control>,
+}
+
+/// What one core has of a router.
+pub struct Seat {
+    router: Arc<Router>,
+    v4: v4::Reader,
+    v6: v6::Reader,
+    note: Arc<Note>,
+    version: u64,
+    plan: Arc<Plan>,
+}
+
+/// When a batch is decided on.
+pub struct Now {
+    /// Seconds since the engine started, from 1 on.
+    pub seconds: u32,
+    /// When that was.
+    pub epoch: Instant,
+    /// The core, for its counters.
+    pub core: usize,
+}
+
+impl Now {
+    fn micros(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The addresses of a vector of one family, and which frames they are of.
+struct Wanted<A> {
+    count: usize,
+    of: [u8; VECTOR],
+    addresses: [A; VECTOR],
+    groups: [u32; VECTOR],
+}
+
+impl<A: Copy + Default> Wanted<A> {
+    fn new() -> Wanted<A> {
+        Wanted { count: 0, of: [0; VECTOR], addresses: [A::default(); VECTOR], groups: [NO_ROUTE; VECTOR] }
+    }
+
+    #[inline]
+    fn push(&mut self, place: usize, address: A) {
+        if let (Some(of), Some(to)) = (self.of.get_mut(self.count), self.addresses.get_mut(self.count)) {
+            #[expect(clippy::cast_possible_truncation, reason = "below VECTOR")]
+            {
+                *of = place as u8;
+            }
+            *to = address;
+            self.count += 1;
+        }
+    }
+
+    #[inline]
+    fn spread(&self, to: &mut [Option<(u32, u128)>; VECTOR], number: impl Fn(A) -> u128) {
+        let found = self.of.iter().zip(&self.groups).zip(&self.addresses).take(self.count);
+        for ((of, group), address) in found {
+            if let Some(to) = to.get_mut(usize::from(*of)) {
+                *to = Some((*group, number(*address)));
+            }
+        }
+    }
+}
+
+/// Where a frame goes.
+struct Way<'p> {
+    to: &'p Interface,
+    mac: u64,
+}
+
+impl Seat {
+    /// A seat of one core. It is made before the core sees the router.
+    pub fn new(router: &Arc<Router>) -> Seat {
+        let (v4, v6) = router.readers();
+        let (version, plan) = router.plan.take();
+        Seat { router: Arc::clone(router), v4, v6, note: router.epochs.join(), version, plan }
+    }
+
+    /// Whether it is one of `router`.
+    #[inline]
+    pub fn is_of(&self, router: &Arc<Router>) -> bool {
+        Arc::ptr_eq(&self.router, router)
+    }
+
+    /// Has the plan that holds now, at least.
+    #[inline]
+    fn renew(&mut self) {
+        if self.router.plan.version() != self.version {
+            (self.version, self.plan) = self.router.plan.take();
+        }
+    }
+
+    /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
+    /// router says itself, is on the `desk` then.
+    pub fn decide(
+        &mut self,
+        batch: &Batch,
+        source: &Port,
+        now: &Now,
+        desk: &mut Desk,
+        verdicts: &mut Verdicts,
+    ) {
+        let router = Arc::clone(&self.router);
+        router.epochs.enter(&self.note);
+        for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
+            self.vector(&router, batch, (number * VECTOR, frames), source, now, desk, verdicts);
+        }
+        router.epochs.leave(&self.note);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a loop's body that is a function of its own")]
+    fn vector(
+        &mut self,
+        router: &Router,
+        batch: &Batch,
+        (first, frames): (usize, &[Frame]),
+        source: &Port,
+        now: &Now,
+        desk: &mut Desk,
+        verdicts: &mut Verdicts,
+    ) {
+        self.renew();
+        let plan = Arc::clone(&self.plan);
+        let Some(at) = plan.interface(source.id) else {
+            (first..first + frames.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
+            return;
+        };
+        let [a, b, c, d, e, f] = at.mac;
+        let mine = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        let (mut four, mut six) = (Wanted::<u32>::new(), Wanted::<u128>::new());
+        let mut found = [None; VECTOR];
+        for (place, frame) in frames.iter().enumerate() {
+            let judged = match frame.dst() {
+                _ if source.is_too_long(frame) => Err(DropReason::TooLong),
+                dst if dst == mine => match ethertype(frame) {
+                    IPV4 => judge4(batch, frame, &plan).map(|address| four.push(place, address)),
+                    IPV6 => judge6(frame, &plan).map(|address| match is_link_local6(address) {
+                        // No route leads to a neighbour's own address, not even the default one.
+                        true => found
+                            .iter_mut()
+                            .skip(place)
+                            .take(1)
+                            .for_each(|it| *it = Some((NO_ROUTE, address))),
+                        false => six.push(place, address),
+                    }),
+                    _ => Err(router.hear(desk, batch, frame, at, now)),
+                },
+                dst if is_group(dst) => Err(router.hear(desk, batch, frame, at, now)),
+                _ => Err(DropReason::NotForRouter),
+            };
+            if let Err(why) = judged {
+                verdicts.drop(first + place, why);
+            }
+        }
+        let (wanted, groups) = (four.addresses, &mut four.groups);
+        self.v4.lookup(wanted.get(..four.count).unwrap_or_default(), groups);
+        four.spread(&mut found, mapped);
+        if six.count > 0 {
+            let wanted = six.addresses;
+            self.v6.lookup(wanted.get(..six.count).unwrap_or_default(), &mut six.groups);
+            six.spread(&mut found, |address| address);
+        }
+        // The groups that were found are in the plan that holds now.
+        self.renew();
+        let plan = Arc::clone(&self.plan);
+        for ((place, frame), found) in frames.iter().enumerate().zip(&found) {
+            let Some((group, address)) = *found else { continue };
+            let index = first + place;
+            match router.way(desk, batch, index, frame, at, &plan, (group, address), now) {
+                Ok(Some(way)) => {
+                    desk.put(index, Rewrite::forward(way.mac, &way.to.mac, address >> 32 != 0xffff));
+                    verdicts.send(index, way.to.id);
+                }
+                // To whom it came from.
+                Ok(None) => verdicts.send(index, at.id),
+                Err(why) => verdicts.drop(index, why),
+            }
+        }
+    }
+}
+
+impl Router {
+    /// Where `frame`, whose destination `address` leads to `group`, goes. `None`: it is answered.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
+    fn way<'p>(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        index: usize,
+        frame: &Frame,
+        at: &Interface,
+        plan: &'p Plan,
+        (group, address): (u32, u128),
+        now: &Now,
+    ) -> Result<Option<Way<'p>>, DropReason> {
+        let v6 = address >> 32 != 0xffff;
+        let (port, number, hop) = match plan.group(group) {
+            Group::OnLink(port) => (*port, address, None),
+            Group::Via(hops) => {
+                let hop = choose(hops, frame);
+                let Some(hop) = hop else { return Err(DropReason::NoRoute) };
+                (hop.port, hop.gateway, Some(hop))
+            }
+            Group::Local => return self.take(desk, batch, index, frame, at, v6, now).map(|()| None),
+            _ if v6 && is_link_local6(address) => {
+                if !at.has(address) {
+                    return Err(DropReason::Martian);
+                }
+                return self.take(desk, batch, index, frame, at, v6, now).map(|()| None);
+            }
+            refused => {
+                let (trouble, why) = match refused {
+                    Group::Broadcast => return Err(DropReason::GroupAddress),
+                    Group::Blackhole => return Err(DropReason::Blackhole),
+                    // RFC 1812 §5.2.7.1; IPv6 knows no more of it than that there is no route.
+                    Group::Unreachable if v6 => (Trouble::NoRoute, DropReason::Unreachable),
+                    Group::Unreachable => (Trouble::HostUnreachable, DropReason::Unreachable),
+                    Group::Prohibit => (Trouble::Prohibited, DropReason::Prohibit),
+                    _ => (Trouble::NoRoute, DropReason::NoRoute),
+                };
+                desk.made.error(batch, frame, at, trouble, v6, now.micros());
+                return Err(why);
+            }
+        };
+        let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
+        if hops_left <= 1 {
+            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now.micros());
+            return Err(DropReason::TimeExceeded);
+        }
+        if v6 && is_link_local6(source6(frame)) {
+            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now.micros());
+            return Err(DropReason::Martian);
+        }
+        let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination) };
+        let (len, mtu) = (packet_len(frame), to.port.mtu());
+        let cut = len > mtu && !v6 && may_be_cut(frame);
+        if len > mtu && !cut {
+            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
+            return Err(DropReason::TooBig);
+        }
+        let known = match hop {
+            Some(hop) => Some((hop.place, self.neighbours.reach(hop.place, now.seconds))),
+            None => self.neighbours.look(port, number, now.seconds),
+        };
+        let mac = match known {
+            Some((_, Reach::Known(mac))) => mac,
+            known => self.resolve(desk, batch, frame, at, to, (number, known), v6, now)?,
+        };
+        if let Some(hop) = hop {
+            hop.counts.count(now.core, frame.len);
+        }
+        if cut {
+            return Err(desk.made.fragments(batch, frame, to, mac, mtu));
+        }
+        Ok(Some(Way { to, mac }))
+    }
+
+    /// Asks for the station that has `number` behind `to`; its address, if an old one can still be used.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
+    fn resolve(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        frame: &Frame,
+        at: &Interface,
+        to: &Interface,
+        (number, known): (u128, Option<(usize, Reach)>),
+        v6: bool,
+        now: &Now,
+    ) -> Result<u64, DropReason> {
+        let (place, reach) = match known {
+            Some(known) => known,
+            None => {
+                // No request, no place: a scan of a network gets no more places than requests.
+                if !to.limits.requests.take(now.micros()) {
+                    return Err(DropReason::NoNeighbour);
+                }
+                let entered = self.neighbours.enter(to.id, number, now.seconds);
+                (entered.ok_or(DropReason::NoNeighbour)?, Reach::Unknown)
+            }
+        };
+        let may = known.is_none() || to.limits.requests.take(now.micros());
+        if may && self.neighbours.ask(place, now.seconds) {
+            self.request(desk, to, number);
+        }
+        match reach {
+            Reach::Known(mac) | Reach::Stale(mac) => Ok(mac),
+            Reach::Unknown => Err(DropReason::NoNeighbour),
+            Reach::Silent => {
+                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now.micros());
+                Err(DropReason::NoNeighbour)
+            }
+        }
+    }
+
+    fn request(&self, desk: &mut Desk, to: &Interface, number: u128) {
+        #[expect(clippy::cast_possible_truncation, reason = "a mapped IPv4 address")]
+        if number >> 32 == 0xffff {
+            let address = net::address(number);
+            // From an address on the same network, so that whoever is asked believes the question.
+            let near =
+                to.addresses.iter().find(|net| net.contains(address)).map(|net| net::number(net.address));
+            let own = near.map(|own| own as u32).or(to.v4);
+            if let Some(own) = own {
+                desk.made.arp(to, 1, None, own, number as u32);
+            }
+        } else {
+            desk.made.solicit(to, number);
+        }
+    }
+}
+
+/// The hop of `hops` that takes the flow of `frame`; one whose link is down leaves its flows to the next.
+#[inline]
+fn choose<'p>(hops: &'p [Hop], frame: &Frame) -> Option<&'p Hop> {
+    if let [hop] = hops {
+        return Some(hop);
+    }
+    let first = flow_hash(frame.head()) as usize % hops.len().max(1);
+    let (before, from) = hops.split_at_checked(first)?;
+    let turn = || from.iter().chain(before);
+    turn().find(|hop| hop.target.link()).or_else(|| turn().next())
+}
+
+/// Bytes of the headers that a frame has to have whole in its head.
+const _: () = assert!(header::L3 + V6_LEN + 8 <= crate::frame::HEAD && V4_LEN < V6_LEN);

@@ -1,0 +1,384 @@
+//! Which station has which address: ARP (RFC 826) and Neighbor Discovery (RFC 4861 §7), as one table.
+//!
+//! Theory of operation. The table has a fixed number of places in buckets, chosen by a keyed hash of port and address. Any core
+//! reads a place without a lock: a sequence number around each change tells a reader that it has met one, and then it
+//! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
+//!
+//! Who fills the table does not matter to who reads it: today that is the router's own ARP and Neighbor Discovery.
+//!
+//! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
+//! after [`TRIES`] questions without an answer. A newcomer takes the place of one that was never found, or has not been
+//! heard of for long, so a scan of a network costs no neighbour that is in use its place. The gateways of routes are pinned and keep
+//! theirs.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::net::address;
+use crate::port::PortId;
+
+/// Seconds for which an address is believed without being heard again (RFC 4861 §10, REACHABLE_TIME).
+pub(super) const REACHABLE: u32 = 30;
+/// Questions before an address counts as not there (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
+pub(super) const TRIES: u32 = 3;
+/// Places of a bucket.
+const BUCKET: usize = 8;
+/// Buckets.
+const BUCKETS: usize = 1024;
+/// Seconds after which whoever was not heard of may lose its place.
+const OLD: u32 = 2 * REACHABLE;
+
+/// The port of a free place.
+const FREE: u32 = u32::MAX;
+
+/// A place in the table.
+#[repr(align(64))]
+struct Place {
+    /// Odd while the key changes.
+    sequence: AtomicU32,
+    port: AtomicU32,
+    address: [AtomicU64; 2],
+    /// The station's address as the low 48 bits of a little-endian word, or zero while it is not known.
+    mac: AtomicU64,
+    /// Second at which it was heard last.
+    heard: AtomicU32,
+    /// Second at which it was asked for last, and how often since it was heard.
+    asked: AtomicU32,
+    tries: AtomicU32,
+    /// How many hops lead through it.
+    pins: AtomicU32,
+}
+
+impl Place {
+    const fn free() -> Place {
+        Place {
+            sequence: AtomicU32::new(0),
+            port: AtomicU32::new(FREE),
+            address: [AtomicU64::new(0), AtomicU64::new(0)],
+            mac: AtomicU64::new(0),
+            heard: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            tries: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> (u32, u128) {
+        let [low, high] = &self.address;
+        let number = u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low.load(Ordering::Relaxed));
+        (self.port.load(Ordering::Relaxed), number)
+    }
+
+    /// Gives the place to another key, or to none. Under the lock.
+    fn give(&self, port: u32, number: u128) {
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.port.store(port, Ordering::Relaxed);
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        self.address[0].store(number as u64, Ordering::Relaxed);
+        self.address[1].store((number >> 64) as u64, Ordering::Relaxed);
+        self.mac.store(0, Ordering::Relaxed);
+        self.heard.store(0, Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
+        self.tries.store(0, Ordering::Relaxed);
+        self.sequence.store(before.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// It is there.
+    Known(u64),
+    /// It was there, and is to be asked for.
+    Stale(u64),
+    /// It is asked for.
+    Unknown,
+    /// It did not answer.
+    Silent,
+}
+
+/// One entry, for those who show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub port: PortId,
+    pub address: IpAddr,
+    pub mac: Option<u64>,
+    pub reach: Reach,
+    /// Seconds since it was heard.
+    pub age: Option<u32>,
+    pub gateway: bool,
+}
+
+/// The neighbours of one router.
+pub(super) struct Neighbours {
+    places: Box<[Place]>,
+    keys: [u64; 2],
+    changing: Mutex<()>,
+}
+
+impl Neighbours {
+    pub fn new() -> Neighbours {
+        Neighbours {
+            places: (0..BUCKETS * BUCKET).map(|_| Place::free()).collect(),
+            // The standard library's hasher is seeded by the system.
+            keys: [0u8, 1].map(|half| RandomState::new().hash_one(half)),
+            changing: Mutex::new(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock for an I/O core, which does not wait for it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.changing.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn bucket(&self, port: PortId, number: u128) -> usize {
+        let [low, high] = self.keys;
+        #[expect(clippy::cast_possible_truncation, reason = "halves, and a number below BUCKETS")]
+        {
+            let (a, b) = (number as u64 ^ low, (number >> 64) as u64 ^ u64::from(port.0) << 48 ^ high);
+            let product = u128::from(a) * u128::from(b);
+            let hash = product as u64 ^ (product >> 64) as u64;
+            (hash % BUCKETS as u64) as usize * BUCKET
+        }
+    }
+
+    /// The place of `number` at `port`.
+    pub fn find(&self, port: PortId, number: u128) -> Option<usize> {
+        let first = self.bucket(port, number);
+        let places = self.places.iter().enumerate().skip(first).take(BUCKET);
+        for (at, place) in places {
+            let before = place.sequence.load(Ordering::Acquire);
+            if place.key() == (u32::from(port.0), number) {
+                fence(Ordering::Acquire);
+                let same = before % 2 == 0 && place.sequence.load(Ordering::Relaxed) == before;
+                return same.then_some(at);
+            }
+        }
+        None
+    }
+
+    /// What is known of the neighbour at a pinned place, or at one that was just found.
+    #[inline]
+    pub fn reach(&self, at: usize, now: u32) -> Reach {
+        let Some(place) = self.places.get(at) else { return Reach::Unknown };
+        let mac = place.mac.load(Ordering::Relaxed);
+        if mac == 0 {
+            return match place.tries.load(Ordering::Relaxed) {
+                ..TRIES => Reach::Unknown,
+                TRIES.. => Reach::Silent,
+            };
+        }
+        if now.saturating_sub(place.heard.load(Ordering::Relaxed)) <= REACHABLE {
+            return Reach::Known(mac);
+        }
+        // The last question gets as long for its answer as the others.
+        let since = now.saturating_sub(place.asked.load(Ordering::Relaxed));
+        match place.tries.load(Ordering::Relaxed) {
+            tries if tries < TRIES || tries == TRIES && since == 0 => Reach::Stale(mac),
+            _ => Reach::Silent,
+        }
+    }
+
+    /// The same for `number` at `port`, wherever it stands: its place, and what is known.
+    #[inline]
+    pub fn look(&self, port: PortId, number: u128, now: u32) -> Option<(usize, Reach)> {
+        let at = self.find(port, number)?;
+        let before = self.places.get(at)?.sequence.load(Ordering::Acquire);
+        let reach = self.reach(at, now);
+        fence(Ordering::Acquire);
+        let place = self.places.get(at)?;
+        // The place may have got another owner since it was found.
+        let same = place.key() == (u32::from(port.0), number)
+            && before % 2 == 0
+            && place.sequence.load(Ordering::Relaxed) == before;
+        same.then_some((at, reach))
+    }
+
+    /// Whether whoever calls is to ask for the neighbour at this place now: one core, once a second.
+    pub fn ask(&self, at: usize, now: u32) -> bool {
+        let Some(place) = self.places.get(at) else { return false };
+        let last = place.asked.load(Ordering::Relaxed);
+        if last == now {
+            return false;
+        }
+        let mine = place.asked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if mine {
+            let tries = place.tries.load(Ordering::Relaxed);
+            place.tries.store(tries.saturating_add(1), Ordering::Relaxed);
+        }
+        mine
+    }
+
+    /// A place for a neighbour that nothing is known of yet; the place that it has, if it has one.
+    pub fn enter(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
+        let _lock = self.try_lock()?;
+        self.find(port, number).or_else(|| self.take(port, number, now))
+    }
+
+    /// Gives the best place of its bucket to a newcomer. Under the lock.
+    fn take(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
+        let first = self.bucket(port, number);
+        let worth = |place: &Place| {
+            let heard = place.heard.load(Ordering::Relaxed);
+            match place.mac.load(Ordering::Relaxed) {
+                _ if place.port.load(Ordering::Relaxed) == FREE => Some((0, 0)),
+                _ if place.pins.load(Ordering::Relaxed) > 0 => None,
+                0 => Some((1, place.asked.load(Ordering::Relaxed))),
+                _ if now.saturating_sub(heard) > OLD => Some((2, heard)),
+                _ => None,
+            }
+        };
+        let places = self.places.iter().enumerate().skip(first).take(BUCKET);
+        let (_, at) = places.filter_map(|(at, place)| Some((worth(place)?, at))).min()?;
+        self.places.get(at)?.give(port.0.into(), number);
+        Some(at)
+    }
+
+    /// Station `mac` says that it has `number`. It is noted where that is asked for or known, and, if it is `for_us` that this
+    /// was said, in any case. What was heard less than a second ago stays: two that claim one address by turns get one change
+    /// a second.
+    pub fn heard(&self, port: PortId, number: u128, mac: u64, for_us: bool, now: u32) {
+        let Some(_lock) = self.try_lock() else { return };
+        let known = self.find(port, number);
+        let at = if for_us { known.or_else(|| self.take(port, number, now)) } else { known };
+        let Some(place) = at.and_then(|at| self.places.get(at)) else { return };
+        let old = place.mac.load(Ordering::Relaxed);
+        if old != 0 && old != mac && place.heard.load(Ordering::Relaxed) == now {
+            return;
+        }
+        place.heard.store(now, Ordering::Relaxed);
+        place.tries.store(0, Ordering::Relaxed);
+        place.mac.store(mac, Ordering::Relaxed);
+    }
+
+    /// A place that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket is full of such.
+    pub fn pin(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
+        let _lock = self.lock();
+        let first = self.bucket(port, number);
+        let at = self.find(port, number).or_else(|| self.take(port, number, now)).or_else(|| {
+            // Better a neighbour that is asked for again than a route without a gateway.
+            let mut places = self.places.iter().enumerate().skip(first).take(BUCKET);
+            let (at, place) = places.find(|(_, place)| place.pins.load(Ordering::Relaxed) == 0)?;
+            place.give(port.0.into(), number);
+            Some(at)
+        })?;
+        self.places.get(at)?.pins.fetch_add(1, Ordering::Relaxed);
+        Some(at)
+    }
+
+    /// One hop less leads through it.
+    pub fn unpin(&self, at: usize) {
+        let _lock = self.lock();
+        if let Some(place) = self.places.get(at) {
+            let pins = place.pins.load(Ordering::Relaxed);
+            place.pins.store(pins.saturating_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the neighbours at ports of which `stays` is false, but for gateways.
+    pub fn retain(&self, stays: impl Fn(PortId) -> bool) {
+        let _lock = self.lock();
+        for place in &self.places {
+            let port = place.port.load(Ordering::Relaxed);
+            let gone = port != FREE && !u16::try_from(port).is_ok_and(|port| stays(PortId(port)));
+            if gone && place.pins.load(Ordering::Relaxed) == 0 {
+                place.give(FREE, 0);
+            }
+        }
+    }
+
+    /// All that is known.
+    pub fn all(&self, now: u32) -> Vec<Known> {
+        let _lock = self.lock();
+        let entry = |(at, place): (usize, &Place)| {
+            let (port, number) = place.key();
+            let port = PortId(u16::try_from(port).ok()?);
+            let mac = Some(place.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
+            let age = mac.map(|_| now.saturating_sub(place.heard.load(Ordering::Relaxed)));
+            let gateway = place.pins.load(Ordering::Relaxed) > 0;
+            Some(Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway })
+        };
+        self.places.iter().enumerate().filter_map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PortId = PortId(3);
+
+    #[test]
+    fn a_neighbour_is_asked_for_found_stale_and_silent() {
+        let table = Neighbours::new();
+        assert_eq!(table.look(A, 7, 10), None);
+        let at = table.enter(A, 7, 10).unwrap();
+        assert_eq!(table.enter(A, 7, 10), Some(at), "it has a place");
+        assert_eq!(table.reach(at, 10), Reach::Unknown);
+        assert!(table.ask(at, 10) && !table.ask(at, 10), "once a second");
+        // Nobody is believed who was not asked for, unless it was said to us.
+        table.heard(A, 8, 0x22, false, 10);
+        assert_eq!(table.look(A, 8, 10), None);
+        table.heard(A, 8, 0x22, true, 10);
+        assert_eq!(table.look(A, 8, 10).unwrap().1, Reach::Known(0x22));
+        table.heard(A, 7, 0x11, false, 11);
+        assert_eq!(table.look(A, 7, 11 + REACHABLE), Some((at, Reach::Known(0x11))));
+        let late = 12 + REACHABLE;
+        assert_eq!(table.reach(at, late), Reach::Stale(0x11));
+        for second in late..late + TRIES {
+            assert_eq!(table.reach(at, second), Reach::Stale(0x11));
+            assert!(table.ask(at, second));
+        }
+        assert_eq!(table.reach(at, late + TRIES), Reach::Silent);
+        table.heard(A, 7, 0x12, false, 99);
+        assert_eq!(table.reach(at, 99), Reach::Known(0x12));
+    }
+
+    #[test]
+    fn two_that_claim_one_address_change_it_once_a_second() {
+        let table = Neighbours::new();
+        table.heard(A, 7, 0x11, true, 5);
+        table.heard(A, 7, 0x66, true, 5);
+        assert_eq!(table.look(A, 7, 5).unwrap().1, Reach::Known(0x11));
+        table.heard(A, 7, 0x66, true, 6);
+        assert_eq!(table.look(A, 7, 6).unwrap().1, Reach::Known(0x66));
+    }
+
+    #[test]
+    fn a_scan_costs_nobody_who_is_in_use_a_place() {
+        let table = Neighbours::new();
+        for it in 0..200 {
+            table.heard(A, it, u64::try_from(it).unwrap() + 1, true, 100);
+        }
+        let pinned = table.pin(A, 5_000, 100).unwrap();
+        for it in 0..100_000 {
+            if let Some(at) = table.enter(A, (1 << 64) + it, 101) {
+                table.ask(at, 101);
+            }
+        }
+        assert_eq!(table.all(101).len(), BUCKET * BUCKETS, "bounded");
+        assert_eq!(table.find(A, 5_000), Some(pinned));
+        for it in 0..200 {
+            assert_eq!(table.look(A, it, 101).unwrap().1, Reach::Known(u64::try_from(it).unwrap() + 1));
+        }
+        // Those who have not been heard of for long make room, the gateway does not.
+        (0..100_000).for_each(|it| table.heard(A, (2 << 64) + it, 9, true, 102 + OLD));
+        assert_eq!(table.find(A, 5_000), Some(pinned));
+        table.unpin(pinned);
+        table.retain(|_| false);
+        assert!(table.all(103 + OLD).is_empty());
+    }
+}

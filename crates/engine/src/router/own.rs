@@ -1,0 +1,180 @@
+//! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is no router's business yet.
+//!
+//! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station address is that by which it
+//! sent, its IP address is on the port's network, and is not ours.
+
+use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
+use super::net::{address, is_group6, mapped};
+use super::plan::Interface;
+use super::read::read;
+use super::{Desk, Now, Rewrite, Router};
+use crate::account::DropReason;
+use crate::frame::{is_group, Batch, Frame};
+use crate::wire::Sum;
+
+/// The longest Neighbor Discovery message that is looked at.
+const LONGEST: usize = 160;
+const REQUEST: u16 = 1;
+const REPLY: u16 = 2;
+
+/// The head of an ARP packet: Ethernet and IPv4.
+const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+impl Router {
+    /// A frame to a group, or of no IP: ARP and Neighbor Discovery are for everybody on a network.
+    pub(super) fn hear(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        frame: &Frame,
+        at: &Interface,
+        now: &Now,
+    ) -> DropReason {
+        match ethertype(frame) {
+            ARP => self.hear_arp(desk, frame, at, now),
+            IPV6 if frame.len as usize >= L3 + V6_LEN + 24 && frame.head[20] == ICMP6 => {
+                self.hear_nd(desk, batch, frame, at, now)
+            }
+            IPV6 | IPV4 => DropReason::GroupAddress,
+            _ => DropReason::NotRouted,
+        }
+    }
+
+    fn hear_arp(&self, desk: &mut Desk, frame: &Frame, at: &Interface, now: &Now) -> DropReason {
+        let head = &frame.head;
+        if frame.len < 42 || head[14..20] != ARP_HEAD {
+            return DropReason::BadHeader;
+        }
+        let four = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let (sender, target) = (four(&head[28..32]), four(&head[38..42]));
+        let mac = station(frame);
+        let operation = u16::from_be_bytes([head[20], head[21]]);
+        if head[22..28] != mac || mac[0] & 1 == 1 {
+            return DropReason::Spoofed;
+        }
+        let for_us = at.addresses.iter().any(|net| net.address == address(mapped(target)));
+        // Who asks whether an address is in use has none yet (RFC 5227 §2.1.1).
+        if sender != 0 {
+            if at.has(mapped(sender)) || !at.reaches(address(mapped(sender))) {
+                return DropReason::Spoofed;
+            }
+            self.neighbours.heard(at.id, mapped(sender), frame.src(), for_us, now.seconds);
+        }
+        if operation == REQUEST && for_us {
+            desk.made.arp(at, REPLY, Some(mac), target, sender);
+        }
+        DropReason::ToRouter
+    }
+
+    fn hear_nd(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        frame: &Frame,
+        at: &Interface,
+        now: &Now,
+    ) -> DropReason {
+        let mut bytes = [0; LONGEST];
+        let len = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
+        let Some(message) = bytes.get_mut(..len) else { return DropReason::ToRouter };
+        if len < 24 || read(batch, frame, L3 + V6_LEN, message) < len {
+            return DropReason::BadHeader;
+        }
+        let (src, dst) = (source6(frame), destination6(frame));
+        let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, len);
+        sum.add(message);
+        // RFC 4861 §7.1: what was forwarded is none.
+        let sound = frame.head[21] == ND_HOPS && sum.value() == 0xffff;
+        let (Some([kind, code, ..]), Some(target)) = (message.first_chunk::<4>(), message.get(8..24)) else {
+            return DropReason::BadHeader;
+        };
+        let (kind, code) = (*kind, *code);
+        if !matches!(kind, 135 | 136) {
+            // Reports of groups, router solicitations and advertisements.
+            return DropReason::ToRouter;
+        }
+        let target = target.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes));
+        if !sound || code != 0 || is_group6(target) {
+            return DropReason::BadHeader;
+        }
+        let Ok(said) = link_address(message.get(24..).unwrap_or_default(), kind - 134) else {
+            return DropReason::BadHeader;
+        };
+        let near = |it: u128| at.reaches(address(it)) && !at.has(it) && !is_group6(it);
+        let mac = station(frame);
+        if said.is_some_and(|said| said != mac) || mac[0] & 1 == 1 {
+            return DropReason::Spoofed;
+        }
+        match kind {
+            135 if at.has(target) => {
+                if src != 0 {
+                    if !near(src) {
+                        return DropReason::Spoofed;
+                    }
+                    if said.is_some() {
+                        self.neighbours.heard(at.id, src, frame.src(), true, now.seconds);
+                    }
+                }
+                desk.made.advertise(at, mac, src, target);
+            }
+            136 if !near(target) => return DropReason::Spoofed,
+            136 => self.neighbours.heard(at.id, target, frame.src(), false, now.seconds),
+            _ => {}
+        }
+        DropReason::ToRouter
+    }
+
+    /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that they came.
+    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
+    pub(super) fn take(
+        &self,
+        desk: &mut Desk,
+        batch: &Batch,
+        index: usize,
+        frame: &Frame,
+        at: &Interface,
+        v6: bool,
+        now: &Now,
+    ) -> Result<(), DropReason> {
+        if is_group(frame.src()) {
+            return Err(DropReason::Spoofed);
+        }
+        let kind = if v6 { frame.head[54] } else { frame.head[34] };
+        let whole = v6 || u16::from_be_bytes([frame.head[20], frame.head[21]]) & 0x3fff == 0;
+        let plain = v6 || frame.head[14] == 0x45;
+        let long = frame.len as usize >= L3 + 8 + if v6 { V6_LEN } else { V4_LEN };
+        let protocol = if v6 { frame.head[20] } else { frame.head[23] };
+        match (protocol, kind) {
+            (ICMP, 8) if !v6 && whole && plain && long => {
+                desk.put(index, Rewrite::echo(frame, at, v6));
+                Ok(())
+            }
+            (ICMP6, 128) if v6 && long => {
+                desk.put(index, Rewrite::echo(frame, at, v6));
+                Ok(())
+            }
+            (ICMP6, 135 | 136) if v6 => Err(self.hear_nd(desk, batch, frame, at, now)),
+            (UDP, _) => {
+                desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now.micros());
+                Err(DropReason::ToRouter)
+            }
+            _ => Err(DropReason::ToRouter),
+        }
+    }
+}
+
+/// The station address that option `wanted` of a Neighbor Discovery message gives, if it is there.
+fn link_address(mut options: &[u8], wanted: u8) -> Result<Option<[u8; 6]>, ()> {
+    let mut found = None;
+    while let [kind, words, ..] = *options {
+        // RFC 4861 §4.6: an option without a length makes the message invalid.
+        let len = usize::from(words) * 8;
+        let (option, rest) = options.split_at_checked(len).filter(|_| len > 0).ok_or(())?;
+        if kind == wanted && words == 1 {
+            found = option.get(2..).and_then(|mac| mac.first_chunk()).copied();
+        }
+        options = rest;
+    }
+    Ok(found)
+}

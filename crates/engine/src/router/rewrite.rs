@@ -1,0 +1,151 @@
+//! What becomes of the heads of frames that go on, once it is decided: noted for each frame, done for all.
+
+use super::made::Made;
+use super::plan::Interface;
+use crate::account::PortId;
+use crate::frame::{Batch, Frame, MAX_BATCH};
+use crate::wire::{update, Offload};
+
+/// What is to be done with a frame's head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rewrite {
+    /// Destination and source station.
+    macs: [u8; 12],
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Nothing,
+    Forward4,
+    Forward6,
+    Echo4,
+    Echo6,
+}
+
+const NOTHING: Rewrite = Rewrite { macs: [0; 12], what: What::Nothing };
+
+impl Rewrite {
+    /// To station `mac`, from ours.
+    #[inline]
+    pub fn forward(mac: u64, from: &[u8; 6], v6: bool) -> Rewrite {
+        let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+        let [g, h, i, j, k, l] = *from;
+        let what = if v6 { What::Forward6 } else { What::Forward4 };
+        Rewrite { macs: [a, b, c, d, e, f, g, h, i, j, k, l], what }
+    }
+
+    /// Back to its sender, as an answer.
+    pub fn echo(frame: &Frame, from: &Interface, v6: bool) -> Rewrite {
+        let what = if v6 { What::Echo6 } else { What::Echo4 };
+        Rewrite { what, ..Rewrite::forward(frame.src(), &from.mac, v6) }
+    }
+}
+
+/// What one core works with for all its routers.
+pub struct Desk {
+    rewrites: Box<[Rewrite]>,
+    /// Whether any is noted.
+    any: bool,
+    pub(super) made: Made,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Desk {
+    /// With all the memory that it will ever need.
+    pub fn new() -> Desk {
+        Desk { rewrites: vec![NOTHING; MAX_BATCH].into(), any: false, made: Made::new() }
+    }
+
+    /// For the next batch.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.any) {
+            self.rewrites.fill(NOTHING);
+        }
+        self.made.clear();
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, frame: usize, rewrite: Rewrite) {
+        if let Some(place) = self.rewrites.get_mut(frame) {
+            (*place, self.any) = (rewrite, true);
+        }
+    }
+
+    /// Does what was noted to the frames of `batch`.
+    pub fn rewrite(&self, batch: &mut Batch) {
+        for (frame, rewrite) in batch.frames_mut().iter_mut().zip(&self.rewrites) {
+            let head = &mut frame.head;
+            match rewrite.what {
+                What::Nothing => continue,
+                What::Forward4 => {
+                    let old = u16::from_be_bytes([head[22], head[23]]);
+                    // Frames with less were not sent on.
+                    head[22] = head[22].saturating_sub(1);
+                    let new = u16::from_be_bytes([head[22], head[23]]);
+                    let sum = update(u16::from_be_bytes([head[24], head[25]]), old, new);
+                    head[24..26].copy_from_slice(&sum.to_be_bytes());
+                }
+                What::Forward6 => head[21] = head[21].saturating_sub(1),
+                What::Echo4 => answer(frame, false),
+                What::Echo6 => answer(frame, true),
+            }
+            frame.head[..12].copy_from_slice(&rewrite.macs);
+        }
+    }
+
+    /// Frames that were made, and the ports that they are for.
+    pub fn made(&self) -> (&Batch, &[PortId]) {
+        (&self.made.batch, &self.made.to)
+    }
+}
+
+/// Makes an echo request of `frame` its reply (RFC 792, RFC 4443 §4.2): addresses exchanged, and the type, with the checksums that
+/// follow from it.
+fn answer(frame: &mut Frame, v6: bool) {
+    // The rest of a partial checksum is added later, with the new type.
+    let partial = frame.offload.flags & Offload::NEEDS_CSUM != 0;
+    let head = &mut frame.head;
+    if v6 {
+        let (src, dst): ([u8; 16], [u8; 16]) = (source6_of(head), destination6_of(head));
+        head[22..38].copy_from_slice(&dst);
+        head[38..54].copy_from_slice(&src);
+        head[21] = 64;
+        let old = u16::from_be_bytes([head[54], head[55]]);
+        head[54] = 129;
+        let new = u16::from_be_bytes([head[54], head[55]]);
+        if !partial {
+            let sum = update(u16::from_be_bytes([head[56], head[57]]), old, new);
+            head[56..58].copy_from_slice(&sum.to_be_bytes());
+        }
+    } else {
+        let [a, b, c, d] = [head[26], head[27], head[28], head[29]];
+        head.copy_within(30..34, 26);
+        head[30..34].copy_from_slice(&[a, b, c, d]);
+        let ttl = |head: &[u8]| u16::from_be_bytes([head[22], head[23]]);
+        let old = ttl(head);
+        head[22] = 64;
+        let sum = update(u16::from_be_bytes([head[24], head[25]]), old, ttl(head));
+        head[24..26].copy_from_slice(&sum.to_be_bytes());
+        let old = u16::from_be_bytes([head[34], head[35]]);
+        head[34] = 0;
+        let new = u16::from_be_bytes([head[34], head[35]]);
+        if !partial {
+            let sum = update(u16::from_be_bytes([head[36], head[37]]), old, new);
+            head[36..38].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+}
+
+fn source6_of(head: &[u8; 64]) -> [u8; 16] {
+    head[22..38].first_chunk().copied().unwrap_or_default()
+}
+
+fn destination6_of(head: &[u8; 64]) -> [u8; 16] {
+    head[38..54].first_chunk().copied().unwrap_or_default()
+}

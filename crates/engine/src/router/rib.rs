@@ -1,0 +1,220 @@
+//! What a router is told: its ports, its routes, and the groups that routes lead to. For the control plane alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sidecore_fib::{v4, v6, Error};
+
+use super::net::{number, Net};
+use super::plan::{Group, Limits};
+use crate::port::{Port, PortId};
+
+/// A port of a router.
+#[derive(Clone)]
+pub struct Member {
+    /// The port.
+    pub port: Arc<Port>,
+    /// The router's station address there.
+    pub mac: [u8; 6],
+    /// The router's addresses there, each with its network.
+    pub addresses: Vec<Net>,
+}
+
+/// A route that the operator gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Static {
+    /// Where to.
+    pub prefix: Net,
+    /// By which way.
+    pub target: Target,
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Through one of these gateways, by flow; at this port, if it is not that whose network a gateway is on.
+    Via(Vec<IpAddr>, Option<PortId>),
+    /// To neighbours at this port.
+    Port(PortId),
+    /// Nowhere, silently.
+    Blackhole,
+    /// Nowhere: the destination is unreachable.
+    Unreachable,
+    /// Nowhere: it is prohibited.
+    Prohibit,
+}
+
+/// Who wants a route. Of two for one prefix the first counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// The router's own address, or a broadcast on its network.
+    Own,
+    /// A port's network.
+    Connected,
+    /// The operator.
+    Static,
+}
+
+/// What a group is known by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Local,
+    Broadcast,
+    OnLink(PortId),
+    Via(Vec<(PortId, u128)>),
+    Blackhole,
+    Unreachable,
+    Prohibit,
+}
+
+/// A route in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub origin: Origin,
+    pub key: Key,
+}
+
+/// The routes that are to be, and those that cannot be, with why.
+#[derive(Default)]
+pub(super) struct Wanted {
+    pub routes: BTreeMap<Net, Route>,
+    pub idle: Vec<(Static, String)>,
+}
+
+impl Wanted {
+    /// What follows from these ports and routes.
+    pub fn of(members: &[Member], statics: &[Static]) -> Wanted {
+        let mut wanted = Wanted::default();
+        for it in statics {
+            match key(members, it) {
+                Ok(key) => {
+                    drop(wanted.routes.insert(it.prefix.network(), Route { origin: Origin::Static, key }))
+                }
+                Err(why) => wanted.idle.push((it.clone(), why)),
+            }
+        }
+        for member in members {
+            let port = member.port.id;
+            for net in &member.addresses {
+                wanted.prefer(net.network(), Origin::Connected, Key::OnLink(port));
+            }
+        }
+        for net in members.iter().flat_map(|member| &member.addresses) {
+            if let Some(it) = net.broadcast() {
+                wanted.prefer(Net::host(IpAddr::V4(it)), Origin::Own, Key::Broadcast);
+            }
+            // RFC 4291 §2.6.1: the address of a network itself is any of its routers.
+            if let (IpAddr::V6(_), ..=126) = (net.address, net.len) {
+                wanted.prefer(Net::host(net.network().address), Origin::Own, Key::Local);
+            }
+        }
+        for net in members.iter().flat_map(|member| &member.addresses) {
+            wanted.prefer(Net::host(net.address), Origin::Own, Key::Local);
+        }
+        wanted
+    }
+
+    fn prefer(&mut self, prefix: Net, origin: Origin, key: Key) {
+        self.routes.insert(prefix, Route { origin, key });
+    }
+}
+
+/// What `route` leads to, or why it leads nowhere.
+fn key(members: &[Member], route: &Static) -> Result<Key, String> {
+    let there = |id: PortId| members.iter().any(|member| member.port.id == id);
+    match &route.target {
+        Target::Blackhole => Ok(Key::Blackhole),
+        Target::Unreachable => Ok(Key::Unreachable),
+        Target::Prohibit => Ok(Key::Prohibit),
+        Target::Port(port) if there(*port) => Ok(Key::OnLink(*port)),
+        Target::Port(_) => Err("its port is not on this router".to_owned()),
+        Target::Via(gateways, port) => {
+            let hop = |gateway: &IpAddr| {
+                let own = members.iter().flat_map(|it| &it.addresses).any(|net| net.address == *gateway);
+                if own {
+                    return Err(format!("gateway {gateway} is this router itself"));
+                }
+                let near = members.iter().find(|member| match port {
+                    Some(port) => member.port.id == *port,
+                    None => member.addresses.iter().any(|net| net.contains(*gateway)),
+                });
+                let member = near.ok_or_else(|| format!("gateway {gateway} is on no port's network"))?;
+                Ok((member.port.id, number(*gateway)))
+            };
+            let mut hops = gateways.iter().map(hop).collect::<Result<Vec<_>, String>>()?;
+            hops.sort_unstable();
+            hops.dedup();
+            Ok(Key::Via(hops))
+        }
+    }
+}
+
+/// The tables, and what they hold.
+pub(super) struct Control {
+    pub v4: v4::Writer,
+    pub v6: v6::Writer,
+    /// Groups by their numbers, of which 0 is none.
+    pub groups: Vec<Arc<Group>>,
+    /// Numbers of groups in use, with how many routes lead there.
+    pub numbers: BTreeMap<Key, (u32, usize)>,
+    pub free: Vec<u32>,
+    /// Numbers that no table leads to any more, and from which epoch on no core is on its way there.
+    pub retired: VecDeque<(u64, u32)>,
+    pub routes: BTreeMap<Net, Route>,
+    pub idle: Vec<(Static, String)>,
+    pub limits: BTreeMap<PortId, Arc<Limits>>,
+}
+
+impl Control {
+    pub fn new() -> std::io::Result<Control> {
+        Ok(Control {
+            v4: v4::Writer::new()?,
+            v6: v6::Writer::new()?,
+            groups: vec![Arc::new(Group::Nothing)],
+            numbers: BTreeMap::new(),
+            free: Vec::new(),
+            retired: VecDeque::new(),
+            routes: BTreeMap::new(),
+            idle: Vec::new(),
+            limits: BTreeMap::new(),
+        })
+    }
+
+    /// Has the tables lead to `group`.
+    pub fn insert(&mut self, prefix: Net, group: u32) -> Result<(), Error> {
+        match prefix.address {
+            IpAddr::V4(it) => self.v4.insert(it.to_bits(), prefix.len, group).map(drop),
+            IpAddr::V6(it) => self.v6.insert(it.to_bits(), prefix.len, group).map(drop),
+        }
+    }
+
+    pub fn remove(&mut self, prefix: Net) {
+        match prefix.address {
+            IpAddr::V4(it) => drop(self.v4.remove(it.to_bits(), prefix.len)),
+            IpAddr::V6(it) => drop(self.v6.remove(it.to_bits(), prefix.len)),
+        }
+    }
+
+    /// The longest prefix of `address`, and its group.
+    pub fn longest(&self, address: IpAddr) -> Option<(Net, u32)> {
+        match address {
+            IpAddr::V4(it) => {
+                let ((address, len), group) = self.v4.explain(it.to_bits())?;
+                Some((Net { address: IpAddr::V4(address.into()), len }, group))
+            }
+            IpAddr::V6(it) => {
+                let ((address, len), group) = self.v6.explain(it.to_bits())?;
+                Some((Net { address: IpAddr::V6(address.into()), len }, group))
+            }
+        }
+    }
+
+    /// A number for a new group.
+    pub fn number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.groups.push(Arc::new(Group::Nothing));
+            u32::try_from(self.groups.len() - 1).unwrap_or(0)
+        })
+    }
+}

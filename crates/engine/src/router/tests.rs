@@ -1,0 +1,694 @@
+//! A router by itself: batches in, verdicts, heads and its own frames out.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::account::PortId;
+use crate::frame::HEAD;
+use crate::mem::Arena;
+use crate::observe::CounterFile;
+use crate::wire::Sum;
+
+const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0], [2, 0, 0, 0, 0, 0xc0]];
+/// Stations behind the ports.
+const THEIRS: [[u8; 6]; 3] = [[2, 0, 0, 0, 1, 0xa1], [2, 0, 0, 0, 1, 0xb1], [2, 0, 0, 0, 1, 0xc1]];
+const NETS: [&[&str]; 3] =
+    [&["10.0.0.1/24", "2001:db8:a::1/64"], &["10.0.1.1/24", "2001:db8:b::1/64"], &["10.0.2.1/24"]];
+
+struct Rig {
+    router: Arc<Router>,
+    ports: Vec<Arc<Port>>,
+    seat: Seat,
+    desk: Desk,
+    verdicts: Verdicts,
+    now: Now,
+    arena: Arena,
+    _file: CounterFile,
+}
+
+/// What became of a batch: of each frame its port or the name of its drop, the heads, and what was made.
+struct Done {
+    went: Vec<Result<u16, &'static str>>,
+    heads: Vec<Vec<u8>>,
+    made: Vec<(u16, Vec<u8>)>,
+}
+
+fn member(port: &Arc<Port>, index: usize) -> Member {
+    let addresses = NETS[index].iter().map(|net| net.parse().unwrap()).collect();
+    Member { port: Arc::clone(port), mac: MACS[index], addresses }
+}
+
+fn net(text: &str) -> Net {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn route(prefix: &str, target: Target) -> Static {
+    Static { prefix: net(prefix), target }
+}
+
+fn via(prefix: &str, gateways: &[&str]) -> Static {
+    route(prefix, Target::Via(gateways.iter().map(|it| ip(it)).collect(), None))
+}
+
+impl Rig {
+    fn new(routes: &[Static]) -> Rig {
+        let file = CounterFile::anonymous().unwrap();
+        let port = |id: u16| {
+            let name = format!("p{id}");
+            let counters = file.open_slot(PortId(id), &name);
+            Arc::new(Port::new(PortId(id), &name, counters, 1500).unwrap())
+        };
+        let ports: Vec<_> = (0..3).map(port).collect();
+        let router = Arc::new(Router::new("r").unwrap());
+        let members: Vec<_> = ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
+        router.configure(&members, routes, 1);
+        let seat = Seat::new(&router);
+        let now = Now { seconds: 100, epoch: Instant::now(), core: 0 };
+        let mut rig = Rig {
+            router,
+            ports,
+            seat,
+            desk: Desk::new(),
+            verdicts: Verdicts::new(),
+            now,
+            arena: Arena::new(64, 2048),
+            _file: file,
+        };
+        // Whoever is behind a port has spoken.
+        for (i, (near, six)) in
+            [("10.0.0.9", Some("2001:db8:a::9")), ("10.0.1.9", Some("2001:db8:b::9")), ("10.0.2.9", None)]
+                .iter()
+                .enumerate()
+        {
+            rig.know(i, ip(near), THEIRS[i]);
+            six.iter().for_each(|it| rig.know(i, ip(it), THEIRS[i]));
+        }
+        rig
+    }
+
+    fn configure(&mut self, routes: &[Static]) {
+        let members: Vec<_> = self.ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
+        self.router.configure(&members, routes, self.now.seconds);
+    }
+
+    fn know(&mut self, port: usize, address: IpAddr, mac: [u8; 6]) {
+        let [a, b, c, d, e, f] = mac;
+        let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        self.router.neighbours.heard(self.ports[port].id, net::number(address), mac, true, self.now.seconds);
+    }
+
+    fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Done {
+        let mut batch = Batch::new();
+        for (slot, bytes) in frames.iter().enumerate() {
+            let (frame, pieces) = batch.next_frame().unwrap();
+            let near = bytes.len().min(HEAD);
+            frame.head[..near].copy_from_slice(&bytes[..near]);
+            (frame.len, frame.pieces) = (u32::try_from(bytes.len()).unwrap(), 0);
+            frame.piece = u32::try_from(pieces.len()).unwrap();
+            if bytes.len() > HEAD {
+                assert!(pieces.push(self.arena.put(slot, bytes, HEAD)));
+                frame.pieces = 1;
+            }
+            frame.offload = crate::wire::Offload::NONE;
+            batch.commit();
+        }
+        self.verdicts.clear();
+        self.desk.clear();
+        self.seat.decide(&batch, &self.ports[port], &self.now, &mut self.desk, &mut self.verdicts);
+        self.desk.rewrite(&mut batch);
+        let mut went = BTreeMap::new();
+        let mut picks = Vec::new();
+        for id in self.verdicts.destinations() {
+            self.verdicts.picks_alone(PortId(*id), &mut picks);
+            picks.iter().for_each(|pick| assert!(went.insert(*pick, Ok(*id)).is_none(), "twice"));
+        }
+        for (frame, why) in self.verdicts.drops() {
+            assert!(went.insert(*frame, Err(why.name())).is_none(), "twice");
+        }
+        assert_eq!(went.len(), batch.len(), "each frame has a verdict");
+        let heads = batch.frames().iter().map(|frame| frame.head().to_vec()).collect();
+        let (made, to) = self.desk.made();
+        let whole = |frame: &Frame| {
+            let mut bytes = vec![0; frame.len as usize];
+            assert_eq!(read::read(made, frame, 0, &mut bytes), bytes.len());
+            bytes
+        };
+        let made = made.frames().iter().zip(to).map(|(frame, to)| (to.0, whole(frame))).collect();
+        Done { went: went.into_values().collect(), heads, made }
+    }
+
+    fn one(&mut self, port: usize, frame: &[u8]) -> Done {
+        self.send(port, &[frame.to_vec()])
+    }
+}
+
+/// An Ethernet frame from the station behind port `from` to the router.
+fn ether(from: usize, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&MACS[from][..], &THEIRS[from], &ethertype.to_be_bytes(), payload].concat()
+}
+
+fn packet4(src: &str, dst: &str, ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip(src), ip(dst)) else { panic!() };
+    let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+    let mut header =
+        [&[0x45, 0], &len[..], &[0, 1, 0x40, 0, ttl, protocol, 0, 0], &src.octets(), &dst.octets()].concat();
+    let sum = Sum::of(&header).checksum().to_be_bytes();
+    header[10..12].copy_from_slice(&sum);
+    [header, payload.to_vec()].concat()
+}
+
+fn packet6(src: &str, dst: &str, hops: u8, next: u8, payload: &[u8]) -> Vec<u8> {
+    let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip(src), ip(dst)) else { panic!() };
+    let len = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    [&[0x60, 0, 0, 0], &len[..], &[next, hops], &src.octets(), &dst.octets(), payload].concat()
+}
+
+/// From behind port 0.
+fn v4(dst: &str) -> Vec<u8> {
+    ether(0, 0x0800, &packet4("10.0.0.9", dst, 64, 17, &[7; 30]))
+}
+
+fn v6(dst: &str) -> Vec<u8> {
+    ether(0, 0x86dd, &packet6("2001:db8:a::9", dst, 64, 17, &[7; 30]))
+}
+
+fn icmp6(src: &str, dst: &str, hops: u8, mut message: Vec<u8>) -> Vec<u8> {
+    let (IpAddr::V6(a), IpAddr::V6(b)) = (ip(src), ip(dst)) else { panic!() };
+    let mut sum = Sum::pseudo(&a.octets(), &b.octets(), 58, message.len());
+    message[2..4].fill(0);
+    sum.add(&message);
+    message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    packet6(src, dst, hops, 58, &message)
+}
+
+#[test]
+fn a_frame_goes_on_with_new_stations_and_one_hop_less() {
+    let mut rig = Rig::new(&[via("192.0.2.0/24", &["10.0.1.9"]), via("::/0", &["2001:db8:b::9"])]);
+    let frames = [v4("10.0.1.9"), v4("192.0.2.77"), v6("2001:db8:b::9"), v6("2620::1")];
+    let done = rig.send(0, &frames);
+    assert_eq!(done.went, [Ok(1); 4]);
+    for (head, before) in done.heads.iter().zip(&frames) {
+        assert_eq!((&head[..6], &head[6..12]), (&THEIRS[1][..], &MACS[1][..]));
+        if head[12] == 8 {
+            assert_eq!((head[22], Sum::of(&head[14..34]).value()), (63, 0xffff));
+            assert_eq!((&head[26..], &head[14..22]), (&before[26..], &before[14..22]));
+        } else {
+            assert_eq!((head[21], &head[22..], &head[14..21]), (63, &before[22..HEAD], &before[14..21]));
+        }
+    }
+    assert!(done.made.is_empty());
+    assert_eq!(
+        rig.router
+            .routes(100)
+            .iter()
+            .map(|it| it.hops.iter().map(|hop| hop.frames).sum::<u64>())
+            .sum::<u64>(),
+        2
+    );
+}
+
+#[test]
+fn what_no_router_passes_on_has_a_name() {
+    let mut rig = Rig::new(&[via("0.0.0.0/0", &["10.0.1.9"])]);
+    let bad = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = v4("192.0.2.1");
+        change(&mut frame);
+        frame
+    };
+    let from = |src| ether(0, 0x0800, &packet4(src, "192.0.2.1", 64, 17, &[0; 26]));
+    let six = |src, dst| ether(0, 0x86dd, &packet6(src, dst, 64, 17, &[0; 26]));
+    let table: Vec<(Vec<u8>, &str)> = vec![
+        (bad(&|it| it.truncate(33)), "bad_header"),
+        (bad(&|it| it[14] = 0x65), "bad_header"),
+        (bad(&|it| it[14] = 0x44), "bad_header"),
+        (bad(&|it| it[24] ^= 1), "bad_header"),
+        (bad(&|it| it.truncate(50)), "bad_header"),
+        (bad(&|it| it[0] = 6), "not_for_router"),
+        (bad(&|it| it[12] = 0x81), "not_routed"),
+        (bad(&|it| it[..6].fill(0xff)), "group_address"),
+        (v4("224.0.0.5"), "group_address"),
+        (v4("255.255.255.255"), "group_address"),
+        (v4("10.0.1.255"), "group_address"),
+        (v4("127.0.0.1"), "martian"),
+        (v4("0.1.2.3"), "martian"),
+        (v4("169.254.1.1"), "martian"),
+        (from("10.0.1.1"), "martian"),
+        (from("10.0.1.255"), "martian"),
+        (from("127.0.0.1"), "martian"),
+        (from("224.0.0.1"), "martian"),
+        (from("0.0.0.0"), "martian"),
+        (six("::", "2001:db8:b::9"), "martian"),
+        (six("::1", "2001:db8:b::9"), "martian"),
+        (six("ff02::1", "2001:db8:b::9"), "martian"),
+        (six("2001:db8:b::1", "2001:db8:b::9"), "martian"),
+        (six("::ffff:10.0.0.9", "2001:db8:b::9"), "martian"),
+        (six("fe80::9", "2001:db8:b::9"), "martian"),
+        (six("2001:db8:a::9", "fe80::7"), "martian"),
+        (six("2001:db8:a::9", "ff0e::7"), "group_address"),
+        (six("2001:db8:a::9", "2620::1"), "no_route"),
+        (six("2001:db8:a::9", "2001:db8:b::9")[..60].to_vec(), "bad_header"),
+    ];
+    for (frame, why) in table {
+        assert_eq!(rig.one(0, &frame).went, [Err(why)], "{frame:02x?}");
+    }
+    let mut long = v4("10.0.1.9");
+    long.resize(1515, 0);
+    assert_eq!(rig.one(0, &long).went, [Err("too_long")]);
+}
+
+#[test]
+fn options_pass_but_for_source_routes() {
+    let mut rig = Rig::new(&[]);
+    let mut with = |options: &[u8]| {
+        let plain = packet4("10.0.0.9", "10.0.1.9", 64, 17, &[1; 12]);
+        let mut header = [&plain[..20], options].concat();
+        header[0] = 0x45 + u8::try_from(options.len() / 4).unwrap();
+        header[3] += u8::try_from(options.len()).unwrap();
+        header[10..12].fill(0);
+        let sum = Sum::of(&header).checksum().to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+        let done = rig.one(0, &ether(0, 0x0800, &[&header[..], &plain[20..]].concat()));
+        done.went[0]
+    };
+    assert_eq!(with(&[1, 1, 1, 0]), Ok(1));
+    // A router alert, and a header that ends behind the head.
+    assert_eq!((with(&[148, 4, 0, 0]), with(&[1; 40])), (Ok(1), Ok(1)));
+    for bad in [&[131u8, 3, 4, 0][..], &[137, 3, 4, 0], &[1, 131, 3, 4]] {
+        assert_eq!(with(bad), Err("source_route"));
+    }
+    for bad in [&[7u8, 1, 0, 0][..], &[7, 5, 0, 0], &[1, 1, 1, 7]] {
+        assert_eq!(with(bad), Err("bad_header"));
+    }
+}
+
+/// The message in an error that was made for the station behind port 0, checked.
+fn told(done: &Done, v6: bool) -> (u8, u8, u32, Vec<u8>) {
+    let [(0, frame)] = &done.made[..] else { panic!("{:?}", done.made) };
+    assert_eq!((&frame[..6], &frame[6..12]), (&THEIRS[0][..], &MACS[0][..]));
+    let message = if v6 {
+        let mut sum = Sum::pseudo(&frame[22..38], &frame[38..54], 58, frame.len() - 54);
+        sum.add(&frame[54..]);
+        assert_eq!(sum.value(), 0xffff);
+        assert_eq!(frame[20..22], [58, 64]);
+        &frame[54..]
+    } else {
+        assert_eq!((Sum::of(&frame[14..34]).value(), Sum::of(&frame[34..]).value()), (0xffff, 0xffff));
+        assert_eq!((&frame[26..30], &frame[30..34]), (&[10, 0, 0, 1][..], &[10, 0, 0, 9][..]));
+        assert_eq!(usize::from(u16::from_be_bytes([frame[16], frame[17]])), frame.len() - 14);
+        &frame[34..]
+    };
+    (message[0], message[1], u32::from_be_bytes(message[4..8].try_into().unwrap()), message[8..].to_vec())
+}
+
+#[test]
+fn senders_are_told_what_became_of_their_packets() {
+    let all = [
+        route("192.0.2.0/26", Target::Unreachable),
+        route("192.0.2.64/26", Target::Prohibit),
+        route("192.0.2.128/26", Target::Blackhole),
+        route("2620:1::/32", Target::Unreachable),
+        route("2620:2::/32", Target::Prohibit),
+    ];
+    let mut rig = Rig::new(&all);
+    let four = |dst, ttl| ether(0, 0x0800, &packet4("10.0.0.9", dst, ttl, 17, &[9; 600]));
+    let six = |dst, hops| ether(0, 0x86dd, &packet6("2001:db8:a::9", dst, hops, 17, &[9; 1300]));
+    for (dst, ttl, why, message) in [
+        ("192.0.2.1", 64, "unreachable", (3, 1)),
+        ("192.0.2.65", 64, "prohibit", (3, 13)),
+        ("203.0.113.1", 64, "no_route", (3, 0)),
+        ("10.0.1.9", 1, "time_exceeded", (11, 0)),
+        ("10.0.1.1", 64, "to_router", (3, 3)),
+    ] {
+        let frame = four(dst, ttl);
+        let done = rig.one(0, &frame);
+        assert_eq!(done.went, [Err(why)]);
+        let (kind, code, word, repeated) = told(&done, false);
+        assert_eq!(((kind, code), word), (message, 0), "{dst}");
+        assert_eq!(repeated, frame[14..14 + 548]);
+    }
+    assert!(rig.one(0, &four("192.0.2.129", 64)).made.is_empty());
+    for (dst, hops, why, message) in [
+        ("2620:1::1", 64, "unreachable", (1, 0)),
+        ("2620:2::1", 64, "prohibit", (1, 1)),
+        ("2620:3::1", 64, "no_route", (1, 0)),
+        ("2001:db8:b::9", 1, "time_exceeded", (3, 0)),
+        ("2001:db8:b::1", 64, "to_router", (1, 4)),
+    ] {
+        let frame = six(dst, hops);
+        let done = rig.one(0, &frame);
+        assert_eq!(done.went, [Err(why)]);
+        let (kind, code, word, repeated) = told(&done, true);
+        assert_eq!(((kind, code), word), (message, 0), "{dst}");
+        assert_eq!(repeated, frame[14..14 + 1232]);
+    }
+    // What does not fit through the next port.
+    rig.ports[1].set_mtu(1400);
+    let mut long = four("10.0.1.9", 64);
+    long =
+        ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.9", 64, 17, &vec![9; 1381 + long.len() - long.len()]));
+    let done = rig.one(0, &long);
+    assert_eq!(
+        (done.went.clone(), told(&done, false).0, told(&done, false).1, told(&done, false).2),
+        (vec![Err("too_big")], 3, 4, 1400)
+    );
+    let long = ether(0, 0x86dd, &packet6("2001:db8:a::9", "2001:db8:b::9", 64, 17, &[9; 1361]));
+    let done = rig.one(0, &long);
+    assert_eq!((told(&done, true).0, told(&done, true).1, told(&done, true).2), (2, 0, 1400));
+    let fits = ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.9", 64, 17, &[9; 1380]));
+    assert_eq!(rig.one(0, &fits).went, [Ok(1)]);
+}
+
+#[test]
+fn what_may_be_cut_goes_on_in_fragments() {
+    let mut rig = Rig::new(&[]);
+    rig.ports[1].set_mtu(576);
+    for (flags, len) in [([0u8, 0], 1400usize), ([0x20, 5], 1000), ([0, 7], 561)] {
+        let payload: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &payload);
+        packet[6..8].copy_from_slice(&flags);
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        let done = rig.one(0, &ether(0, 0x0800, &packet));
+        assert_eq!((done.went, done.made.len()), (vec![Err("fragmented")], len.div_ceil(552)));
+        let mut at = 0;
+        for (port, fragment) in &done.made {
+            assert_eq!((*port, &fragment[..6], &fragment[6..12]), (1, &THEIRS[1][..], &MACS[1][..]));
+            assert_eq!(
+                (Sum::of(&fragment[14..34]).value(), fragment[22], &fragment[18..20]),
+                (0xffff, 63, &[0, 1][..])
+            );
+            let (total, field) = (be(fragment, 16), be(fragment, 20));
+            assert_eq!((total, fragment.len()), (fragment.len() - 14, total + 14));
+            assert!(total <= 576);
+            assert_eq!(field & 0x1fff, usize::from(flags[1]) + at / 8);
+            assert_eq!(fragment[34..], payload[at..at + total - 20]);
+            at += total - 20;
+            assert_eq!(field & 0x2000 != 0, at < len || flags[0] != 0);
+        }
+        assert_eq!(at, len);
+    }
+    // More than there is room for are refused whole.
+    rig.ports[1].set_mtu(68);
+    let frames: Vec<_> = (0..3)
+        .map(|_| {
+            let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &[1; 1400]);
+            packet[6] = 0;
+            packet[10..12].fill(0);
+            let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            ether(0, 0x0800, &packet)
+        })
+        .collect();
+    let done = rig.send(0, &frames);
+    assert_eq!(done.went, [Err("fragmented"), Err("fragmented"), Err("too_big")]);
+    assert_eq!(done.made.len(), 60);
+}
+
+fn be(frame: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]))
+}
+
+#[test]
+fn errors_are_no_answers_to_errors_fragments_and_groups_and_are_limited() {
+    let mut rig = Rig::new(&[]);
+    let four = |protocol, payload: &[u8]| packet4("10.0.0.9", "203.0.113.1", 64, protocol, payload);
+    assert_eq!(rig.one(0, &ether(0, 0x0800, &four(1, &[8; 20]))).made.len(), 1, "an echo request");
+    for kind in [3, 4, 5, 11, 12] {
+        assert!(rig.one(0, &ether(0, 0x0800, &four(1, &[kind; 20]))).made.is_empty(), "{kind}");
+    }
+    let mut later = four(17, &[0; 20]);
+    (later[6], later[10], later[11]) = (0x20, 0, 0);
+    later[7] = 1;
+    let sum = Sum::of(&later[..20]).checksum().to_be_bytes();
+    later[10..12].copy_from_slice(&sum);
+    let done = rig.one(0, &ether(0, 0x0800, &later));
+    assert!(done.went == [Err("no_route")] && done.made.is_empty());
+    let six =
+        |next, payload: &[u8]| ether(0, 0x86dd, &packet6("2001:db8:a::9", "2620::1", 64, next, payload));
+    assert_eq!(rig.one(0, &six(58, &[128; 20])).made.len(), 1);
+    assert_eq!(rig.one(0, &six(0, &[&[58, 0][..], &[0; 6], &[128; 9]].concat())).made.len(), 1);
+    for (next, payload) in [
+        (58, vec![1; 20]),
+        (58, vec![137; 20]),
+        (58, vec![]),
+        (0, [&[58, 0][..], &[0; 6], &[1; 9]].concat()),
+        (44, vec![17, 0, 0, 9, 0, 0, 0, 0, 1, 2]),
+        (0, vec![0; 4]),
+    ] {
+        assert!(rig.one(0, &six(next, &payload)).made.is_empty(), "{next} {payload:?}");
+    }
+    let many = vec![v4("203.0.113.1"); 60];
+    let (first, second) = (rig.send(0, &many).made.len(), rig.send(0, &many).made.len());
+    assert!(first + second < 90, "{first} {second}: limited");
+    assert!(
+        !rig.send(1, &[ether(1, 0x0800, &packet4("10.0.1.9", "203.0.113.1", 9, 17, &[]))]).made.is_empty(),
+        "by port"
+    );
+}
+
+fn arp(operation: u8, from: usize, sender: &str, target: &str) -> Vec<u8> {
+    let (IpAddr::V4(sender), IpAddr::V4(target)) = (ip(sender), ip(target)) else { panic!() };
+    let body =
+        [&[0, 1, 8, 0, 6, 4, 0, operation], &THEIRS[from][..], &sender.octets(), &[0; 6], &target.octets()];
+    [&[0xff; 6][..], &THEIRS[from], &[8, 6], &body.concat()].concat()
+}
+
+#[test]
+fn neighbours_are_asked_for_heard_and_answered() {
+    let mut rig = Rig::new(&[]);
+    // The first frame asks, the second one waits.
+    let done = rig.send(0, &[v4("10.0.1.50"), v4("10.0.1.50")]);
+    assert_eq!(done.went, [Err("no_neighbour"); 2]);
+    let [(1, request)] = &done.made[..] else { panic!() };
+    assert_eq!(request[..12], [[0xff; 6], MACS[1]].concat());
+    assert_eq!(request[20..42], [&[0, 1][..], &MACS[1], &[10, 0, 1, 1], &[0; 6], &[10, 0, 1, 50]].concat());
+    assert_eq!(rig.one(1, &arp(2, 1, "10.0.1.50", "10.0.1.1")).went, [Err("to_router")]);
+    assert_eq!(rig.one(0, &v4("10.0.1.50")).went, [Ok(1)]);
+    // Somebody asks for us.
+    let done = rig.one(2, &arp(1, 2, "10.0.2.60", "10.0.2.1"));
+    let [(2, reply)] = &done.made[..] else { panic!() };
+    assert_eq!(reply[..12], [THEIRS[2], MACS[2]].concat());
+    assert_eq!(reply[20..42], [&[0, 2][..], &MACS[2], &[10, 0, 2, 1], &THEIRS[2], &[10, 0, 2, 60]].concat());
+    assert_eq!(rig.one(0, &v4("10.0.2.60")).went, [Ok(2)], "and is known then");
+    assert!(rig.one(2, &arp(1, 2, "10.0.2.60", "10.0.2.7")).made.is_empty(), "no proxy");
+    assert_eq!(rig.one(2, &arp(1, 2, "0.0.0.0", "10.0.2.1")).made.len(), 1, "a probe is answered");
+    // Nobody takes our address, one of another network, or another station's.
+    assert_eq!(rig.one(2, &arp(2, 2, "10.0.2.1", "10.0.2.1")).went, [Err("spoofed")]);
+    assert_eq!(rig.one(2, &arp(2, 2, "10.0.1.50", "10.0.2.1")).went, [Err("spoofed")]);
+    let mut lie = arp(2, 2, "10.0.2.9", "10.0.2.1");
+    lie[27] ^= 1;
+    assert_eq!(rig.one(2, &lie).went, [Err("spoofed")]);
+    assert_eq!(rig.one(2, &arp(1, 2, "10.0.2.9", "10.0.2.1")[..41]).went, [Err("bad_header")]);
+    // Who does not answer is given up, and senders are told.
+    for second in 101..=103 {
+        rig.now.seconds = second;
+        assert_eq!(rig.one(0, &v4("10.0.2.99")).made[0].0, 2);
+    }
+    rig.now.seconds = 104;
+    let done = rig.one(0, &v4("10.0.2.99"));
+    assert_eq!(done.went, [Err("no_neighbour")]);
+    assert!(done.made.iter().any(|(to, frame)| *to == 0 && frame[34..36] == [3, 1]));
+}
+
+#[test]
+fn neighbour_discovery_is_the_same_for_ipv6() {
+    let mut rig = Rig::new(&[]);
+    let done = rig.one(0, &v6("2001:db8:b::50"));
+    assert_eq!(done.went, [Err("no_neighbour")]);
+    let [(1, request)] = &done.made[..] else { panic!() };
+    assert_eq!(request[..12], [[0x33, 0x33, 0xff, 0, 0, 0x50], MACS[1]].concat());
+    let target: IpAddr = ip("2001:db8:b::50");
+    let IpAddr::V6(bits) = target else { panic!() };
+    let mine = ip("2001:db8:b::1");
+    let IpAddr::V6(own) = mine else { panic!() };
+    assert_eq!(request[62..78], bits.octets());
+    let mut sum = Sum::pseudo(&request[22..38], &request[38..54], 58, 32);
+    sum.add(&request[54..]);
+    assert_eq!((sum.value(), request[21], request[54]), (0xffff, 255, 135));
+    let said = |kind: u8, target: &std::net::Ipv6Addr, option: u8| {
+        [&[kind, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets(), &[option, 1], &THEIRS[1]].concat()
+    };
+    let link = rig.router.interfaces()[1].link_local.to_string();
+    let answer = icmp6("2001:db8:b::50", &link, 255, said(136, &bits, 2));
+    assert_eq!(rig.one(1, &ether(1, 0x86dd, &answer)).went, [Err("to_router")]);
+    assert_eq!(rig.one(0, &v6("2001:db8:b::50")).went, [Ok(1)]);
+    // Somebody asks for us, and is known then.
+    let group = "ff02::1:ff00:1";
+    let ask = |src: &str, hops, message| {
+        [&[0x33, 0x33, 0xff, 0, 0, 1][..], &THEIRS[1], &[0x86, 0xdd], &icmp6(src, group, hops, message)]
+            .concat()
+    };
+    let done = rig.one(1, &ask("2001:db8:b::60", 255, said(135, &own, 1)));
+    let [(1, reply)] = &done.made[..] else { panic!() };
+    assert_eq!((&reply[..6], reply[54], reply[58] & 0xe0), (&THEIRS[1][..], 136, 0xe0));
+    assert_eq!(rig.one(0, &v6("2001:db8:b::60")).went, [Ok(1)]);
+    // Who looks whether our address is free is told that it is not.
+    let mut probe = said(135, &own, 1);
+    probe.truncate(24);
+    let done = rig.one(1, &ask("::", 255, probe));
+    assert_eq!((done.made[0].1[38], done.made[0].1[58] & 0x40), (0xff, 0));
+    // What was forwarded, lies, or is broken.
+    for (frame, why) in [
+        (ask("2001:db8:b::61", 64, said(135, &own, 1)), "bad_header"),
+        (ask("2620::61", 255, said(135, &own, 1)), "spoofed"),
+        (ask("2001:db8:b::1", 255, said(135, &own, 1)), "spoofed"),
+        (ask("2001:db8:b::61", 255, [said(135, &own, 1), vec![1, 0]].concat()), "bad_header"),
+    ] {
+        let done = rig.one(1, &frame);
+        assert!(done.went == [Err(why)] && done.made.is_empty(), "{why}");
+    }
+    let mut broken = ask("2001:db8:b::61", 255, said(135, &own, 1));
+    broken[60] ^= 1;
+    assert_eq!(rig.one(1, &broken).went, [Err("bad_header")]);
+}
+
+#[test]
+fn echo_requests_are_answered_in_place() {
+    let mut rig = Rig::new(&[]);
+    let mut request = [&[8, 0, 0, 0, 1, 2, 0, 1][..], &[0x5a; 100]].concat();
+    let sum = Sum::of(&request).checksum().to_be_bytes();
+    request[2..4].copy_from_slice(&sum);
+    let frame = ether(0, 0x0800, &packet4("10.0.0.9", "10.0.1.1", 1, 1, &request));
+    let done = rig.one(0, &frame);
+    assert_eq!(done.went, [Ok(0)]);
+    let answer = [&done.heads[0][..], &frame[HEAD..]].concat();
+    assert_eq!(answer[..12], [THEIRS[0], MACS[0]].concat());
+    assert_eq!(
+        (&answer[26..30], &answer[30..34], answer[22], answer[34]),
+        (&[10, 0, 1, 1][..], &[10, 0, 0, 9][..], 64, 0)
+    );
+    assert_eq!((Sum::of(&answer[14..34]).value(), Sum::of(&answer[34..]).value()), (0xffff, 0xffff));
+
+    let request = [&[128, 0, 0, 0, 1, 2, 0, 1][..], &[0x5a; 100]].concat();
+    let frame = ether(0, 0x86dd, &icmp6("2001:db8:a::9", "2001:db8:b::1", 9, request));
+    let done = rig.one(0, &frame);
+    let answer = [&done.heads[0][..], &frame[HEAD..]].concat();
+    let mut sum = Sum::pseudo(&answer[22..38], &answer[38..54], 58, 108);
+    sum.add(&answer[54..]);
+    assert_eq!((done.went, sum.value(), answer[54]), (vec![Ok(0)], 0xffff, 129));
+    assert_eq!((&answer[22..38], &answer[38..54]), (&frame[38..54], &frame[22..38]));
+}
+
+#[test]
+fn flows_stay_on_their_hop_and_share_several() {
+    let mut rig = Rig::new(&[via("0.0.0.0/0", &["10.0.1.9", "10.0.2.9"])]);
+    let sinks: Vec<_> = [1, 2].map(|i| rig.ports[i].lend(0, Hole)).into();
+    let flow = |n: u16| {
+        let udp = [&(1000 + n).to_be_bytes()[..], &[0, 9, 0, 38, 0, 0], &[0; 30]].concat();
+        ether(0, 0x0800, &packet4("10.0.0.9", "203.0.113.1", 64, 17, &udp))
+    };
+    let frames: Vec<_> = (0..60).map(flow).collect();
+    let first = rig.send(0, &frames).went;
+    assert_eq!(rig.send(0, &frames).went, first);
+    let on = |port| first.iter().filter(|went| **went == Ok(port)).count();
+    assert!(on(1) > 15 && on(2) > 15 && on(1) + on(2) == 60, "{} {}", on(1), on(2));
+    // A hop without a link leaves its flows to the other.
+    drop(sinks);
+    let _one = rig.ports[1].lend(0, Hole);
+    assert!(rig.send(0, &frames).went.iter().all(|went| *went == Ok(1)));
+}
+
+/// A receiver that takes everything.
+struct Hole;
+
+impl crate::port::EgressQueue for Hole {
+    fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut crate::account::Outcome) {
+        picks.iter().for_each(|_| outcome.delivered(60));
+    }
+}
+
+#[test]
+fn routes_change_while_frames_pass_and_numbers_are_used_again() {
+    let mut rig = Rig::new(&[via("0.0.0.0/0", &["10.0.1.9"])]);
+    assert_eq!(rig.one(0, &v4("203.0.113.1")).went, [Ok(1)]);
+    for round in 0..50 {
+        let (gateway, port) = if round % 2 == 0 { ("10.0.2.9", 2) } else { ("10.0.1.9", 1) };
+        rig.configure(&[via("0.0.0.0/0", &[gateway]), route("203.0.113.128/25", Target::Blackhole)]);
+        assert_eq!(rig.one(0, &v4("203.0.113.1")).went, [Ok(port)]);
+        assert_eq!(rig.one(0, &v4("203.0.113.129")).went, [Err("blackhole")]);
+        rig.configure(&[via("0.0.0.0/0", &[gateway])]);
+        assert_eq!(rig.one(0, &v4("203.0.113.129")).went, [Ok(port)]);
+    }
+    assert!(rig.router.control().groups.len() < 16, "{}", rig.router.control().groups.len());
+    rig.configure(&[]);
+    assert_eq!(rig.one(0, &v4("203.0.113.1")).went, [Err("no_route")]);
+}
+
+#[test]
+fn it_explains_what_it_does_and_why_not_otherwise() {
+    let mut rig = Rig::new(&[
+        via("10.0.0.0/8", &["10.0.1.9"]),
+        via("10.1.0.0/16", &["172.16.0.1"]),
+        route("10.1.2.0/24", Target::Prohibit),
+        via("10.1.3.0/24", &["10.0.1.9", "10.0.2.9"]),
+    ]);
+    let it = rig.router.explain(ip("10.1.3.4"), Some(PortId(0)), 100);
+    assert_eq!(
+        (it.action.as_str(), it.route, it.from.as_deref()),
+        ("forward", Some(net("10.1.3.0/24")), Some("p0"))
+    );
+    assert_eq!(it.hops.iter().map(|hop| hop.port.as_str()).collect::<Vec<_>>(), ["p1", "p2"]);
+    assert_eq!(
+        it.shorter.iter().map(|other| other.prefix).collect::<Vec<_>>(),
+        [net("10.1.0.0/16"), net("10.0.0.0/8")]
+    );
+    assert!(it.shorter[0].why.contains("172.16.0.1 is on no port's network"), "{:?}", it.shorter);
+    let it = rig.router.explain(ip("10.1.2.4"), None, 100);
+    assert_eq!((it.action.as_str(), it.why.as_deref()), ("drop", Some("prohibit")));
+    assert_eq!(rig.router.explain(ip("10.0.1.1"), None, 100).action, "answer");
+    let it = rig.router.explain(ip("10.0.1.9"), None, 100);
+    assert_eq!(
+        (it.hops[0].mac, it.source_mac),
+        (Some(crate::wire::Mac(THEIRS[1])), Some(crate::wire::Mac(MACS[1])))
+    );
+    assert_eq!(rig.router.explain(ip("8.8.8.8"), None, 100).why.as_deref(), Some("no_route"));
+    assert_eq!(rig.router.explain(ip("ff02::1"), None, 100).why.as_deref(), Some("group_address"));
+    assert_eq!(rig.router.explain(ip("fe80::1"), None, 100).why.as_deref(), Some("martian"));
+    let idle: Vec<_> =
+        rig.router.routes(100).into_iter().filter(|it| it.idle.is_some()).map(|it| it.prefix).collect();
+    assert_eq!(idle, [net("10.1.0.0/16")]);
+    // Its port goes, and the route with it.
+    rig.ports.pop();
+    rig.configure(&[via("10.1.3.0/24", &["10.0.1.9", "10.0.2.9"])]);
+    assert_eq!(rig.router.explain(ip("10.1.3.4"), None, 100).why.as_deref(), Some("no_route"));
+}
+
+proptest! {
+    /// Whatever comes, each frame has one verdict, and only what is whole goes on.
+    #[test]
+    fn any_bytes_have_a_verdict(
+        frames in prop::collection::vec((0u8..6, prop::collection::vec(any::<u8>(), 14..200), any::<u16>()), 1..20)
+    ) {
+        let mut rig = Rig::new(&[via("0.0.0.0/0", &["10.0.1.9"]), via("::/0", &["2001:db8:b::9"])]);
+        let frame = |(kind, bytes, change): (u8, Vec<u8>, u16)| {
+            let mut frame = match kind {
+                0 => bytes,
+                1 => ether(0, 0x0800, &bytes),
+                2 => ether(0, 0x86dd, &bytes),
+                3 => ether(0, 0x0806, &bytes),
+                4 => [v4("203.0.113.1"), bytes].concat(),
+                _ => [v6("2620::1"), bytes].concat(),
+            };
+            let at = usize::from(change >> 8) % frame.len();
+            frame[at] ^= (change & 0xff) as u8;
+            frame
+        };
+        let frames: Vec<_> = frames.into_iter().map(frame).collect();
+        let done = rig.send(0, &frames);
+        for (frame, went) in frames.iter().zip(&done.went) {
+            if *went == Ok(1) {
+                prop_assert!(frame[..6] == MACS[0] && (frame[14] >> 4 == 4 || frame[14] >> 4 == 6));
+            }
+        }
+    }
+}

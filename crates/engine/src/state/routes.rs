@@ -1,0 +1,94 @@
+//! Routers and their routes, as the operator asks for them.
+
+use serde::{Deserialize, Serialize};
+
+use super::values::{Gateway, Gateways};
+use crate::port::PortId;
+use crate::router::{Net, Static, Target};
+
+/// One router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSpec {
+    /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// Its routes beside those to its ports' networks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteSpec>,
+}
+
+impl RouterSpec {
+    /// A router without routes.
+    pub fn new(name: &str) -> RouterSpec {
+        RouterSpec { name: name.to_owned(), routes: Vec::new() }
+    }
+}
+
+/// One route: `via` gateways, or to neighbours at a `port`, or nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSpec {
+    /// Where to.
+    pub prefix: Net,
+    /// The gateways; of several the flow chooses one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<Gateways>,
+    /// The port behind which the gateways are, or the neighbours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// Drop silently.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blackhole: bool,
+    /// Drop, and tell the sender that the destination is unreachable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreachable: bool,
+    /// Drop, and tell the sender that this is prohibited.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prohibit: bool,
+}
+
+/// Most gateways of a route.
+const GATEWAYS: usize = 64;
+
+impl RouteSpec {
+    /// The route as a router takes it; `number` says which port has a name.
+    pub fn route(&self, number: impl Fn(&str) -> Option<PortId>) -> Static {
+        // A port that is not there is on no router.
+        let port = || self.port.as_deref().map(|name| number(name).unwrap_or(PortId(u16::MAX)));
+        let target = match (&self.via, port()) {
+            _ if self.blackhole => Target::Blackhole,
+            _ if self.unreachable => Target::Unreachable,
+            _ if self.prohibit => Target::Prohibit,
+            (Some(via), port) => Target::Via(via.0.iter().map(|gateway| gateway.0).collect(), port),
+            (None, Some(port)) => Target::Port(port),
+            (None, None) => Target::Unreachable,
+        };
+        Static { prefix: self.prefix, target }
+    }
+
+    /// What is wrong with it by itself, if anything is.
+    pub fn complaint(&self) -> Option<String> {
+        let nowhere = [self.blackhole, self.unreachable, self.prohibit].iter().filter(|it| **it).count();
+        let somewhere = self.via.is_some() || self.port.is_some();
+        if nowhere + usize::from(somewhere) != 1 {
+            return Some(
+                "allowed: one of via (with port), port, blackhole, unreachable, prohibit".to_owned(),
+            );
+        }
+        if self.prefix.network() != self.prefix {
+            let network = self.prefix.network();
+            return Some(format!("{} has bits behind its length; allowed: {network}", self.prefix));
+        }
+        let via = self.via.as_ref().map_or(&[][..], |via| &via.0);
+        let family = |Gateway(it): &&Gateway| it.is_ipv4() == self.prefix.address.is_ipv4();
+        if let Some(Gateway(other)) = via.iter().find(|gateway| !family(gateway)) {
+            return Some(format!("gateway {other} is of the other family"));
+        }
+        let near =
+            |Gateway(it): &Gateway| matches!(it, std::net::IpAddr::V6(it) if it.is_unicast_link_local());
+        if via.iter().any(near) && self.port.is_none() {
+            return Some("a link-local gateway is on each port's network; allowed: with port".to_owned());
+        }
+        (via.len() > GATEWAYS).then(|| format!("{} gateways; allowed: at most {GATEWAYS}", via.len()))
+    }
+}

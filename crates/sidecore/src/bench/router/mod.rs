@@ -1,0 +1,223 @@
+//! `sidecore bench router`: frames of 64 bytes through the router, on one core, by the number of routes and of flows.
+//!
+//! A router in this process is served by one I/O core, between two ring ports; one thread on another processor sends and receives by
+//! turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes of the table, one after the other.
+//! The peer is the Linux kernel (`kernel`), with the same routes up to 10,000. DPDK's `l3fwd` is an example that is shipped
+//! as source, if at all: its ratio is null, and the output says why.
+
+mod kernel;
+mod stage;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::Serialize;
+use sidecore_engine::router::Static;
+
+use super::common::{middle, Common, Result};
+use super::fib::tables::{self, Keys, Random, Route};
+use kernel::Kernel;
+use stage::{frame, via, Sample, Stage, SIZE};
+
+/// Flows that are many.
+const MANY: usize = 100_000;
+/// Routes that the kernel is given at most.
+const KERNEL_ROUTES: usize = 10_000;
+
+/// `bench router`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Numbers of IPv4 prefixes.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10000,1000000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub v4: Vec<u32>,
+    /// Numbers of IPv6 prefixes.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "200000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub v6: Vec<u32>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    candidate: &'static str,
+    family: &'static str,
+    ports: &'static str,
+    routes: usize,
+    flows: usize,
+    /// Million frames that arrived a second: the median of the rounds, and all of them.
+    mpps: f64,
+    samples: Vec<f64>,
+    /// Nanoseconds of a core for a frame.
+    ns_per_frame: f64,
+    lost: u64,
+    /// Seconds to load the table, and bytes that lookups may touch.
+    load_seconds: Option<f64>,
+    bytes: Option<usize>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options.
+    mpps_1m: f64,
+    /// Against DPDK's l3fwd, and against the price of a frame that the kernel forwards.
+    ratio_l3fwd: Option<f64>,
+    ratio_kernel: Option<f64>,
+}
+
+/// Routes, and addresses of one and of many flows.
+struct Table {
+    family: &'static str,
+    routes: Vec<Static>,
+    one: Vec<[u8; SIZE]>,
+    many: Vec<[u8; SIZE]>,
+}
+
+fn table<A: Copy>(
+    family: &'static str,
+    all: &[Route<A>],
+    bits: u8,
+    many: usize,
+    address: impl Fn(A) -> IpAddr,
+    below: impl Fn(&mut Random, Route<A>) -> A,
+) -> Table {
+    let routes = all.iter().map(|(it, len, group)| via(address(*it), (*len).min(bits), *group)).collect();
+    let addresses = Keys::Routed.addresses(all, many, |random| below(random, all[0]), &below);
+    let frames: Vec<_> = addresses.into_iter().map(address).filter(is_far).map(frame).collect();
+    Table { family, routes, one: frames[..1].to_vec(), many: frames }
+}
+
+/// Whether only routes lead there: it is no address of a network between, nor one that no packet may have.
+fn is_far(it: &IpAddr) -> bool {
+    match it {
+        IpAddr::V4(it) => !matches!(it.octets(), [0 | 127 | 224..=255, ..] | [10, 255, ..] | [169, 254, ..]),
+        IpAddr::V6(it) => it.segments()[0] >> 8 != 0xfd,
+    }
+}
+
+fn v4(routes: usize, many: usize) -> Table {
+    let all = tables::v4(routes);
+    let below = |random: &mut Random, (address, len, _): Route<u32>| {
+        address | random.word() & u32::MAX.checked_shr(len.into()).unwrap_or(0)
+    };
+    table("IPv4", &all, 32, many, |it| Ipv4Addr::from_bits(it).into(), below)
+}
+
+fn v6(routes: usize, many: usize) -> Table {
+    let all = tables::v6(routes);
+    let below = |random: &mut Random, (address, len, _): Route<u128>| {
+        let low = u128::from(random.next()) << 64 | u128::from(random.next());
+        address | low & u128::MAX.checked_shr(len.into()).unwrap_or(0)
+    };
+    table("IPv6", &all, 128, many, |it| Ipv6Addr::from_bits(it).into(), below)
+}
+
+/// `bench router`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    let io_core = *common.io_cores.first().ok_or("no processor for the I/O core")?;
+    let few = |numbers: &[u32]| if common.quick { vec![100] } else { numbers.to_vec() };
+    let many = if common.quick { 1000 } else { MANY };
+    let stage = Stage::start(io_core)?;
+    let mut rows = Vec::new();
+    let tables = few(&args.v4).into_iter().map(|n| v4(n as usize, many));
+    let tables = tables.chain(few(&args.v6).into_iter().map(|n| v6(n as usize, many)));
+    let mut greatest: Option<Table> = None;
+    for table in tables {
+        let load_seconds = stage.routes(&table.routes);
+        let mut samples: [Vec<Sample>; 2] = Default::default();
+        for _ in 0..common.rounds {
+            for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
+                let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
+                samples.push(sample);
+            }
+        }
+        for (samples, flows) in samples.iter().zip([1, table.many.len()]) {
+            rows.push(Row {
+                candidate: "sidecore",
+                family: table.family,
+                ports: "ring",
+                routes: table.routes.len(),
+                flows,
+                mpps: middle(samples, |it| it.mpps),
+                samples: samples.iter().map(|it| it.mpps).collect(),
+                ns_per_frame: middle(samples, |it| it.ns),
+                lost: samples.iter().map(|it| it.lost).sum(),
+                load_seconds: Some(load_seconds),
+                bytes: Some(stage.bytes()),
+            });
+        }
+        if table.family == "IPv4" && greatest.as_ref().is_none_or(|it| it.routes.len() < table.routes.len()) {
+            greatest = Some(table);
+        }
+    }
+    let peer = greatest.as_ref().map(|table| beside_kernel(&common, table)).transpose();
+    let mut notes = vec!["l3fwd: Debian's dpdk package has no such program".to_owned()];
+    match peer {
+        Ok(row) => rows.extend(row),
+        Err(why) => notes.push(format!("kernel: {why}")),
+    }
+    let of = |candidate: &str| {
+        let all =
+            rows.iter().filter(|row| row.candidate == candidate && row.family == "IPv4" && row.flows > 1);
+        all.max_by_key(|row| row.routes)
+    };
+    let ours = of("sidecore");
+    let summary = Summary {
+        mpps_1m: ours.map_or(f64::NAN, |row| row.mpps),
+        ratio_l3fwd: None,
+        ratio_kernel: ours.zip(of("kernel")).map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
+    };
+    if common.json {
+        let all = serde_json::json!({
+            "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "notes": notes, "summary": summary
+        });
+        println!("{all}");
+        return Ok(());
+    }
+    print(&rows, &notes, &summary);
+    Ok(())
+}
+
+/// The kernel with many flows, and as many of the routes as it is given.
+fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
+    let routes = &table.routes[..table.routes.len().min(KERNEL_ROUTES)];
+    let kernel = Kernel::start(routes)?;
+    let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
+    let addresses: Vec<_> = addresses.map(frame).collect();
+    let mut samples = Vec::new();
+    for _ in 0..common.rounds {
+        samples.push(kernel.measure(common.load_core, &addresses, common.window)?);
+    }
+    Ok(Row {
+        candidate: "kernel",
+        family: "IPv4",
+        ports: "veth",
+        routes: routes.len(),
+        flows: addresses.len(),
+        mpps: middle(&samples, |it| it.1),
+        samples: samples.iter().map(|it| it.1).collect(),
+        ns_per_frame: middle(&samples, |it| it.0),
+        lost: 0,
+        load_seconds: None,
+        bytes: None,
+    })
+}
+
+fn print(rows: &[Row], notes: &[String], summary: &Summary) {
+    println!("router: 64 B, one core; ns: of the I/O core a frame, of the kernel without what sending costs");
+    println!("candidate  family  ports   routes   flows    Mpps (min – max)          ns a frame  lost");
+    for row in rows {
+        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
+        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
+        println!(
+            "{:<9}  {:<6}  {:<5}  {:>7}  {:>6}    {spread:<24}  {:>10.1}  {:>4}",
+            row.candidate, row.family, row.ports, row.routes, row.flows, row.ns_per_frame, row.lost
+        );
+    }
+    notes.iter().for_each(|note| println!("{note}"));
+    if let Some(ratio) = summary.ratio_kernel {
+        println!("against the kernel: {ratio:.1} times as many frames for the same processor time");
+    }
+}

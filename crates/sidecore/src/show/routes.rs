@@ -1,0 +1,149 @@
+//! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
+
+use sidecore_engine::state::routers::{Explained, HopView, Neighbours, RouteView, Routers, Routes};
+
+use crate::cli::ExplainArgs;
+use crate::client::{segment, Client};
+use crate::table::{bytes, Table};
+use crate::{print, Outcome};
+
+/// Where the routes of a router are.
+pub fn path(router: Option<&str>) -> String {
+    format!("/v1/routers/{}/routes", segment(router.unwrap_or_default()))
+}
+
+pub fn routers(answer: &Routers) -> String {
+    let mut table = Table::new(&["router", "port", "address", "station", "link", ">mtu", ">tables"]);
+    for router in &answer.routers {
+        let tables = bytes(router.table_bytes);
+        if router.interfaces.is_empty() {
+            table.row(vec![
+                router.name.clone(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+                tables.clone(),
+            ]);
+        }
+        for at in &router.interfaces {
+            let addresses: Vec<String> = at.addresses.iter().map(ToString::to_string).collect();
+            let all = [addresses.join(" "), at.link_local.to_string()].join(" ");
+            let link = if at.link { "up" } else { "down" }.to_owned();
+            table.row(vec![
+                router.name.clone(),
+                at.port.clone(),
+                all.trim().to_owned(),
+                at.mac.to_string(),
+                link,
+                at.mtu.to_string(),
+                tables.clone(),
+            ]);
+        }
+    }
+    table.text()
+}
+
+pub fn routes(answer: &Routes) -> String {
+    let heads = ["prefix", "from", "action", "gateway", "port", "station", "state", ">frames", ">bytes"];
+    let mut table = Table::new(&heads);
+    let mut notes = String::new();
+    for route in &answer.routes {
+        if let Some(why) = &route.idle {
+            notes.push_str(&format!("{} is not in force: {why}\n", route.prefix));
+        }
+        for row in rows(route) {
+            table.row(row);
+        }
+    }
+    table.text() + &notes
+}
+
+/// A row for each next hop of a route, the first one with the route's own columns.
+fn rows(route: &RouteView) -> Vec<Vec<String>> {
+    let mut head = vec![route.prefix.to_string(), route.origin.clone(), route.action.clone()];
+    if route.hops.is_empty() {
+        head.extend([String::new(), route.port.clone().unwrap_or_default()]);
+        head.resize(9, String::new());
+        return vec![head];
+    }
+    let mut rows = Vec::new();
+    for hop in &route.hops {
+        let mut row = std::mem::replace(&mut head, vec![String::new(); 3]);
+        row.extend([hop.gateway.to_string(), hop.port.clone()]);
+        row.push(hop.mac.map_or_else(String::new, |mac| mac.to_string()));
+        row.extend([hop.state.clone(), hop.frames.to_string(), bytes(hop.bytes)]);
+        rows.push(row);
+    }
+    rows
+}
+
+pub fn neighbours(answer: &Neighbours) -> String {
+    let mut table = Table::new(&["router", "port", "address", "station", "state", ">heard", "gateway"]);
+    for it in &answer.neighbours {
+        table.row(vec![
+            it.router.clone(),
+            it.port.clone(),
+            it.address.to_string(),
+            it.mac.map_or_else(String::new, |mac| mac.to_string()),
+            it.state.clone(),
+            it.age_s.map_or_else(String::new, |age| format!("{age} s ago")),
+            if it.gateway { "yes" } else { "" }.to_owned(),
+        ]);
+    }
+    table.text()
+}
+
+/// `explain`.
+pub fn explain(args: &ExplainArgs) -> Outcome {
+    let client = Client::new(&args.control.path())?;
+    let from = args.from.as_ref().map_or_else(String::new, |from| format!("&from={}", segment(from)));
+    let to = segment(&args.to.to_string());
+    let answer: Explained =
+        client.get(&format!("/v1/routers/{}/explain?to={to}{from}", segment(&args.router)))?;
+    if !args.json {
+        return print(&explained(&answer));
+    }
+    print(&(serde_json::to_string_pretty(&answer).map_err(|e| e.to_string())? + "\n"))
+}
+
+fn explained(it: &Explained) -> String {
+    let mut text = format!("{} on router {}", it.to, it.router);
+    if let Some(from) = &it.from {
+        text.push_str(&format!(", from port {from}"));
+    }
+    text.push_str(": ");
+    text.push_str(&match (it.action.as_str(), &it.why) {
+        ("answer", _) => "it is the router's own address\n".to_owned(),
+        ("drop", Some(why)) => format!("dropped, {why}\n"),
+        _ => "sent on\n".to_owned(),
+    });
+    if let (Some(route), Some(origin)) = (it.route, &it.origin) {
+        let group = it.group.map_or_else(String::new, |group| format!(", group {group}"));
+        text.push_str(&format!("route: {route} ({origin}){group}\n"));
+    }
+    for hop in &it.hops {
+        text.push_str(&next(hop, it));
+    }
+    if it.hops.len() > 1 {
+        text.push_str("of these the flow chooses one: addresses and ports\n");
+    }
+    if let Some(mtu) = it.mtu.filter(|_| it.action == "forward") {
+        text.push_str(&format!("changed: stations, TTL or hop limit less one; at most {mtu} bytes\n"));
+    }
+    for other in &it.shorter {
+        text.push_str(&format!("not {}: {}\n", other.prefix, other.why));
+    }
+    text
+}
+
+fn next(hop: &HopView, it: &Explained) -> String {
+    let station = match (hop.mac, it.source_mac) {
+        (Some(to), Some(from)) if it.hops.len() == 1 => format!("station {from} → {to} ({})", hop.state),
+        (Some(to), _) => format!("station {to} ({})", hop.state),
+        (None, _) => format!("station {}: frames are dropped, no_neighbour, until it answers", hop.state),
+    };
+    let link = if hop.link { "" } else { ", link down: frames are dropped, link_down" };
+    format!("next hop: {} at port {}{link}, {station}\n", hop.gateway, hop.port)
+}

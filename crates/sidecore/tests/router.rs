@@ -1,0 +1,307 @@
+//! A router of the real daemon, with two stations at ring ports: neighbours, forwarding, ping, errors; routes while it runs, what is
+//! shown and explained, and a restart.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::time::Instant;
+
+use rig::{Daemon, Place, LIMIT};
+use rustix::process::Signal;
+use serde_json::Value;
+use sidecore_engine::wire::Sum;
+use sidecore_port::{Interest, Port};
+
+/// A station: a program at a ring port.
+struct Station {
+    port: Port,
+    mac: [u8; 6],
+    address: [u8; 4],
+    /// The router's address, and its station, once that is known.
+    gateway: [u8; 4],
+    router: [u8; 6],
+}
+
+const FORWARD: &str = "a=ring:DIR/a,router=r,address=10.0.0.1/24,2001:db8:a::1/64";
+
+fn specs(place: &Place) -> Vec<String> {
+    let a = FORWARD.replace("DIR/a", &place.at("a"));
+    let b = format!("b=ring:{},router=r,address=10.0.1.1/24", place.at("b"));
+    ["--router", "r", "--port", &a, "--port", &b].map(str::to_owned).into()
+}
+
+fn start(place: &Place) -> Daemon {
+    let args = specs(place);
+    place.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn checked(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    let sum = Sum::of(&bytes).checksum().to_be_bytes();
+    bytes[at..at + 2].copy_from_slice(&sum);
+    bytes
+}
+
+impl Station {
+    /// Attached and acquainted with the router.
+    fn new(place: &Place, name: &str, net: u8) -> Station {
+        let port = Port::attach(&place.at(name)).unwrap();
+        let (mac, address, gateway) = ([2, 9, 9, 9, 9, net], [10, 0, net, 9], [10, 0, net, 1]);
+        let mut station = Station { port, mac, address, gateway, router: [0; 6] };
+        let body = [&mac[..], &address, &[0; 6], &gateway].concat();
+        let request = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &body].concat();
+        station.send(&request);
+        let reply = station.receive();
+        assert_eq!((&reply[..6], &reply[20..22], &reply[28..32]), (&mac[..], &[0, 2][..], &gateway[..]));
+        station.router.copy_from_slice(&reply[22..28]);
+        station
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        assert!(self.port.tx[0].push(frame));
+        self.port.tx[0].sync().unwrap();
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        let slot = self.port.rx[0].take().map(|slot| slot.bytes().to_vec());
+        let bytes = slot.unwrap_or_else(|| {
+            assert!(self.port.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "no frame arrives");
+            self.port.rx[0].take().unwrap().bytes().to_vec()
+        });
+        self.port.rx[0].sync().unwrap();
+        bytes
+    }
+
+    /// A packet through the router.
+    fn packet(&self, dst: [u8; 4], ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+        let fixed = [0, 1, 0x40, 0, ttl, protocol, 0, 0];
+        let header = checked([&[0x45, 0], &len[..], &fixed, &self.address, &dst].concat(), 10);
+        [&self.router[..], &self.mac, &[8, 0], &header, payload].concat()
+    }
+
+    fn datagram(&self, dst: [u8; 4]) -> Vec<u8> {
+        self.packet(dst, 64, 17, &[0x5a; 26])
+    }
+}
+
+/// The drops of all ports, as soon as each frame that came has its fate.
+fn drops(place: &Place) -> Value {
+    let start = Instant::now();
+    loop {
+        let all = place.show("ports");
+        let ports = all["ports"].as_array().unwrap();
+        let of = |key: &str| ports.iter().map(|port| port["counters"][key].as_u64().unwrap()).sum::<u64>();
+        let dropped: u64 = ports
+            .iter()
+            .flat_map(|port| {
+                port["counters"]["drops"].as_object().unwrap().values().filter_map(Value::as_u64)
+            })
+            .sum();
+        if of("in_frames") + of("made") == of("out_frames") + dropped {
+            return ports.iter().map(|port| port["counters"]["drops"].clone()).collect();
+        }
+        assert!(start.elapsed() < LIMIT, "{all}");
+    }
+}
+
+#[test]
+fn frames_are_routed_and_what_is_not_is_told() {
+    let place = Place::new();
+    let _daemon = start(&place);
+    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+
+    // On: other stations, one hop less, the rest as it was.
+    let sent = a.datagram(b.address);
+    a.send(&sent);
+    let got = b.receive();
+    assert_eq!((&got[..6], &got[6..12], got[22]), (&b.mac[..], &b.router[..], 63));
+    assert_eq!((&got[26..], Sum::of(&got[14..34]).value()), (&sent[26..], 0xffff));
+
+    // Ping, of the near and of the far address of the router.
+    for gateway in [a.gateway, b.gateway] {
+        let ping = a.packet(gateway, 64, 1, &checked([&[8, 0, 0, 0, 0, 7, 0, 1][..], &[3; 80]].concat(), 2));
+        a.send(&ping);
+        let got = a.receive();
+        assert_eq!((&got[26..30], &got[30..34], got[34]), (&gateway[..], &a.address[..], 0));
+        assert_eq!((Sum::of(&got[34..]).value(), &got[42..]), (0xffff, &ping[42..]));
+    }
+
+    // traceroute, no route, path MTU discovery.
+    place.ok(&["set", "b", "mtu=1280"]);
+    for (frame, message) in [
+        (a.packet(b.address, 1, 17, &[1; 30]), [11, 0, 0, 0]),
+        (a.datagram([203, 0, 113, 1]), [3, 0, 0, 0]),
+        (a.packet(b.address, 64, 17, &[1; 1300]), [3, 4, 5, 0]),
+    ] {
+        a.send(&frame);
+        let got = a.receive();
+        assert_eq!((&got[26..30], got[23]), (&a.gateway[..], 1));
+        assert_eq!([got[34], got[35], got[40], got[41]], message);
+        assert_eq!(got[42..], frame[14..got.len() - 28]);
+    }
+    // Nobody is there: asked for, and dropped meanwhile.
+    let frame = a.datagram([10, 0, 1, 77]);
+    a.send(&frame);
+    assert_eq!(b.receive()[38..42], [10, 0, 1, 77]);
+
+    let drops = drops(&place);
+    let expected = serde_json::json!({"to_router": 1, "time_exceeded": 1, "no_route": 1, "too_big": 1, "no_neighbour": 1});
+    assert_eq!((&drops[0], &drops[1]), (&expected, &serde_json::json!({"to_router": 1})));
+    let neighbours = place.show("neighbours");
+    let known: Vec<_> = neighbours["neighbours"].as_array().unwrap().iter().collect();
+    assert_eq!(known.len(), 3, "{neighbours}");
+    assert!(known
+        .iter()
+        .any(|it| it["address"] == "10.0.1.9" && it["state"] == "reachable" && it["port"] == "b"));
+    assert!(known.iter().any(|it| it["address"] == "10.0.1.77" && it["state"] == "unknown"));
+}
+
+fn explain(place: &Place, to: &str) -> Value {
+    serde_json::from_str(&place.ok(&["explain", "r", to, "--from", "a", "--json"])).unwrap()
+}
+
+#[test]
+fn routes_come_and_go_while_it_runs_are_explained_and_outlive_a_restart() {
+    let place = Place::new();
+    let daemon = start(&place);
+    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let far = [198, 51, 100, 7];
+
+    assert_eq!(explain(&place, "198.51.100.7")["why"], "no_route");
+    assert!(place
+        .ok(&["route", "add", "r", "198.51.100.0/24", "via", "10.0.1.9"])
+        .contains("changed router r"));
+    let frame = a.datagram(far);
+    a.send(&frame);
+    assert_eq!(b.receive()[30..34], far);
+    let it = explain(&place, "198.51.100.7");
+    assert_eq!(
+        (&it["action"], &it["route"], &it["origin"]),
+        (&"forward".into(), &"198.51.100.0/24".into(), &"static".into())
+    );
+    assert_eq!((&it["hops"][0]["gateway"], &it["hops"][0]["port"]), (&"10.0.1.9".into(), &"b".into()));
+    let text = place.ok(&["explain", "r", "198.51.100.7", "--from", "a"]);
+    assert!(
+        text.contains("10.0.1.9 at port b") && text.contains("reachable") && text.contains("sent on"),
+        "{text}"
+    );
+
+    place.ok(&["route", "add", "r", "198.51.100.7/32", "prohibit"]);
+    a.send(&frame);
+    assert_eq!(a.receive()[34..36], [3, 13]);
+    let it = explain(&place, "198.51.100.7");
+    assert_eq!((&it["why"], &it["shorter"][0]["prefix"]), (&"prohibit".into(), &"198.51.100.0/24".into()));
+    place.ok(&["route", "del", "r", "198.51.100.7/32"]);
+    a.send(&frame);
+    assert_eq!(b.receive()[30..34], far);
+
+    // A route whose gateway is nowhere is there, and says why it does nothing.
+    place.ok(&["route", "add", "r", "192.0.2.0/24", "via", "172.16.0.1"]);
+    let text = place.ok(&["show", "routes", "r"]);
+    assert!(
+        text.contains("192.0.2.0/24 is not in force: gateway 172.16.0.1 is on no port's network"),
+        "{text}"
+    );
+    let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
+    let counted = |it: &&Value| it["prefix"] == "198.51.100.0/24";
+    let route = shown["routes"].as_array().unwrap().iter().find(counted).unwrap().clone();
+    assert_eq!(route["hops"][0]["frames"], 2, "{route}");
+    assert!(place.ok(&["show", "routers"]).contains("10.0.0.1/24 2001:db8:a::1/64"));
+
+    for (args, why) in [
+        (&["route", "add", "x", "10.9.0.0/16", "blackhole"][..], "there is no router \"x\""),
+        (&["route", "add", "r", "10.9.0.1/16", "blackhole"], "allowed: 10.9.0.0/16"),
+        (&["route", "add", "r", "10.9.0.0/16", "via", "fe80::1"], "other family"),
+        (&["route", "add", "r", "10.9.0.0/16", "sideways"], "allowed: via"),
+        (&["route", "add", "r", "10.9.0.0/16", "port", "z"], "port z is not on this router"),
+        (&["route", "del", "r", "10.9.0.0/16"], "no route 10.9.0.0/16"),
+        (&["explain", "r", "10.9.0.1", "--from", "z"], "there is no port \"z\""),
+        (&["del", "--router", "r"], "port a is on it"),
+        (&["set", "a", "address=10.0.1.1/24"], "router r has 10.0.1.1 already"),
+        (&["add", "c=ring:c,address=10.0.1.1/24"], "allowed: with router"),
+        (&["add", "c=ring:c,router=q"], "there is no router \"q\""),
+    ] {
+        let said = place.fails(args);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+
+    // As ports do that were added: by the file that `save` writes.
+    let file = place.at("saved.toml");
+    place.ok(&["save", &file]);
+    drop((a, b));
+    assert!(daemon.end(Signal::TERM).success());
+    let _daemon = place.daemon(&[&file]);
+    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let frame = a.datagram(far);
+    a.send(&frame);
+    assert_eq!(b.receive()[30..34], far);
+    place.ok(&["del", "a", "b"]);
+    place.ok(&["del", "--router", "r"]);
+    assert_eq!(place.show("routers")["routers"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_file_says_the_same() {
+    let place = Place::new();
+    let text = r#"
+        [[router]]
+        name = "r"
+        [[router.routes]]
+        prefix = "0.0.0.0/0"
+        via = ["10.0.0.9", "10.0.1.9"]
+        [[router.routes]]
+        prefix = "10.99.0.0/16"
+        blackhole = true
+        [[port]]
+        name = "a"
+        kind = "ring"
+        where = "DIR/a"
+        router = "r"
+        address = ["10.0.0.1/24", "fd00::1/64"]
+        router-mac = "02:00:00:00:00:01"
+        [[port]]
+        name = "b"
+        kind = "ring"
+        where = "DIR/b"
+        router = "r"
+        address = "10.0.1.1/24"
+    "#;
+    let file = place.write("c.toml", text);
+    let _daemon = place.daemon(&[file.to_str().unwrap()]);
+    let a = Station::new(&place, "a", 0);
+    assert_eq!(a.router, [2, 0, 0, 0, 0, 1]);
+    let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
+    let routes = shown["routes"].as_array().unwrap();
+    let all: Vec<_> = routes
+        .iter()
+        .map(|it| format!("{} {}", it["prefix"].as_str().unwrap(), it["action"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            "0.0.0.0/0 via",
+            "10.0.0.0/24 neighbours",
+            "10.0.0.1/32 answer",
+            "10.0.0.255/32 broadcast",
+            "10.0.1.0/24 neighbours",
+            "10.0.1.1/32 answer",
+            "10.0.1.255/32 broadcast",
+            "10.99.0.0/16 blackhole",
+            "fd00::/64 neighbours",
+            "fd00::/128 answer",
+            "fd00::1/128 answer"
+        ]
+    );
+    assert_eq!(routes[0]["hops"].as_array().map(Vec::len), Some(2));
+    for (text, why) in [
+        ("[[router]]\nname = \"r\"\n[[router.routes]]\nprefix = \"10.0.0.0/8\"\n", "routes"),
+        ("[[router]]\nname = \"r\"\n[[router.routes]]\nprefix = \"x\"\n", "is no prefix"),
+        ("[[router]]\nname = \"r\"\n[[router]]\nname = \"r\"\n", "another router has this name"),
+    ] {
+        let file = place.write("bad.toml", text);
+        let said = place.fails(&["apply", "--dry-run", file.to_str().unwrap()]);
+        assert!(said.contains(why) && said.contains("bad.toml:"), "{said}");
+    }
+}
