@@ -127,7 +127,7 @@ fn answer(frame: &mut Frame, v6: bool) {
         let [a, b, c, d] = [head[26], head[27], head[28], head[29]];
         head.copy_within(30..34, 26);
         head[30..34].copy_from_slice(&[a, b, c, d]);
-        let ttl = |head: &[u8]| u16::from_be_bytes([head[22], head[23]]);
+        let ttl = |head: &[u8; 64]| u16::from_be_bytes([head[22], head[23]]);
         let old = ttl(head);
         head[22] = 64;
         let sum = update(u16::from_be_bytes([head[24], head[25]]), old, ttl(head));
