@@ -10,17 +10,16 @@
 //! operator has had the disk opened anew.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{fcntl_getfl, fcntl_setfl, fstatfs, statx, AtFlags, OFlags, StatxFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 
 use super::job::{Job, Op};
+use super::nature::Nature;
 use super::stats::Trouble;
 use crate::mem::{Alignment, Begun, GuestMap, Transfers};
 
@@ -62,14 +61,15 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// The open `file` as a disk with blocks of so many bytes, and its length.
+    /// The open `file`, which is of this `nature`, as a disk with blocks of so many bytes, and its length. Its server is asked
+    /// nothing.
     ///
     /// # Errors
-    /// Its length is no multiple of the block, or what the system says.
-    pub fn new(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
-        let len = length(&file, block_size)?;
-        let is_device = file.metadata()?.file_type().is_block_device();
-        let access = access(&file, block_size);
+    /// Its length is no multiple of the block.
+    fn new(file: File, nature: &Nature, block_size: u32) -> io::Result<(FileMedium, u64)> {
+        let len = whole(nature.len, block_size)?;
+        let is_device = nature.is_device;
+        let access = access(&file, nature, block_size);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
         Ok((FileMedium { file, is_device, access, punches, clears, lost: AtomicBool::new(false) }, len))
     }
@@ -79,7 +79,8 @@ impl FileMedium {
     /// # Errors
     /// As `open`, and as above.
     pub fn open(path: &Path, block_size: u32, read_only: bool) -> io::Result<(FileMedium, u64)> {
-        FileMedium::new(super::open::open(path, read_only)?, block_size)
+        let (file, nature) = super::early::take(path, read_only)?;
+        FileMedium::new(file, &nature, block_size)
     }
 
     /// Its length now, as a disk with blocks of so many bytes.
@@ -87,7 +88,7 @@ impl FileMedium {
     /// # Errors
     /// As above.
     pub fn length(&self, block_size: u32) -> io::Result<u64> {
-        length(&self.file, block_size)
+        whole(super::nature::length(&self.file)?, block_size)
     }
 
     /// Whether it is a block device.
@@ -212,9 +213,8 @@ impl FileMedium {
     }
 }
 
-fn length(mut file: &File, block_size: u32) -> io::Result<u64> {
-    // A block device has its length at its end only.
-    let len = file.seek(SeekFrom::End(0))?;
+/// `len`, if a disk with blocks of so many bytes can have that length.
+fn whole(len: u64, block_size: u32) -> io::Result<u64> {
     if len == 0 || len % u64::from(block_size) != 0 {
         let why =
             format!("it has {len} bytes; a disk has a multiple of its block of {block_size}, and not none");
@@ -237,10 +237,10 @@ fn trouble(error: Errno) -> Trouble {
 }
 
 /// How `file` is read and written with requests of whole blocks, and has the kernel do so.
-fn access(file: &File, block_size: u32) -> Access {
-    match direct(file, block_size) {
+fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
+    match direct(file, nature, block_size) {
         Some(align) => Access::Direct(align),
-        None if in_memory(file) => Access::Memory,
+        None if in_memory(file, nature) => Access::Memory,
         None => Access::PageCache,
     }
 }
@@ -251,14 +251,9 @@ fn add_flags(file: &File, more: OFlags) -> bool {
 }
 
 /// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
-fn direct(file: &File, block_size: u32) -> Option<Alignment> {
-    /// STATX_DIOALIGN (`linux/stat.h`), Linux 6.1.
-    const DIOALIGN: u32 = 0x2000;
-    let wanted = StatxFlags::from_bits_retain(DIOALIGN);
-    let stat = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, wanted).ok()?;
-    let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
-    if !known || place > block_size || memory > 4096 || !add_flags(file, OFlags::DIRECT) {
+fn direct(file: &File, nature: &Nature, block_size: u32) -> Option<Alignment> {
+    let (memory, place) = nature.direct?;
+    if place > block_size || memory > 4096 || !add_flags(file, OFlags::DIRECT) {
         return None;
     }
     // Its lengths, too: the part of a piece that stands at a block's end has to be whole sectors.
@@ -270,9 +265,8 @@ fn direct(file: &File, block_size: u32) -> Option<Alignment> {
 /// io_uring hands a request to a worker if it does not know that the file can do without waiting. It takes `O_NONBLOCK` for a
 /// promise of that; a write has to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there. The
 /// promise is as good as for any memory that an I/O core touches: a page that was swapped out has it wait.
-fn in_memory(file: &File) -> bool {
+fn in_memory(file: &File, nature: &Nature) -> bool {
     /// TMPFS_MAGIC (`linux/magic.h`).
     const TMPFS: u64 = 0x0102_1994;
-    let is_tmpfs = fstatfs(file).is_ok_and(|stat| u64::try_from(stat.f_type).is_ok_and(|kind| kind == TMPFS));
-    is_tmpfs && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
+    nature.file_system == TMPFS && add_flags(file, OFlags::DIRECT | OFlags::NONBLOCK)
 }
