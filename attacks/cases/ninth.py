@@ -23,7 +23,7 @@ def add(stage, name, seconds=10, **more):
 
 def silent(stage):
     """A file whose server answers nothing more."""
-    server = fuse.Stalled()
+    server = fuse.Stalled(opened=False)  # no process that the runner starts has to close it
     stage.cleanup(server.close)
     return server
 
@@ -50,7 +50,10 @@ def silent_disk(stage):
 
     def bad():
         begun = time.monotonic()
-        answers.append((*add(stage, "bad", 40, kind="blk", file=server.path), time.monotonic() - begun))
+        try:
+            answers.append((*add(stage, "bad", 40, kind="blk", file=server.path), time.monotonic() - begun))
+        except OSError as e:
+            answers.append((0, repr(e), time.monotonic() - begun))
 
     def timed(what, seconds, do):
         begun = time.monotonic()

@@ -105,7 +105,9 @@ mod tests {
         let begun = Instant::now().checked_sub(LONGEST).unwrap();
         openers.0.iter_mut().for_each(|opener| opener.begun = begun);
         assert!(openers.end_late().is_none());
-        openers.0.iter_mut().for_each(|opener| drop(opener.child.wait().unwrap()));
+        for opener in &mut openers.0 {
+            opener.child.wait().unwrap();
+        }
         openers.begin("/a".into(), waiting).unwrap();
         assert_eq!(openers.0.len(), 1);
         openers.0[0].child.kill().unwrap();

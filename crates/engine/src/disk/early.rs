@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::nature::Nature;
-use super::open::open;
+use super::open::open_here;
+use super::opener;
+use crate::open::broker::broker;
 
 /// A path, and whether it is only to be read.
 type Wanted = (PathBuf, bool);
@@ -57,6 +59,14 @@ impl Drop for Opened {
         let left: Vec<_> = self.0.iter().filter_map(|wanted| early().remove(wanted)).collect();
         // Under no lock: closing a file may wait for its server, too.
         drop(left);
+    }
+}
+
+/// Opens what is at `path` as a disk, to read, or to write, too. The broker has it done, if there is one.
+fn open(path: &Path, read_only: bool) -> Result {
+    match broker() {
+        Some(broker) => opener::ask(broker, &std::path::absolute(path)?, read_only),
+        None => open_here(path, read_only),
     }
 }
 

@@ -7,9 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::nature::Nature;
-use super::opener;
 use crate::mem::lock_file;
-use crate::open::broker::broker;
 use crate::open::disk_file;
 
 /// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file, some time
@@ -18,22 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens what is at `path` as a disk, to read, or to write, too. Whoever has the privileges has it done: the broker, if there is
-/// one.
+/// Opens what is at `path` as a disk, to read, or to write, too, and waits for whoever serves it.
 ///
 /// # Errors
-/// It is no regular file and no block device, another process has it, its server is silent, or what the system says.
-pub(super) fn open(path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
-    match broker() {
-        Some(broker) => opener::ask(broker, &std::path::absolute(path)?, read_only),
-        None => open_here(path, read_only),
-    }
-}
-
-/// The same by this process, which waits for whoever serves the file.
-///
-/// # Errors
-/// As above.
+/// It is no regular file and no block device, another process has it, or what the system says.
 pub(super) fn open_here(path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
     let begun = Instant::now();
     let file = loop {
