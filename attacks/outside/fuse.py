@@ -68,9 +68,9 @@ def serve(fuse, size, silent, answers):
 
 
 class Stalled:
-    """A mounted file `path` of `size` bytes that is never read to the end."""
+    """A mounted file `path` of `size` bytes that is never read to the end; without `opened`, nor opened, and it is not open here."""
 
-    def __init__(self, size=4 << 20, silent=True, answers=False):
+    def __init__(self, size=4 << 20, silent=True, answers=False, opened=True):
         self.folder = tempfile.mkdtemp(prefix="sidecore-attack-fuse-")
         self.fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self.fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other".encode()
@@ -87,7 +87,8 @@ class Stalled:
         self.path = os.path.join(self.folder, "memory")
         self.file = -1
         try:
-            self.file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            if opened:
+                self.file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             self.close()
             raise

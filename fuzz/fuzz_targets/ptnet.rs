@@ -111,7 +111,9 @@ impl Run<'_> {
             ..PtnetConfig::new(Mac([2, 0, 0, 0, 0, 1]))
         };
         let scheduler = Arc::clone(&desk) as Arc<dyn Scheduler>;
-        let (mut nic, memory, _) = functions(config, &port, scheduler).unwrap();
+        let (mut nic, mut memory, _) = functions(config, &port, scheduler).unwrap();
+        nic.attached().unwrap();
+        memory.attached().unwrap();
         let shared = memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().shared.clone().unwrap();
         let file: OwnedFd = shared.pages.file().try_clone_to_owned().unwrap();
         let size = shared.pages.size() as u64;

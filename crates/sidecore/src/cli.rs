@@ -125,6 +125,9 @@ pub enum Command {
     /// Receive the descriptors that VMMs send. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Door,
+    /// Open a disk's file, however long that takes. The daemon's broker starts this itself; the socket is standard input.
+    #[command(hide = true)]
+    OpenDisk,
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Hold {

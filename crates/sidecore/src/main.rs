@@ -80,9 +80,12 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
         Command::Broker(args) => daemon::broker::serve(args),
-        Command::Door => apart("door", DOOR, sidecore_engine::door::serve),
+        Command::Door => apart("door", DOOR, sandbox::give_up_capabilities, sidecore_engine::door::serve),
+        // It opens what its broker could.
+        Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
         Command::Hold { path } => {
-            apart("hold", HOLD, |socket| sidecore_engine::hold::serve(socket, &path.unwrap_or_default()))
+            let serve = |socket: &_| sidecore_engine::hold::serve(socket, &path.unwrap_or_default());
+            apart("hold", HOLD, sandbox::give_up_capabilities, serve)
         }
     };
     match outcome {
@@ -94,11 +97,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// `door` and `hold`: a process that the daemon starts for itself, `serve`s the socket that is its standard input.
-fn apart(what: &str, why: &str, serve: impl FnOnce(&std::os::fd::OwnedFd) -> std::io::Result<()>) -> Outcome {
+/// `door`, `open-disk` and `hold`: a process that the daemon starts for itself gives up privileges, and `serve`s the socket that is its
+/// standard input.
+fn apart(
+    what: &str,
+    why: &str,
+    give_up: impl FnOnce() -> Outcome,
+    serve: impl FnOnce(&std::os::fd::OwnedFd) -> std::io::Result<()>,
+) -> Outcome {
     use std::os::fd::AsFd;
     // What is missing there was told by the daemon, which has a log.
-    let _ = (sandbox::settle(&[]), sandbox::hide(), sandbox::give_up_capabilities());
+    let _ = (sandbox::settle(&[]), sandbox::hide(), give_up());
     // It was started through a link in /proc, whose name says nothing. Without a name it serves as well.
     let _ = std::ffi::CString::new(format!("sidecore-{what}")).map(|name| rustix::thread::set_name(&name));
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
@@ -111,6 +120,7 @@ fn apart(what: &str, why: &str, serve: impl FnOnce(&std::os::fd::OwnedFd) -> std
 }
 
 const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
+const OPEN_DISK: &str = "`sidecore run` has it started to open a disk's file, and it ends when it has";
 const HOLD: &str =
     "`sidecore run` starts one for each VMM of an e1000 or e1000e port, to keep its connection while the \
                     daemon is restarted, and it ends by itself";

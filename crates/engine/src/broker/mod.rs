@@ -10,6 +10,8 @@
 //! * calls: to whoever listens at a path that is [`Named`] for that;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, a lookup program that is [`Named`], `/etc/passwd` and `/etc/group`;
+//! * disks: a regular file or block device that is [`Named`] is opened and locked, by a process of its own: whoever serves it may
+//!   never answer, and other requests go on ([`openers`]);
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
 //! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*. Where there is one,
@@ -21,8 +23,9 @@
 //! What may be where is said by the configuration, and by operators: whoever may open the control socket may send a
 //! [`Named`] to the broker's own one ([`Rules::operators`]), which the daemon, without privileges, cannot.
 //!
-//! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, [`rules::MAX_NAMED`] names, records and answers of one size.
+//! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, [`openers::MOST`] files that are being opened, [`rules::MAX_NAMED`] names, records and answers of one size.
 
+mod openers;
 mod rules;
 mod table;
 
@@ -36,6 +39,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, RecvFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
+use openers::Openers;
 pub use rules::Rules;
 
 use crate::open::broker::{answer, number, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
@@ -66,6 +70,7 @@ struct Broker {
     sockets: BTreeMap<u64, SocketFile>,
     next: u64,
     holders: Vec<(Child, OwnedFd)>,
+    openers: Openers,
 }
 
 /// Answers what comes from `socket` until its other end is gone.
@@ -74,7 +79,8 @@ struct Broker {
 /// What the system says of the socket.
 pub fn serve(socket: &OwnedFd, rules: Rules) -> io::Result<()> {
     let sockets = BTreeMap::new();
-    let mut broker = Broker { rules, operators: None, sockets, next: 1, holders: Vec::new() };
+    let (holders, openers) = (Vec::new(), Openers::default());
+    let mut broker = Broker { rules, operators: None, sockets, next: 1, holders, openers };
     let mut bytes = Box::new([0; RECORD]);
     loop {
         broker.wait(socket)?;
@@ -107,9 +113,11 @@ impl Broker {
     fn wait(&mut self, socket: &OwnedFd) -> io::Result<()> {
         loop {
             let again = self.listen_to_operators().then_some(AGAIN);
+            let again = again.into_iter().chain(self.openers.end_late()).min();
             let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
             let others = self.operators.iter().map(|operators| operators.socket.as_fd());
             let others = others.chain(self.holders.iter().map(|(_, end)| end.as_fd()));
+            let others = others.chain(self.openers.ends());
             fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut fds, again.as_ref()) {
                 Err(Errno::INTR) => continue,
@@ -122,6 +130,7 @@ impl Broker {
             if others {
                 // One that cannot be waited for has been.
                 self.holders.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
+                self.openers.look();
             }
             if asked {
                 return Ok(());

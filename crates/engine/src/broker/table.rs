@@ -8,7 +8,7 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::net::SocketType;
 
 use super::{bad, Broker};
-use crate::disk;
+use crate::disk::opener;
 use crate::door;
 use crate::hold;
 use crate::host::broker as host;
@@ -113,8 +113,7 @@ impl Broker {
             }
             Request::Disk { path, read_only } => {
                 self.rules.allow_disk(&path)?;
-                // The lock is the file's, and goes along.
-                Ok(Answer::fd(disk::open_here(&path, read_only)?))
+                Ok(Answer::fd(self.openers.begin(path, |path| opener::spawn(path, read_only))?))
             }
             Request::Tap { name, create, multi } => {
                 self.rules.allow_interface(&name)?;

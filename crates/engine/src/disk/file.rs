@@ -13,17 +13,16 @@
 //! operator has had the disk opened anew.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{fcntl_getfl, fcntl_setfl, fstatfs, statx, AtFlags, OFlags, StatxFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 
 use super::job::{Job, Op, Range};
+use super::nature::Nature;
 use super::stats::Trouble;
 use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Piece, Resident, Transfers};
 
@@ -76,14 +75,15 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// The open `file` as a disk with blocks of so many bytes, and its length.
+    /// The open `file`, which is of this `nature`, as a disk with blocks of so many bytes, and its length. Its server is asked
+    /// nothing.
     ///
     /// # Errors
-    /// Its length is no multiple of the block, or what the system says.
-    pub fn new(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
-        let len = length(&file, block_size)?;
-        let is_device = file.metadata()?.file_type().is_block_device();
-        let access = access(&file, is_device, block_size);
+    /// Its length is no multiple of the block.
+    fn new(file: File, nature: &Nature, block_size: u32) -> io::Result<(FileMedium, u64)> {
+        let len = whole(nature.len, block_size)?;
+        let is_device = nature.is_device;
+        let access = access(&file, nature, block_size);
         let writable = fcntl_getfl(&file)?.contains(OFlags::RDWR);
         let map = || {
             Resident::new(&file, len, writable).inspect_err(|e| {
@@ -96,12 +96,20 @@ impl FileMedium {
         Ok((FileMedium { file, is_device, access, resident, punches, clears, lost, ranges }, len))
     }
 
+    /// An open file.
+    #[cfg(test)]
+    pub(crate) fn of(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
+        let nature = Nature::of(&file)?;
+        FileMedium::new(file, &nature, block_size)
+    }
+
     /// Opens what is at `path`.
     ///
     /// # Errors
     /// As `open`, and as above.
     pub fn open(path: &Path, block_size: u32, read_only: bool) -> io::Result<(FileMedium, u64)> {
-        FileMedium::new(super::open::open(path, read_only)?, block_size)
+        let (file, nature) = super::early::take(path, read_only)?;
+        FileMedium::new(file, &nature, block_size)
     }
 
     /// Its length now, as a disk with blocks of so many bytes.
@@ -109,7 +117,7 @@ impl FileMedium {
     /// # Errors
     /// As above.
     pub fn length(&self, block_size: u32) -> io::Result<u64> {
-        length(&self.file, block_size)
+        whole(super::nature::length(&self.file)?, block_size)
     }
 
     /// Whether it is a block device.
@@ -286,9 +294,8 @@ impl FileMedium {
     }
 }
 
-fn length(mut file: &File, block_size: u32) -> io::Result<u64> {
-    // A block device has its length at its end only.
-    let len = file.seek(SeekFrom::End(0))?;
+/// `len`, if a disk with blocks of so many bytes can have that length.
+fn whole(len: u64, block_size: u32) -> io::Result<u64> {
     if len == 0 || len % u64::from(block_size) != 0 {
         let why =
             format!("it has {len} bytes; a disk has a multiple of its block of {block_size}, and not none");
@@ -311,21 +318,18 @@ fn trouble(error: Errno) -> Trouble {
 }
 
 /// How `file` is read and written with requests of whole blocks, and has the kernel do so.
-fn access(file: &File, is_device: bool, block_size: u32) -> Access {
-    let kind = fstatfs(file).ok().and_then(|stat| u64::try_from(stat.f_type).ok());
+fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
     // A device's node lies in such a file system, too.
-    if !is_device
-        && kind == Some(TMPFS)
-        && set_flags(file, OFlags::DIRECT | OFlags::NONBLOCK, OFlags::empty())
-    {
+    let in_memory = !nature.is_device && nature.file_system == TMPFS;
+    if in_memory && set_flags(file, OFlags::DIRECT | OFlags::NONBLOCK, OFlags::empty()) {
         return Access::Memory;
     }
     // It was opened so that opening waits for nobody. io_uring takes the flag for the file's promise that nothing waits.
-    let local = is_device || kind.is_some_and(|kind| LOCAL.contains(&kind));
+    let local = nature.is_device || LOCAL.contains(&nature.file_system);
     if !set_flags(file, OFlags::empty(), OFlags::NONBLOCK) || !local {
         return Access::Workers;
     }
-    direct(file, block_size).map_or(Access::PageCache, Access::Direct)
+    direct(file, nature, block_size).map_or(Access::PageCache, Access::Direct)
 }
 
 /// TMPFS_MAGIC (`linux/magic.h`). Its files are read and written by whoever submits the request: io_uring hands a request to a worker
@@ -343,14 +347,9 @@ fn set_flags(file: &File, more: OFlags, less: OFlags) -> bool {
 }
 
 /// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
-fn direct(file: &File, block_size: u32) -> Option<Alignment> {
-    /// STATX_DIOALIGN (`linux/stat.h`), Linux 6.1.
-    const DIOALIGN: u32 = 0x2000;
-    let wanted = StatxFlags::from_bits_retain(DIOALIGN);
-    let stat = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, wanted).ok()?;
-    let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
-    if !known || place > block_size || memory > 4096 || !set_flags(file, OFlags::DIRECT, OFlags::empty()) {
+fn direct(file: &File, nature: &Nature, block_size: u32) -> Option<Alignment> {
+    let (memory, place) = nature.direct?;
+    if place > block_size || memory > 4096 || !set_flags(file, OFlags::DIRECT, OFlags::empty()) {
         return None;
     }
     // Its lengths, too: the part of a piece that stands at a block's end has to be whole sectors.

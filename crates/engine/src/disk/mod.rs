@@ -6,18 +6,21 @@
 //! so that no other task waits for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some
 //! time later; unless its bytes are memory, too.
 
+mod early;
 mod file;
 mod job;
+mod nature;
 mod open;
+pub mod opener;
 mod stats;
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub use early::Opened;
 pub use file::FileMedium;
 pub use job::{Job, Op, Range};
-pub use open::open_here;
 pub use stats::{Ended, Latency, QueueStats, Sums, Trouble};
 
 use crate::mem::{Deadline, Piece, Store};

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::nature::Nature;
 use crate::mem::lock_file;
-use crate::open::broker::{broker, Request};
 use crate::open::disk_file;
 
 /// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file, some time
@@ -16,37 +16,26 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens what is at `path` as a disk, to read, or to write, too. Whoever has the privileges does it: the broker, if there is one.
+/// Opens what is at `path` as a disk, to read, or to write, too, and waits for whoever serves it.
 ///
 /// # Errors
-/// It is no regular file and no block device, somebody else has it, or what the system says.
-pub fn open(path: &Path, read_only: bool) -> io::Result<File> {
+/// It is no regular file and no block device, another process has it, or what the system says.
+pub(super) fn open_here(path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
     let begun = Instant::now();
-    loop {
-        match ask(path, read_only) {
+    let file = loop {
+        match locked(path, read_only) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
                 std::thread::sleep(PAUSE);
             }
-            opened => return opened,
+            opened => break opened?,
         }
-    }
+    };
+    let nature = Nature::of(&file)?;
+    Ok((file, nature))
 }
 
-fn ask(path: &Path, read_only: bool) -> io::Result<File> {
-    match broker() {
-        Some(broker) => {
-            let asked = Request::Disk { path: std::path::absolute(path)?, read_only };
-            Ok(broker.fd(&asked, &[]).map_err(|refusal| refusal.error)?.into())
-        }
-        None => open_here(path, read_only),
-    }
-}
-
-/// The same by this process, which waits for nobody.
-///
-/// # Errors
-/// As above; `WouldBlock` where no process is seen that has it.
-pub fn open_here(path: &Path, read_only: bool) -> io::Result<File> {
+/// Opens and locks it, if nobody has it: `WouldBlock` where no process is seen that has it.
+fn locked(path: &Path, read_only: bool) -> io::Result<File> {
     let file = disk_file(path, read_only)?;
     match lock_file(&file, !read_only) {
         Ok(()) => Ok(file),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::open::open_here;
 use super::*;
 use crate::mem::{gather, Deadline, GuestMap, Terms};
 

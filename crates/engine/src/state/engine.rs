@@ -3,7 +3,7 @@
 //! Every request, from a single `set` to a whole file, becomes a wanted [`Spec`]; [`Engine::apply`]
 //! takes the difference to what runs and carries it out as a whole or not at all (see `carry`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
@@ -20,7 +20,9 @@ use super::retire;
 use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
+use super::values::Toggle;
 use super::visitors::Visitors;
+use crate::disk::Opened;
 use crate::hold::Sought;
 use crate::observe::CounterFile;
 use crate::open::sweep_journals;
@@ -178,8 +180,11 @@ impl Engine {
     pub fn set<E: Entry>(
         &self,
         name: &str,
-        edit: impl FnOnce(&E) -> Result<E, BadSpec>,
+        edit: impl Fn(&E) -> Result<E, BadSpec>,
     ) -> Result<Vec<Change>, Error> {
+        // What is wrong with it is told below.
+        let after = find::<E>(&mut self.everything(), name).ok().and_then(|entry| edit(entry).ok());
+        let _sought = self.seek(after.as_ref().and_then(E::as_port));
         self.change(|spec| {
             let entry = find::<E>(spec, name)?;
             *entry = edit(entry)?;
@@ -224,21 +229,29 @@ impl Engine {
         self.change_with(How::Whole, |spec, _| edit(spec))
     }
 
-    /// Looks for what an earlier daemon has left of `ports`, as far as nothing that runs has it: that may take seconds, and while
-    /// they are started others can ask nothing.
-    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> Sought {
+    /// Looks for what an earlier daemon has left of `ports`, and opens the files of disks, as far as nothing that runs has them: that
+    /// may take seconds, and while ports are started others can ask nothing.
+    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> (Sought, Opened) {
         let holder = |spec: &PortSpec| {
             find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
         };
-        let wanted: BTreeSet<_> = ports.into_iter().filter_map(holder).collect();
-        if wanted.is_empty() {
-            return Sought::at(Vec::new());
+        let file = |spec: &PortSpec| Some(spec.file.as_ref()?.path()?.to_owned());
+        let (mut holders, mut files) = (BTreeSet::new(), BTreeMap::new());
+        for spec in ports {
+            holders.extend(holder(spec));
+            files.extend(file(spec).map(|path| (path, spec.readonly == Some(Toggle::On))));
         }
-        let inner = self.lock();
-        let running = inner.ports.values().filter(|live| live.attachment.is_some());
-        let taken: BTreeSet<_> = running.filter_map(|live| holder(&live.spec)).collect();
-        drop(inner);
-        Sought::at(wanted.difference(&taken).cloned().collect())
+        if !(holders.is_empty() && files.is_empty()) {
+            for live in self.lock().ports.values().filter(|live| live.attachment.is_some()) {
+                if let Some(taken) = holder(&live.spec) {
+                    holders.remove(&taken);
+                }
+                if let Some(taken) = file(&live.spec) {
+                    files.remove(&taken);
+                }
+            }
+        }
+        (Sought::at(holders.into_iter().collect()), Opened::at(files.into_iter().collect()))
     }
 
     /// Loads what the switches and routers need.

@@ -262,6 +262,17 @@ impl E1000 {
 }
 
 impl PciDevice for E1000 {
+    /// All of the device is new, and so are its pages.
+    fn attached(&mut self) -> io::Result<()> {
+        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let mut device = E1000::make(self.settings, port, scheduler, None)?;
+        device.carrier = self.carrier;
+        device.phy.set_link(self.carrier);
+        device.chip_reset();
+        *self = device;
+        Ok(())
+    }
+
     fn regions(&self) -> [Option<Region>; REGIONS] {
         regions(&self.settings, &self.shared.regs)
     }

@@ -23,6 +23,7 @@ mod interrupts;
 mod persist;
 mod region;
 
+use std::io;
 use std::sync::Arc;
 
 pub use config::{Command, ConfigSpace, Identity, MsixPlace};
@@ -36,7 +37,16 @@ use crate::port::QueueStatus;
 
 /// A device model. See the module's words on who runs where.
 pub trait PciDevice: Send {
-    /// BARs 0 to 5 and the ROM; `None` where there is none. Asked once, before anything else.
+    /// A VMM comes, which no other process has left to this one. Comes before anything else: memory that it will map is known to
+    /// none that came before it, which may have kept a mapping.
+    ///
+    /// # Errors
+    /// The system refuses memory or descriptors: this VMM is not served.
+    fn attached(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// BARs 0 to 5 and the ROM; `None` where there is none. Asked once, before all but [`attached`](PciDevice::attached).
     fn regions(&self) -> [Option<Region>; REGIONS];
 
     /// Its configuration space. The transport serves it; the model may look at it and, in its own calls,

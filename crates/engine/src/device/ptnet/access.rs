@@ -12,7 +12,7 @@ impl Ptnet {
     /// Register `offset`; zero where there is none.
     pub(super) fn register(&self, offset: u64) -> u32 {
         let [a, b, c, d, e, f] = self.settings.mac.0;
-        let info = self.region.info();
+        let info = self.bar.region.info();
         let pairs = u32::try_from(self.settings.pairs).unwrap_or(u32::MAX);
         match offset {
             reg::PTFEAT => self.registers.features,
@@ -25,7 +25,7 @@ impl Ptnet {
             reg::NUM_TX_SLOTS => info.tx_slots,
             reg::NUM_RX_SLOTS => info.rx_slots,
             reg::VNET_HDR_LEN => self.shared.header().bytes,
-            reg::HOSTMEMID => self.memory_id.into(),
+            reg::HOSTMEMID => self.bar.id.into(),
             reg::MTU => self.shared.port.mtu(),
             _ => 0,
         }

@@ -1,9 +1,16 @@
-//! The memory that both functions of a device have. It changes when the NIC is taken over from another process, with its memory;
-//! the memory device follows.
+//! The memory that both functions of a device have.
+//!
+//! Theory of operation. A VMM may keep a mapping of its region for ever, so each region is for one VMM: for one conversation of
+//! either function. Two connections say nothing of whose they are. So a function whose VMM comes gets a new region ([`Current::join`])
+//! if it has had a VMM with this one, or if the other function has lost its own; the function that comes second finds the region of the
+//! first. Where a VMM comes while another one's connection is still there, the two functions may have different regions, which harms that VMM
+//! alone: its guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
+//!
+//! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::fstat;
 
@@ -43,20 +50,78 @@ impl Bar {
     }
 }
 
+/// Which of the two functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Nic,
+    Memory,
+}
+
+/// What VMMs have had of a region by way of one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Had {
+    Nothing,
+    /// It has it now.
+    Here,
+    /// It has left.
+    Gone,
+}
+
+struct State {
+    bar: Arc<Bar>,
+    had: [Had; 2],
+}
+
 /// Which one it is now.
 #[derive(Clone)]
-pub(super) struct Current(Arc<Mutex<Arc<Bar>>>);
+pub(super) struct Current(Arc<Mutex<State>>);
 
 impl Current {
+    /// `bar`, which is new.
     pub(super) fn new(bar: Arc<Bar>) -> Current {
-        Current(Arc::new(Mutex::new(bar)))
+        Current(Arc::new(Mutex::new(State { bar, had: [Had::Nothing; 2] })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Bar and users change with one step each.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn get(&self) -> Arc<Bar> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.lock().bar)
     }
 
-    pub(super) fn set(&self, bar: Arc<Bar>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+    /// A VMM comes to `side`: the region for it, which is made by `new` where this one has been another VMM's.
+    pub(super) fn join(
+        &self,
+        side: Side,
+        new: impl FnOnce(&Bar) -> io::Result<Arc<Bar>>,
+    ) -> io::Result<Arc<Bar>> {
+        let mut state = self.lock();
+        let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
+        if own != Had::Nothing || other == Had::Gone {
+            *state = State { bar: new(&state.bar)?, had: [Had::Nothing; 2] };
+        }
+        state.had[side as usize] = Had::Here;
+        Ok(Arc::clone(&state.bar))
+    }
+
+    /// The VMM of `side`, which had `bar`, has left.
+    pub(super) fn leave(&self, side: Side, bar: &Arc<Bar>) {
+        let mut state = self.lock();
+        if Arc::ptr_eq(&state.bar, bar) && state.had[side as usize] == Had::Here {
+            state.had[side as usize] = Had::Gone;
+        }
+    }
+
+    /// Whether a VMM has got `bar`, the NIC's, from the memory device, and none has got another one since.
+    pub(super) fn is_joined(&self, bar: &Arc<Bar>) -> bool {
+        let state = self.lock();
+        Arc::ptr_eq(&state.bar, bar) && state.had[Side::Memory as usize] != Had::Nothing
+    }
+
+    /// `bar` came with the VMM of the NIC, from another process.
+    pub(super) fn take_over(&self, bar: &Arc<Bar>) {
+        *self.lock() = State { bar: Arc::clone(bar), had: [Had::Here, Had::Nothing] };
     }
 }

@@ -4,15 +4,17 @@
 //! the rings (`sender`, `receiver`) trusts none of it.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sidecore_abi::netmap::If;
 use sidecore_abi::ptnet::memdev;
 use sidecore_abi::ring::Info;
 
-use super::bar::Current;
+use super::bar::{Bar, Current, Side};
+use super::config::PtnetConfig;
 use super::function::{memory_config, memory_regions};
 use crate::device::pci::{
     Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
@@ -26,25 +28,32 @@ use crate::slice::{behind, behind_mut, put, upto};
 pub struct MemoryDevice {
     config: ConfigSpace,
     interrupts: Arc<Interrupts>,
-    bar: Current,
-    /// The memory's file, for a holder: when it is asked for, the NIC has the memory that it keeps.
-    file: OnceLock<OwnedFd>,
+    /// What its VMM has.
+    bar: Arc<Bar>,
+    /// What the next one is to have.
+    current: Current,
+    settings: PtnetConfig,
+    /// The port's.
+    name: String,
 }
 
 impl MemoryDevice {
-    /// That of `bar`; `port` is for its conversation alone.
-    pub(super) fn new(bar: &Current, port: &Port) -> MemoryDevice {
+    /// That of `current`, for a port called `name`; `beside` is for its conversation alone.
+    pub(super) fn new(current: &Current, settings: PtnetConfig, name: &str, beside: &Port) -> MemoryDevice {
+        let bar = current.get();
         MemoryDevice {
-            config: memory_config(&memory_regions(&bar.get().pages)),
-            interrupts: Interrupts::new(false, 0, 0, &port.bell),
-            bar: bar.clone(),
-            file: OnceLock::new(),
+            config: memory_config(&memory_regions(&bar.pages)),
+            interrupts: Interrupts::new(false, 0, 0, &beside.bell),
+            bar,
+            current: current.clone(),
+            settings,
+            name: name.to_owned(),
         }
     }
 
     /// A register; zero where there is none.
     fn register(&self, offset: u64) -> u64 {
-        let bar = self.bar.get();
+        let bar = &self.bar;
         let info @ Info {
             memsize, tx_rings, rx_rings, ring_size, ring_pool, buf_pool, bufs, buf_size, ..
         } = *bar.region.info();
@@ -72,8 +81,14 @@ fn of_pool(registers: [u64; 3], offset: u64) -> u64 {
 }
 
 impl PciDevice for MemoryDevice {
+    fn attached(&mut self) -> io::Result<()> {
+        let new = |old: &Bar| Bar::new(&self.settings.geometry(), &self.name, old.id);
+        self.bar = self.current.join(Side::Memory, new)?;
+        Ok(())
+    }
+
     fn regions(&self) -> [Option<Window>; REGIONS] {
-        memory_regions(&self.bar.get().pages)
+        memory_regions(&self.bar.pages)
     }
 
     fn config(&mut self) -> &mut ConfigSpace {
@@ -90,7 +105,7 @@ impl PciDevice for MemoryDevice {
             0 => self.register(word).to_le_bytes(),
             // The VMM has no mapping of it, or does not use it.
             memdev::MEMORY_BAR => {
-                let pages = &self.bar.get().pages;
+                let pages = &self.bar.pages;
                 let word = usize::try_from(word).ok().and_then(|at| pages.word(at));
                 u64::from(word.map_or(0, |word| word.load(Ordering::Acquire))).to_le_bytes()
             }
@@ -100,7 +115,7 @@ impl PciDevice for MemoryDevice {
     }
 
     fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
-        let pages = &self.bar.get().pages;
+        let pages = &self.bar.pages;
         let word = usize::try_from(offset & !3).ok().and_then(|at| pages.word(at));
         let Some(word) = word.filter(|_| region == memdev::MEMORY_BAR) else { return };
         let (skip, mut mask, mut value) = (usize::try_from(offset & 3).unwrap_or(0), [0; 4], [0; 4]);
@@ -122,7 +137,9 @@ impl PciDevice for MemoryDevice {
 
     fn faulted(&mut self, _: Fault) {}
 
-    fn detached(&mut self) {}
+    fn detached(&mut self) {
+        self.current.leave(Side::Memory, &self.bar);
+    }
 
     fn set_link(&mut self, _: bool) {}
 
@@ -146,13 +163,7 @@ impl Persist for MemoryDevice {
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {
-        if self.file.get().is_none() {
-            if let Ok(file) = self.bar.get().region.file().try_clone_to_owned() {
-                let _ = self.file.set(file);
-            }
-        }
-        // Without a descriptor nothing is kept.
-        self.file.get().map(AsFd::as_fd).into_iter().collect()
+        vec![self.bar.region.file()]
     }
 
     fn save(&mut self, image: &mut Image) {
@@ -160,8 +171,8 @@ impl Persist for MemoryDevice {
     }
 
     fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
-        let ours = files.first().is_some_and(|file| self.bar.get().is(file));
-        if !ours {
+        let current = self.current.get();
+        if !files.first().is_some_and(|file| current.is(file)) {
             return Err("its NIC has other memory: the VMM of that one is gone".to_owned());
         }
         let mut config = vec![0; self.config.size()];
@@ -169,6 +180,8 @@ impl Persist for MemoryDevice {
         if !self.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
+        // It is here already, so none is made.
+        self.bar = self.current.join(Side::Memory, |_| Ok(current)).map_err(|e| e.to_string())?;
         Ok(())
     }
 

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sidecore_abi::ptnet::{reg, LINK};
 
-use self::bar::{Bar, Current};
+use self::bar::{Bar, Current, Side};
 use self::bells::{Bells, Way};
 pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 use self::function::{nic_config, nic_regions};
@@ -58,7 +58,7 @@ use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
-use crate::ring::{Block, Region};
+use crate::ring::Block;
 
 /// A pair of rings.
 struct Pair {
@@ -71,10 +71,10 @@ pub struct Ptnet {
     shared: Arc<Shared>,
     settings: PtnetConfig,
     config: ConfigSpace,
-    region: Arc<Region>,
-    memory_id: u16,
-    /// The same for the memory device.
-    bar: Current,
+    /// What its VMM has.
+    bar: Arc<Bar>,
+    /// What the next one is to have.
+    current: Current,
     scheduler: Arc<dyn Scheduler>,
     map: Arc<GuestMap>,
     pairs: Vec<Pair>,
@@ -105,23 +105,23 @@ pub fn functions(
     scheduler: Arc<dyn Scheduler>,
 ) -> io::Result<(Ptnet, MemoryDevice, Arc<Port>)> {
     let id = port.id.0.saturating_add(FIRST_MEMORY);
-    let bar = Current::new(Bar::new(&settings.geometry(), &port.name, id)?);
+    let current = Current::new(Bar::new(&settings.geometry(), &port.name, id)?);
     let name = format!("{}{MEMORY_NAME}", port.name);
     let beside = Arc::new(Port::new(port.id, &name, port.counters.clone(), port.mtu())?);
-    let memory = MemoryDevice::new(&bar, &beside);
-    let nic = Ptnet::new(settings, Arc::clone(port), scheduler, bar)?;
+    let memory = MemoryDevice::new(&current, settings.clone(), &port.name, &beside);
+    let nic = Ptnet::new(settings, Arc::clone(port), scheduler, current)?;
     Ok((nic, memory, beside))
 }
 
 impl Ptnet {
-    /// A device behind `port` whose rings are those of `bar`, which are made for its settings; `scheduler` serves them.
+    /// A device behind `port` whose rings are those of `current`, which are made for its settings; `scheduler` serves them.
     fn new(
         settings: PtnetConfig,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-        bar: Current,
+        current: Current,
     ) -> io::Result<Ptnet> {
-        let (pairs, region, memory_id) = (settings.pairs, Arc::clone(&bar.get().region), bar.get().id);
+        let pairs = settings.pairs;
         let rings = u16::try_from(2 * pairs).unwrap_or(u16::MAX);
         let interrupts = Interrupts::new(false, 0, rings, &port.bell);
         let bells = Bells::new(interrupts, pairs, settings.moderation)?;
@@ -129,9 +129,8 @@ impl Ptnet {
             shared: Arc::new(Shared::new(port, bells, pairs)),
             config: nic_config(rings),
             settings,
-            region,
-            memory_id,
-            bar,
+            bar: current.get(),
+            current,
             scheduler,
             map: Arc::default(),
             pairs: Vec::new(),
@@ -158,7 +157,7 @@ impl Ptnet {
         self.shared.bells.reset();
         // First nobody is in the region.
         self.pairs.clear();
-        self.region.fill(&self.shared.port.name);
+        self.bar.region.fill(&self.shared.port.name);
         self.make_pairs();
         // Also a fault that nobody has told us of yet: it would stop the device after its reset.
         self.shared.port.fault.clear();
@@ -167,8 +166,12 @@ impl Ptnet {
     /// Rings at their start.
     fn make_pairs(&mut self) {
         let pair = |number| Pair {
-            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), &self.region, number))),
-            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.shared), &self.region, number))),
+            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), &self.bar.region, number))),
+            receiver: Queue::Here(Box::new(Receiver::new(
+                Arc::clone(&self.shared),
+                &self.bar.region,
+                number,
+            ))),
         };
         self.pairs = (0..self.settings.pairs).map(pair).collect();
     }
@@ -185,6 +188,10 @@ impl Ptnet {
         }
         if !self.master {
             return Err(Errno::PERM);
+        }
+        if !self.current.is_joined(&self.bar) {
+            tracing::warn!(port = %self.shared.port.name, "its driver cannot begin: no VMM has the memory device with this NIC's memory");
+            return Err(Errno::NODEV);
         }
         if !self.set_blocks_of_all(true) {
             return Err(Errno::FAULT);
@@ -279,6 +286,15 @@ impl Ptnet {
 }
 
 impl PciDevice for Ptnet {
+    fn attached(&mut self) -> io::Result<()> {
+        let name = self.shared.port.name.clone();
+        let new = |old: &Bar| Bar::new(&self.settings.geometry(), &name, old.id);
+        self.bar = self.current.join(Side::Nic, new)?;
+        // Its queues are those of the former one.
+        self.begin_anew();
+        Ok(())
+    }
+
     fn regions(&self) -> [Option<Window>; REGIONS] {
         nic_regions()
     }
@@ -339,6 +355,7 @@ impl PciDevice for Ptnet {
 
     fn detached(&mut self) {
         self.reset();
+        self.current.leave(Side::Nic, &self.bar);
     }
 
     fn set_link(&mut self, up: bool) {
@@ -355,7 +372,7 @@ impl PciDevice for Ptnet {
     }
 
     fn queues(&self) -> Vec<QueueStatus> {
-        let info = self.region.info();
+        let info = self.bar.region.info();
         let queue = |index, direction, size, way, on| QueueStatus {
             index,
             direction,

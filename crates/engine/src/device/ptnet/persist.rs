@@ -6,7 +6,6 @@
 //! of rings whose guest has ended are in the image.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use super::bar::Bar;
 use super::bells::Way;
@@ -45,7 +44,7 @@ impl Persist for Ptnet {
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.region.file()]
+        vec![self.bar.region.file()]
     }
 
     fn save(&mut self, image: &mut Image) {
@@ -55,7 +54,7 @@ impl Persist for Ptnet {
         words.into_iter().enumerate().for_each(|(at, word)| image.put(REGISTERS + at, word));
         image.put(REST, self.created.into());
         image.put(REST + 1, self.shared.header().bytes.into());
-        image.put(REST + 2, self.memory_id.into());
+        image.put(REST + 2, self.bar.id.into());
         for (number, pair_of) in self.pairs.iter_mut().enumerate() {
             let Pair { sender: Queue::Here(sender), receiver: Queue::Here(receiver) } = pair_of else {
                 continue;
@@ -84,9 +83,8 @@ impl Persist for Ptnet {
         self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
         let [header, _] = halves(image.get(REST + 1));
         self.set_header(header);
-        self.memory_id = id;
-        self.region = Arc::clone(&bar.region);
-        self.bar.set(bar);
+        self.current.take_over(&bar);
+        self.bar = bar;
         self.make_pairs();
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let at = PLACES + PAIR * number;

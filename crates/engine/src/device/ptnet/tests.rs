@@ -80,7 +80,9 @@ impl Rig {
         let port = Arc::new(Port::new(PortId(0), "nic", slot, DEFAULT_MTU).unwrap());
         let desk = Arc::new(Desk::default());
         let scheduler = Arc::clone(&desk) as Arc<dyn Scheduler>;
-        let (mut nic, memory, _) = functions(settings, &port, scheduler).unwrap();
+        let (mut nic, mut memory, _) = functions(settings, &port, scheduler).unwrap();
+        nic.attached().unwrap();
+        memory.attached().unwrap();
         let fd = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, MEMORY).unwrap();
         let guest: File = fd.into();
@@ -154,29 +156,30 @@ impl Rig {
 
     /// Where slot `slot` of ring `ring` is, counted over all rings, the host's among them.
     fn slot_at(&self, ring: u64, slot: u32) -> u64 {
-        let info = self.nic.region.info();
+        let info = self.nic.bar.region.info();
         info.ring_pool + ring * u64::from(info.ring_size) + 256 + 16 * u64::from(slot)
     }
 
     fn slot(&self, ring: u64, slot: u32) -> SlotWord {
         let mut bytes = [0; 8];
-        rustix::io::pread(self.nic.region.file(), &mut bytes, self.slot_at(ring, slot)).unwrap();
+        rustix::io::pread(self.nic.bar.region.file(), &mut bytes, self.slot_at(ring, slot)).unwrap();
         SlotWord(u64::from_le_bytes(bytes))
     }
 
     fn set_slot(&self, ring: u64, slot: u32, word: SlotWord) {
-        rustix::io::pwrite(self.nic.region.file(), &word.0.to_le_bytes(), self.slot_at(ring, slot)).unwrap();
+        rustix::io::pwrite(self.nic.bar.region.file(), &word.0.to_le_bytes(), self.slot_at(ring, slot))
+            .unwrap();
     }
 
     fn buffer(&self, index: u32) -> u64 {
-        let info = self.nic.region.info();
+        let info = self.nic.bar.region.info();
         info.buf_pool + u64::from(index) * u64::from(info.buf_size)
     }
 
     /// Puts `bytes` into slot `slot` of sending ring 0, with these flags.
     fn fill(&self, slot: u32, bytes: &[u8], flags: u16) {
         let index = self.slot(0, slot).buf_idx();
-        rustix::io::pwrite(self.nic.region.file(), bytes, self.buffer(index)).unwrap();
+        rustix::io::pwrite(self.nic.bar.region.file(), bytes, self.buffer(index)).unwrap();
         self.set_slot(0, slot, SlotWord::new(index, bytes.len() as u16, flags));
     }
 
@@ -251,7 +254,7 @@ fn registers_say_what_is_there() {
     assert_eq!(rig.read(reg::VNET_HDR_LEN), 0);
     // The memory device describes the same region.
     let id = rig.read(reg::HOSTMEMID);
-    let info = *rig.nic.region.info();
+    let info = *rig.nic.bar.region.info();
     let mut read = |register: u64| {
         let mut bytes = [0; 4];
         rig.memory.read(0, register, &mut bytes);
@@ -272,7 +275,7 @@ fn registers_say_what_is_there() {
     assert!(bar.size.is_power_of_two() && bar.size >= info.memsize);
     for place in 0..6 {
         let mut bytes = [0; 8];
-        rustix::io::pread(rig.nic.region.file(), &mut bytes, info.interface + 56 + 8 * place).unwrap();
+        rustix::io::pread(rig.nic.bar.region.file(), &mut bytes, info.interface + 56 + 8 * place).unwrap();
         let ring = u64::from_le_bytes(bytes).wrapping_add(info.interface);
         assert_eq!(ring, info.ring_pool + place * u64::from(info.ring_size));
     }
@@ -401,7 +404,7 @@ fn frames_pass_both_ways_with_and_without_header() {
         let slot = |n: u32| rig.slot(ring, 2 * round as u32 + n);
         assert_eq!([slot(0).len(), slot(1).len()], [60 + header as u16, 50 + header as u16]);
         let mut bytes = vec![0; 60 + header];
-        rustix::io::pread(rig.nic.region.file(), &mut bytes[..], rig.buffer(slot(0).buf_idx())).unwrap();
+        rustix::io::pread(rig.nic.bar.region.file(), &mut bytes[..], rig.buffer(slot(0).buf_idx())).unwrap();
         assert_eq!(bytes[header..], [7; 60]);
         rig.poke(Rig::theirs(PAIRS + 1, 0), 2 * round as u32 + 2);
     }
@@ -458,7 +461,7 @@ fn heads_that_make_no_sense_end_the_port_and_nothing_else() {
 fn slots_that_make_no_sense_cost_their_frame() {
     let rig = Rig::running();
     let good = rig.slot(0, 0).buf_idx();
-    let bufs = rig.nic.region.info().bufs;
+    let bufs = rig.nic.bar.region.info().bufs;
     for (slot, word) in [
         SlotWord::new(0, 60, 0),
         SlotWord::new(1, 60, 0),
@@ -676,4 +679,87 @@ fn rings_go_on_in_another_process() {
     assert_eq!((rig.port.fault.get(), rig.is_served()), (Some(Fault::BadHead), false));
     assert_eq!(rig.command(CREATE), 0);
     assert!(rig.is_served() && rig.port.fault.get().is_none());
+}
+
+impl Rig {
+    /// A VMM has come to the NIC: bus master, memory and blocks.
+    fn come(&mut self) {
+        write_config(&mut self.nic, 4, &[0, 0]);
+        write_config(&mut self.nic, 4, &[0b101, 0]);
+        self.nic.dma_changed(Arc::clone(&self.map));
+        self.place_blocks(GUEST, HOST);
+    }
+}
+
+/// What a VMM gets to map.
+fn mapped(memory: &MemoryDevice) -> u64 {
+    let bar = memory.regions()[memdev::MEMORY_BAR].clone().unwrap();
+    rustix::fs::fstat(bar.shared.unwrap().pages.file()).unwrap().st_ino
+}
+
+fn served(rig: &Rig) -> u64 {
+    rustix::fs::fstat(rig.nic.bar.region.file()).unwrap().st_ino
+}
+
+/// Whoever has had a port's memory may keep a mapping of it: the next VMM has other memory, in whichever order two VMMs' four
+/// connections end and begin.
+#[test]
+fn each_vmm_has_memory_of_its_own() {
+    let ends: [fn(&mut Rig); 2] = [|rig| rig.nic.detached(), |rig| rig.memory.detached()];
+    let begins: [fn(&mut Rig); 2] = [|rig| rig.nic.attached().unwrap(), |rig| rig.memory.attached().unwrap()];
+    for (first, second) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for overlap in [false, true] {
+            let mut rig = Rig::running();
+            let before = served(&rig);
+            assert_eq!(before, mapped(&rig.memory));
+            rig.fill(0, &[0xee; 60], 0);
+            ends[first](&mut rig);
+            // A function's next VMM can come as soon as the former one has left that function.
+            let (early, late) = if overlap { (first, 1 - first) } else { (second, 1 - second) };
+            if overlap {
+                begins[early](&mut rig);
+                ends[1 - first](&mut rig);
+            } else {
+                ends[1 - first](&mut rig);
+                begins[early](&mut rig);
+            }
+            begins[late](&mut rig);
+            assert_eq!(served(&rig), mapped(&rig.memory), "{first} {second} {overlap}");
+            assert_ne!(served(&rig), before, "{first} {second} {overlap}");
+            rig.come();
+            assert_eq!(rig.command(CREATE), 0, "{first} {second} {overlap}");
+            assert_ne!(rig.poll(0).0, [[0xee; 60]]);
+        }
+    }
+}
+
+/// A stranger at the memory device's socket shares no memory with a guest that runs, and a VMM that comes anew is rid of it.
+#[test]
+fn a_guest_whose_memory_is_not_its_nics_does_not_begin() {
+    let mut rig = Rig::running();
+    rig.memory.detached();
+    rig.memory.attached().unwrap();
+    assert_ne!(served(&rig), mapped(&rig.memory));
+    // The guest that runs goes on with what it has.
+    assert!(rig.is_served());
+    assert_eq!((rig.command(DELETE), rig.command(CREATE)), (0, 19), "ENODEV");
+    assert!(!rig.is_served());
+    for nic_first in [true, false] {
+        rig.nic.detached();
+        rig.memory.detached();
+        if nic_first {
+            rig.nic.attached().unwrap();
+            rig.memory.attached().unwrap();
+        } else {
+            rig.memory.attached().unwrap();
+            rig.nic.attached().unwrap();
+        }
+        assert_eq!(served(&rig), mapped(&rig.memory));
+    }
+    // Without any VMM at the memory device.
+    rig.nic.detached();
+    rig.memory.detached();
+    rig.nic.attached().unwrap();
+    rig.come();
+    assert_eq!(rig.command(CREATE), 19);
 }

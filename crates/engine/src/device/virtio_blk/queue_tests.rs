@@ -159,7 +159,7 @@ fn what_was_taken_is_done_before_the_end() {
 fn in_memory() -> (Disk, std::fs::File) {
     let file = std::fs::File::from(memfd_create(c"disk", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(CAPACITY).unwrap();
-    let (medium, len) = FileMedium::new(file.try_clone().unwrap(), 512).unwrap();
+    let (medium, len) = FileMedium::of(file.try_clone().unwrap(), 512).unwrap();
     (Disk::new(Medium::File(medium), "memory".to_owned(), len, 512, false), file)
 }
 

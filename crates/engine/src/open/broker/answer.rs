@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::record::{parts, record, DONE, FAILED, MAX_FDS, MAX_TEXT, RECORD};
@@ -86,6 +87,25 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8; RECORD]) -> io::Result<(usize
     let got = passing::receive(socket, bytes, MAX_FDS, RecvFlags::empty())?;
     // What was cut off, of either, is no record.
     Ok((if got.cut { 1 } else { got.bytes }, got.fds))
+}
+
+/// The answer to the request `number` that comes from `socket`, if it comes within `most`.
+///
+/// # Errors
+/// The other end has gone, or says something else.
+pub fn await_answer(
+    socket: &OwnedFd,
+    number: u64,
+    most: Duration,
+) -> io::Result<Option<Result<Answer, Refusal>>> {
+    set_socket_timeout(socket, Timeout::Recv, Some(most))?;
+    let mut bytes = [0; RECORD];
+    let (len, mut fds) = match receive(socket, &mut bytes) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        got => got?,
+    };
+    let answer = understood(&bytes[..len], number, fds.pop());
+    answer.map(Some).ok_or_else(|| io::Error::other("whoever was asked has ended"))
 }
 
 /// What the record `bytes` says, which came with `fd`. `None`: it is no answer to the request `number`.

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SendFlags;
 
-pub use answer::{answer, receive, Answer, Refusal};
+pub use answer::{answer, await_answer, receive, Answer, Refusal};
 pub use named::Named;
 pub(crate) use record::number;
 pub use record::{NoRequest, MAX_FDS, MAX_TEXT, RECORD};

@@ -56,7 +56,7 @@ pub enum Request {
     Program { path: PathBuf },
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
-    /// The file or block device of a disk, locked.
+    /// A process that opens and locks the file or block device of a disk; the connection on which it answers.
     Disk { path: PathBuf, read_only: bool },
     /// A new door; the connection to it.
     Door,

@@ -173,6 +173,7 @@ impl Protocol for Spoken {
         if let Some(session) = self.session.take() {
             return Conversation::resume(stream, session, &self.port, &self.device);
         }
+        lock(&self.device).attached()?;
         let mut session = Session::new(&self.port.name, &self.device, &self.port.terms);
         if let Some(path) = &self.hold {
             session.hold_at(path.clone());

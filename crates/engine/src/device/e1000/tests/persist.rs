@@ -245,3 +245,24 @@ proptest! {
         prop_assert_eq!(rig.poll().0.len(), 1);
     }
 }
+
+/// Whoever has had a port's pages may keep a mapping of them: the next VMM has others, and the device is as new.
+#[test]
+fn each_vmm_has_pages_of_its_own() {
+    for model in [Model::E1000, Model::E1000e] {
+        let mut rig = rig(model);
+        let number = |rig: &Rig| {
+            let shared = rig.device.regions()[0].clone().unwrap().shared.unwrap();
+            rustix::fs::fstat(shared.pages.file()).unwrap().st_ino
+        };
+        let before = number(&rig);
+        rig.device.set_link(false);
+        rig.device.shared.regs.set(regs::TX_RINGS[0] + ring::TAIL, 7);
+        rig.device.detached();
+        rig.device.attached().unwrap();
+        assert_ne!(number(&rig), before);
+        assert_eq!(rig.device.shared.regs.get(regs::TX_RINGS[0] + ring::TAIL), 0);
+        // The operator's word holds.
+        assert_eq!(rig.device.shared.regs.get(regs::STATUS) & regs::STATUS_LU, 0);
+    }
+}

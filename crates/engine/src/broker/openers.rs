@@ -1,0 +1,130 @@
+//! Processes that open disks' files, and how many of them a silent server can hold.
+//!
+//! Theory of operation. Such a process mostly ends at once. One that waits for a server gets some time, since a disk may have to
+//! spin up, and is killed then; but a wait for a FUSE server that has read the question ends with the answer or with the server,
+//! and not before. So a file whose opener is late gets no second one, and there are [`MOST`] in all.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+use crate::disk::opener::{PATIENCE, SILENT};
+
+/// Most of them.
+pub(super) const MOST: usize = 64;
+/// How long one may take.
+const LONGEST: Duration = Duration::from_secs(60);
+
+struct Opener {
+    child: Child,
+    /// Readable when it has ended.
+    end: OwnedFd,
+    path: PathBuf,
+    begun: Instant,
+    killed: bool,
+}
+
+/// Those that there are.
+#[derive(Default)]
+pub(super) struct Openers(Vec<Opener>);
+
+impl Openers {
+    /// Has `start` begin to open the file at `path`; what that gives.
+    pub(super) fn begin<T>(
+        &mut self,
+        path: PathBuf,
+        start: impl FnOnce(&Path) -> io::Result<(T, Child)>,
+    ) -> io::Result<T> {
+        self.look();
+        if self.0.iter().any(|opener| opener.path == path && opener.begun.elapsed() >= PATIENCE) {
+            return Err(io::Error::other(SILENT));
+        }
+        if self.0.len() >= MOST {
+            return Err(io::Error::other(format!("{MOST} other files are being opened")));
+        }
+        let (way, child) = start(&path)?;
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        self.0.push(Opener { child, end, path, begun: Instant::now(), killed: false });
+        Ok(way)
+    }
+
+    /// Each readable when one has ended.
+    pub(super) fn ends(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().map(|opener| opener.end.as_fd())
+    }
+
+    /// Forgets those that have ended.
+    pub(super) fn look(&mut self) {
+        // One that cannot be waited for has been.
+        self.0.retain_mut(|opener| matches!(opener.child.try_wait(), Ok(None)));
+    }
+
+    /// Kills those that have had their time. How soon to do so again.
+    pub(super) fn end_late(&mut self) -> Option<Timespec> {
+        let waiting = self.0.iter_mut().filter(|opener| !opener.killed);
+        let left = waiting.filter_map(|opener| {
+            let left = LONGEST.saturating_sub(opener.begun.elapsed());
+            opener.killed = left.is_zero();
+            if opener.killed {
+                // It may have ended by itself.
+                let _ = opener.child.kill();
+            }
+            (!opener.killed).then_some(left)
+        });
+        left.min().and_then(|left| Timespec::try_from(left).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::process::Command;
+
+    fn waiting(_: &Path) -> io::Result<((), Child)> {
+        Ok(((), Command::new("sleep").arg("3600").spawn()?))
+    }
+
+    #[test]
+    fn a_file_whose_opener_is_late_gets_no_second_one_until_that_has_ended() {
+        let mut openers = Openers::default();
+        openers.begin("/a".into(), waiting).unwrap();
+        openers.begin("/a".into(), waiting).unwrap();
+        let late = Instant::now().checked_sub(PATIENCE).unwrap();
+        openers.0[0].begun = late;
+        assert_eq!(openers.begin("/a".into(), waiting).unwrap_err().to_string(), SILENT);
+        openers.begin("/b".into(), waiting).unwrap();
+        assert!(openers.end_late().is_some());
+        // All are killed when they have had their time, and forgotten when they have ended.
+        let begun = Instant::now().checked_sub(LONGEST).unwrap();
+        openers.0.iter_mut().for_each(|opener| opener.begun = begun);
+        assert!(openers.end_late().is_none());
+        for opener in &mut openers.0 {
+            opener.child.wait().unwrap();
+        }
+        openers.begin("/a".into(), waiting).unwrap();
+        assert_eq!(openers.0.len(), 1);
+        openers.0[0].child.kill().unwrap();
+        openers.0[0].child.wait().unwrap();
+    }
+
+    #[test]
+    fn there_are_so_many_and_no_more() {
+        let mut openers = Openers::default();
+        for number in 0..MOST {
+            openers.begin(format!("/{number}").into(), waiting).unwrap();
+        }
+        assert!(openers.begin("/more".into(), waiting).is_err());
+        for opener in &mut openers.0 {
+            opener.child.kill().unwrap();
+            opener.child.wait().unwrap();
+        }
+        openers.begin("/more".into(), |_| Ok(((), Command::new("true").spawn()?))).unwrap();
+    }
+}
