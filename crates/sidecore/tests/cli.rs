@@ -183,7 +183,9 @@ fn a_card_without_a_vmm_says_so() {
     );
     let error = place.fails(&["show", "port", "cart"]);
     assert!(error.contains("there is no port \"cart\"; there are card"), "{error}");
-    assert!(place.fails(&["show", "ports", "card"]).contains("card: a name goes with `show port` only"));
+    assert!(place
+        .fails(&["show", "ports", "card"])
+        .contains("card: a name goes with `show port` and `show routes` only"));
 }
 
 #[test]

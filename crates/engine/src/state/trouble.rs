@@ -138,6 +138,9 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "storm_multicast" => (true, "frames", set("storm-multicast=…")),
         "storm_unicast" => (true, "frames", set("storm-unicast=…")),
         "no_destination" | "hairpin" | "filtered" | "lookup_drop" => (false, "frames", None),
+        "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", None),
+        "no_neighbour" => (false, "frames", Some("sidecore show neighbours".to_owned())),
+        "no_route" => (true, "frames", Some("sidecore explain ROUTER ADDRESS".to_owned())),
         "link_down" => {
             (false, "frames", Some("sidecore show ports: which port's peer is not running?".to_owned()))
         }
@@ -177,7 +180,8 @@ mod tests {
 
     #[test]
     fn every_drop_reason_has_advice_or_is_usual() {
-        let usual = ["no_destination", "hairpin", "filtered", "lookup_drop"];
+        let of_routers = ["to_router", "fragmented", "group_address", "time_exceeded"];
+        let usual = [["no_destination", "hairpin", "filtered", "lookup_drop"], of_routers].concat();
         for (_, reason, _) in DROPS {
             let (wrong, _, mend) = drop_advice(reason, "p", 1500);
             assert_eq!((wrong, mend.is_some()).1, !usual.contains(&reason), "{reason}: {wrong}");

@@ -127,9 +127,12 @@ pub fn run(args: &Args) -> Result<()> {
     for table in tables {
         let load_seconds = stage.routes(&table.routes);
         let mut samples: [Vec<Sample>; 2] = Default::default();
-        for _ in 0..common.rounds {
+        for round in 1..=common.rounds {
             for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
                 let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
+                let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
+                let (family, mpps) = (table.family, sample.mpps);
+                eprintln!("round {round}/{rounds}: {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps");
                 samples.push(sample);
             }
         }
@@ -187,8 +190,10 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
     let addresses: Vec<_> = addresses.map(frame).collect();
     let mut samples = Vec::new();
-    for _ in 0..common.rounds {
-        samples.push(kernel.measure(common.load_core, &addresses, common.window)?);
+    for round in 1..=common.rounds {
+        let sample = kernel.measure(common.load_core, &addresses, common.window)?;
+        eprintln!("round {round}/{}: the kernel: {:.2} Mpps", common.rounds, sample.1);
+        samples.push(sample);
     }
     Ok(Row {
         candidate: "kernel",
