@@ -73,7 +73,7 @@ impl Router {
         for net in gone {
             control.remove(net);
             if let Some(old) = control.routes.remove(&net) {
-                self.less(control, &old.key);
+                Self::less(control, &old.key);
             }
         }
         for net in changed {
@@ -83,11 +83,11 @@ impl Router {
             let number = *number;
             if let Err(why) = control.insert(net, number) {
                 tracing::error!(router = %self.name, "route {net} is not in force: {why}");
-                self.less(control, &route.key);
+                Self::less(control, &route.key);
                 continue;
             }
             if let Some(old) = control.routes.insert(net, route) {
-                self.less(control, &old.key);
+                Self::less(control, &old.key);
             }
         }
         if let Err(why) = control.v6.commit() {
@@ -137,12 +137,10 @@ impl Router {
         self.plan.replace(Arc::new(Plan::new(control.groups.clone(), interfaces)));
     }
 
-    /// A route less leads to the group of `key`.
-    fn less(&self, control: &mut Control, key: &Key) {
-        let Some((_, uses)) = control.numbers.get_mut(key) else { return };
-        *uses = uses.saturating_sub(1);
-        if *uses == 0 {
-            self.retire(control, key);
+    /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
+    fn less(control: &mut Control, key: &Key) {
+        if let Some((_, uses)) = control.numbers.get_mut(key) {
+            *uses = uses.saturating_sub(1);
         }
     }
 
