@@ -34,8 +34,8 @@ def silent_disk(stage, kinds):
     """A disk on a file whose server answers nothing any more, with these requests under way; another disk on the same I/O core works."""
     file = fuse.Stalled(16 * MIB, silent=False, answers=True)
     stage.cleanup(file.close)
-    other = disk.image(stage.at("other"), 4 * MIB)
-    stage.start(f"blk:DIR/evil.sock,file={file.path}", ports=[f"other=blk:DIR/other.sock,file={other}"])
+    other = disk.image(os.path.join(disk.folder(stage), "image"), 4 * MIB)
+    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={file.path}", f"other=blk:DIR/other.sock,file={other}"])
     evil, honest = disk.connect(stage, ring=256), disk.connect(stage, "other")
     stage.check(evil.ask(IN, 0, room=512)[0] == OK, "the disk does not work at first")
     file.silent.value = 1
@@ -47,6 +47,8 @@ def silent_disk(stage, kinds):
     stage.check(all(evil.memory[evil.room + 64 * n + 32] == NOTHING for n in range(len(kinds))), "it was answered: nothing was tried")
     file.close()
     until(lambda: stage.alive() or evil.memory[evil.room + 32] != NOTHING, 30, "a request fails when the server is gone")
+    evil.close()
+    honest.close()
 
 
 @attack("ninth", needs=("root", "fuse"))
@@ -110,3 +112,4 @@ def looks_that_wait(stage):
                        charged_s={name: round(s, 2) for name, (s, _) in spent.items()})
     stage.check(spent["a"][1] == 0, "a stall was counted at an honest neighbour")
     stage.check(spent["evil"][0] > took / 10 or took < 0.5, f"of {took:.1f} s of waiting it was charged for {spent['evil'][0]:.2f}")
+    guest.close()
