@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use super::carry::{Carrier, How, Undone};
+use super::carry::{How, Transaction, Undone};
 use super::check::check;
 use super::fabric::Fabric;
 use super::follow::Follower;
@@ -221,7 +221,7 @@ impl Engine {
         let changes =
             vec![Change { verb: Verb::Restarted, what, name: name.to_owned(), details: Vec::new() }];
         let mut endings = Vec::new();
-        Carrier::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
+        Transaction::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
         Ok(changes)
     }
 
@@ -297,7 +297,7 @@ impl Engine {
         self.prepare(&wanted)?;
         if how != How::Not && !changes.is_empty() {
             let mut endings = Vec::new();
-            let done = Carrier::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
+            let done = Transaction::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
             if done.is_ok() {
                 inner.visitors = visitors;
             }
