@@ -13,10 +13,11 @@ use super::*;
 
 /// Whoever tasks work for.
 #[derive(Default)]
-struct Guest {
-    number: u16,
-    served: Served,
-    slow: Slow,
+pub(super) struct Guest {
+    pub(super) number: u16,
+    pub(super) served: Served,
+    pub(super) slow: Slow,
+    pub(super) stopped: AtomicBool,
 }
 
 impl Owner for Guest {
@@ -32,7 +33,9 @@ impl Owner for Guest {
     fn slow(&self) -> &Slow {
         &self.slow
     }
-    fn stop_stalling(&self) {}
+    fn stop_stalling(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
 }
 
 fn guest(number: u16, service: Service) -> Arc<Guest> {

@@ -265,35 +265,8 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Guest;
     use super::*;
-    use std::sync::atomic::AtomicBool;
-
-    use crate::core::{Served, Slow};
-
-    struct Guest {
-        number: u16,
-        slow: Slow,
-        served: Served,
-        stopped: AtomicBool,
-    }
-
-    impl Owner for Guest {
-        fn number(&self) -> u16 {
-            self.number
-        }
-        fn name(&self) -> &str {
-            "guest"
-        }
-        fn served(&self) -> &Served {
-            &self.served
-        }
-        fn slow(&self) -> &Slow {
-            &self.slow
-        }
-        fn stop_stalling(&self) {
-            self.stopped.store(true, Ordering::Relaxed);
-        }
-    }
 
     struct Rig {
         beat: Arc<Beat>,
@@ -304,14 +277,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Rig {
-            let guests = [3, 7].map(|number| {
-                Arc::new(Guest {
-                    number,
-                    slow: Slow::default(),
-                    served: Served::default(),
-                    stopped: AtomicBool::new(false),
-                })
-            });
+            let guests = [3, 7].map(|number| Arc::new(Guest { number, ..Guest::default() }));
             let (beat, now) = (Arc::<Beat>::default(), Instant::now());
             let owner = |guest: &Arc<Guest>| {
                 let owner: Weak<dyn Owner> = Arc::<Guest>::downgrade(guest);

@@ -255,7 +255,7 @@ impl<'c> Transaction<'c> {
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
         means.publish(inner);
         for name in gone {
-            endings.extend(means.bury(inner, &name, true));
+            endings.extend(means.retire(inner, &name, true));
         }
     }
 
@@ -300,7 +300,7 @@ impl<'c> Transaction<'c> {
         }
         self.means.publish(self.inner);
         for name in forgotten {
-            self.endings.extend(self.means.bury(self.inner, &name, false));
+            self.endings.extend(self.means.retire(self.inner, &name, false));
         }
         lost
     }

@@ -186,7 +186,7 @@ pub fn draw(rounds: &[Round]) -> String {
         "How soon a cold queue is served: first frame of a burst",
         "sidecore bench idle --svg FILE; one I/O core; bare thread: one that sleeps in epoll_wait on the same processor",
         Axis { label: "percentile of bursts", log: false },
-        Axis { label: "µs", log: true },
+        Axis { label: "from the kick to the first frame, µs", log: true },
         &names.into_iter().zip(latencies(rounds)).map(line).collect::<Vec<_>>(),
     )
 }

@@ -7,7 +7,7 @@ use super::Axis;
 
 /// The whole picture, and the panel in it: left, top, right, bottom.
 pub(super) const SIZE: (f64, f64) = (800.0, 440.0);
-pub(super) const PANEL: (f64, f64, f64, f64) = (70.0, 44.0, 560.0, 385.0);
+pub(super) const PANEL: (f64, f64, f64, f64) = (80.0, 44.0, 570.0, 385.0);
 /// Told apart by those who see few colours, too (Okabe and Ito 2008).
 pub(super) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];

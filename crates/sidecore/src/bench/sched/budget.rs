@@ -147,7 +147,7 @@ pub fn draw(rows: &[Row]) -> String {
     let axis = |label| Axis { label, log: false };
     chart(
         "What a guest with a budget receives of an I/O core",
-        "sidecore bench budget --svg FILE",
+        "sidecore bench budget --svg FILE; one guest that floods; by time: the I/O core's account, by frames: what arrives",
         axis("granted, %"),
         axis("received, %"),
         &[

@@ -387,10 +387,10 @@ pub fn draw(rows: &[Row]) -> String {
     };
     bars(
         "The longest time without a frame, move by move",
-        "sidecore bench move --svg FILE",
+        "sidecore bench move --svg FILE; nothing: spells of the same length in which the queue stays where it is",
         "of all moves",
         &["half are shorter", "99 of 100 are shorter", "the longest"].map(str::to_owned),
-        Axis { label: "µs", log: true },
+        Axis { label: "pause in µs", log: true },
         &rows.iter().map(of_event).collect::<Vec<_>>(),
     )
 }

@@ -203,11 +203,11 @@ pub fn draw(rows: &[Row]) -> String {
     let of_work = |work: Work| {
         let name = work.name();
         let rate = Axis { label: "thousands a second, all guests", log: false };
-        let left = Axis { label: "kicks and interrupts a second, all guests", log: true };
+        let left = Axis { label: "thousand kicks and interrupts a second, all guests", log: true };
         [
             one(work, format!("What each part contributes: {name}"), rate, |row| row.rate / 1e3),
             one(work, format!("Notifications, where there are any: {name}"), left, |row| {
-                row.notifications_per_second
+                row.notifications_per_second / 1e3
             }),
         ]
     };
