@@ -3,23 +3,21 @@
 //! is accounted for.
 #![no_main]
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE};
-use sidecore_engine::core::Recall;
 use sidecore_engine::device::pci::{self, Index, PciDevice};
 use sidecore_engine::device::ptnet::{functions, MemoryDevice, Ptnet, PtnetConfig};
-use sidecore_engine::fabric::{NetSeat, Scheduler};
+use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::GuestMap;
-use sidecore_engine::port::{Outcome, Port, Tally};
-use sidecore_engine::wire::{Mac, Offload};
-use sidecore_fuzz::{port, Guest, GPA, MEMORY};
+use sidecore_engine::port::Port;
+use sidecore_engine::wire::Mac;
+use sidecore_fuzz::{anonymous_port, send, Desk, Guest, GPA, MEMORY};
 
 const PAIRS: usize = 2;
 const SLOTS: u32 = 16;
@@ -41,27 +39,6 @@ const REGISTERS: [u64; 12] = [
     reg::KICKS + 124,
     reg::MAC_LO,
 ];
-
-/// Holds the queues that a core would have.
-#[derive(Default)]
-struct Desk {
-    queues: Mutex<(u64, BTreeMap<u64, Box<dyn NetSeat>>)>,
-}
-
-impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
-        let mut desk = self.queues.lock().unwrap();
-        desk.0 += 1;
-        let key = desk.0;
-        seat.queue().want_kicks(false);
-        desk.1.insert(key, seat);
-        drop(desk);
-        Box::new(move || {
-            let seat = self.queues.lock().unwrap().1.remove(&key);
-            seat.into_iter().for_each(|seat| seat.go_home());
-        })
-    }
-}
 
 struct World {
     guest: Guest,
@@ -91,12 +68,6 @@ struct Run<'a> {
     size: u64,
     port: Arc<Port>,
     desk: Arc<Desk>,
-}
-
-fn anonymous_port() -> Arc<Port> {
-    // One for all runs: its counters file is mapped only once.
-    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
-    Arc::clone(PORT.get_or_init(port))
 }
 
 impl Run<'_> {
@@ -153,7 +124,7 @@ impl Run<'_> {
                     self.region.write_all_at(bytes, at).unwrap();
                 }
                 8 => self.slot(*a, *b, u16::from_le_bytes([*c, *d]), *e),
-                9 | 10 => self.poll(),
+                9 | 10 => self.desk.poll(&mut self.world.batch),
                 11 => self.send(usize::from(*e), *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => {
                     let map = if a & 1 == 0 { &self.world.guest.map } else { &self.world.empty };
@@ -171,7 +142,7 @@ impl Run<'_> {
             }
         }
         self.nic.write(0, reg::PTCTL, &DELETE.to_le_bytes());
-        assert!(self.desk.queues.lock().unwrap().1.is_empty(), "a queue stayed behind");
+        assert!(self.desk.is_empty(), "a queue stayed behind");
         self.nic.detached();
     }
 
@@ -206,55 +177,9 @@ impl Run<'_> {
         self.region.write_all_at(&word.to_le_bytes(), at).unwrap();
     }
 
-    fn poll(&mut self) {
-        let mut desk = self.desk.queues.lock().unwrap();
-        let batch = &mut self.world.batch;
-        for seat in desk.1.values_mut() {
-            let queue = seat.queue();
-            batch.clear();
-            let mut tally = Tally::default();
-            queue.fetch(batch, &mut tally);
-            for frame in batch.frames() {
-                let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
-                assert_eq!(frame.head_len() + body, frame.len as usize);
-                batch.body(frame).iter().for_each(|piece| {
-                    let mut bytes = vec![0; piece.len()];
-                    piece.read(&mut bytes);
-                });
-            }
-            let drops: u32 = tally.drops.counts().iter().sum();
-            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
-            if tally.frames > 0 {
-                queue.release(&mut tally);
-            }
-            let _ = queue.has_frames();
-            queue.want_kicks(true);
-            let _ = queue.longest_sleep();
-            queue.want_kicks(false);
-        }
-    }
-
     fn send(&mut self, ring: usize, count: u8, len: u16, fill: u8) {
-        let count = u16::from(count % 40);
-        let batch = &mut self.world.batch;
-        batch.clear();
-        for _ in 0..count {
-            let (frame, pieces) = batch.next_frame().unwrap();
-            frame.head = [fill; 64];
-            frame.len = u32::from(len).max(14);
-            (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
-            let body = frame.len.saturating_sub(64);
-            let piece = self.world.guest.map.translate(GPA, body.max(1), &mut 0).unwrap();
-            assert!(pieces.push(piece.first(body as usize)));
-            batch.commit();
-        }
-        let picks: Vec<u16> = (0..count).collect();
-        let mut outcome = Outcome::new();
-        if let Some(queue) = &mut *self.port.egress(ring % PAIRS).unwrap() {
-            let _ = (queue.is_full(), queue.room());
-            queue.send(batch, &picks, &mut outcome);
-            let drops: u32 = outcome.drops.counts().iter().sum();
-            assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
-        }
+        let World { guest, batch, .. } = &mut *self.world;
+        let queue = (&*self.port, ring % PAIRS);
+        send(guest, batch, queue, (u16::from(count % 40), len), 0, |frame| frame.head = [fill; 64]);
     }
 }

@@ -1,14 +1,19 @@
 //! What the fuzz targets share: a guest's memory, a port, and rings on them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_engine::core::Recall;
+use sidecore_engine::fabric::{NetSeat, Scheduler};
+use sidecore_engine::frame::{Batch, Frame};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Port, PortId};
+use sidecore_engine::port::{Outcome, Port, PortId, Tally};
 use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
+use sidecore_engine::wire::Offload;
 
 /// Bytes of guest memory.
 pub const MEMORY: u64 = 64 << 10;
@@ -93,4 +98,95 @@ impl Default for Guest {
 pub fn port() -> Arc<Port> {
     let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "fuzz");
     Arc::new(Port::new(PortId(0), "fuzz", counters, 1500).unwrap())
+}
+
+/// The same port for all runs: its counters file is mapped only once.
+pub fn anonymous_port() -> Arc<Port> {
+    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
+    Arc::clone(PORT.get_or_init(port))
+}
+
+/// Holds the queues that a core would have.
+#[derive(Default)]
+pub struct Desk {
+    queues: Mutex<(u64, BTreeMap<u64, Box<dyn NetSeat>>)>,
+}
+
+impl Desk {
+    /// Whether no queue is with it.
+    pub fn is_empty(&self) -> bool {
+        self.queues.lock().unwrap().1.is_empty()
+    }
+
+    /// Fetches a batch of each queue, checks it, reads it, and gives it back.
+    pub fn poll(&self, batch: &mut Batch) {
+        for seat in self.queues.lock().unwrap().1.values_mut() {
+            let queue = seat.queue();
+            batch.clear();
+            let mut tally = Tally::default();
+            queue.fetch(batch, &mut tally);
+            for frame in batch.frames() {
+                let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
+                assert_eq!(frame.head_len() + body, frame.len as usize);
+                batch.body(frame).iter().for_each(|piece| {
+                    piece.read(&mut vec![0; piece.len()]);
+                });
+            }
+            let drops: u32 = tally.drops.counts().iter().sum();
+            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
+            if tally.frames > 0 {
+                queue.release(&mut tally);
+            }
+            let _ = queue.has_frames();
+            queue.want_kicks(true);
+            let _ = queue.longest_sleep();
+            queue.want_kicks(false);
+        }
+    }
+}
+
+impl Scheduler for Desk {
+    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+        let mut desk = self.queues.lock().unwrap();
+        desk.0 += 1;
+        let key = desk.0;
+        seat.queue().want_kicks(false);
+        desk.1.insert(key, seat);
+        drop(desk);
+        Box::new(move || {
+            let seat = self.queues.lock().unwrap().1.remove(&key);
+            seat.into_iter().for_each(|seat| seat.go_home());
+        })
+    }
+}
+
+/// Sends `count` frames of `len` bytes to a queue of `port`, and checks that each is accounted for. `describe` fills in their
+/// heads. Their bodies are the guest's own memory from `body` on: also the case of a frame that overlaps its receiver's buffer.
+pub fn send(
+    guest: &Guest,
+    batch: &mut Batch,
+    (port, queue): (&Port, usize),
+    (count, len): (u16, u16),
+    body: u64,
+    describe: impl Fn(&mut Frame),
+) {
+    batch.clear();
+    for _ in 0..count {
+        let (frame, pieces) = batch.next_frame().unwrap();
+        describe(frame);
+        frame.len = u32::from(len).max(14);
+        (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
+        let rest = frame.len.saturating_sub(64);
+        let piece = guest.map.translate(GPA + body, rest.max(1), &mut 0).unwrap();
+        assert!(pieces.push(piece.first(rest as usize)));
+        batch.commit();
+    }
+    let picks: Vec<u16> = (0..count).collect();
+    let mut outcome = Outcome::new();
+    if let Some(queue) = &mut *port.egress(queue).unwrap() {
+        let _ = (queue.is_full(), queue.room());
+        queue.send(batch, &picks, &mut outcome);
+        let drops: u32 = outcome.drops.counts().iter().sum();
+        assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
+    }
 }

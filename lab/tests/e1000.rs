@@ -3,23 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cards;
+
+use cards::{
+    checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, talk, untag, A, B, C,
+    ETHERNET, LIMIT,
+};
 use serde_json::Value;
 use sidecore_lab::capture::tshark;
-use sidecore_lab::traffic::{iperf3, received_gbits, Ping, Pinging};
+use sidecore_lab::traffic::{iperf3, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use sidecore_port::{Interest, Port};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(90);
-const ETHERNET: usize = 14;
-const TAG: usize = 4;
-const A: &str = "10.0.0.1";
-const B: &str = "10.0.0.2";
-const C: &str = "10.0.0.3";
 const RING: &str = "10.0.0.4";
 const RING_MAC: &str = "52:54:00:00:e0:04";
-/// Both drivers are unloaded and loaded this often; more with `LAB_RELOADS`.
-const RELOADS: u32 = 10;
 
 struct Site {
     daemon: Daemon,
@@ -73,10 +71,6 @@ fn up(guest: &mut Guest, address: &str) -> Result<()> {
         .map(drop)
 }
 
-fn reaches(guest: &mut Guest, address: &str) -> Result<()> {
-    guest.wait_until(&format!("ping -c 1 -W 1 {address} > /dev/null"), LIMIT)
-}
-
 fn drivers_and_addresses(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     for (guest, driver, number) in [(&mut *a, "e1000e", 1), (&mut *b, "e1000", 2)] {
         assert_eq!(guest.expect("ethtool -i eth0 | sed -n 's/^driver: //p'")?.trim(), driver);
@@ -97,25 +91,6 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("e1000e → e1000", a, b, B)?;
     talk("e1000 → virtio", b, c, C)?;
     talk("virtio → e1000e", c, a, A)
-}
-
-fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Result<()> {
-    let text = from.expect(&format!("ping -c 10 -i 0.1 {address}"))?;
-    let ping = Ping::parse(&text).unwrap();
-    assert_eq!(ping.lost(), 0, "{name}: {text}");
-    let there = iperf3(to, address, "--time 1", |command| from.run(command))?;
-    let back = iperf3(to, address, "--time 1 --reverse", |command| from.run(command))?;
-    let udp = iperf3(to, address, "--time 1 --udp --bitrate 20M", |command| from.run(command))?;
-    let lost = &udp["end"]["sum"]["lost_percent"];
-    println!(
-        "{name}: ping {}/{} ms; TCP {:.2} Gbit/s, back {:.2}; UDP 20 Mbit/s: {lost} % lost",
-        ping.min_ms,
-        ping.avg_ms,
-        received_gbits(&there),
-        received_gbits(&back)
-    );
-    assert!(udp["end"]["sum"]["packets"].as_u64().unwrap() > 100, "{udp:#}");
-    Ok(())
 }
 
 /// Receivers that complete no checksum themselves get every frame complete, whoever sends and in whatever size.
@@ -173,15 +148,6 @@ fn checksums_are_right_on_every_frame(site: &mut Site) -> Result<()> {
     Ok(())
 }
 
-/// All frames of a capture are no longer than `mtu` and have right checksums; returns how many there are.
-fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize> {
-    let frames = tshark(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
-    for frame in &frames {
-        assert!(frame[1] == "1" && frame[0].parse::<usize>().unwrap() <= ETHERNET + TAG + mtu, "{frame:?}");
-    }
-    Ok(frames.len())
-}
-
 /// The Internet checksum's sum of `bytes`, whose number is even or followed by a zero, on top of `start`.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let word = |w: &[u8]| u32::from(w[0]) * 256 + u32::from(w.get(1).copied().unwrap_or(0));
@@ -219,35 +185,19 @@ fn large_frame(to: &str, bytes: usize, size: u16) -> Vec<u8> {
 }
 
 fn long_frames_and_tags(Site { a, b, c, daemon, .. }: &mut Site) -> Result<()> {
-    for (guest, host) in [(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)] {
-        guest.expect("modprobe 8021q && ip link set eth0 mtu 9000 && ip link set eth0 up")?;
-        guest.expect(&format!(
-            "vconfig add eth0 7 && ip link set eth0.7 up && ip addr add 10.0.7.{host}/24 dev eth0.7"
-        ))?;
-    }
-    long_pings(a, "10.0.7.2")?;
-    long_pings(b, "10.0.7.3")?;
-    long_pings(c, "10.0.7.1")?;
-    long_pings(a, B)?;
-    long_pings(b, C)?;
+    tag([(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)])?;
+    let long = |from: &mut Guest, address: &str| long_pings(from, address, &[16, 8_900]);
+    long(a, "10.0.7.2")?;
+    long(b, "10.0.7.3")?;
+    long(c, "10.0.7.1")?;
+    long(a, B)?;
+    long(b, C)?;
     // Tags, TSO and long frames together, as they reach a card that is given all of it ready.
     let capture = daemon.capture("b")?;
     iperf3(b, "10.0.7.2", "--bytes 8M", |command| c.run(command))?;
     let frames = checked(&capture.end()?, "vlan.id == 7 && ip.dst == 10.0.7.2", 9_000)?;
     assert!(frames > 500, "{frames} frames for 8 MB");
-    for guest in [a, b, c] {
-        guest.expect("ip link del eth0.7 2> /dev/null || vconfig rem eth0.7; ip link set eth0 mtu 1500")?;
-    }
-    Ok(())
-}
-
-fn long_pings(from: &mut Guest, address: &str) -> Result<()> {
-    reaches(from, address)?;
-    for size in [16, 8_900] {
-        let text = from.expect(&format!("ping -c 5 -i 0.1 -s {size} {address}"))?;
-        assert_eq!(Ping::parse(&text).unwrap().lost(), 0, "{size} bytes to {address}: {text}");
-    }
-    Ok(())
+    untag([a, b, c])
 }
 
 fn rings_and_links_change_under_traffic(Site { a, b, c, daemon, .. }: &mut Site) -> Result<()> {
@@ -270,14 +220,9 @@ fn rings_and_links_change_under_traffic(Site { a, b, c, daemon, .. }: &mut Site)
     Ok(())
 }
 
-/// To memory (S3): the card loses power and its driver sets it up again.
 fn guests_sleep_and_wake_up(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     for guest in [&mut *a, &mut *b] {
-        let asleep = guest.run_in_background("echo mem > /sys/power/state")?;
-        guest.wait_event("SUSPEND", LIMIT)?;
-        guest.qmp(serde_json::json!({"execute": "system_wakeup"}))?;
-        let woken = guest.wait_for(asleep, LIMIT)?;
-        assert!(woken.success(), "{}", woken.text);
+        sleeps_and_wakes_up(guest)?;
         reaches(guest, C)?;
     }
     reaches(c, A)
@@ -307,7 +252,7 @@ fn the_self_test_passes_where_it_can(Site { a, b, .. }: &mut Site) -> Result<()>
 }
 
 fn drivers_go_and_come_back(Site { a, b, c, .. }: &mut Site) -> Result<()> {
-    let reloads = std::env::var("LAB_RELOADS").ok().and_then(|n| n.parse().ok()).unwrap_or(RELOADS);
+    let reloads = reloads();
     let jobs = [(&mut *a, "e1000e"), (&mut *b, "e1000")].map(|(guest, driver)| {
         guest.run_in_background(&format!(
             "for i in $(seq {reloads}); do rmmod {driver} && modprobe {driver} || exit; done"
@@ -333,11 +278,7 @@ fn a_guest_reboots(Site { a, c, .. }: &mut Site) -> Result<()> {
 
 fn what_the_counters_say(Site { daemon, a, b, c, .. }: &mut Site) -> Result<()> {
     for guest in [a, b, c] {
-        // The last word of each line of values: InCsumErrors of TCP, and the third last of UDP.
-        let wrong = guest.expect(
-            "awk '/^(Tcp|Udp):/{if ($1 in n) {print $(n[$1])} else for (i = 1; i <= NF; i++) if ($i == \"InCsumErrors\") n[$1] = i}' /proc/net/snmp",
-        )?;
-        assert_eq!(wrong, "0\n0\n", "guest {}: wrong checksums", guest.name());
+        no_wrong_checksum(guest)?;
     }
     let ports = daemon.show_json("ports")?;
     let port = |name: &str| {

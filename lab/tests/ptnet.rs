@@ -3,24 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use sidecore_lab::capture::tshark;
+mod cards;
+
+use cards::{
+    checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, talk, untag, A, B, C,
+    LIMIT,
+};
 use sidecore_lab::kbuild::{build, drivers, program, Kernel};
-use sidecore_lab::traffic::{iperf3, received_gbits, Ping, Pinging};
+use sidecore_lab::traffic::{iperf3, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use sidecore_port::{Interest, Port};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(90);
-const ETHERNET: usize = 14;
-const TAG: usize = 4;
-const A: &str = "10.0.0.1";
-const B: &str = "10.0.0.2";
-const C: &str = "10.0.0.3";
 /// Frames that a program in a guest and one of the host send each other: no more than a ring holds, so that none is lost
 /// however slowly they run.
 const NUMBERED: u32 = 900;
-/// The driver is unloaded and loaded this often; more with `LAB_RELOADS`.
-const RELOADS: u32 = 10;
 
 struct Site {
     daemon: Daemon,
@@ -91,10 +88,6 @@ fn up(guest: &mut Guest, address: &str) -> Result<()> {
         .map(drop)
 }
 
-fn reaches(guest: &mut Guest, address: &str) -> Result<()> {
-    guest.wait_until(&format!("ping -c 1 -W 1 {address} > /dev/null"), LIMIT)
-}
-
 /// One of the driver's counters, all rings of a direction (`tx`, `rx`) added up.
 fn count(guest: &mut Guest, direction: &str, name: &str) -> Result<u64> {
     let text = guest.expect(&format!(
@@ -126,25 +119,6 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("ptnet → ptnet", a, b, B)?;
     talk("ptnet → virtio", b, c, C)?;
     talk("virtio → ptnet", c, a, A)
-}
-
-fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Result<()> {
-    let text = from.expect(&format!("ping -c 10 -i 0.1 {address}"))?;
-    let ping = Ping::parse(&text).unwrap();
-    assert_eq!(ping.lost(), 0, "{name}: {text}");
-    let there = iperf3(to, address, "--time 1", |command| from.run(command))?;
-    let back = iperf3(to, address, "--time 1 --reverse", |command| from.run(command))?;
-    let udp = iperf3(to, address, "--time 1 --udp --bitrate 20M", |command| from.run(command))?;
-    let lost = &udp["end"]["sum"]["lost_percent"];
-    println!(
-        "{name}: ping {}/{} ms; TCP {:.2} Gbit/s, back {:.2}; UDP 20 Mbit/s: {lost} % lost",
-        ping.min_ms,
-        ping.avg_ms,
-        received_gbits(&there),
-        received_gbits(&back)
-    );
-    assert!(udp["end"]["sum"]["packets"].as_u64().unwrap() > 100, "{udp:#}");
-    Ok(())
 }
 
 /// A driver that takes no headers gets every frame complete, whoever sends and in whatever size.
@@ -186,42 +160,17 @@ fn complete_frames(
     from.expect("ethtool -K eth0 tso on").map(drop)
 }
 
-/// All frames of a capture are no longer than `mtu` and have right checksums; returns how many there are.
-fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize> {
-    let frames = tshark(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
-    for frame in &frames {
-        assert!(frame[1] == "1" && frame[0].parse::<usize>().unwrap() <= ETHERNET + TAG + mtu, "{frame:?}");
-    }
-    Ok(frames.len())
-}
-
 fn long_frames_and_tags(Site { a, b, c, .. }: &mut Site) -> Result<()> {
-    for (guest, host) in [(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)] {
-        guest.expect("modprobe 8021q && ip link set eth0 mtu 9000 && ip link set eth0 up")?;
-        guest.expect(&format!(
-            "vconfig add eth0 7 && ip link set eth0.7 up && ip addr add 10.0.7.{host}/24 dev eth0.7"
-        ))?;
-    }
-    long_pings(a, "10.0.7.2")?;
-    long_pings(b, "10.0.7.3")?;
-    long_pings(c, "10.0.7.1")?;
-    long_pings(a, B)?;
-    long_pings(b, C)?;
+    tag([(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)])?;
+    let long = |from: &mut Guest, address: &str| long_pings(from, address, &[16, 1_990, 2_100, 8_900]);
+    long(a, "10.0.7.2")?;
+    long(b, "10.0.7.3")?;
+    long(c, "10.0.7.1")?;
+    long(a, B)?;
+    long(b, C)?;
     iperf3(b, "10.0.7.2", "--bytes 8M", |command| c.run(command))?;
     iperf3(b, "10.0.7.2", "--bytes 8M", |command| a.run(command))?;
-    for guest in [a, b, c] {
-        guest.expect("ip link del eth0.7 2> /dev/null || vconfig rem eth0.7; ip link set eth0 mtu 1500")?;
-    }
-    Ok(())
-}
-
-fn long_pings(from: &mut Guest, address: &str) -> Result<()> {
-    reaches(from, address)?;
-    for size in [16, 1_990, 2_100, 8_900] {
-        let text = from.expect(&format!("ping -c 5 -i 0.1 -s {size} {address}"))?;
-        assert_eq!(Ping::parse(&text).unwrap().lost(), 0, "{size} bytes to {address}: {text}");
-    }
-    Ok(())
+    untag([a, b, c])
 }
 
 fn four_rings_carry_traffic(Site { a, b, .. }: &mut Site) -> Result<()> {
@@ -306,12 +255,7 @@ fn links_interfaces_and_guests_go_down_and_up(Site { daemon, a, b, c, .. }: &mut
             guest.wait_until(&format!("test $(cat /sys/class/net/eth0/carrier) = {carrier}"), LIMIT)?;
         }
         pings.more(c, 2)?;
-        // To memory (S3): the card loses power and its driver sets it up again.
-        let asleep = guest.run_in_background("echo mem > /sys/power/state")?;
-        guest.wait_event("SUSPEND", LIMIT)?;
-        guest.qmp(serde_json::json!({"execute": "system_wakeup"}))?;
-        let woken = guest.wait_for(asleep, LIMIT)?;
-        assert!(woken.success(), "{}", woken.text);
+        sleeps_and_wakes_up(guest)?;
         pings.more(c, 2)?;
         pings.end(c)?;
         reaches(guest, C)?;
@@ -334,7 +278,7 @@ fn a_card_waits_for_its_memory(Site { a, c, .. }: &mut Site) -> Result<()> {
 }
 
 fn the_driver_goes_and_comes_back(Site { a, b, c, .. }: &mut Site) -> Result<()> {
-    let reloads = std::env::var("LAB_RELOADS").ok().and_then(|n| n.parse().ok()).unwrap_or(RELOADS);
+    let reloads = reloads();
     let jobs = [&mut *a, &mut *b].map(|guest| {
         guest.run_in_background(&format!(
             "for i in $(seq {reloads}); do rmmod ptnet && insmod /ptnet.ko && ip link set eth0 up || exit; done"
@@ -391,11 +335,7 @@ fn what_the_counters_say(Site { daemon, a, b, c, .. }: &mut Site) -> Result<()> 
         }
     }
     for guest in [a, b, c] {
-        // The last word of each line of values: InCsumErrors of TCP, and the third last of UDP.
-        let wrong = guest.expect(
-            "awk '/^(Tcp|Udp):/{if ($1 in n) {print $(n[$1])} else for (i = 1; i <= NF; i++) if ($i == \"InCsumErrors\") n[$1] = i}' /proc/net/snmp",
-        )?;
-        assert_eq!(wrong, "0\n0\n", "guest {}: wrong checksums", guest.name());
+        no_wrong_checksum(guest)?;
         let console = guest.console();
         for word in ["WARNING:", "BUG:", "Oops", "tail after"] {
             assert!(!console.contains(word), "guest {}: {word} in its console", guest.name());

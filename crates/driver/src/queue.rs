@@ -169,11 +169,6 @@ impl Queue {
         both!(self, q => q.publish())
     }
 
-    /// Has the device given something back?
-    pub fn has_used(&self) -> bool {
-        both!(self, q => q.pending() != 0)
-    }
-
     /// Takes back at most `limit` chains (an IN_ORDER batch is taken whole): `each(name, bytes written)`.
     #[inline]
     pub fn reap(&mut self, limit: usize, each: impl FnMut(u16, u32)) -> Result<usize> {

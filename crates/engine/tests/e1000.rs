@@ -2,10 +2,13 @@
 //! between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
+mod cards;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cards::{assert_conserved, await_true, frame, LIMIT};
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
@@ -14,8 +17,6 @@ use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::wire::Mac;
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Two devices on one switch.
 struct Rig {
@@ -63,22 +64,6 @@ impl Rig {
     fn driver(&self, index: usize, config: &Config) -> Driver {
         Driver::open(&self.dir.join(format!("p{index}")), config).unwrap()
     }
-
-    /// Σ in + Σ made = Σ out + Σ drops, between two batches. A frame is seen by its receiver before the batch that
-    /// it came in is counted, so this waits for the end of a batch.
-    fn assert_conserved(&self) {
-        let end = Instant::now() + LIMIT;
-        loop {
-            let totals: Vec<_> = self.ports.iter().map(|port| port.counters.totals()).collect();
-            let came: u64 = totals.iter().map(|t| t.in_frames + t.made).sum();
-            let went: u64 = totals.iter().map(|t| t.out_frames + t.drops.iter().sum::<u64>()).sum();
-            if came == went {
-                return;
-            }
-            assert!(Instant::now() < end, "{came} frames came, {went} went");
-            std::thread::yield_now();
-        }
-    }
 }
 
 impl Drop for Rig {
@@ -88,22 +73,13 @@ impl Drop for Rig {
     }
 }
 
-/// Frame number `n` of `len` bytes from one station to the other.
-fn frame(to: Mac, from: Mac, n: u32, len: usize) -> Vec<u8> {
-    let mut frame = [&to.0[..], &from.0, &[0x88, 0xb5], &n.to_be_bytes()].concat();
-    frame.extend((frame.len()..len).map(|i| (i as u32).wrapping_mul(n) as u8));
-    frame
-}
-
 /// Receives until `count` frames have come; all of them, in order.
 fn collect(driver: &mut Driver, count: usize) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
-    let end = Instant::now() + LIMIT;
-    while got.len() < count {
+    await_true("frames come", || {
         driver.receive(count - got.len(), |bytes| got.push(bytes.to_vec())).unwrap();
-        assert!(Instant::now() < end, "{} of {count} frames came", got.len());
-        std::thread::yield_now();
-    }
+        got.len() == count
+    });
     if !driver.is_exitless() {
         // Buffers are given back by posted writes; a read on the same socket is answered behind them.
         driver.link().unwrap();
@@ -126,10 +102,7 @@ fn exchange(a: &mut Driver, b: &mut Driver) {
         }
         assert_eq!(collect(b, burst), frames);
     }
-    let end = Instant::now() + LIMIT;
-    while !a.reclaim() {
-        assert!(Instant::now() < end, "sent frames are not given back");
-    }
+    await_true("sent frames are given back", || a.reclaim());
 }
 
 #[test]
@@ -148,7 +121,7 @@ fn frames_cross_without_a_single_trap() {
         exchange(&mut b, &mut a);
     }
     assert_eq!([a.traps(), b.traps()], before);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
     for attachment in &rig.attachments {
         let status = attachment.status();
         assert_eq!(status.peer, Peer::Running);
@@ -223,14 +196,13 @@ fn resets_and_departures_in_the_middle_of_traffic() {
     // Whatever was under way when the rings were new has passed when this frame comes.
     let last = frame(mac(1), mac(0), u32::MAX, 300);
     a.send(&[&last]).unwrap();
-    let end = Instant::now() + LIMIT;
     let mut seen = false;
-    while !seen {
+    await_true("the last frame comes", || {
         b.receive(64, |bytes| seen |= bytes == last).unwrap();
-        assert!(Instant::now() < end, "the last frame never came");
-    }
+        seen
+    });
     assert_eq!(rig.ports[0].fault.get(), None);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -242,11 +214,7 @@ fn memory_that_goes_away_stops_the_device_until_it_is_reset() {
     let memory = Arc::clone(a.memory());
     a.client().unmap(memory.gpa(0), memory.size() as u64).unwrap();
     a.send(&[&frame(mac(1), mac(0), 1, 60)]).unwrap();
-    let end = Instant::now() + LIMIT;
-    while rig.ports[0].fault.get().is_none() {
-        assert!(Instant::now() < end, "nobody noticed");
-        std::thread::yield_now();
-    }
+    await_true("the fault is noticed", || rig.ports[0].fault.get().is_some());
     a.client().map_memory(&memory).unwrap();
     a.start().unwrap();
     exchange(&mut a, &mut b);
@@ -280,18 +248,16 @@ fn a_status_block_saves_the_traps() {
     b.arm_all().unwrap();
     let sent = frame(Mac(b.mac()), Mac(a.mac()), 1, 80);
     a.send(&[&sent]).unwrap();
-    let end = Instant::now() + LIMIT;
     let mut got = Vec::new();
-    while got.is_empty() {
+    await_true("an interrupt comes", || {
         b.service(64, |bytes| got.push(bytes.to_vec())).unwrap();
-        assert!(Instant::now() < end, "no interrupt came");
-        std::thread::yield_now();
-    }
+        !got.is_empty()
+    });
     assert_eq!(got, [sent]);
     // A reset, with the block where it was.
     a.start().unwrap();
     exchange(&mut a, &mut b);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -313,17 +279,13 @@ fn a_driver_that_scribbles_on_its_block_harms_itself_only() {
     // what the other sent has been delivered when it gets its descriptors back.
     assert_eq!(rig.ports[1].fault.get(), None);
     a.start().unwrap();
-    let end = Instant::now() + LIMIT;
-    while !b.reclaim() {
-        assert!(Instant::now() < end, "sent frames are not given back");
-        std::thread::yield_now();
-    }
+    await_true("sent frames are given back", || b.reclaim());
     for driver in [&mut a, &mut b] {
         while driver.receive(64, |_| {}).unwrap() > 0 {}
     }
     exchange(&mut a, &mut b);
     exchange(&mut b, &mut a);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 /// Toeplitz's hash by the driver's key, bit by bit.
@@ -406,7 +368,7 @@ fn flows_arrive_in_the_queue_that_their_hash_names_and_in_order() {
     let shown: Vec<_> = status.iter().map(|queue| (queue.direction, queue.index, queue.kind)).collect();
     let expected = [("ingress", 0), ("ingress", 1), ("egress", 0), ("egress", 1)];
     assert_eq!(shown, expected.map(|(direction, index)| (direction, index, "exitless")));
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -433,10 +395,7 @@ fn both_transmit_queues_reach_the_switch_and_are_given_back() {
                 }
                 for queue in [0, 1] {
                     a.select(queue).unwrap();
-                    let end = Instant::now() + LIMIT;
-                    while !a.reclaim() {
-                        assert!(Instant::now() < end, "sent frames are not given back");
-                    }
+                    await_true("sent frames are given back", || a.reclaim());
                 }
             }
         }
@@ -456,7 +415,7 @@ fn both_transmit_queues_reach_the_switch_and_are_given_back() {
         }
         let kind = if exitless { "exitless" } else { "trapping" };
         assert!(rig.attachments[0].status().queues[..2].iter().all(|queue| queue.kind == kind));
-        rig.assert_conserved();
+        assert_conserved(&rig.ports);
     }
 }
 

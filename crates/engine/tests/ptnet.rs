@@ -1,11 +1,13 @@
 //! ptnet from outside: native drivers at the other end of real sockets, a real switch and I/O core between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
+mod cards;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use cards::{assert_conserved, await_true, frame, LIMIT};
 use sidecore_abi::netmap::{SlotWord, NS_MOREFRAG};
 use sidecore_abi::ptnet::{reg, CREATE, DELETE};
 use sidecore_driver::ptnet::{Config, Ptnet as Driver};
@@ -18,7 +20,6 @@ use sidecore_engine::transport::functions::Functions;
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::wire::Mac;
 
-const LIMIT: Duration = Duration::from_secs(20);
 const PLAIN: Config = Config { header: false, page: sidecore_driver::memory::Page::Small };
 
 /// Devices on one switch.
@@ -70,17 +71,6 @@ impl Rig {
     fn driver(&self, index: usize, config: &Config) -> Driver {
         Driver::open(&self.dir.join(format!("p{index}")), config).unwrap()
     }
-
-    /// Σ in + Σ made = Σ out + Σ drops, between two batches. A frame is seen by its receiver before the batch that
-    /// it came in is counted, so this waits for the end of a batch.
-    fn assert_conserved(&self) {
-        await_true("frames are conserved", || {
-            let totals: Vec<_> = self.ports.iter().map(|port| port.counters.totals()).collect();
-            let came: u64 = totals.iter().map(|t| t.in_frames + t.made).sum();
-            let went: u64 = totals.iter().map(|t| t.out_frames + t.drops.iter().sum::<u64>()).sum();
-            came == went
-        });
-    }
 }
 
 impl Drop for Rig {
@@ -88,21 +78,6 @@ impl Drop for Rig {
         self.attachments.clear();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
-}
-
-fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Frame number `n` of `len` bytes from one station to the other.
-fn frame(to: Mac, from: Mac, n: u32, len: usize) -> Vec<u8> {
-    let mut frame = [&to.0[..], &from.0, &[0x88, 0xb5], &n.to_be_bytes()].concat();
-    frame.extend((frame.len()..len).map(|i| (i as u32).wrapping_mul(n) as u8));
-    frame
 }
 
 /// Receives until `count` frames have come; all of them, in order.
@@ -156,7 +131,7 @@ fn frames_cross_with_next_to_no_kick() {
         assert_eq!([a.traps().reads, b.traps().reads], [traps[0].reads, traps[1].reads]);
         let sleeps = rig.cores.status()[0].sleeps;
         assert!(kicks <= sleeps + 4, "{kicks} kicks, {sleeps} sleeps");
-        rig.assert_conserved();
+        assert_conserved(&rig.ports);
         for attachment in &rig.attachments {
             let status = attachment.status();
             assert_eq!((status.peer, status.hint), (Peer::Running, None));
@@ -222,7 +197,7 @@ fn large_frames_take_several_slots() {
         assert_eq!(a.send(&[&sent]).unwrap(), 1);
         assert_eq!(collect(&mut b, 1), [sent]);
     }
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -319,7 +294,7 @@ fn beginning_and_ending_in_the_middle_of_traffic() {
     });
     exchange(&mut a, &mut b);
     assert_eq!(rig.ports[1].fault.get(), None);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -372,7 +347,7 @@ fn a_head_that_makes_no_sense_stops_its_port_until_its_driver_begins_again() {
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
     }
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -411,7 +386,7 @@ fn slots_that_make_no_sense_cost_their_frames_and_nothing_else() {
     let mut a = rig.driver(0, &PLAIN);
     while b.receive(64, |_| {}).unwrap() > 0 {}
     exchange(&mut a, &mut b);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 struct SetAtTheEnd<'a>(&'a AtomicBool);
@@ -470,7 +445,7 @@ fn a_guest_that_scribbles_over_all_its_memory_harms_itself_only() {
     while a.receive(64, |_| {}).unwrap() + b.receive(64, |_| {}).unwrap() > 0 {}
     exchange(&mut evil, &mut a);
     exchange(&mut a, &mut evil);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]

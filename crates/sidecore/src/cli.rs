@@ -536,6 +536,8 @@ pub enum Benchmark {
     Parts(bench::sched::parts::Args),
     /// What part of an I/O core a guest receives that was granted 5 to 95 % of it, by time and by frames.
     Budget(bench::sched::budget::Args),
+    /// What weights, rates, reclaiming and classes do: shares of guests that flood, and the latency of one that waits beside them.
+    Grants(bench::sched::grants::Args),
     /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: what is lost or out of
     /// order, and how long the pauses are.
     Move(bench::sched::moves::Args),
@@ -550,6 +552,8 @@ pub enum Benchmark {
     Router(bench::router::Args),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
+    /// The figure of a benchmark, drawn again from what it printed with `--json`.
+    Draw(bench::draw::saved::Args),
 }
 
 #[derive(Debug, Args)]

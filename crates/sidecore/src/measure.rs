@@ -1,7 +1,7 @@
 //! `bench`: from flags to measurements.
 
 use crate::bench::pvp::{self, Candidate};
-use crate::bench::{blk, e1000, fib, idle, many, matrix, ptnet, router, sched, tap, vale, virtio_user};
+use crate::bench::{blk, draw, e1000, fib, idle, many, matrix, ptnet, router, sched, tap, vale, virtio_user};
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
 
@@ -23,8 +23,10 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Mix(args) => sched::mix::run(args),
         Benchmark::Parts(args) => sched::parts::run(args),
         Benchmark::Budget(args) => sched::budget::run(args),
+        Benchmark::Grants(args) => sched::grants::run(args),
         Benchmark::Move(args) => sched::moves::run(args),
         Benchmark::Blk(args) => blk::run(args),
+        Benchmark::Draw(args) => draw::saved::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
     }
 }

@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use rig::Place;
 use serde_json::Value;
 
 /// All of them want the same two processors.
@@ -27,6 +31,21 @@ fn bench(name: &str) -> Option<Value> {
     assert_eq!((&answer["version"], &answer["bench"]), (&1.into(), &name.into()));
     assert!(!answer["rows"].as_array().unwrap().is_empty());
     Some(answer)
+}
+
+/// The figure that `sidecore bench draw` makes of an answer; all its numbers are some.
+fn drawn(answer: &Value) -> String {
+    let place = Place::new();
+    place.write("result.json", &answer.to_string());
+    place.ok(&["bench", "draw", "result.json", "picture.svg"]);
+    let picture = std::fs::read_to_string(place.path("picture.svg")).unwrap();
+    assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+    picture
+}
+
+/// How many points and bars a figure has. Each picture's ground is a rectangle, too.
+fn marks(picture: &str) -> usize {
+    picture.matches("<circle ").count() + picture.matches("<rect x=").count()
 }
 
 /// The summary's keys and numbers, which are all there.
@@ -52,6 +71,8 @@ fn share() {
         panic!("{answer}")
     };
     assert!(jain > 0.0 && jain <= 1.0 && until >= 0.0 && ratio > 0.0, "{answer}");
+    // Three kinds of work grow with the guests: the share of linear and the latency of each with 1, 2 and 7 guests in two ways.
+    assert_eq!(marks(&drawn(&answer)), 2 * 3 * 3 * 2);
 }
 
 #[test]
@@ -60,6 +81,8 @@ fn mix() {
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);
     let [("p99_vs_alone", p99), ("stream_loss", loss)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(p99 > 0.0 && loss <= 1.0, "{answer}");
+    // Latency and rate of four ways with 1 and 6 streams, in the mix and alone.
+    assert_eq!(marks(&drawn(&answer)), 2 * 4 * 2 * 2);
 }
 
 #[test]
@@ -68,6 +91,8 @@ fn parts() {
     positive(&answer, &["rate", "ratio", "p50_us"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["polling", "saved_interrupts", "scheduling_only", "thread_per_device"]);
+    // Four ways with 1 and 3 guests: two kinds of work, and notifications where there are some.
+    assert!(marks(&drawn(&answer)) > 2 * 4 * 2, "{answer}");
 }
 
 #[test]
@@ -76,6 +101,20 @@ fn budget() {
     positive(&answer, &["granted", "time", "frames"]);
     let [("worst_error", error)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(error >= 0.0, "{answer}");
+    assert_eq!(marks(&drawn(&answer)), 3 * 2);
+}
+
+#[test]
+fn grants() {
+    let Some(answer) = bench("grants") else { return };
+    positive(&answer, &["measured"]);
+    let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["p99_ratio", "rate_error", "weight_error"]);
+    let knobs: Vec<_> =
+        answer["rows"].as_array().unwrap().iter().map(|row| row["knob"].as_str().unwrap()).collect();
+    assert_eq!(knobs, [&["weight", "rate"][..], &["reclaim"; 4], &["class"; 3]].concat());
+    // Received and granted twice, four bars, three rules.
+    assert_eq!(marks(&drawn(&answer)), 2 * 2 + 4 + 3);
 }
 
 #[test]
@@ -88,6 +127,7 @@ fn moves() {
     };
     // These two hold on any machine.
     assert!(lost == 0.0 && reordered == 0.0 && pause > 0.0, "{answer}");
+    assert_eq!(marks(&drawn(&answer)), 3 * 3);
 }
 
 #[test]
@@ -104,6 +144,8 @@ fn idle() {
     assert_eq!(["asleep_us", "at_work_us", "bare_thread_us"].map(count), [8, 8, 8]);
     // Silent queues go cold, and a burst wakes them: on any machine.
     assert!(row["woken"].as_u64().unwrap() > 0, "{answer}");
+    // Twenty-one percentiles each.
+    assert_eq!(marks(&drawn(&answer)), 3 * 21);
 }
 
 #[test]
@@ -134,6 +176,7 @@ fn blk() {
     ] {
         assert_eq!(summary[key].as_f64().is_some_and(|value| value > 0.0), measured, "{key}: {answer}");
     }
+    assert!(marks(&drawn(&answer)) > 0, "{answer}");
 }
 
 #[test]
@@ -154,6 +197,7 @@ fn fib() {
         panic!("{answer}")
     };
     assert!(rate > 0.0 && update > 0.0, "{answer}");
+    assert_eq!(marks(&drawn(&answer)), 2 * 3);
 }
 
 #[test]

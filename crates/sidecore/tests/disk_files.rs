@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
+mod disk;
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -13,18 +14,12 @@ use std::os::unix::fs::{symlink, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use disk::{shown, small, BLOCKS};
 use rig::Place;
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
 use sidecore_driver::{Disk, DiskOptions, Request, Status};
 use work::{content, Work, BLOCK, WAIT};
-
-/// Blocks of the disks here.
-const BLOCKS: u64 = 256;
-
-fn small() -> DiskOptions {
-    DiskOptions { largest: 8 * BLOCK, ..DiskOptions::default() }
-}
 
 /// A file of zeros.
 fn image(place: &Place) -> String {
@@ -34,10 +29,6 @@ fn image(place: &Place) -> String {
 
 fn port(place: &Place, options: &str) -> String {
     format!("d=blk:{},file={}{options}", place.at("d"), image(place))
-}
-
-fn shown(place: &Place) -> serde_json::Value {
-    place.show("disks")["disks"][0].clone()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
+mod disk;
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -11,27 +12,16 @@ mod work;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use disk::{shown, small, BLOCKS};
 use rig::{Place, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
 use sidecore_driver::{Config, Disk, DiskOptions, Frontend, NetDriver, Request, Status};
 use work::{Work, BLOCK, WAIT};
 
-/// Blocks of the disks here.
-const BLOCKS: u64 = 256;
-
-fn small() -> DiskOptions {
-    DiskOptions { largest: 8 * BLOCK, ..DiskOptions::default() }
-}
-
 /// A port with a disk; `media`: what it consists of, and other options.
 fn port(place: &Place, media: &str) -> String {
     format!("d=blk:{},file={media}", place.at("d"))
-}
-
-/// What `show disks` says of the only disk.
-fn shown(place: &Place) -> serde_json::Value {
-    place.show("disks")["disks"][0].clone()
 }
 
 #[test]

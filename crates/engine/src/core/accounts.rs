@@ -109,7 +109,7 @@ impl Accounts {
         };
         let known = self.list.iter().position(|account| account.as_ref().is_some_and(same));
         let place = known.unwrap_or_else(|| {
-            self.bury();
+            self.forget_settled();
             let free = self.list.iter().position(Option::is_none);
             let place = free.unwrap_or(self.list.len());
             if free.is_none() {
@@ -149,7 +149,7 @@ impl Accounts {
     }
 
     /// Forgets those that have left and owe nothing.
-    fn bury(&mut self) {
+    fn forget_settled(&mut self) {
         let clock = self.clock;
         for account in &mut self.list {
             let paid = |account: &Account| account.tag <= clock || account.known.strong_count() == 0;

@@ -1,7 +1,7 @@
 //! Which core has which task, decided again and again: cores come and go with what there is to do.
 //!
 //! Theory of operation. A thread of the control plane (`balancer`) reads what the cores wrote down, and asks here ten times a
-//! second ([`Memory::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
+//! second ([`History::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
 //! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
 //! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the
 //! task moves that evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
@@ -13,6 +13,10 @@
 //!
 //! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its memory's node if one has
 //! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes home.
+//!
+//! A core that *stands* has been in one visit since the last decision: what it writes down looks as if it had nothing to do. It gets
+//! no task until it moves on, no core rests meanwhile, and no move is judged. What it has stays there: a task is its core's own until that
+//! core hands it over between two visits, which is what makes a visit free of locks.
 //!
 //! A budget is a part of one core, so all tasks of its owner have to be on one core, and the budgets of a core must fit on it:
 //! [`pack`] says what has to move for that, whenever a budget or a task comes.
@@ -54,7 +58,7 @@ pub(super) enum Action {
 
 /// What was seen before.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct History {
     /// Decisions in a row in which each core was full.
     full: Vec<u32>,
     /// Decisions in a row in which one core less would have done.
@@ -66,9 +70,13 @@ pub(super) struct Memory {
     regrets: Regrets,
 }
 
-impl Memory {
+impl History {
     /// What to do about `active` cores of which `all` could be and `least` have to be.
     pub(super) fn decide(&mut self, active: &mut [Sample], all: usize, least: usize) -> Option<Action> {
+        let stands = active.iter().any(|core| core.stands);
+        if stands {
+            self.regrets.give_up();
+        }
         let regretted = self.regrets.judge(active);
         for task in active.iter_mut().flat_map(|core| &mut core.tasks) {
             task.stays |= self.regrets.is_banned(task.id);
@@ -82,6 +90,7 @@ impl Memory {
         let cores = active.len() as u64;
         let grew_at = self.grew_at.get(active.len() - 1).copied().unwrap_or(u64::MAX);
         let fits = active.len() > least.max(1)
+            && !stands
             && load <= SPARE * (cores - 1)
             // Below what it was when the last core was added, by a tenth of a core for each.
             && load < grew_at.saturating_sub(90 * (cores - 1));
@@ -119,7 +128,8 @@ impl Memory {
         if movable < 2 {
             return None;
         }
-        let mut others: Vec<usize> = (0..active.len()).filter(|to| *to != from).collect();
+        let mut others: Vec<usize> =
+            (0..active.len()).filter(|to| *to != from && !active[*to].stands).collect();
         others.sort_by_key(|to| active[*to].busy);
         let to = |near: bool| {
             others.iter().find_map(|to| Some(Action::Move(best(core, &active[*to], near)?, *to)))
@@ -150,15 +160,20 @@ fn best(from: &Sample, to: &Sample, near: bool) -> Option<u64> {
     (after(&task) + from.busy * WORTH / 1000 <= from.busy).then_some(task.id)
 }
 
-impl Memory {
+impl History {
     /// A task on another node than its guest's memory goes to a core there that has room. The busiest first.
     fn homeward(&self, active: &[Sample]) -> Option<Action> {
         if self.regrets.is_trying() {
             return None;
         }
-        let away = active.iter().flat_map(|core| core.tasks.iter().filter(|task| core.is_far(task)));
+        let moves_on = |core: &&Sample| !core.stands;
+        let away = active.iter().filter(moves_on);
+        let away = away.flat_map(|core| core.tasks.iter().filter(|task| core.is_far(task)));
         let task = away.filter(|task| !task.stays && task.busy > 0).max_by_key(|task| task.busy)?;
-        let fits = |core: &usize| active[*core].node == task.home && active[*core].busy + task.busy <= ROOM;
+        let fits = |core: &usize| {
+            let core = &active[*core];
+            !core.stands && core.node == task.home && core.busy + task.busy <= ROOM
+        };
         let to = (0..active.len()).filter(fits).min_by_key(|core| active[*core].busy)?;
         Some(Action::Move(task.id, to))
     }
@@ -211,7 +226,7 @@ mod tests {
     fn core(busy: u64, tasks: &[(u64, u64)]) -> Sample {
         let share =
             |(id, busy): &(u64, u64)| Share { id: *id, busy: *busy, work: *busy, home: None, stays: false };
-        Sample { busy, node: None, tasks: tasks.iter().map(share).collect() }
+        Sample { busy, stands: false, node: None, tasks: tasks.iter().map(share).collect() }
     }
 
     fn place(task: u64) -> usize {
@@ -224,7 +239,7 @@ mod tests {
         at: Vec<usize>,
         active: usize,
         all: usize,
-        memory: Memory,
+        history: History,
         changes: u64,
         /// While core 1 has any task, all do so many thousandths of what they do alone in the same time.
         slow: Option<u64>,
@@ -237,7 +252,7 @@ mod tests {
         fn new(wants: &[u64], active: usize, all: usize) -> World {
             let (wants, at) = (wants.to_vec(), vec![0; wants.len()]);
             let (slow, nodes, homes) = (None, Vec::new(), Vec::new());
-            World { wants, at, active, all, memory: Memory::default(), changes: 0, slow, nodes, homes }
+            World { wants, at, active, all, history: History::default(), changes: 0, slow, nodes, homes }
         }
 
         fn samples(&self) -> Vec<Sample> {
@@ -260,7 +275,7 @@ mod tests {
 
         fn decide(&mut self) {
             let mut samples = self.samples();
-            match self.memory.decide(&mut samples, self.all, 1) {
+            match self.history.decide(&mut samples, self.all, 1) {
                 Some(Action::Add(tasks)) => {
                     self.active += 1;
                     tasks.iter().for_each(|task| self.at[place(*task)] = self.active - 1);
@@ -335,14 +350,60 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_nothing() {
         let mut before = Before::default();
-        assert!(before.samples(Vec::new(), &[], &[], 3).is_empty());
-        let samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], 2);
+        assert!(before.samples(Vec::new(), &[], &[], &[], 3).is_empty());
+        let samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], &[], 2);
         assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 1000]);
-        let mut samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], 2);
+        let mut samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], &[], 2);
         assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 0]);
-        assert_eq!(Memory::default().decide(&mut samples, 2, 1), None);
+        assert_eq!(History::default().decide(&mut samples, 2, 1), None);
         // A meter that was read while it was written.
-        before.samples(vec![(9, 3)], &[], &[], 1);
+        before.samples(vec![(9, 3)], &[], &[], &[], 1);
+    }
+
+    #[test]
+    fn a_core_stands_that_is_at_work_and_writes_nothing_down() {
+        let mut before = Before::default();
+        let mut stands = |times: [(u64, u64); 3], at_work: [bool; 3]| {
+            let samples = before.samples(times.to_vec(), &at_work, &[], &[], 3);
+            samples.iter().map(|core| core.stands).collect::<Vec<_>>()
+        };
+        assert_eq!(stands([(1, 1); 3], [true; 3]), [false; 3]);
+        // One goes on, one waits in a visit, one sleeps.
+        assert_eq!(stands([(1, 2), (1, 1), (1, 1)], [true, true, false]), [false, true, false]);
+        assert_eq!(stands([(2, 3), (9, 9), (1, 5)], [true; 3]), [false; 3], "it is back");
+    }
+
+    #[test]
+    fn a_core_that_stands_gets_nothing_and_none_rests_meanwhile() {
+        let samples = |stands: bool| {
+            let mut samples = [core(1000, &[(1, 500), (2, 500)]), core(0, &[(3, 0)]), core(400, &[(4, 400)])];
+            samples[1].stands = stands;
+            samples
+        };
+        let decides = |stands: bool| {
+            let mut history = History::default();
+            let mut decide = || history.decide(&mut samples(stands), 3, 1);
+            (0..FOR).find_map(|_| decide())
+        };
+        assert!(matches!(decides(false), Some(Action::Move(_, 1))), "the emptiest");
+        // The other one has no room for half a core: nothing is better than a task that nobody serves.
+        assert_eq!(decides(true), None);
+        let mut history = History::default();
+        let mut quiet = |stands: bool| {
+            let mut samples = [core(100, &[(1, 100)]), core(0, &[])];
+            samples[1].stands = stands;
+            (0..QUIET).find_map(|_| history.decide(&mut samples, 2, 1))
+        };
+        assert_eq!(quiet(true), None);
+        assert_eq!(quiet(false), Some(Action::Remove));
+        // Nor does a task go home to it.
+        let mut samples = [core(100, &[(1, 100)]), core(0, &[])];
+        samples[0].tasks[0].home = Some(1);
+        (samples[0].node, samples[1].node) = (Some(0), Some(1));
+        samples[1].stands = true;
+        assert_eq!(History::default().decide(&mut samples, 2, 2), None);
+        samples[1].stands = false;
+        assert_eq!(History::default().decide(&mut samples, 2, 2), Some(Action::Move(1, 1)));
     }
 
     #[test]

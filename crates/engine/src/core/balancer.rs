@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::balance::{Action, Memory};
+use super::balance::{Action, History};
 use super::registry::Load;
 use super::sample::Before;
 
@@ -20,6 +20,10 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(super) trait Balanced: Send + Sync + 'static {
     /// How long each of them, active or not, was busy, and how long it has been there: nanoseconds.
     fn times(&self) -> Vec<(u64, u64)>;
+    /// Which of them are in a visit.
+    fn at_work(&self) -> Vec<bool>;
+    /// Says which of the active ones stand still.
+    fn set_standing(&self, which: &[bool]);
     /// The NUMA node of each.
     fn nodes(&self) -> Vec<Option<usize>>;
     /// The tasks that they have.
@@ -66,14 +70,16 @@ impl Drop for Balancer {
 }
 
 fn run(cores: &Weak<impl Balanced>, least: usize, stopped: &Receiver<()>) {
-    let (mut before, mut memory, mut pause) = (Before::default(), Memory::default(), IDLE);
+    let (mut before, mut history, mut pause) = (Before::default(), History::default(), IDLE);
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let Some(cores) = cores.upgrade() else { return };
         let meters = cores.times();
         let all = meters.len();
-        let mut samples = before.samples(meters, &cores.nodes(), &cores.loads(), cores.active());
-        pause = if samples.iter().all(|core| core.busy == 0) { IDLE } else { DECIDE };
-        let Some(action) = memory.decide(&mut samples, all, least) else { continue };
+        let mut samples =
+            before.samples(meters, &cores.at_work(), &cores.nodes(), &cores.loads(), cores.active());
+        cores.set_standing(&samples.iter().map(|core| core.stands).collect::<Vec<_>>());
+        pause = if samples.iter().all(|core| core.busy == 0 && !core.stands) { IDLE } else { DECIDE };
+        let Some(action) = history.decide(&mut samples, all, least) else { continue };
         carry_out(&*cores, action);
     }
 }

@@ -4,7 +4,7 @@
 //! waits for an answer here is a thread of the control plane, never a core.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,6 +27,9 @@ use super::watch::{Beat, Watch};
 struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
     meter: Arc<Meter>,
+    beat: Arc<Beat>,
+    /// It has been in one visit for a while, as far as the balancer knows.
+    stands: AtomicBool,
     cpu: Option<usize>,
     /// The processor's NUMA node.
     node: Option<usize>,
@@ -123,7 +126,8 @@ impl<L: Send + 'static> Cores<L> {
                 }
             })?;
             let node = cpu.and_then(crate::place::node_of);
-            handles.0.push(Handle { mailbox, meter, cpu, node, thread: Some(thread) });
+            let (stands, thread) = (AtomicBool::new(false), Some(thread));
+            handles.0.push(Handle { mailbox, meter, beat: Arc::clone(&beat), stands, cpu, node, thread });
             watched.push((beat, pinned.recv().map_err(io::Error::other)??));
         }
         registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
@@ -156,7 +160,7 @@ impl<L: Send + 'static> Cores<L> {
         self.watch.add(&owner);
         let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let wish = Wish { owner: owner.number(), budget: has_budget(&*owner), home: owner.node() };
-        self.registry.add(id, seat, |loads| choose(loads, self.active(), &self.handles.nodes(), &wish));
+        self.registry.add(id, seat, |loads| choose(loads, self.active(), &self.handles.candidates(), &wish));
         if has_budget(&*owner) {
             self.pack();
         }
@@ -182,7 +186,7 @@ impl<L: Send + 'static> Cores<L> {
             for load in self.registry.loads().iter().filter(|load| load.core == number) {
                 let loads = self.registry.loads();
                 let wish = Wish { owner: load.owner, budget: load.reserved > 0, home: load.home };
-                self.move_task(load.id.0, choose(&loads, count, &self.handles.nodes(), &wish));
+                self.move_task(load.id.0, choose(&loads, count, &self.handles.candidates(), &wish));
             }
         }
         self.pack();
@@ -227,6 +231,12 @@ impl<L: Send + 'static> Cores<L> {
         self.tell_all(|answer| Letter::Rest { rest, answer });
     }
 
+    /// Whether a core stands in a visit, as far as the balancer knows.
+    #[cfg(test)]
+    pub(super) fn stands(&self, core: usize) -> bool {
+        self.handles.candidates()[core].stands
+    }
+
     fn tell_all(&self, letter: impl Fn(SyncSender<()>) -> Letter<L>) {
         let (answer, answers) = sync_channel(self.handles.0.len());
         for handle in &self.handles.0 {
@@ -257,8 +267,16 @@ impl<L: Send + 'static> Balanced for Cores<L> {
     fn times(&self) -> Vec<(u64, u64)> {
         self.handles.0.iter().map(|handle| handle.meter.times()).collect()
     }
+    fn at_work(&self) -> Vec<bool> {
+        self.handles.0.iter().map(|handle| handle.beat.is_at_work()).collect()
+    }
+    fn set_standing(&self, which: &[bool]) {
+        for (handle, stands) in self.handles.0.iter().zip(which) {
+            handle.stands.store(*stands, Ordering::Relaxed);
+        }
+    }
     fn nodes(&self) -> Vec<Option<usize>> {
-        self.handles.nodes()
+        self.handles.0.iter().map(|handle| handle.node).collect()
     }
     fn loads(&self) -> Vec<Load> {
         self.registry.loads()
@@ -288,16 +306,16 @@ struct Wish {
 }
 
 /// The core of those below `active` for a task: with its owner's other tasks if that has a budget; else on the node of its memory,
-/// if there is one, and where the fewest are. `nodes`: where the cores are.
-fn choose(loads: &[Load], active: usize, nodes: &[Option<usize>], wish: &Wish) -> usize {
+/// if there is one, and where the fewest are; on one that stands only if all do.
+fn choose(loads: &[Load], active: usize, cores: &[Candidate], wish: &Wish) -> usize {
     let Wish { owner, budget, home } = *wish;
     if budget {
         if let Some(load) = loads.iter().find(|load| load.owner == owner && load.core < active) {
             return load.core;
         }
     }
-    let far =
-        |core: usize| matches!((nodes.get(core), home), (Some(Some(node)), Some(home)) if *node != home);
+    let candidate = |core: usize| cores.get(core).copied().unwrap_or_default();
+    let far = |core: usize| matches!((candidate(core).node, home), (Some(node), Some(home)) if node != home);
     let reserved = |core: usize| {
         let mut owners: Vec<_> = loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
         owners.sort_by_key(|load| load.owner);
@@ -305,17 +323,30 @@ fn choose(loads: &[Load], active: usize, nodes: &[Option<usize>], wish: &Wish) -
         owners.iter().map(|load| load.reserved).sum::<u64>()
     };
     let count = |core: usize| loads.iter().filter(|load| load.core == core).count();
-    let cost = |core: &usize| (if budget { reserved(*core) } else { 0 }, far(*core), count(*core));
+    let cost = |&core: &usize| {
+        let reserved = if budget { reserved(core) } else { 0 };
+        (candidate(core).stands, reserved, far(core), count(core))
+    };
     (0..active).min_by_key(cost).unwrap_or(0)
+}
+
+/// A core that a task could have.
+#[derive(Clone, Copy, Default)]
+struct Candidate {
+    node: Option<usize>,
+    stands: bool,
 }
 
 /// Threads that end when this is dropped.
 struct Handles<L>(Vec<Handle<L>>);
 
 impl<L> Handles<L> {
-    /// The NUMA node of each core.
-    fn nodes(&self) -> Vec<Option<usize>> {
-        self.0.iter().map(|handle| handle.node).collect()
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |handle: &Handle<L>| Candidate {
+            node: handle.node,
+            stands: handle.stands.load(Ordering::Relaxed),
+        };
+        self.0.iter().map(candidate).collect()
     }
 }
 
@@ -346,7 +377,7 @@ mod tests {
             work: 0,
             home: None,
         };
-        let nodes = [Some(0), Some(1), Some(0), None];
+        let mut nodes = [Some(0), Some(1), Some(0), None].map(|node| Candidate { node, stands: false });
         let wish = |home| Wish { owner: 9, budget: false, home };
         let loads = [load(1, 0), load(2, 0), load(3, 2)];
         assert_eq!(choose(&loads, 3, &nodes, &wish(Some(0))), 2, "the emptier one of node 0");
@@ -354,5 +385,9 @@ mod tests {
         assert_eq!(choose(&loads, 3, &nodes, &wish(None)), 1, "the emptiest");
         assert_eq!(choose(&loads, 3, &nodes, &wish(Some(7))), 1, "no core is there");
         assert_eq!(choose(&loads, 1, &nodes, &wish(Some(1))), 0, "those that rest are not asked");
+        nodes[1].stands = true;
+        assert_eq!(choose(&loads, 3, &nodes, &wish(Some(1))), 2, "far is better than not served");
+        nodes.iter_mut().for_each(|core| core.stands = true);
+        assert_eq!(choose(&loads, 3, &nodes, &wish(Some(1))), 1, "all stand");
     }
 }

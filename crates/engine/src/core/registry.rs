@@ -15,7 +15,7 @@ use super::mailbox::{Bag, Letter, Mailbox, TaskId};
 use super::task::{Owner, Seat};
 
 /// A task that some core has.
-struct Entry {
+struct Whereabouts {
     core: usize,
     index: usize,
     owner: Arc<dyn Owner>,
@@ -25,7 +25,7 @@ struct Entry {
 /// All tasks of some cores.
 pub(super) struct Registry<L> {
     mailboxes: OnceLock<Vec<Arc<Mailbox<L>>>>,
-    entries: Mutex<HashMap<TaskId, Entry>>,
+    entries: Mutex<HashMap<TaskId, Whereabouts>>,
 }
 
 impl<L> Default for Registry<L> {
@@ -55,7 +55,7 @@ impl<L> Registry<L> {
         let _ = self.mailboxes.set(mailboxes);
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<TaskId, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<TaskId, Whereabouts>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl<L> Registry<L> {
         let bag = Bag::default();
         let ledger = Arc::clone(&bag.ledger);
         let Some(mailbox) = self.mailbox(core) else { return seat.go_home() };
-        entries.insert(id, Entry { core, index: seat.index(), owner: seat.owner(), ledger });
+        entries.insert(id, Whereabouts { core, index: seat.index(), owner: seat.owner(), ledger });
         mailbox.post(Letter::Take { id, seat, bag });
     }
 
@@ -119,7 +119,7 @@ impl<L> Registry<L> {
     /// How all tasks are doing, in the order of their numbers.
     pub(super) fn status(&self) -> Vec<TaskStatus> {
         // Quantiles are computed without the lock: cores take it.
-        let known = |(id, entry): (&TaskId, &Entry)| {
+        let known = |(id, entry): (&TaskId, &Whereabouts)| {
             let throttled = entry.owner.served().is_throttled(entry.core);
             (id.0, entry.owner.number(), entry.index, entry.core, throttled, Arc::clone(&entry.ledger))
         };
@@ -142,8 +142,8 @@ impl<L> Registry<L> {
     }
 }
 
-fn loads(entries: &HashMap<TaskId, Entry>) -> Vec<Load> {
-    let load = |(id, entry): (&TaskId, &Entry)| Load {
+fn loads(entries: &HashMap<TaskId, Whereabouts>) -> Vec<Load> {
+    let load = |(id, entry): (&TaskId, &Whereabouts)| Load {
         id: *id,
         core: entry.core,
         owner: entry.owner.number(),

@@ -9,6 +9,8 @@ pub(super) const FULL: u64 = 950;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) busy: u64,
+    /// It has been in one visit since the last decision: it waits in somebody's memory, or does not run.
+    pub(super) stands: bool,
     /// Its NUMA node.
     pub(super) node: Option<usize>,
     pub(super) tasks: Vec<Share>,
@@ -58,11 +60,12 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers. `nodes`: where
-    /// the cores are.
+    /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers. `at_work`:
+    /// which of them are in a visit now; `nodes`: where the cores are.
     pub(super) fn samples(
         &mut self,
         meters: Vec<(u64, u64)>,
+        at_work: &[bool],
         nodes: &[Option<usize>],
         loads: &[Load],
         active: usize,
@@ -73,7 +76,10 @@ impl Before {
         let cores = std::mem::replace(&mut self.cores, meters);
         let now = &self.cores;
         let sample = |number: usize| {
-            let time = now[number].1.saturating_sub(cores[number].1).max(1);
+            let time = now[number].1.saturating_sub(cores[number].1);
+            // A core writes its time down round by round, and a sleeping one is at nothing.
+            let stands = time == 0 && at_work.get(number).copied().unwrap_or(false);
+            let time = time.max(1);
             let thousandths = |ns: u64| (u128::from(ns) * 1000 / u128::from(time)).min(1000) as u64;
             let own = loads.iter().filter(|load| load.core == number);
             let tasks = own.map(|load| {
@@ -85,6 +91,7 @@ impl Before {
             });
             Sample {
                 busy: thousandths(now[number].0.saturating_sub(cores[number].0)),
+                stands,
                 node: nodes.get(number).copied().flatten(),
                 tasks: tasks.collect(),
             }

@@ -1,22 +1,23 @@
 //! Who gets how much of a core, and when: rounds by hand, with a clock that goes on by what visits did, so that each test does
-//! the same each time. The last tests have threads.
+//! the same each time. Those of `threads` have real cores.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+mod threads;
+
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use rustix::event::{eventfd, EventfdFlags};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::by_hand::{ByHand, DELIVERY};
 use super::*;
 
 /// Whoever tasks work for.
 #[derive(Default)]
-struct Guest {
-    number: u16,
-    served: Served,
-    slow: Slow,
+pub(super) struct Guest {
+    pub(super) number: u16,
+    pub(super) served: Served,
+    pub(super) slow: Slow,
+    pub(super) stopped: AtomicBool,
 }
 
 impl Owner for Guest {
@@ -32,7 +33,9 @@ impl Owner for Guest {
     fn slow(&self) -> &Slow {
         &self.slow
     }
-    fn stop_stalling(&self) {}
+    fn stop_stalling(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
 }
 
 fn guest(number: u16, service: Service) -> Arc<Guest> {
@@ -615,143 +618,6 @@ fn a_bit_rate_bounds_the_bytes_of_a_visit() {
     rig.core.round(0);
     // A burst of 2 ms is 20,000 bytes: the frame of 64 KiB that may be first is the only one.
     assert!(queue.done.load(Ordering::Relaxed) <= 2, "{queue:?}");
-}
-
-/// A queue whose event is a file: it has been kicked when that is readable.
-struct Kicked {
-    guest: Arc<Guest>,
-    event: OwnedFd,
-    kicks: Arc<AtomicU64>,
-}
-
-impl Task<()> for Kicked {
-    fn owner(&self) -> Arc<dyn Owner> {
-        Arc::clone(&self.guest) as Arc<dyn Owner>
-    }
-    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
-        let kicked = u64::from(rustix::io::read(&self.event, &mut [0; 8]).is_ok());
-        self.kicks.fetch_add(kicked, Ordering::Relaxed);
-        Visit { moved: kicked, items: usize::from(kicked > 0), ..Visit::default() }
-    }
-    fn arm(&mut self) -> bool {
-        false
-    }
-    fn disarm(&mut self) {}
-    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
-        each(self.event.as_fd());
-    }
-    fn next_look(&self) -> Option<Duration> {
-        None
-    }
-    fn settle(&mut self, (): &mut ()) {}
-}
-
-#[test]
-fn a_kick_that_comes_while_cores_rest_is_kept() {
-    let cores = Cores::start(&[], &Tuning::default(), |_, _| (), || ()).unwrap();
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let (kick, kicks) = (event.try_clone().unwrap(), Arc::<AtomicU64>::default());
-    let task = Kicked { guest: guest(1, Service::default()), event, kicks: Arc::clone(&kicks) };
-    let _lease = cores.place(task);
-    for kicked in 1..6 {
-        // One that was silent for long when the core fell asleep stays cold when that is woken for something else.
-        let long = Instant::now() + Duration::from_millis(15);
-        while Instant::now() < long {
-            cores.each(|()| ());
-        }
-        while cores.tasks()[0].heat != Heat::Cold {
-            std::thread::yield_now();
-        }
-        cores.rest(true);
-        rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
-        // It is awake by now, and has seen it, or will.
-        cores.each(|()| ());
-        cores.each(|()| ());
-        cores.rest(false);
-        let end = Instant::now() + Duration::from_secs(20);
-        while kicks.load(Ordering::Relaxed) < kicked {
-            assert!(Instant::now() < end, "kick {kicked} is lost");
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// A task that numbers its visits, on cores with threads: two at once would be seen.
-struct Counted {
-    guest: Arc<Guest>,
-    inside: Arc<AtomicBool>,
-    visits: Arc<AtomicU64>,
-}
-
-impl Task<()> for Counted {
-    fn owner(&self) -> Arc<dyn Owner> {
-        Arc::clone(&self.guest) as Arc<dyn Owner>
-    }
-    fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
-        assert!(!self.inside.swap(true, Ordering::AcqRel), "two cores have it");
-        self.visits.fetch_add(1, Ordering::Relaxed);
-        self.inside.store(false, Ordering::Release);
-        Visit { moved: 1, items: 1, ..Visit::default() }
-    }
-    fn arm(&mut self) -> bool {
-        true
-    }
-    fn disarm(&mut self) {}
-    fn events<'t>(&'t self, _: &mut dyn FnMut(BorrowedFd<'t>)) {}
-    fn next_look(&self) -> Option<Duration> {
-        None
-    }
-    fn settle(&mut self, (): &mut ()) {
-        assert!(!self.inside.load(Ordering::Acquire));
-    }
-}
-
-#[test]
-fn tasks_move_are_recalled_and_evicted_at_any_moment() {
-    let tuning = Tuning { balance: false, ..Tuning::default() };
-    let cores = Cores::start(&[], &tuning, |_, _| (), || ()).unwrap();
-    assert_eq!((cores.active(), cores.set_active(5)), (1, 1));
-    drop(cores);
-    let cores = Cores::unpinned(3, &tuning, |_, _| ()).unwrap();
-    let lends = Arc::new(Mutex::new(0u64));
-    std::thread::scope(|scope| {
-        for number in 0..3u16 {
-            let (cores, lends) = (&cores, &lends);
-            scope.spawn(move || {
-                for turn in 0..100 {
-                    let (inside, visits) = (Arc::default(), Arc::<AtomicU64>::default());
-                    let guest = guest(number, Service::default());
-                    let task = Counted { guest, inside, visits: Arc::clone(&visits) };
-                    let lease = cores.place(task);
-                    while visits.load(Ordering::Relaxed) < turn % 3 {
-                        std::thread::yield_now();
-                    }
-                    if turn % 10 == 9 {
-                        cores.evict(number);
-                    }
-                    assert!(lease.take_back().is_some(), "it is at home");
-                    let after = visits.load(Ordering::Relaxed);
-                    std::thread::yield_now();
-                    assert_eq!(visits.load(Ordering::Relaxed), after, "nobody has it any more");
-                    *lends.lock().unwrap() += 1;
-                }
-            });
-        }
-        for seed in 0..2u64 {
-            let (cores, lends) = (&cores, &lends);
-            scope.spawn(move || {
-                let mut turn = seed;
-                while *lends.lock().unwrap() < 300 {
-                    turn += 1;
-                    for task in cores.tasks() {
-                        cores.move_task(task.id, usize::try_from(turn % 3).unwrap());
-                    }
-                    cores.set_active(usize::try_from(turn % 3).unwrap() + 1);
-                }
-            });
-        }
-    });
-    assert!(cores.tasks().is_empty());
 }
 
 /// A queue that has to be looked at often, and has nothing: each look takes this long.

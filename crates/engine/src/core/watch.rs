@@ -10,7 +10,7 @@
 //! While no core is at work the thread looks once a second, so an idle engine sleeps.
 //!
 //! A fault cannot be cut short, and tasks cannot be taken from a core in the middle of a visit: what else that core
-//! serves waits, too.
+//! serves waits, too. It gets nothing new meanwhile (`balance`).
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -68,6 +68,11 @@ impl Beat {
 
     fn word(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is at something that belongs to an owner.
+    pub(super) fn is_at_work(&self) -> bool {
+        owners_of(self.word())[0].is_some()
     }
 }
 
@@ -175,17 +180,17 @@ impl Looker {
 }
 
 /// A thread, as the kernel sees it: whether it waits for a page (or a disk), or has the kernel find and clear pages.
-struct State {
+struct ThreadState {
     file: Option<File>,
     /// Its time in the kernel, as it was last.
     system: Cell<u64>,
 }
 
-impl State {
-    fn of(thread: i32) -> State {
+impl ThreadState {
+    fn of(thread: i32) -> ThreadState {
         // Opened once: later there may be no permission to.
         let file = File::open(format!("/proc/self/task/{thread}/stat")).ok();
-        let state = State { file, system: Cell::new(0) };
+        let state = ThreadState { file, system: Cell::new(0) };
         state.waits();
         state
     }
@@ -220,7 +225,7 @@ impl Watch {
     pub(super) fn start(cores: Vec<(Arc<Beat>, i32)>) -> io::Result<Watch> {
         let owners = Owners::default();
         let (stop, stopped) = channel();
-        let states: Vec<State> = cores.iter().map(|(_, thread)| State::of(*thread)).collect();
+        let states: Vec<ThreadState> = cores.iter().map(|(_, thread)| ThreadState::of(*thread)).collect();
         let beats = cores.into_iter().map(|(beat, _)| beat).collect();
         let looker = Looker::new(beats, Arc::clone(&owners), Instant::now());
         let thread = std::thread::Builder::new().name("core-watch".to_owned());
@@ -235,11 +240,11 @@ impl Watch {
     }
 }
 
-fn run(mut looker: Looker, states: &[State], stopped: &Receiver<()>) {
+fn run(mut looker: Looker, states: &[ThreadState], stopped: &Receiver<()>) {
     let (mut pause, mut told) = (IDLE_LOOK, Instant::now());
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let now = Instant::now();
-        let busy = looker.look(now, |core| states.get(core).is_some_and(State::waits));
+        let busy = looker.look(now, |core| states.get(core).is_some_and(ThreadState::waits));
         if now.saturating_duration_since(told) >= IDLE_LOOK {
             looker.tell_slow(now);
             told = now;
@@ -260,35 +265,8 @@ impl Drop for Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Guest;
     use super::*;
-    use std::sync::atomic::AtomicBool;
-
-    use crate::core::{Served, Slow};
-
-    struct Guest {
-        number: u16,
-        slow: Slow,
-        served: Served,
-        stopped: AtomicBool,
-    }
-
-    impl Owner for Guest {
-        fn number(&self) -> u16 {
-            self.number
-        }
-        fn name(&self) -> &str {
-            "guest"
-        }
-        fn served(&self) -> &Served {
-            &self.served
-        }
-        fn slow(&self) -> &Slow {
-            &self.slow
-        }
-        fn stop_stalling(&self) {
-            self.stopped.store(true, Ordering::Relaxed);
-        }
-    }
 
     struct Rig {
         beat: Arc<Beat>,
@@ -299,14 +277,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Rig {
-            let guests = [3, 7].map(|number| {
-                Arc::new(Guest {
-                    number,
-                    slow: Slow::default(),
-                    served: Served::default(),
-                    stopped: AtomicBool::new(false),
-                })
-            });
+            let guests = [3, 7].map(|number| Arc::new(Guest { number, ..Guest::default() }));
             let (beat, now) = (Arc::<Beat>::default(), Instant::now());
             let owner = |guest: &Arc<Guest>| {
                 let owner: Weak<dyn Owner> = Arc::<Guest>::downgrade(guest);
@@ -380,9 +351,9 @@ mod tests {
 
     #[test]
     fn the_state_of_a_thread_is_read() {
-        let state = State::of(rustix::thread::gettid().as_raw_nonzero().get());
+        let state = ThreadState::of(rustix::thread::gettid().as_raw_nonzero().get());
         assert!(state.file.is_some() && (0..100).any(|_| !state.waits()), "it runs");
-        assert!(!State::of(0).waits());
+        assert!(!ThreadState::of(0).waits());
         // A thread that has its pages cleared all the time.
         let end = Instant::now() + Duration::from_secs(20);
         while !state.waits() {

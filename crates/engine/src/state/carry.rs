@@ -77,7 +77,7 @@ pub(super) enum How {
 }
 
 /// A change under way.
-pub(super) struct Carrier<'c> {
+pub(super) struct Transaction<'c> {
     means: &'c Means,
     inner: &'c mut Inner,
     wanted: &'c Spec,
@@ -89,15 +89,15 @@ pub(super) struct Carrier<'c> {
 
 type Failure = (String, String);
 
-impl<'c> Carrier<'c> {
+impl<'c> Transaction<'c> {
     pub fn new(
         means: &'c Means,
         inner: &'c mut Inner,
         wanted: &'c Spec,
         how: How,
         endings: &'c mut Vec<Ending>,
-    ) -> Carrier<'c> {
-        Carrier { means, inner, wanted, how, back: Vec::new(), endings }
+    ) -> Transaction<'c> {
+        Transaction { means, inner, wanted, how, back: Vec::new(), endings }
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
@@ -248,14 +248,14 @@ impl<'c> Carrier<'c> {
     }
 
     fn commit(&mut self) {
-        let Carrier { means, inner, wanted, endings, .. } = self;
+        let Transaction { means, inner, wanted, endings, .. } = self;
         inner.spec = wanted.clone();
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
         let gone: Vec<String> = inner.ports.keys().filter(|name| !stay(name)).cloned().collect();
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
         means.publish(inner);
         for name in gone {
-            endings.extend(means.bury(inner, &name, true));
+            endings.extend(means.retire(inner, &name, true));
         }
     }
 
@@ -300,7 +300,7 @@ impl<'c> Carrier<'c> {
         }
         self.means.publish(self.inner);
         for name in forgotten {
-            self.endings.extend(self.means.bury(self.inner, &name, false));
+            self.endings.extend(self.means.retire(self.inner, &name, false));
         }
         lost
     }

@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use super::carry::{Carrier, How, Undone};
+use super::carry::{How, Transaction, Undone};
 use super::check::check;
 use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
 use super::live::{Inner, Means};
+use super::on_demand::OnDemand;
 use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
 use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::values::Toggle;
-use super::visitors::Visitors;
 use crate::disk::Opened;
 use crate::hold::Sought;
 use crate::observe::CounterFile;
@@ -113,7 +113,7 @@ impl Engine {
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
         let inner = self.lock();
-        Spec { daemon: self.daemon.clone(), ..inner.visitors.without(inner.spec.clone()) }
+        Spec { daemon: self.daemon.clone(), ..inner.on_demand.without(inner.spec.clone()) }
     }
 
     /// All ports and switches, also those made on demand.
@@ -126,8 +126,8 @@ impl Engine {
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
         let _sought = self.seek(wanted.ports.iter().filter(|_| !dry_run));
         let how = if dry_run { How::Not } else { How::Whole };
-        self.change_with(how, |running, visitors| {
-            *running = visitors.with(wanted.clone(), running);
+        self.change_with(how, |running, on_demand| {
+            *running = on_demand.with(wanted.clone(), running);
             Ok(())
         })
     }
@@ -221,7 +221,7 @@ impl Engine {
         let changes =
             vec![Change { verb: Verb::Restarted, what, name: name.to_owned(), details: Vec::new() }];
         let mut endings = Vec::new();
-        Carrier::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
+        Transaction::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
         Ok(changes)
     }
 
@@ -272,16 +272,16 @@ impl Engine {
         }
     }
 
-    /// Makes what `edit` makes of the configuration, and of who visits, the configuration; or says what would change.
+    /// Makes what `edit` makes of the configuration, and of what is there on demand, the configuration; or says what would change.
     pub(super) fn change_with(
         &self,
         how: How,
-        edit: impl FnOnce(&mut Spec, &mut Visitors) -> Result<(), Error>,
+        edit: impl FnOnce(&mut Spec, &mut OnDemand) -> Result<(), Error>,
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
         self.means.reap(&mut inner);
-        let (mut wanted, mut visitors) = (inner.spec.clone(), inner.visitors.clone());
-        edit(&mut wanted, &mut visitors)?;
+        let (mut wanted, mut on_demand) = (inner.spec.clone(), inner.on_demand.clone());
+        edit(&mut wanted, &mut on_demand)?;
         // Budgets are checked against the cores that there are.
         wanted.daemon = wanted.daemon.or(self.daemon.clone());
         let findings = check(&wanted, self.means.kinds);
@@ -297,9 +297,9 @@ impl Engine {
         self.prepare(&wanted)?;
         if how != How::Not && !changes.is_empty() {
             let mut endings = Vec::new();
-            let done = Carrier::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
+            let done = Transaction::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
             if done.is_ok() {
-                inner.visitors = visitors;
+                inner.on_demand = on_demand;
             }
             // Others may ask and change meanwhile.
             drop(inner);

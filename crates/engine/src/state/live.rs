@@ -8,11 +8,11 @@ use sidecore_abi::counters::MAX_PORTS;
 use super::fabric::{Fabric, Placed};
 use super::flow::{CoreFlow, Flow};
 use super::kinds::{find, Kind};
+use super::on_demand::OnDemand;
 use super::retire::{self, Ending, Leaver, Leaving};
 use super::service::Recent;
 use super::spec::{PortSpec, Spec};
 use super::trouble::Watch;
-use super::visitors::Visitors;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
 
@@ -37,7 +37,7 @@ pub(super) struct Inner {
     /// Ports that are deleted, while what stood behind them is still ending.
     pub leaving: Leaving,
     /// Which of all this was made on demand.
-    pub visitors: Visitors,
+    pub on_demand: OnDemand,
     /// What the I/O cores did in the last second.
     pub cores: CoreFlow,
 }
@@ -51,7 +51,7 @@ impl Inner {
             ids: Ids::default(),
             retired: Totals::default(),
             leaving: Leaving::default(),
-            visitors: Visitors::default(),
+            on_demand: OnDemand::default(),
             cores: CoreFlow::default(),
         }
     }
@@ -105,7 +105,7 @@ impl Means {
     }
 
     /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.
-    pub fn bury(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
+    pub fn retire(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
         let Live { port, attachment, spec, .. } = inner.ports.remove(name)?;
         port.capture.close();
         let ending = retire::end(name, attachment);

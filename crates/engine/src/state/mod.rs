@@ -24,6 +24,7 @@ pub mod kinds;
 mod live;
 pub mod media;
 mod neighbours;
+mod on_demand;
 pub mod options;
 mod plan;
 mod retire;
@@ -39,7 +40,6 @@ pub mod text;
 mod trouble;
 mod vale;
 pub mod values;
-mod visitors;
 
 pub use carry::Undone;
 pub use check::{check, Finding, Part};

@@ -240,7 +240,7 @@ impl Vale {
         let place = format!("{}{HOST}", port.place);
         let (host, tap) = (format!("{}.host", port.name), format!("{}.tap", port.name));
         match spec.ports.iter().find(|port| port.kind == "ring" && port.place == place) {
-            Some(there) if !self.engine.visitors(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
+            Some(there) if !self.engine.on_demand(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
             Some(there) => self.may_keep(who, &there.name)?,
             None => {
                 self.may_host(who, name.short())?;
@@ -249,7 +249,7 @@ impl Vale {
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
                 let across = PortSpec { wire: Some(host.clone()), ..plain(&tap, "tap", name.short()) };
                 if let Err(error) = self.engine.add_on_demand(&across, true) {
-                    self.engine.end_visit(&host).map_err(|e| refuse(&e))?;
+                    self.engine.end_on_demand(&host).map_err(|e| refuse(&e))?;
                     return Err(refuse(&error));
                 }
                 tracing::info!(port = %port.name, "its host rings lead to interface {}", name.short());
@@ -286,13 +286,13 @@ impl Vale {
         if port.wire.as_deref() != Some(&*port.name) {
             return busy(&format!("it is joined to {}; part it first: vale-ctl -d", port.joint()));
         }
-        if self.engine.visitors(&port.name).1 {
+        if self.engine.on_demand(&port.name).1 {
             return busy("it was made on demand and goes with its last user");
         }
         if !matches!(self.engine.peer(&port.name), None | Some(Peer::Waiting)) {
             return busy("a program has it open");
         }
-        self.engine.end_visit(&port.name).map_err(|e| refuse(&e))?;
+        self.engine.end_on_demand(&port.name).map_err(|e| refuse(&e))?;
         self.made.remove(&port.name);
         self.makers.forget(&port.name);
         tracing::info!(port = %port.name, user = who.ids.0, "removed by a netmap program");
@@ -373,20 +373,20 @@ impl Vale {
         }
         let (name, place) = self.joined(switch, short)?;
         self.may(who, &name)?;
-        if self.engine.visitors(&name).1 {
+        if self.engine.on_demand(&name).1 {
             let why = format!("port {name} was made on demand and goes with its last user");
             return Err((Errno::BUSY, why));
         }
         let is_interface = self.made.contains(&name)
             && self.engine.everything().ports.iter().any(|port| port.name == name && port.kind == "packet");
         let parted = match is_interface {
-            true => self.engine.end_visit(&name),
+            true => self.engine.end_on_demand(&name),
             false => self.engine.rejoin(&name, self.also.get_mut(&name).and_then(Vec::pop).as_deref()),
         };
         parted.map_err(|e| refuse(&e))?;
         let tap = format!("{name}.tap");
         if self.made.remove(&tap) {
-            self.engine.end_visit(&tap).map_err(|e| refuse(&e))?;
+            self.engine.end_on_demand(&tap).map_err(|e| refuse(&e))?;
         }
         if is_interface {
             self.made.remove(&name);
@@ -500,7 +500,7 @@ impl Verbs for Vale {
                 continue;
             }
             let user = self.makers.forget(&name);
-            match self.engine.end_visit(&name) {
+            match self.engine.end_on_demand(&name) {
                 Ok(_) => tracing::info!(port = %name, user, "its last user is gone, and so is it"),
                 Err(error) => tracing::error!(port = %name, user, "it cannot go with its last user: {error}"),
             }

@@ -7,6 +7,8 @@
     clippy::cast_sign_loss
 )]
 
+#[path = "../cards/mod.rs"]
+mod cards;
 mod dirty_log;
 #[path = "../../src/mem/huge_pages.rs"]
 mod huge_pages;
@@ -18,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cards::assert_conserved;
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::frontend::{Frontend, Listener};
 use sidecore_driver::net::NetDriver;
@@ -96,25 +99,6 @@ impl Rig {
         match role {
             Role::Server => Frontend::connect(self.path(port), LIMIT).unwrap(),
             Role::Client => Listener::new(self.path(port)).unwrap().accept(LIMIT).unwrap(),
-        }
-    }
-
-    /// A frame is seen by its receiver before the batch that it came in is counted, so this waits for the end of
-    /// a batch.
-    fn assert_conserved(&self) {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let (mut came, mut went) = (0, 0);
-            for port in &self.ports {
-                let totals = port.counters.totals();
-                came += totals.in_frames + totals.made;
-                went += totals.out_frames + totals.drops.iter().sum::<u64>();
-            }
-            if came == went {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{came} frames came, {went} went");
-            std::thread::yield_now();
         }
     }
 }
@@ -254,7 +238,7 @@ fn frames_pass_in_both_roles_and_all_ring_formats() {
             let status = await_status(&vus[0], |status| status.peer == Peer::Running);
             assert!(status.queues.iter().all(|queue| queue.state == "running"), "{status:?}");
             assert_eq!(status.queues.len(), 2);
-            rig.assert_conserved();
+            assert_conserved(&rig.ports);
         }
     }
 }

@@ -13,6 +13,7 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
 use sidecore_engine::port::{Peer, BURST};
 
+use super::cards::assert_conserved;
 use super::huge_pages::{HugePages, HUGE};
 use super::{await_status, config, frame, pass, Rig, Role, Stream, LIMIT};
 
@@ -41,7 +42,7 @@ fn a_liar_loses_its_own_port_only() {
                     liar.release();
                     drop(lied_to);
                     pass(&mut a, &mut b, 0..100);
-                    rig.assert_conserved();
+                    assert_conserved(&rig.ports);
                 }
             });
         }
@@ -67,7 +68,7 @@ pub(super) fn disturbed(name: &str, features: u64, mut disturb: impl FnMut(&Rig,
     assert_eq!(stream.twice, 0, "nothing comes twice as long as nobody dies");
     pass(&mut b, &mut a, 0..100);
     drop(vus);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 /// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it. Whoever
@@ -103,7 +104,7 @@ fn a_full_interrupt_that_blocks_stalls_no_io_core() {
     assert_eq!(arrived, 20, "the I/O core waited for the VMM");
     assert!(interrupts(&rig) > before, "nothing was tested");
     pass(b, a, 20..30);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 fn interrupts(rig: &Rig) -> u64 {
@@ -161,7 +162,7 @@ fn huge_pages_that_are_cut_short_end_their_port_only() {
     drop(a);
     let mut a = NetDriver::start(rig.meet(0, Role::Server), super::config(0)).unwrap();
     pass(&mut b, &mut a, 0..100);
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn who_enables_and_disables_without_end_is_held_back() {
     pass(&mut a, &mut b, 100..200);
     assert_eq!(rig.ports[1].talk.count(), honest, "the other port pays for nothing");
     drop((a, b));
-    rig.assert_conserved();
+    assert_conserved(&rig.ports);
 }
 
 #[test]

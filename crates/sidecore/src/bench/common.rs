@@ -1,6 +1,6 @@
 //! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::vale::median;
@@ -52,9 +52,14 @@ impl Common {
 
     /// Draws, if asked to.
     pub fn draw(&self, picture: impl FnOnce() -> String) -> Result<()> {
-        let Some(path) = &self.svg else { return Ok(()) };
-        std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
+        draw(self.svg.as_deref(), picture)
     }
+}
+
+/// Writes the picture into this file, if there is to be one.
+pub fn draw(path: Option<&Path>, picture: impl FnOnce() -> String) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
 /// An error as text.

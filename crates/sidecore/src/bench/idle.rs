@@ -10,14 +10,16 @@
 //! nothing has to be woken, and what counts is how often the core looks for events. Silent ports take turns with their bursts,
 //! so that each has been cold again before its next one; the daemon's own count of wake-ups says whether they were.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sidecore_driver::load::{pin, LoadConfig};
 use sidecore_driver::net::NetDriver;
 
-use super::common::text;
+use super::common::{self, text};
+use super::draw::{chart, Axis, Line};
 use super::many::{driver, Stage};
 use super::ours::START;
 use super::vale::median;
@@ -47,6 +49,9 @@ pub struct Args {
     /// Processor for the I/O core.
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     pub io_core: usize,
+    /// Draw the result into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -64,8 +69,8 @@ const LEN: usize = 64;
 type Result<T> = std::result::Result<T, String>;
 
 /// What one round measured.
-#[derive(Clone, Debug, Serialize)]
-struct Round {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Round {
     /// Nanoseconds of the I/O core for each frame of the pair, alone and among silent ports.
     ns_alone: f64,
     ns_among: f64,
@@ -118,13 +123,7 @@ pub fn run(args: &Args) -> Result<()> {
         rounds.push(round);
     }
     let middle = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
-    let sorted = |value: fn(&Round) -> &Vec<f64>| {
-        let mut all: Vec<f64> = rounds.iter().flat_map(value).copied().collect();
-        all.sort_by(f64::total_cmp);
-        all
-    };
-    let asleep = sorted(|round| &round.asleep_us);
-    let (at_work, bare) = (sorted(|round| &round.at_work_us), sorted(|round| &round.bare_thread_us));
+    let [at_work, asleep, bare] = latencies(&rounds);
     let summary = Summary {
         idle_share: middle(|round| round.share),
         frame_cost_ratio: middle(|round| round.ratio),
@@ -135,6 +134,7 @@ pub fn run(args: &Args) -> Result<()> {
         bare_thread_p50_us: quantile(&bare, 0.5),
         bare_thread_p99_us: quantile(&bare, 0.99),
     };
+    common::draw(args.svg.as_deref(), || draw(&rounds))?;
     if args.json {
         println!(
             "{}",
@@ -159,6 +159,36 @@ pub fn run(args: &Args) -> Result<()> {
     let woken: u64 = rounds.iter().map(|round| round.woken).sum();
     println!("of the bursts to the core at work, {woken} woke a queue that was cold");
     Ok(())
+}
+
+/// µs of all rounds' bursts to a core at work, to one asleep, and of a bare thread, each list sorted.
+fn latencies(rounds: &[Round]) -> [Vec<f64>; 3] {
+    let sorted = |value: fn(&Round) -> &Vec<f64>| {
+        let mut all: Vec<f64> = rounds.iter().flat_map(value).copied().collect();
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    [
+        sorted(|round| &round.at_work_us),
+        sorted(|round| &round.asleep_us),
+        sorted(|round| &round.bare_thread_us),
+    ]
+}
+
+/// How soon the first frame of a burst is seen, by percentile of the bursts.
+pub fn draw(rounds: &[Round]) -> String {
+    let line = |(name, sorted): (&str, Vec<f64>)| {
+        let at = |percent: u32| (f64::from(percent), quantile(&sorted, f64::from(percent) / 100.0));
+        Line::new(name.to_owned(), (0..20).map(|n| 5 * n).chain([99]).map(at).collect())
+    };
+    let names = ["core at work", "core asleep", "bare thread"];
+    chart(
+        "How soon a cold queue is served: first frame of a burst",
+        "sidecore bench idle --svg FILE; one I/O core; bare thread: one that sleeps in epoll_wait on the same processor",
+        Axis { label: "percentile of bursts", log: false },
+        Axis { label: "from the kick to the first frame, µs", log: true },
+        &names.into_iter().zip(latencies(rounds)).map(line).collect::<Vec<_>>(),
+    )
 }
 
 fn measure(args: &Args) -> Result<Round> {

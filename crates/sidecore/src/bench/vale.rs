@@ -11,11 +11,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
-use super::draw::{chart, Axis, Line};
+use super::common::{self, text};
+use super::draw::{chart, distinct, Axis, Line};
 use super::ours::Switch;
 use super::peers::Scratch;
 
@@ -82,9 +83,9 @@ const RECEIVER: u16 = 1024;
 const BATCH: usize = 128;
 
 /// Whom frames are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum To {
+pub enum To {
     /// One receiver after the other.
     Unicast,
     /// All.
@@ -101,8 +102,8 @@ struct Sample {
 }
 
 /// One row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     size: u16,
     to: To,
     receivers: u16,
@@ -117,10 +118,6 @@ struct Row {
     limit_ns: f64,
     /// Rate of delivered frames against the rate at which they could be copied.
     of_limit: f64,
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 /// The middle one.
@@ -309,10 +306,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
         })
         .collect();
-    if let Some(path) = &args.svg {
-        std::fs::write(path, draw(args, &rows))
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    common::draw(args.svg.as_deref(), || draw(&rows))?;
     if args.json {
         println!("{}", serde_json::json!({ "version": 1, "bench": "vale", "rows": rows }));
         return Ok(());
@@ -336,17 +330,16 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn draw(args: &Args, rows: &[Row]) -> String {
+/// Nanoseconds of a delivered frame by the number of receivers.
+pub fn draw(rows: &[Row]) -> String {
     let mut series = Vec::new();
-    for &size in &args.sizes {
+    for size in distinct(rows.iter().map(|row| row.size)) {
         for to in [To::Unicast, To::Broadcast] {
             let name =
                 format!("{size} B, {}", if to == To::Unicast { "unicast in turns" } else { "broadcast" });
             let points = rows.iter().filter(|row| row.size == size && row.to == to);
-            series.push(Line {
-                name,
-                points: points.map(|row| (f64::from(row.receivers), row.ns_per_copy)).collect(),
-            });
+            let points = points.map(|row| (f64::from(row.receivers), row.ns_per_copy)).collect();
+            series.push(Line::new(name, points));
         }
     }
     let axis = |label| Axis { label, log: true };

@@ -187,11 +187,6 @@ impl Interrupts {
         self.msix.get(usize::from(vector)).is_some_and(|vector| lock(vector).pending)
     }
 
-    /// Asks the VMM to give the device up. True if it can hear that.
-    pub fn request_release(&self) -> bool {
-        lock(&self.request).fire()
-    }
-
     /// Interrupts of kind `index`.
     pub fn count(&self, index: Index) -> usize {
         match index {

@@ -97,11 +97,6 @@ impl IngressRing {
         self.queue.position()
     }
 
-    /// The eventfd of its kicks, for a ring that is built anew.
-    pub fn into_kick(self) -> Option<OwnedFd> {
-        self.kick
-    }
-
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
         // A ring that reads as zeros finds all kinds of faults: this is their cause.

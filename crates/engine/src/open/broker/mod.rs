@@ -102,11 +102,6 @@ impl Broker {
             .is_some_and(|socket| poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&now)) == Ok(0))
     }
 
-    /// No other one can be started from now on: this process may not any more.
-    pub fn is_the_last(&self) {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).start = None;
-    }
-
     /// Asks it.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl Vale {
         let others = self.also.get(&port.name).map_or(&[][..], Vec::as_slice);
         let why = match &port.switch {
             None => format!("port {} is joined to {} already; part it first", port.name, port.joint()),
-            Some(_) if self.engine.visitors(&port.name).1 => {
+            Some(_) if self.engine.on_demand(&port.name).1 => {
                 format!("port {} was made on demand, for its own switch", port.name)
             }
             Some(own) if own == switch || others.iter().any(|other| other == switch) => {
@@ -133,7 +133,7 @@ impl Vale {
         let port = spec.ports.iter().find(|port| port.kind == "ring" && port.place == place);
         let port = port.ok_or_else(|| (Errno::NXIO, format!("ring port {place} is gone")))?;
         self.may_keep(who, &port.name)?;
-        if self.engine.visitors(&port.name).1 {
+        if self.engine.on_demand(&port.name).1 {
             self.leases.entry(who.connection).or_default().insert(port.name.clone());
         }
         Ok(Reply::done(place, 0, 0))

@@ -80,7 +80,7 @@ impl Vale {
     /// Whether `who` may have one more port made.
     pub(super) fn room(&self, who: Asker) -> Result<(), Refusal> {
         let (user, limit) = (who.ids.0, self.limit);
-        if self.engine.visitors("").0 + self.made.len() >= limit {
+        if self.engine.on_demand("").0 + self.made.len() >= limit {
             let why = match limit {
                 0 => {
                     "no ports are made on demand here; the daemon's option vale-ports allows them".to_owned()
@@ -104,7 +104,7 @@ impl Vale {
 
     /// Whether `who` may keep `port`, or name pipes in its memory: one that was made on demand is its maker's.
     pub(super) fn may_keep(&self, who: Asker, port: &str) -> Result<(), Refusal> {
-        if self.engine.visitors(port).1 {
+        if self.engine.on_demand(port).1 {
             return self.may(who, port);
         }
         Ok(())

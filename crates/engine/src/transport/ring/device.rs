@@ -3,7 +3,6 @@
 //! One thread reads requests and hands them, one at a time, to whoever knows ports and switches ([`Verbs`]). A
 //! connection that ends, for whatever reason, is reported: what was made for it may go.
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -223,12 +222,4 @@ impl Requests for Server {
     fn name(&self) -> String {
         "the netmap socket".to_owned()
     }
-}
-
-/// The socket's path for tests and tools: beside the sockets of ring ports.
-///
-/// # Errors
-/// As [`super::socket_path`].
-pub fn device_path() -> io::Result<std::path::PathBuf> {
-    super::socket_path(sidecore_abi::vale::SOCKET).map_err(io::Error::other)
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sidecore_abi::ring::Info;
 
-use super::RingError;
+use super::config::RingError;
 use crate::ring::{Geometry, Region, SharedMemory};
 
 /// The first number of a shared memory: far from those of ports and of monitors.

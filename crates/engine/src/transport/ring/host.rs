@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::{ring_queues, RingError, Rings};
+use super::config::RingError;
+use super::shown::{ring_queues, Rings};
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::ring::{RingEgress, RingIngress, RingPair, Traits};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};

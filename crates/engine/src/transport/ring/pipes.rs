@@ -13,9 +13,9 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::io::Errno;
 use sidecore_abi::ring::{End, PIPE_NAME};
 
+use super::common::Common;
 use super::host::HostRings;
 use super::taps::{self, Tapped};
-use super::Inner;
 use crate::host::ring::Monitor;
 use crate::ring::{pipe_end, Region, SharedMemory};
 
@@ -132,7 +132,7 @@ impl Memory {
     /// Has `monitor` see what passes its end of the pipe `name`; the pipe's number, or `None`: there is no room for one more.
     pub(super) fn monitor(
         &mut self,
-        inner: &Arc<Inner>,
+        common: &Arc<Common>,
         name: [u8; PIPE_NAME],
         monitor: &Arc<Monitor>,
     ) -> io::Result<Option<u32>> {
@@ -140,7 +140,7 @@ impl Memory {
         let number = u32::try_from(place).unwrap_or(u32::MAX);
         let Some(pipe) = &mut self.pipes[place] else { return Ok(None) };
         pipe.monitors += 1;
-        let shown = taps::show_pipe(inner, &self.region, number, &pipe.wakes, &mut pipe.taps, monitor);
+        let shown = taps::show_pipe(common, &self.region, number, &pipe.wakes, &mut pipe.taps, monitor);
         if let Err(error) = shown {
             self.unmonitor(number, monitor);
             return Err(error);

@@ -11,10 +11,10 @@ use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
 use super::super::server::connection::Connection;
 use super::super::server::many::{Place, Requests};
+use super::common::Common;
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
-use super::Inner;
 use crate::fabric::Pairs;
 use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, Sees, SentOnly, Traits};
 use crate::observe::capture::Watcher;
@@ -28,7 +28,7 @@ pub const MONITORS: usize = 8;
 /// The first number of a monitor's memory: far from those of ports.
 const MONITOR_MEMORY: u32 = 1 << 15;
 pub(super) struct Server {
-    inner: Arc<Inner>,
+    common: Arc<Common>,
     conversations: Vec<Conversation>,
     /// There while somebody is attached, or has an end of a pipe.
     memory: Option<Memory>,
@@ -52,7 +52,7 @@ pub(super) enum Role {
 
 /// A monitor, in the hands of the port.
 pub(super) struct Watching {
-    inner: Arc<Inner>,
+    common: Arc<Common>,
     monitor: Arc<Monitor>,
     /// What of it looks at the port, where captures do.
     at_port: Option<Arc<dyn Watcher>>,
@@ -62,14 +62,14 @@ pub(super) struct Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.at_port.iter().for_each(|watcher| self.inner.port.capture.unwatch(watcher));
-        self.inner.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
+        self.at_port.iter().for_each(|watcher| self.common.port.capture.unwatch(watcher));
+        self.common.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
     }
 }
 
 /// An attached client: its queues, in the hands of cores and port.
 pub(super) struct Client {
-    inner: Arc<Inner>,
+    common: Arc<Common>,
     lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
@@ -83,7 +83,7 @@ impl Client {
     fn show(&mut self, monitor: &Arc<Monitor>) -> io::Result<()> {
         match monitor.sees() {
             Sees { received: true, released: true, end: None, .. } => {
-                taps::show_released(&self.inner, &self.region, &self.gates, &mut self.taps, monitor)
+                taps::show_released(&self.common, &self.region, &self.gates, &mut self.taps, monitor)
             }
             _ => Ok(()),
         }
@@ -97,7 +97,7 @@ impl Drop for Client {
             host.take_back();
         }
         self.lent.take_back();
-        self.inner.state().rings.clear();
+        self.common.state().rings.clear();
     }
 }
 
@@ -122,17 +122,17 @@ impl Requests for Server {
 
     /// As a VMM's conversation: clients that ask for more than the port may take wait for each other.
     fn hold(&self) -> Option<Duration> {
-        self.inner.port.talk.hold()
+        self.common.port.talk.hold()
     }
 
     fn turned_away(&mut self, count: u64) {
-        self.inner.port.talk.refused(count);
+        self.common.port.talk.refused(count);
     }
 
     fn answer(&mut self, place: usize, request: &[u8]) -> bool {
         let request = Request::from_bytes(request);
         let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
-            tracing::warn!(port = %self.inner.port.name, "a client speaks another language or version");
+            tracing::warn!(port = %self.common.port.name, "a client speaks another language or version");
             // It may be gone.
             let _ = self.reply(place, Err(Errno::PROTO), &[]);
             return false;
@@ -141,7 +141,7 @@ impl Requests for Server {
             Ask::Attach => self.attach(place, request.extra_bufs),
             Ask::Info => self.reply(place, Ok(()), &[]),
             Ask::SetHeader => {
-                let possible = self.inner.traits.set_header(request.value, &self.inner.port);
+                let possible = self.common.traits.set_header(request.value, &self.common.port);
                 self.reply(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
             }
             Ask::Pipe => self.open_end(place, &request),
@@ -166,14 +166,14 @@ impl Requests for Server {
             Role::Client(client) => {
                 drop(client);
                 self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
-                tracing::info!(port = %self.inner.port.name, "its client is gone");
+                tracing::info!(port = %self.common.port.name, "its client is gone");
             }
             Role::End(end) => {
                 if let Some(memory) = &mut self.memory {
                     memory.leave_extra(Holder::End(end));
                     memory.close(end);
                 }
-                self.inner.state().ends -= 1;
+                self.common.state().ends -= 1;
             }
         }
     }
@@ -190,13 +190,13 @@ impl Requests for Server {
     }
 
     fn name(&self) -> String {
-        format!("ring port {}", self.inner.port.name)
+        format!("ring port {}", self.common.port.name)
     }
 }
 
 impl Server {
-    pub(super) fn new(inner: Arc<Inner>) -> Server {
-        Server { inner, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
+    pub(super) fn new(common: Arc<Common>) -> Server {
+        Server { common, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
     }
 
     fn attach(&mut self, place: usize, extra_bufs: u32) -> io::Result<()> {
@@ -207,7 +207,7 @@ impl Server {
         let (region, mut pairs) = match self.make(extra_bufs) {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(port = %self.inner.port.name, "cannot make rings: {error}");
+                tracing::warn!(port = %self.common.port.name, "cannot make rings: {error}");
                 return self.reply(place, Err(Errno::NOMEM), &[]);
             }
         };
@@ -216,10 +216,10 @@ impl Server {
             pairs.iter().map(|pair| pair.kick().try_clone_to_owned()).collect::<io::Result<_>>()?;
         let mut wakes: Vec<OwnedFd> = pairs.iter_mut().filter_map(|pair| pair.wake_tx.take()).collect();
         wakes.extend(pairs.iter_mut().filter_map(|pair| pair.wake_rx.take()));
-        let for_host = pairs.split_off(self.inner.info.rx_rings as usize);
+        let for_host = pairs.split_off(self.common.info.rx_rings as usize);
         let host = self.memory.as_ref().and_then(|memory| memory.host.clone());
         let mut client = Client {
-            inner: Arc::clone(&self.inner),
+            common: Arc::clone(&self.common),
             lent: Pairs::default(),
             host,
             region: Arc::clone(&region),
@@ -227,23 +227,23 @@ impl Server {
             taps: Vec::new(),
         };
         {
-            let mut state = self.inner.state();
+            let mut state = self.common.state();
             state.rings = pairs.iter().map(RingPair::stats).collect();
             state.attaches += 1;
         }
         for pair in pairs {
-            client.lent.receive(&self.inner.port, pair.egress);
-            client.lent.send(&self.inner.port, &self.inner.scheduler, pair.ingress);
+            client.lent.receive(&self.common.port, pair.egress);
+            client.lent.send(&self.common.port, &self.common.scheduler, pair.ingress);
         }
         if let Some(host) = &client.host {
             host.serve(for_host, region.info().tx_slots);
         }
-        let monitors = self.inner.state().monitors.clone();
+        let monitors = self.common.state().monitors.clone();
         monitors.iter().try_for_each(|monitor| client.show(monitor))?;
         self.conversations[place].role = Role::Client(client);
-        let wants = extra_bufs.max(self.inner.info.extra_bufs);
+        let wants = extra_bufs.max(self.common.info.extra_bufs);
         let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
-        let info = Info { header: self.inner.traits.header(), extra_bufs, ..*region.info() };
+        let info = Info { header: self.common.traits.header(), extra_bufs, ..*region.info() };
         let mut fds = vec![region.file()];
         fds.extend(kicks.iter().chain(&wakes).map(AsFd::as_fd));
         self.send(place, None, info, &fds)
@@ -252,8 +252,8 @@ impl Server {
     /// The memory, made if nobody has it yet, and then with this many extra buffers at least.
     fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut Memory> {
         if self.memory.is_none() {
-            let (config, name) = (&self.inner.config, &self.inner.port.name);
-            if let Some(member) = &self.inner.member {
+            let (config, name) = (&self.common.config, &self.common.port.name);
+            if let Some(member) = &self.common.member {
                 let (region, shared, used) = member.region(name)?;
                 return Ok(self.memory.insert(Memory::part(region, shared, used)));
             }
@@ -276,11 +276,11 @@ impl Server {
         if used {
             region.restart();
         }
-        let own = self.inner.info.tx_rings;
+        let own = self.common.info.tx_rings;
         let pairs = (0..region.info().tx_rings)
             .map(|index| {
                 let traits =
-                    host.as_ref().filter(|_| index >= own).map_or(&self.inner.traits, |h| h.traits());
+                    host.as_ref().filter(|_| index >= own).map_or(&self.common.traits, |h| h.traits());
                 RingPair::new(&region, index, traits)
             })
             .collect::<io::Result<_>>()?;
@@ -306,7 +306,7 @@ impl Server {
             }
         };
         self.conversations[place].role = Role::End(open);
-        self.inner.state().ends += 1;
+        self.common.state().ends += 1;
         let Some(memory) = &mut self.memory else { return Ok(()) };
         let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
         let Some(memory) = &self.memory else { return Ok(()) };
@@ -324,16 +324,16 @@ impl Server {
         if !matches!(self.conversations[place].role, Role::None) {
             return self.reply(place, Err(Errno::BUSY), &[]);
         }
-        if self.inner.state().monitors.len() == MONITORS {
+        if self.common.state().monitors.len() == MONITORS {
             return self.reply(place, Err(Errno::NOSPC), &[]);
         }
-        let base = self.inner.config.geometry;
+        let base = self.common.config.geometry;
         let rings = if sees.end.is_some() { 1 } else { base.rings };
         let geometry = Geometry { rings, extra_bufs: 0, pipes: 0, sends: false, ..base };
         // What is in a pipe is the ends' affair, headers and all.
         let traits =
-            if sees.end.is_some() { Arc::new(Traits::default()) } else { Arc::clone(&self.inner.traits) };
-        let made = Region::new(&geometry, &self.inner.port.name).and_then(|region| {
+            if sees.end.is_some() { Arc::new(Traits::default()) } else { Arc::clone(&self.common.traits) };
+        let made = Region::new(&geometry, &self.common.port.name).and_then(|region| {
             let region = Arc::new(region);
             let (monitor, wakes) = Monitor::new(&region, &traits, sees)?;
             Ok((region, Arc::new(monitor), wakes))
@@ -345,11 +345,11 @@ impl Server {
             Ok(Some(looking)) => looking,
             Ok(None) => return self.reply(place, Err(Errno::NOSPC), &[]),
             Err(error) => {
-                tracing::warn!(port = %self.inner.port.name, "cannot make a monitor: {error}");
+                tracing::warn!(port = %self.common.port.name, "cannot make a monitor: {error}");
                 return self.reply(place, Err(Errno::NOMEM), &[]);
             }
         };
-        self.inner.state().monitors.push(Arc::clone(&watching.monitor));
+        self.common.state().monitors.push(Arc::clone(&watching.monitor));
         self.conversations[place].role = Role::Monitor(watching);
         let mut fds = vec![region.file()];
         fds.extend(wakes.iter().map(AsFd::as_fd));
@@ -362,19 +362,19 @@ impl Server {
     /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
     /// room for that pipe.
     fn look(&mut self, monitor: &Arc<Monitor>, request: &Request) -> io::Result<Option<Watching>> {
-        let inner = Arc::clone(&self.inner);
+        let common = Arc::clone(&self.common);
         let sees = monitor.sees();
         let mut watching =
-            Watching { inner: Arc::clone(&inner), monitor: Arc::clone(monitor), at_port: None, pipe: None };
+            Watching { common: Arc::clone(&common), monitor: Arc::clone(monitor), at_port: None, pipe: None };
         if sees.end.is_some() {
-            watching.pipe = self.memory(0)?.monitor(&inner, request.pipe, monitor)?;
+            watching.pipe = self.memory(0)?.monitor(&common, request.pipe, monitor)?;
             return Ok(watching.pipe.is_some().then_some(watching));
         }
         let at_port: Arc<dyn Watcher> = match sees.released {
             true => Arc::new(SentOnly(Arc::clone(monitor))),
             false => Arc::clone(monitor) as _,
         };
-        inner.port.capture.watch(Arc::clone(&at_port));
+        common.port.capture.watch(Arc::clone(&at_port));
         watching.at_port = Some(at_port);
         for conversation in &mut self.conversations {
             if let Role::Client(client) = &mut conversation.role {
@@ -385,8 +385,8 @@ impl Server {
     }
 
     fn reply(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let info = self.memory.as_ref().map_or(&self.inner.info, |memory| memory.region.info());
-        let info = Info { header: self.inner.traits.header(), ..*info };
+        let info = self.memory.as_ref().map_or(&self.common.info, |memory| memory.region.info());
+        let info = Info { header: self.common.traits.header(), ..*info };
         self.send(place, result.err(), info, fds)
     }
 
@@ -398,12 +398,12 @@ impl Server {
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let errno = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
-        info.mtu = self.inner.port.mtu();
+        info.mtu = self.common.port.mtu();
         // Memory of its own for each port: 1 is netmap's global allocator.
         if info.mem_id == 0 {
-            info.mem_id = match &self.inner.member {
+            info.mem_id = match &self.common.member {
                 Some(member) => member.mem_id(),
-                None => u32::from(self.inner.port.id.0) + 2,
+                None => u32::from(self.common.port.id.0) + 2,
             };
         }
         let bytes = Answer { errno, info }.to_bytes();

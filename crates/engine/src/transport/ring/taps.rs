@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::Inner;
+use super::common::Common;
 use crate::core::Lease;
 use crate::host::ring::{Lookers, Monitor, Sees, Tap};
 use crate::observe::capture::Watcher;
@@ -17,8 +17,8 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
-    fn serve(inner: &Arc<Inner>, tap: Tap, lookers: Arc<Lookers>) -> Tapped {
-        Tapped { lookers, _tap: inner.scheduler.serve(&inner.port, 0, tap) }
+    fn serve(common: &Arc<Common>, tap: Tap, lookers: Arc<Lookers>) -> Tapped {
+        Tapped { lookers, _tap: common.scheduler.serve(&common.port, 0, tap) }
     }
 
     /// `monitor` sees the ring's frames, as sent or received ones.
@@ -44,7 +44,7 @@ pub(super) fn hide(taps: &mut [Option<Tapped>], monitor: &Arc<Monitor>) {
 
 /// The four rings of pipe `pipe` in `region`: has `monitor` see what its end sends and receives.
 pub(super) fn show_pipe(
-    inner: &Arc<Inner>,
+    common: &Arc<Common>,
     region: &Arc<Region>,
     pipe: u32,
     wakes: &[OwnedFd; 4],
@@ -66,7 +66,7 @@ pub(super) fn show_pipe(
             let numbers = (region.pipe_ring(pipe, ring), region.pipe_ring(pipe, sender));
             let wake = wakes[sender as usize].try_clone()?;
             let tap = Tap::of_pipe(region, numbers, wake, Arc::clone(&lookers))?;
-            *place = Some(Tapped::serve(inner, tap, lookers));
+            *place = Some(Tapped::serve(common, tap, lookers));
         }
         place.iter().for_each(|tapped| tapped.show(monitor, is_sent));
     }
@@ -75,7 +75,7 @@ pub(super) fn show_pipe(
 
 /// The receive rings of the client of `region`, whose slots `gates` keep: has `monitor` see what it releases.
 pub(super) fn show_released(
-    inner: &Arc<Inner>,
+    common: &Arc<Common>,
     region: &Arc<Region>,
     gates: &[Arc<Gate>],
     taps: &mut Vec<Option<Tapped>>,
@@ -86,10 +86,10 @@ pub(super) fn show_released(
         if place.is_none() {
             let lookers = Arc::default();
             // Nobody fills slots while it begins.
-            let filled = inner.port.egress(index as usize);
-            let tap = Tap::of_released(region, index, &inner.traits, gate, Arc::clone(&lookers))?;
+            let filled = common.port.egress(index as usize);
+            let tap = Tap::of_released(region, index, &common.traits, gate, Arc::clone(&lookers))?;
             drop(filled);
-            *place = Some(Tapped::serve(inner, tap, lookers));
+            *place = Some(Tapped::serve(common, tap, lookers));
         }
         place.iter().for_each(|tapped| tapped.show(monitor, false));
     }

@@ -15,102 +15,21 @@
 //! start each word is read once, and what cannot be is a [`BadRegion`]: the ring does not run, which is all
 //! that it costs. What can be, but is a lie, makes requests that are as bad as any that a driver offers.
 
+mod common;
 pub(super) mod packed;
 pub(super) mod split;
 
+pub use common::{BadRegion, Whose};
+pub(super) use common::{Left, Parts, Recovered};
+
+use self::common::{halves, FEATURES, IN_FLIGHT, VERSION, VERSION_1};
 use super::position::Position;
-use super::raw::RawDesc;
-use crate::mem::{Piece, Slot};
-
-/// Words of the region's head: flags; version, number of entries and two fields of the format's.
-const FEATURES: usize = 0;
-const VERSION: usize = 1;
-/// The only version there is. Zero: nothing has been written yet.
-const VERSION_1: u16 = 1;
-/// First byte of an entry: it is in flight.
-const IN_FLIGHT: u64 = 1;
-
-/// Whose a region is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The front end gave it, for this ring.
-    FrontEnds,
-    /// It lies in a file of ours, and may be about a ring that is gone.
-    Ours,
-}
+use crate::mem::Slot;
 
 /// Where the in-flight requests of a ring are written down.
 pub struct Region {
     slot: Slot,
     whose: Whose,
-}
-
-/// Why a region of the front end's cannot be about its ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadRegion {
-    /// A version that does not exist.
-    #[error("its version is {0}, not 1")]
-    Version(u16),
-    /// A ring of another size, with requests in flight.
-    #[error("it holds requests of a ring with {0} entries")]
-    Size(u16),
-    /// The last batch cannot be what lies between two used indices.
-    #[error("its last batch does not lead to the ring's used index")]
-    Batch,
-    /// A place outside the ring.
-    #[error("its used index is not in the ring")]
-    Place,
-    /// A list that leaves the region, loops, or shares entries with another.
-    #[error("its lists of free entries and of requests contradict each other")]
-    Lists,
-    /// Two requests with one buffer id.
-    #[error("it holds two requests with the buffer id {0}")]
-    SameId(u16),
-    /// Requests that the driver has not made available.
-    #[error("it holds requests that are not in the ring")]
-    NotOffered,
-}
-
-/// A request that was left in flight.
-pub(super) struct Left {
-    /// Its entry, in a split ring its head.
-    pub(super) slot: u16,
-    /// The last of its entries, and how many (packed ring).
-    pub(super) last: u16,
-    pub(super) num: u16,
-    /// When it was picked, compared with others.
-    counter: u64,
-    /// Its descriptors, as they stood in the packed ring.
-    pub(super) descs: Vec<RawDesc>,
-}
-
-/// What a ring was in the middle of.
-pub(super) struct Recovered {
-    /// Where it stands.
-    pub(super) position: Position,
-    /// What is to be done again, in the order in which it was picked.
-    pub(super) left: Vec<Left>,
-    /// The counter of the next request.
-    pub(super) counter: u64,
-    /// The next entry of each, and the first free one (packed ring).
-    pub(super) next: Vec<u16>,
-    pub(super) free: u16,
-}
-
-impl Recovered {
-    fn in_order(&mut self) {
-        self.left.sort_by_key(|left| left.counter);
-        // A lie of a counter is no reason to stop counting.
-        self.counter = self.left.last().map_or(0, |left| left.counter.wrapping_add(1));
-    }
-}
-
-/// The three parts of a ring.
-pub(super) struct Parts<'a> {
-    pub(super) desc: &'a Piece,
-    pub(super) driver: &'a Piece,
-    pub(super) device: &'a Piece,
-    pub(super) size: u16,
 }
 
 impl Region {
@@ -178,15 +97,4 @@ impl Region {
     pub(super) fn whose(&self) -> (Slot, Whose) {
         (self.slot.clone(), self.whose)
     }
-}
-
-/// The four fields of a word.
-#[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
-fn halves(word: u64) -> [u16; 4] {
-    [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16]
-}
-
-/// The word of four fields.
-fn word(fields: [u16; 4]) -> u64 {
-    fields.iter().rev().fold(0, |word, field| word << 16 | u64::from(*field))
 }

@@ -22,7 +22,7 @@
 //!
 //! `mark` says in a file of ours that the region is about this ring, as in `virtq/journal.rs`.
 
-use super::{halves, word, BadRegion, Left, Parts, Recovered, Whose, IN_FLIGHT, VERSION, VERSION_1};
+use super::common::{halves, word, BadRegion, Left, Parts, Recovered, Whose, IN_FLIGHT, VERSION, VERSION_1};
 use crate::mem::Slot;
 use crate::virtq::descriptors::Ring;
 use crate::virtq::mark;

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use sidecore_abi::virtio::split as layout;
 
-use super::{
+use super::common::{
     halves, word, BadRegion, Left, Parts, Recovered, Whose, FEATURES, IN_FLIGHT, VERSION, VERSION_1,
 };
 use crate::mem::Slot;

@@ -5,13 +5,13 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::common::{text, Result};
 use crate::bench::storage::Image;
 
 /// Where a disk's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
     /// Memory of the daemon; of qemu-storage-daemon, which has no such thing, a file in tmpfs.

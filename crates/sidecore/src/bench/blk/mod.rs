@@ -14,7 +14,7 @@ mod way;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidecore_driver::load::pin;
 
 use self::image::{Images, Medium};
@@ -87,13 +87,13 @@ struct Sample {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     medium: Medium,
     work: Work,
     depth: u16,
     guests: u16,
-    way: &'static str,
+    way: String,
     /// Requests a second, in each round.
     samples: Vec<f64>,
     iops: f64,
@@ -287,7 +287,7 @@ fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
             work,
             depth,
             guests,
-            way: way.name(),
+            way: way.name().to_owned(),
             samples: samples.iter().map(|s| s.iops).collect(),
             iops,
             iops_per_guest: iops / f64::from(guests),
@@ -375,7 +375,7 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
 }
 
 /// Figure 6: rate and latency of a guest by the number of guests.
-fn draw(rows: &[Row]) -> String {
+pub fn draw(rows: &[Row]) -> String {
     let lines = |value: fn(&Row) -> f64| -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for row in rows.iter().filter(|row| row.work == Work::Paced) {
@@ -383,7 +383,7 @@ fn draw(rows: &[Row]) -> String {
             let point = (f64::from(row.guests), value(row));
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(point),
-                None => lines.push(Line { name, points: vec![point] }),
+                None => lines.push(Line::new(name, vec![point])),
             }
         }
         lines

@@ -53,7 +53,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
             let row = model::one(args, Model::E1000, &kind, 1_200, false, 64)?;
             points.push((f64::from(itr), row.kpps));
         }
-        rate.push(Line { name: name.to_owned(), points });
+        rate.push(Line::new(name.to_owned(), points));
     }
     let mut ping = Vec::new();
     for (name, gap) in [("alone", None), ("beside 50,000 frames/s", Some(20_000))] {
@@ -61,7 +61,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
         for itr in itrs() {
             points.push((f64::from(itr), round_trip(args, itr, gap)?));
         }
-        ping.push(Line { name: name.to_owned(), points });
+        ping.push(Line::new(name.to_owned(), points));
     }
     let mut received = Vec::new();
     let floor = Duration::from_micros(8);
@@ -76,7 +76,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
         for offered in OFFERED {
             points.push((offered, livelock(args, handler, mode, itr, limits, offered)?));
         }
-        received.push(Line { name: name.to_owned(), points });
+        received.push(Line::new(name.to_owned(), points));
     }
     let note = "native drivers, 82540EM, a trap takes 1.2 µs; sidecore bench e1000 --figures DIR";
     let itr = Axis { label: "ITR, in 256 ns", log: false };

@@ -37,18 +37,50 @@ pub trait Family {
     fn lookup(reader: &mut Self::Reader, addresses: &[Self::Address], groups: &mut [u32]);
 }
 
+/// What is the same in both but for the module and the type of addresses.
+macro_rules! same_for {
+    ($module:ident, $address:ty) => {
+        type Address = $address;
+        type Writer = $module::Writer;
+        type Reader = $module::Reader;
+
+        fn routes(count: usize) -> Vec<Route<$address>> {
+            tables::$module(count)
+        }
+
+        fn writer() -> Result<$module::Writer> {
+            $module::Writer::new().map_err(text)
+        }
+
+        fn reader(writer: &$module::Writer) -> $module::Reader {
+            writer.reader()
+        }
+
+        fn insert(writer: &mut $module::Writer, (address, len, group): Route<$address>) -> Result<()> {
+            writer.insert(address, len, group).map(drop).map_err(text)
+        }
+
+        fn remove(writer: &mut $module::Writer, (address, len, _): Route<$address>) {
+            writer.remove(address, len);
+        }
+
+        fn bytes(writer: &$module::Writer) -> usize {
+            writer.usage().table
+        }
+
+        #[inline]
+        fn lookup(reader: &mut $module::Reader, addresses: &[$address], groups: &mut [u32]) {
+            reader.lookup(addresses, groups);
+        }
+    };
+}
+
 /// IPv4.
 pub struct V4;
 
 impl Family for V4 {
     const NAME: &'static str = "IPv4";
-    type Address = u32;
-    type Writer = v4::Writer;
-    type Reader = v4::Reader;
-
-    fn routes(count: usize) -> Vec<Route<u32>> {
-        tables::v4(count)
-    }
+    same_for!(v4, u32);
 
     fn any(random: &mut Random) -> u32 {
         random.word()
@@ -58,33 +90,8 @@ impl Family for V4 {
         address | Self::any(random).checked_shr(len.into()).unwrap_or(0)
     }
 
-    fn writer() -> Result<v4::Writer> {
-        v4::Writer::new().map_err(text)
-    }
-
-    fn reader(writer: &v4::Writer) -> v4::Reader {
-        writer.reader()
-    }
-
-    fn insert(writer: &mut v4::Writer, (address, len, group): Route<u32>) -> Result<()> {
-        writer.insert(address, len, group).map(drop).map_err(text)
-    }
-
-    fn remove(writer: &mut v4::Writer, (address, len, _): Route<u32>) {
-        writer.remove(address, len);
-    }
-
     fn commit(_: &mut v4::Writer) -> Result<()> {
         Ok(())
-    }
-
-    fn bytes(writer: &v4::Writer) -> usize {
-        writer.usage().table
-    }
-
-    #[inline]
-    fn lookup(reader: &mut v4::Reader, addresses: &[u32], groups: &mut [u32]) {
-        reader.lookup(addresses, groups);
     }
 }
 
@@ -93,13 +100,7 @@ pub struct V6;
 
 impl Family for V6 {
     const NAME: &'static str = "IPv6";
-    type Address = u128;
-    type Writer = v6::Writer;
-    type Reader = v6::Reader;
-
-    fn routes(count: usize) -> Vec<Route<u128>> {
-        tables::v6(count)
-    }
+    same_for!(v6, u128);
 
     fn any(random: &mut Random) -> u128 {
         // Those that are in use at all: 2000::/3.
@@ -111,33 +112,8 @@ impl Family for V6 {
         address | low.checked_shr(len.into()).unwrap_or(0)
     }
 
-    fn writer() -> Result<v6::Writer> {
-        v6::Writer::new().map_err(text)
-    }
-
-    fn reader(writer: &v6::Writer) -> v6::Reader {
-        writer.reader()
-    }
-
-    fn insert(writer: &mut v6::Writer, (address, len, group): Route<u128>) -> Result<()> {
-        writer.insert(address, len, group).map(drop).map_err(text)
-    }
-
-    fn remove(writer: &mut v6::Writer, (address, len, _): Route<u128>) {
-        writer.remove(address, len);
-    }
-
     fn commit(writer: &mut v6::Writer) -> Result<()> {
         writer.commit().map_err(text)
-    }
-
-    fn bytes(writer: &v6::Writer) -> usize {
-        writer.usage().table
-    }
-
-    #[inline]
-    fn lookup(reader: &mut v6::Reader, addresses: &[u128], groups: &mut [u32]) {
-        reader.lookup(addresses, groups);
     }
 }
 

@@ -11,9 +11,9 @@ pub mod tables;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::common::{middle, Result};
+use super::common::{self, middle, Result};
 use super::draw::{chart, Axis, Line};
 use family::{Family, Loaded, V4, V6};
 use tables::Keys;
@@ -56,18 +56,18 @@ pub struct Args {
 }
 
 /// Lookups of one kind of addresses.
-#[derive(Clone, Debug, Serialize)]
-struct Rate {
-    keys: &'static str,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rate {
+    keys: String,
     /// Million lookups a second: the median of the rounds, and all of them.
     mlookups: f64,
     samples: Vec<f64>,
 }
 
 /// A row of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    family: &'static str,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    family: String,
     routes: usize,
     /// Seconds to load the table, route by route.
     load_seconds: f64,
@@ -111,9 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
         mlookups_1m: random.map_or(f64::NAN, |rate| rate.mlookups),
         update_us_median: of_v4.map_or(f64::NAN, |row| row.update_us_median),
     };
-    if let Some(path) = &args.svg {
-        std::fs::write(path, draw(&rows)).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    common::draw(args.svg.as_deref(), || draw(&rows))?;
     if args.json {
         let all = serde_json::json!({ "version": 1, "bench": "fib", "rows": rows, "summary": summary });
         println!("{all}");
@@ -154,12 +152,12 @@ impl Plan {
         let updates = loaded.updates(self)?;
         let lost = 1.0 - middle(&beside, |(rate, _)| *rate) / middle(&quiet, |rate| *rate);
         let rates = Keys::ALL.iter().zip(samples).map(|(keys, samples)| Rate {
-            keys: keys.name(),
+            keys: keys.name().to_owned(),
             mlookups: middle(&samples, |rate| *rate),
             samples,
         });
         Ok(Row {
-            family: F::NAME,
+            family: F::NAME.to_owned(),
             routes,
             load_seconds: loaded.load_seconds,
             bytes: loaded.bytes(),
@@ -201,17 +199,15 @@ fn print(rows: &[Row], plan: &Plan) {
     }
 }
 
-fn draw(rows: &[Row]) -> String {
-    let line = |family: &str, keys: Keys| Line {
-        name: format!("{family}, {}", keys.name()),
-        points: rows
-            .iter()
-            .filter(|row| row.family == family)
-            .flat_map(|row| {
-                let rate = row.rates.iter().find(|rate| rate.keys == keys.name());
-                rate.map(|rate| (row.routes as f64, rate.mlookups))
-            })
-            .collect(),
+/// Lookups a second by the number of routes.
+pub fn draw(rows: &[Row]) -> String {
+    let line = |family: &str, keys: Keys| {
+        let its = rows.iter().filter(|row| row.family == family);
+        let point = |row: &Row| {
+            let rate = row.rates.iter().find(|rate| rate.keys == keys.name());
+            rate.map(|rate| (row.routes as f64, rate.mlookups))
+        };
+        Line::new(format!("{family}, {}", keys.name()), its.filter_map(point).collect())
     };
     let lines: Vec<Line> =
         [V4::NAME, V6::NAME].iter().flat_map(|family| Keys::ALL.map(|keys| line(family, keys))).collect();

@@ -208,7 +208,7 @@ fn paced(common: &Common, rate: u32) -> Result<(u64, u64)> {
 
 fn picture(sweep: &[Row]) -> String {
     let points = sweep.iter().map(|row| (row.burst as f64, row.mpps)).collect();
-    let lines = [Line { name: "ptnet, 60 B".to_owned(), points }];
+    let lines = [Line::new("ptnet, 60 B".to_owned(), points)];
     chart(
         "Two guests through the switch",
         "native ptnet drivers that poll; sidecore bench ptnet --svg FILE",

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{CpuBudget, Service};
 
 use super::guest::Work;
@@ -43,8 +43,8 @@ struct Sample {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     /// Parts of a core: what was granted, what the I/O core says the guest had, and what its frames are of a whole core's.
     granted: f64,
     time: f64,
@@ -139,15 +139,15 @@ fn row(share: u8, samples: &[Sample]) -> Row {
     Row { granted, time, frames, error, load_busy: middle(samples, |s| s.load_busy) }
 }
 
-fn draw(rows: &[Row]) -> String {
-    let line = |name: &str, value: fn(&Row) -> f64| Line {
-        name: name.to_owned(),
-        points: rows.iter().map(|row| (100.0 * row.granted, 100.0 * value(row))).collect(),
+/// Figures 10 to 12 of the paper: received against granted.
+pub fn draw(rows: &[Row]) -> String {
+    let line = |name: &str, value: fn(&Row) -> f64| {
+        Line::new(name.to_owned(), rows.iter().map(|row| (100.0 * row.granted, 100.0 * value(row))).collect())
     };
     let axis = |label| Axis { label, log: false };
     chart(
         "What a guest with a budget receives of an I/O core",
-        "sidecore bench budget --svg FILE",
+        "sidecore bench budget --svg FILE; one guest that floods; by time: the I/O core's account, by frames: what arrives",
         axis("granted, %"),
         axis("received, %"),
         &[

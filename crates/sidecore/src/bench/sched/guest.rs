@@ -42,7 +42,9 @@ const LARGE: usize = 1500;
 const WORDS: usize = 16;
 
 /// What a guest does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
     /// One request of 64 bytes, and its answer, at a time.

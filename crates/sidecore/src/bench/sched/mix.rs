@@ -6,7 +6,7 @@
 //! that serves stuck queues early, the same with interrupts, and a thread per device. A latency is what the guest sees: from
 //! request to answer, with 20 µs for the network and the remote host.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
@@ -54,9 +54,9 @@ struct Sample {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    way: &'static str,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    way: String,
     streams: u16,
     waiting: u16,
     p50_us: f64,
@@ -152,7 +152,7 @@ fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sam
 
 fn row(way: Way, streams: u16, waiting: u16, samples: &[Sample]) -> Row {
     Row {
-        way: way.name,
+        way: way.name.to_owned(),
         streams,
         waiting,
         p50_us: middle(samples, |s| s.mixed[0]),
@@ -205,22 +205,22 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
     );
 }
 
-fn draw(rows: &[Row]) -> String {
+/// Figure 7: latencies of guests that wait, and rates of streams.
+pub fn draw(rows: &[Row]) -> String {
     let lines = |value: fn(&Row) -> f64, alone: fn(&Row) -> f64| {
         let mut lines = Vec::new();
         for way in WAYS {
             let its = || rows.iter().filter(|row| row.way == way.name);
-            let line = |name: String, value: fn(&Row) -> f64| Line {
-                name,
-                points: its().map(|row| (f64::from(row.streams), value(row))).collect(),
+            let line = |name: String, value: fn(&Row) -> f64| {
+                Line::new(name, its().map(|row| (f64::from(row.streams), value(row))).collect())
             };
             lines.push(line(way.name.to_owned(), value));
-            lines.push(line(format!("{}, alone", way.name), alone));
+            lines.push(line(format!("{}, alone", way.name), alone).dashed());
         }
         lines
     };
     let axis = |label, log| Axis { label, log };
-    let note = "sidecore bench mix --svg FILE; one I/O core";
+    let note = "sidecore bench mix --svg FILE; one I/O core; alone: without the other kind of guests";
     let guests = rows.first().map_or(0, |row| row.streams + row.waiting);
     let latency = chart(
         &format!("Latency of guests that wait for answers, beside streams ({guests} guests)"),

@@ -1,4 +1,4 @@
-//! `sidecore bench share`, `mix`, `parts`, `budget` and `move`: what I/O cores do for many guests. The first three stand beside a
+//! `sidecore bench share`, `mix`, `parts`, `budget`, `grants` and `move`: what I/O cores do for many guests. The first three stand beside a
 //! thread for each device on the same processor.
 //!
 //! All of them have the stage of `stage` and the players of `guest`: one thread is all guests and the network behind them,
@@ -6,6 +6,7 @@
 //! a ratio is the median of the rounds' ratios. How busy the load was stands beside each figure: it must not be what limits.
 
 pub mod budget;
+pub mod grants;
 pub mod guest;
 pub mod mix;
 pub mod moves;

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidecore_driver::net::NetDriver;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::fabric::{CoreOptions, Fabric};
@@ -16,7 +16,7 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 use super::guest::{receive, write};
 use super::stage::{Stage, OURS};
 use super::{text, Common, Result};
-use crate::bench::draw::{chart, Axis, Line};
+use crate::bench::draw::{bars, Axis, Bars};
 use crate::bench::ours::START;
 
 /// `bench move`.
@@ -44,9 +44,9 @@ const LEN: usize = 64;
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// What happens to the flow's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Event {
+pub enum Event {
     /// Nothing.
     None,
     /// It moves to the other core.
@@ -80,8 +80,8 @@ struct Seen {
 }
 
 /// A row of the table: of all rounds.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     event: Event,
     spells: usize,
     mpps: f64,
@@ -380,16 +380,17 @@ fn row(event: Event, mut seen: Seen) -> Row {
 }
 
 /// Pauses by rank.
-fn draw(rows: &[Row]) -> String {
-    let line = |row: &Row| Line {
+pub fn draw(rows: &[Row]) -> String {
+    let of_event = |row: &Row| Bars {
         name: row.event.name().to_owned(),
-        points: vec![(50.0, row.pause_p50_us), (99.0, row.pause_p99_us), (100.0, row.pause_max_us)],
+        values: vec![row.pause_p50_us, row.pause_p99_us, row.pause_max_us],
     };
-    chart(
-        "The longest time without a frame while a queue moves",
-        "sidecore bench move --svg FILE",
-        Axis { label: "percentile of moves", log: false },
-        Axis { label: "µs", log: true },
-        &rows.iter().map(line).collect::<Vec<_>>(),
+    bars(
+        "The longest time without a frame, move by move",
+        "sidecore bench move --svg FILE; nothing: spells of the same length in which the queue stays where it is",
+        "of all moves",
+        &["half are shorter", "99 of 100 are shorter", "the longest"].map(str::to_owned),
+        Axis { label: "pause in µs", log: true },
+        &rows.iter().map(of_event).collect::<Vec<_>>(),
     )
 }

@@ -4,12 +4,12 @@
 //! as well while they have work, so that no interrupt is written. Notifications are kicks of the guests and interrupts to them:
 //! what exits were in the paper.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
 use super::{median, middle, Common, Result};
-use crate::bench::draw::{chart, stack, Axis, Line};
+use crate::bench::draw::{bars, distinct, stack, Axis, Bars};
 
 /// `bench parts`.
 #[derive(Debug, clap::Args)]
@@ -48,11 +48,11 @@ struct Sample {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     work: Work,
     guests: u16,
-    way: &'static str,
+    way: String,
     /// Answers or frames a second, of all guests.
     rate: f64,
     /// Against a thread per device: the median of the rounds' ratios.
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<()> {
         polling: of_way(2),
         saved_interrupts: of_way(3),
     };
-    common.draw(|| draw(&rows, &args.works))?;
+    common.draw(|| draw(&rows))?;
     if common.json {
         println!(
             "{}",
@@ -150,7 +150,7 @@ fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -
     Row {
         work,
         guests,
-        way: way.name,
+        way: way.name.to_owned(),
         rate: middle(samples, |s| s.rate),
         ratio: median(samples.iter().zip(base).map(|(s, base)| s.rate / base.rate)),
         p50_us: middle(samples, |s| s.p50),
@@ -185,20 +185,32 @@ fn print_table(common: &Common, rows: &[Row]) {
     }
 }
 
-fn draw(rows: &[Row], works: &[Work]) -> String {
-    let one = |work: &Work| {
-        let line = |way: &Way| {
-            let its = rows.iter().filter(|row| row.work == *work && row.way == way.name);
-            let points = its.map(|row| (f64::from(row.guests), row.rate / 1e3)).collect();
-            Line { name: way.name.to_owned(), points }
+/// Figure 8: the rate that each part adds, for each kind of work, and how many notifications are left.
+pub fn draw(rows: &[Row]) -> String {
+    let note = "sidecore bench parts --svg FILE; one I/O core";
+    let one = |work: Work, title: String, y: Axis, value: fn(&Row) -> f64| {
+        let numbers = distinct(rows.iter().map(|row| row.guests));
+        let of_way = |way: &Way| {
+            let its = |&guests: &u16| {
+                let mut row = rows.iter().filter(|row| row.work == work && row.way == way.name);
+                row.find(|row| row.guests == guests).map_or(f64::NAN, value)
+            };
+            Bars { name: way.name.to_owned(), values: numbers.iter().map(its).collect() }
         };
-        chart(
-            &format!("What each part contributes: {}", work.name()),
-            "sidecore bench parts --svg FILE; one I/O core",
-            Axis { label: "guests", log: false },
-            Axis { label: "thousands a second, all guests", log: false },
-            &WAYS.iter().map(line).collect::<Vec<_>>(),
-        )
+        let groups: Vec<String> = numbers.iter().map(u16::to_string).collect();
+        bars(&title, note, "guests", &groups, y, &WAYS.iter().map(of_way).collect::<Vec<_>>())
     };
-    stack(&works.iter().map(one).collect::<Vec<_>>())
+    let of_work = |work: Work| {
+        let name = work.name();
+        let rate = Axis { label: "thousands a second, all guests", log: false };
+        let left = Axis { label: "thousand kicks and interrupts a second, all guests", log: true };
+        [
+            one(work, format!("What each part contributes: {name}"), rate, |row| row.rate / 1e3),
+            one(work, format!("Notifications, where there are any: {name}"), left, |row| {
+                row.notifications_per_second / 1e3
+            }),
+        ]
+    };
+    let works = distinct(rows.iter().map(|row| row.work));
+    stack(&works.into_iter().flat_map(of_work).collect::<Vec<_>>())
 }

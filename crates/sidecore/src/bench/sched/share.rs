@@ -5,12 +5,12 @@
 //! number of guests, which is what guests with devices of their own would have. Fairness is Jain's index over
 //! the guests of one run, which do all the same.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE};
 use super::{median, middle, Common, Result, FULL};
-use crate::bench::draw::{chart, stack, Axis, Line};
+use crate::bench::draw::{chart, distinct, stack, Axis, Line};
 
 /// `bench share`.
 #[derive(Debug, clap::Args)]
@@ -84,12 +84,12 @@ fn jain(shares: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
     io_cores: usize,
     work: Work,
     guests: u16,
-    way: &'static str,
+    way: String,
     /// Answers or frames a second, of all guests, in each round.
     samples: Vec<f64>,
     rate: f64,
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> Result<()> {
     samples.sort_by_key(|(key, _)| *key);
     let rows: Vec<Row> = samples.iter().map(|(key, of_key)| row(*key, of_key, &samples)).collect();
     let summary = summary(&rows);
-    common.draw(|| draw(&rows, &args.works))?;
+    common.draw(|| draw(&rows))?;
     if common.json {
         println!(
             "{}",
@@ -183,7 +183,7 @@ fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
         io_cores,
         work,
         guests,
-        way,
+        way: way.to_owned(),
         samples: samples.iter().map(|s| s.rate).collect(),
         rate,
         of_linear: one.map(|one| rate / (middle(one, |s| s.rate) * f64::from(guests))),
@@ -257,22 +257,25 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
 }
 
 /// Rates as shares of linear, and latencies below.
-fn draw(rows: &[Row], works: &[Work]) -> String {
+pub fn draw(rows: &[Row]) -> String {
     let lines = |works: &mut dyn Iterator<Item = Work>, value: fn(&Row) -> Option<f64>| {
         let mut lines = Vec::new();
         for work in works {
-            for (way, short) in [(OURS, "sidecore"), (PER_DEVICE, "threads")] {
+            let line = |way: Way, short: &str| {
                 let its =
                     rows.iter().filter(|row| row.io_cores == 1 && row.work == work && row.way == way.name);
                 let points = its.filter_map(|row| Some((f64::from(row.guests), value(row)?))).collect();
-                lines.push(Line { name: format!("{}, {short}", work.name()), points });
-            }
+                Line::new(format!("{}, {short}", work.name()), points)
+            };
+            lines.extend([line(OURS, "sidecore"), line(PER_DEVICE, "threads").dashed()]);
         }
         lines
     };
+    let works = distinct(rows.iter().map(|row| row.work));
     let bounded = || works.iter().copied().filter(|work| is_bounded(*work));
     let axis = |label| Axis { label, log: false };
-    let note = "sidecore bench share --svg FILE; one I/O core";
+    let note =
+        "sidecore bench share --svg FILE; one I/O core; threads: one for each device, on the same processor";
     let rates = chart(
         "Rate of guests on one I/O core, as a share of linear",
         note,
@@ -281,10 +284,10 @@ fn draw(rows: &[Row], works: &[Work]) -> String {
         &lines(&mut bounded(), |row| row.of_linear),
     );
     let latencies = chart(
-        "Median latency",
+        "Median latency of guests on one I/O core",
         note,
         axis("guests"),
-        Axis { label: "µs", log: true },
+        Axis { label: "median in µs", log: true },
         &lines(&mut bounded(), |row| Some(row.p50_us)),
     );
     stack(&[rates, latencies])

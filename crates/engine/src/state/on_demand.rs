@@ -7,13 +7,13 @@ use super::spec::{PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 
 /// Their names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Visitors {
+pub(super) struct OnDemand {
     ports: BTreeSet<String>,
     switches: BTreeSet<String>,
 }
 
-impl Visitors {
-    /// `spec` without visitors.
+impl OnDemand {
+    /// `spec` without those.
     pub fn without(&self, mut spec: Spec) -> Spec {
         spec.ports.retain(|port| !self.ports.contains(&port.name));
         let joined = |name: &str| spec.ports.iter().any(|port| port.switch.as_deref() == Some(name));
@@ -21,7 +21,7 @@ impl Visitors {
         spec
     }
 
-    /// `wanted`, and the visitors of `running` that are not in its way.
+    /// `wanted`, and those of `running` that are not in its way.
     pub fn with(&self, mut wanted: Spec, running: &Spec) -> Spec {
         for port in running.ports.iter().filter(|port| self.ports.contains(&port.name)) {
             let in_the_way = |other: &PortSpec| {

@@ -1,0 +1,41 @@
+//! What a ring port's thread and its owner have in common.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sidecore_abi::ring::Info;
+
+use super::config::RingConfig;
+use super::group::Member;
+use super::shown::Rings;
+use crate::fabric::Scheduler;
+use crate::host::ring::{Monitor, Traits};
+use crate::port::Port;
+
+/// One ring port's.
+pub(super) struct Common {
+    pub(super) port: Arc<Port>,
+    pub(super) scheduler: Arc<dyn Scheduler>,
+    pub(super) config: RingConfig,
+    /// The port's part of a shared memory.
+    pub(super) member: Option<Member>,
+    pub(super) info: Info,
+    pub(super) traits: Arc<Traits>,
+    pub(super) state: Mutex<State>,
+}
+
+/// How it is doing.
+#[derive(Default)]
+pub(super) struct State {
+    /// The attached client's.
+    pub(super) rings: Rings,
+    pub(super) attaches: u64,
+    /// Ends of pipes that are open.
+    pub(super) ends: usize,
+    pub(super) monitors: Vec<Arc<Monitor>>,
+}
+
+impl Common {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,70 @@
+//! What a ring port is to be, and why one cannot be.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::super::server::socket::SocketError;
+use crate::ring::{Geometry, GeometryError};
+
+/// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.
+pub const EXTRA_LIMIT: u32 = 4096;
+
+/// A ring port to be.
+#[derive(Clone, Debug)]
+pub struct RingConfig {
+    /// The socket at which clients attach; it is made.
+    pub path: PathBuf,
+    /// Its permissions; by default those that the umask leaves.
+    pub mode: Option<u32>,
+    /// Its user and group; by default ours.
+    pub owner: (Option<u32>, Option<u32>),
+    /// The rings that a client gets.
+    pub geometry: Geometry,
+    /// Most extra buffers that a client may have by asking for them.
+    pub extra_limit: u32,
+    /// Bytes of the virtio-net header before each frame: 0, 10 or 12. A client may change it.
+    pub header: u32,
+    /// The memory that it shares with others of this name; by default it has one of its own.
+    pub memory: Option<String>,
+}
+
+impl RingConfig {
+    /// One pair of rings at `path`, everything else by default.
+    pub fn new(path: &Path) -> RingConfig {
+        RingConfig {
+            path: path.to_owned(),
+            mode: None,
+            owner: (None, None),
+            geometry: Geometry::default(),
+            extra_limit: EXTRA_LIMIT,
+            header: 0,
+            memory: None,
+        }
+    }
+}
+
+/// Why a ring port cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// Its rings.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// Its header.
+    #[error("a header of {0} bytes is not possible; allowed: 0, 10, 12")]
+    Header(u32),
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Its part of a shared memory.
+    #[error("memory {0:?} is shared by ports of other rings: queues, slots, buf-size, extra-bufs and pipes have to be the same")]
+    OtherRings(String),
+    /// As above.
+    #[error("memory {0:?} is shared by {n} ports already, and there may be no more", n = crate::ring::SharedMemory::MEMBERS)]
+    NoPart(String),
+    /// Its host rings.
+    #[error("the ring port at {} has host rings already", .0.display())]
+    HasHost(PathBuf),
+    /// The system refused.
+    #[error("cannot start the port's thread: {0}")]
+    System(#[from] io::Error),
+}

@@ -1,0 +1,104 @@
+//! A running ring port, in the hands of its owner.
+
+use std::sync::{Arc, Mutex};
+
+use sidecore_abi::ring::Info;
+
+use super::super::server::many::serve;
+use super::super::server::socket::Listener;
+use super::super::server::{Line, Running};
+use super::common::Common;
+use super::config::{RingConfig, RingError};
+use super::group::Member;
+use super::server::Server;
+use super::shown::{monitor_queue, ring_queues};
+use crate::confine::Kinds;
+use crate::fabric::Scheduler;
+use crate::host::ring::Traits;
+use crate::mem::take_no_descriptors;
+use crate::port::{Attachment, AttachmentStatus, Peer, Port};
+
+/// A running ring port.
+pub struct RingPort {
+    common: Arc<Common>,
+    _running: Running,
+}
+
+impl RingPort {
+    /// Listens at the socket; clients that attach become `port`.
+    ///
+    /// # Errors
+    /// An impossible configuration, or what the system says of socket or thread.
+    pub fn start(
+        config: RingConfig,
+        port: Arc<Port>,
+        scheduler: Arc<dyn Scheduler>,
+    ) -> Result<RingPort, RingError> {
+        let member = match &config.memory {
+            Some(name) => Some(Member::join(name, &config.geometry)?),
+            None => None,
+        };
+        let info = member.as_ref().map_or_else(|| Ok(config.geometry.layout()?), Member::info)?;
+        let traits = Arc::new(Traits::default());
+        if !traits.set_header(config.header, &port) {
+            return Err(RingError::Header(config.header));
+        }
+        let listener = Listener::bind(&config.path, config.mode, config.owner)?;
+        take_no_descriptors(&listener);
+        let name = format!("ring-{}", port.name);
+        let state = Mutex::default();
+        let common = Arc::new(Common { port, scheduler, config, member, info, traits, state });
+        let (line, mut server) = (Line::new()?, Server::new(Arc::clone(&common)));
+        let (owner, port) = (Arc::clone(&line), Arc::clone(&common.port));
+        let running = Running::start(&line, name, Kinds::RING, move || {
+            port.talk.is_held_here();
+            serve(&mut server, listener, &owner);
+        })?;
+        Ok(RingPort { common, _running: running })
+    }
+}
+
+impl Attachment for RingPort {
+    fn status(&self) -> AttachmentStatus {
+        let state = self.common.state();
+        let Info { tx_slots, rx_slots, .. } = self.common.info;
+        let mut queues = ring_queues(&state.rings, (tx_slots, rx_slots));
+        let mut features = match self.common.traits.header() {
+            0 => Vec::new(),
+            bytes => vec![format!("header-{bytes}")],
+        };
+        features.extend(self.common.config.memory.as_ref().map(|name| format!("memory-{name}")));
+        let pipes = match state.ends {
+            0 => String::new(),
+            ends => format!("; open ends of pipes: {ends}"),
+        };
+        let peer = match (queues.is_empty(), state.ends) {
+            (false, _) => Peer::Running,
+            (true, 1..) => Peer::Connected,
+            (true, 0) => Peer::Waiting,
+        };
+        queues.extend(state.monitors.iter().enumerate().map(|monitor| monitor_queue(monitor, rx_slots)));
+        AttachmentStatus {
+            peer,
+            detail: format!(
+                "listens at {}; clients so far: {}{pipes}",
+                self.common.config.path.display(),
+                state.attaches
+            ),
+            hint: None,
+            lack: None,
+            features,
+            queues,
+        }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        self.common.traits.set_down(!up);
+        Ok(())
+    }
+
+    /// Rings have no carrier that a program could see; what it sends meanwhile is dropped at the other end.
+    fn follow(&mut self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! What the tests of disks have in common, beside the daemon itself.
+
+use sidecore_driver::DiskOptions;
+
+use super::work::BLOCK;
+use super::Place;
+
+/// Blocks of the disks.
+pub const BLOCKS: u64 = 256;
+
+/// Options of a driver whose requests are short.
+pub fn small() -> DiskOptions {
+    DiskOptions { largest: 8 * BLOCK, ..DiskOptions::default() }
+}
+
+/// What `show disks` says of the only disk.
+pub fn shown(place: &Place) -> serde_json::Value {
+    place.show("disks")["disks"][0].clone()
+}
