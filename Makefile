@@ -11,10 +11,11 @@ PREFIX ?= /usr
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:           ## install what is missing (Debian packages; says which)
+setup:           ## install what tests need and is missing (Debian packages; says which)
 	@scripts/setup
 
-build: setup     ## build the daemon and the command line
+build:           ## build the daemon and the command line
+	@scripts/setup --build
 	@cargo build --$(PROFILE) -p sidecore
 
 test: setup      ## all tests: unit, property, model, black box, fuzz (bounded), real guests
@@ -32,23 +33,22 @@ lint:            ## formatting, lints and the rules of the house
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-demo: setup      ## four unmodified VMs and the host exchange traffic
-	@cargo build --release -p sidecore -p sidecore-lab
-	@target/release/sidecore-lab demo
+demo:            ## four unmodified VMs and the host exchange traffic
+	@scripts/demo
 
 bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench
 	@cargo build --release -p sidecore
 	@target/release/sidecore bench pvp
 
-attacks: build   ## attacks from outside on the built program, with neighbours' traffic verified (as root)
+attacks: setup build ## attacks from outside on the built program, with neighbours' traffic verified (as root)
 	@attacks/run --binary target/$(PROFILE)/sidecore $(ATTACKS)
 
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
 
 install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service, its user; a configuration if there is none
-	@install -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
+	@install -s -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
 	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
 	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
