@@ -5,6 +5,8 @@
 SHELL := /bin/bash
 PROFILE ?= release
 PREFIX ?= /usr
+# Where bash, zsh and fish look for completions of packages.
+COMPLETIONS = $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 
 .PHONY: help setup build test unit lint demo bench guest-tests attacks fuzz install clean
 
@@ -49,11 +51,13 @@ fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 
 install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service, its user; a configuration if there is none
 	@install -s -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
-	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS)
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
 	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
 	@rm $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
-	@target/$(PROFILE)/sidecore completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sidecore
+	@target/$(PROFILE)/sidecore completions bash >$(word 1,$(COMPLETIONS))/sidecore
+	@target/$(PROFILE)/sidecore completions zsh >$(word 2,$(COMPLETIONS))/_sidecore
+	@target/$(PROFILE)/sidecore completions fish >$(word 3,$(COMPLETIONS))/sidecore.fish
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
 	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf
