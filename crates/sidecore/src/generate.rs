@@ -29,7 +29,9 @@ fn with_port_names(shell: Shell, text: &str) -> String {
         Shell::Bash => format!("{text}{PORTS_IN_BASH}"),
         Shell::Fish => format!("{text}{PORTS_IN_FISH}"),
         // The last lines choose the function that completes.
-        Shell::Zsh => format!("{}{PORTS_IN_ZSH}", text.split_once(ZSH_END).map_or(text, |(before, _)| before)),
+        Shell::Zsh => {
+            format!("{}{PORTS_IN_ZSH}", text.split_once(ZSH_END).map_or(text, |(before, _)| before))
+        }
         _ => text.to_owned(),
     }
 }

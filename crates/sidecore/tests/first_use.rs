@@ -320,7 +320,9 @@ fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
             };
             let mut command = Command::new(shell);
             let bare = if shell == "bash" { "--norc" } else { "--no-config" };
-            command.args([if shell == "zsh" { "-f" } else { bare }, "-c", &script]).current_dir(place.path(""));
+            command
+                .args([if shell == "zsh" { "-f" } else { bare }, "-c", &script])
+                .current_dir(place.path(""));
             command.env("PATH", &path).env("SIDECORE_SOCKET", place.path("control.sock"));
             let out = command.output().unwrap_or_else(|e| panic!("{shell}: {e}"));
             assert!(out.stderr.is_empty(), "{shell} {words}: {}", String::from_utf8_lossy(&out.stderr));
