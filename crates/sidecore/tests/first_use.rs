@@ -297,7 +297,9 @@ fn show_watch_goes_on_until_nobody_reads() {
 #[test]
 fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
     let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "web1"), "--port", &vhost(&place, "other")]);
+    // Sockets with other names than their ports: shells complete the names of files, too.
+    let port = |name: &str, socket: &str| format!("{name}=vhost-user:{}", place.at(socket));
+    let _daemon = place.daemon(&["--port", &port("web1", "s"), "--port", &port("other", "t")]);
     let program = env!("CARGO_BIN_EXE_sidecore");
     let folder = std::path::Path::new(program).parent().unwrap().to_str().unwrap();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
