@@ -116,7 +116,7 @@ fn apart(
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     socket.and_then(|socket| serve(&socket)).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => {
-            format!("{what}: standard input is no socket for it. This command is not for people: {why}")
+            format!("{what}: standard input is not the socket that it needs. This command is internal: {why}")
         }
         _ => format!("{what}: {e}"),
     })

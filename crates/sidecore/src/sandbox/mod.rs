@@ -31,7 +31,7 @@ use crate::api::{FilterView, RefusedView, SandboxView};
 pub fn settle(keep: &[RawFd]) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(e) = sidecore_engine::host::close_others(keep) {
-        missing.push(format!("descriptors of whoever started it stay open: {e}"));
+        missing.push(format!("inherited descriptors stay open: {e}"));
     }
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     if let Err(e) = rustix::thread::set_no_new_privs(true) {
