@@ -7,11 +7,11 @@
 //! | `daemon` | `run`: the engine, its control socket, signals |
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
-//! | `sandbox` | what a process of ours takes from itself at its start |
+//! | `sandbox` | what a process of ours gives up at its start |
 //! | `show`, `change`, `route`, `capture` | the commands that talk to a daemon |
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
-//! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and what is wrong with it |
+//! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and bad placement |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |

@@ -1,4 +1,4 @@
-//! What the daemon takes from itself, so that whoever gets hold of it has little.
+//! What the daemon gives up at its start, so that an attacker who controls it can do little.
 //!
 //! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are handed down
 //! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
