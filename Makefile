@@ -5,16 +5,19 @@
 SHELL := /bin/bash
 PROFILE ?= release
 PREFIX ?= /usr
+# Where bash, zsh and fish look for completions of packages.
+COMPLETIONS = $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 
 .PHONY: help setup build test unit lint demo bench guest-tests attacks fuzz install clean
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:           ## install what is missing (Debian packages; says which)
+setup:           ## install what tests need and is missing (Debian packages; says which)
 	@scripts/setup
 
-build: setup     ## build the daemon and the command line
+build:           ## build the daemon and the command line
+	@scripts/setup --build
 	@cargo build --$(PROFILE) -p sidecore
 
 test: setup      ## all tests: unit, property, model, black box, fuzz (bounded), real guests
@@ -32,28 +35,29 @@ lint:            ## formatting, lints and the rules of the house
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-demo: setup      ## four unmodified VMs and the host exchange traffic
-	@cargo build --release -p sidecore -p sidecore-lab
-	@target/release/sidecore-lab demo
+demo:            ## four unmodified VMs and the host exchange traffic
+	@scripts/demo
 
 bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench
 	@cargo build --release -p sidecore
 	@target/release/sidecore bench pvp
 
-attacks: build   ## attacks from outside on the built program, with neighbours' traffic verified (as root)
+attacks: setup build ## attacks from outside on the built program, with neighbours' traffic verified (as root)
 	@attacks/run --binary target/$(PROFILE)/sidecore $(ATTACKS)
 
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
 
 install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service, its user; a configuration if there is none
-	@install -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
-	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	@install -s -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
+	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS)
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
 	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
 	@rm $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
-	@target/$(PROFILE)/sidecore completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sidecore
+	@target/$(PROFILE)/sidecore completions bash >$(word 1,$(COMPLETIONS))/sidecore
+	@target/$(PROFILE)/sidecore completions zsh >$(word 2,$(COMPLETIONS))/_sidecore
+	@target/$(PROFILE)/sidecore completions fish >$(word 3,$(COMPLETIONS))/sidecore.fish
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
 	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf

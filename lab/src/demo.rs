@@ -1,10 +1,12 @@
 //! `sidecore-lab demo`: four VMs and the host exchange traffic, and a table says how it went.
 //!
-//! A person who sees the project for the first time runs this, so it does what that person would do by hand: starts
+//! A person who sees the project for the first time runs this, so it does what that person would do by hand: it starts
 //! the daemon as the README says, boots four unmodified guests, two with virtio and two with Intel cards, gives
-//! everybody an address, pings, runs iperf3 and looks at `sidecore show`. The host's part is a TAP interface in a network namespace of its own: the addresses
-//! and routes of this machine are not touched. All processes end and the namespace goes before the last line is
-//! printed, whatever happened.
+//! each an address, pings, runs iperf3 and prints `sidecore show`. The host's part is a TAP interface in a network
+//! namespace of its own: the addresses and routes of this machine are not touched. All processes end and the
+//! namespace goes before the last line is printed, whatever happened.
+//!
+//! [`prepare`] does what takes long and needs no daemon: downloads, and the decision between KVM and TCG.
 
 use crate::disk::BOOT_BYTES;
 use crate::error::{Context, Error, Result};
@@ -96,6 +98,16 @@ pub fn demo() -> Result<()> {
     drop((host, dir));
     println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Downloads what the demo needs, and finds out how guests run here. `make demo` does that beside the build.
+///
+/// # Errors
+/// Something cannot be downloaded, or the lab's folder cannot be written.
+pub fn prepare() -> Result<()> {
+    let lab = Lab::open()?;
+    crate::disk::grub(lab)?;
+    Accel::decide().map(drop)
 }
 
 /// A line about what is done; `who` stands in a column of its own.

@@ -53,7 +53,7 @@ pub(crate) fn arguments(index: usize, socket: &Path) -> [String; 4] {
 
 /// Writes what a guest boots with this command line into the image, whose length stays.
 pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) -> Result<()> {
-    let grub = part(&lab.dir, "grub", &format!("{GUEST_SUITE} {PACKAGES:?}"), fetch)?;
+    let grub = grub(lab)?;
     let read = |path: &Path| std::fs::read(path).context(|| format!("reading {}", path.display()));
     let (kernel, root) = (read(&lab.kernel)?, read(&lab.initramfs)?);
     let sectors = |bytes: &[u8]| bytes.len().div_ceil(SECTOR);
@@ -88,6 +88,11 @@ pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) ->
         file.write_all_at(&bytes, at).context(|| format!("writing {}", image.display()))?;
     }
     Ok(())
+}
+
+/// The folder with GRUB; fetches it if it is not there.
+pub(crate) fn grub(lab: &Lab) -> Result<PathBuf> {
+    part(&lab.dir, "grub", &format!("{GUEST_SUITE} {PACKAGES:?}"), fetch)
 }
 
 /// Makes `target`: the program, `lib/` with what it loads, and a folder for each of the two kinds of GRUB.

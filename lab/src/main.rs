@@ -12,6 +12,7 @@ const USAGE: &str =
        sidecore-lab bench-figure4 [ROUNDS [spin=MICROSECONDS] [svg=FILE]] [--json]
                                          the rows of the paper's Figure 4, in guests (as root)
        sidecore-lab fetch                download what guests need, if it is not there
+       sidecore-lab prepare              download what the demo needs, and find out how guests run here
        sidecore-lab accel                print how guests run here: kvm or tcg
        sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         },
         Some((&"bench-figure4", rest)) => bench_figure4(rest),
         Some((&"fetch", [])) => fetched(),
+        Some((&"prepare", [])) => demo::prepare(),
         Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
         Some((&"shell", rest)) => shell(rest),
         _ => Err(Error::new(USAGE)),

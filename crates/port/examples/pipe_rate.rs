@@ -4,8 +4,14 @@
 //!
 //! With TOUCH 0 the ends handle slots only, as netmap's pkt-gen does on a pipe once its buffers are filled; with 1 the
 //! sender writes each frame and the receiver reads it. The same processor twice: one thread does both.
+//!
+//! The time is cut into ten samples. How far the processors are from each other is probed before and after each, and a second line
+//! sums the samples up by that distance.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss)]
 
+#[path = "../../sidecore/src/bench/distance.rs"]
+#[allow(dead_code, reason = "the benchmarks of the program use more of it")]
+mod distance;
 #[path = "../tests/rig/mod.rs"]
 mod rig;
 
@@ -13,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sidecore_port::Port;
+
+use distance::Distance;
 
 struct Load {
     len: usize,
@@ -46,7 +54,49 @@ impl Load {
         }
         got
     }
+
+    /// Frames that came, and the seconds in which they did.
+    fn sample(
+        &self,
+        a: &mut Port,
+        b: &mut Port,
+        [sender, receiver]: [usize; 2],
+        length: Duration,
+    ) -> (u64, f64) {
+        let over = AtomicBool::new(false);
+        let pin = |cpu| sidecore_engine::place::pin(cpu).expect("no such processor");
+        let (start, mut got) = (Instant::now(), 0);
+        std::thread::scope(|scope| {
+            if sender != receiver {
+                scope.spawn(|| {
+                    pin(sender);
+                    while !over.load(Ordering::Relaxed) {
+                        self.send(a);
+                    }
+                });
+                pin(receiver);
+                while start.elapsed() < length {
+                    for _ in 0..16 {
+                        got += self.receive(b);
+                    }
+                }
+                over.store(true, Ordering::Relaxed);
+            } else {
+                pin(sender);
+                while start.elapsed() < length {
+                    for _ in 0..16 {
+                        self.send(a);
+                        got += self.receive(b);
+                    }
+                }
+            }
+        });
+        (got, start.elapsed().as_secs_f64())
+    }
 }
+
+/// Parts of the time that are measured by themselves.
+const SAMPLES: u32 = 10;
 
 fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).map(|arg| arg.parse().expect("a number")).collect();
@@ -59,44 +109,22 @@ fn main() {
     });
     let end = |which| Port::attach(&format!("{}{which}", engine.name(0))).expect("a pipe");
     let (mut a, mut b) = (end("{1"), end("}1"));
-    let over = AtomicBool::new(false);
-    let pin = |cpu| sidecore_engine::place::pin(cpu).expect("no such processor");
     // Everything has been in use once.
     for _ in 0..64 {
         load.send(&mut a);
         load.receive(&mut b);
     }
-    let start = Instant::now();
-    let mut got = 0;
-    std::thread::scope(|scope| {
-        if sender != receiver {
-            scope.spawn(|| {
-                pin(sender);
-                while !over.load(Ordering::Relaxed) {
-                    load.send(&mut a);
-                }
-            });
-            pin(receiver);
-            while start.elapsed() < length {
-                for _ in 0..16 {
-                    got += load.receive(&mut b);
-                }
-            }
-            over.store(true, Ordering::Relaxed);
-        } else {
-            pin(sender);
-            while start.elapsed() < length {
-                for _ in 0..16 {
-                    load.send(&mut a);
-                    got += load.receive(&mut b);
-                }
-            }
-        }
-    });
-    let time = start.elapsed().as_secs_f64();
+    let (mut got, mut time, mut samples) = (0, 0.0, Vec::new());
+    for _ in 0..SAMPLES {
+        let distance = Distance::before([sender, receiver]);
+        let (frames, seconds) = load.sample(&mut a, &mut b, [sender, receiver], length / SAMPLES);
+        samples.push((distance.after(), frames as f64 / seconds / 1e6));
+        (got, time) = (got + frames, time + seconds);
+    }
     println!(
         "{:.2} Mpps through the pipe, {:.1} Gbit/s",
         got as f64 / time / 1e6,
         got as f64 * len as f64 * 8.0 / time / 1e9
     );
+    println!("Mpps, {}: {}", distance::HEAD, distance::told(&distance::by_mode(samples)));
 }

@@ -15,7 +15,7 @@ use crate::{bench, options};
 #[derive(Debug, Parser)]
 #[command(name = "sidecore", version, propagate_version = true, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 it is so; 1 it is not, and standard error says why; 2 the command line is wrong."
+    after_help = "Exit codes: 0 success; 1 failure, with the reason on standard error; 2 a wrong command line."
 )]
 pub struct Cli {
     /// What to do.
@@ -34,17 +34,17 @@ pub enum Command {
     Run(RunArgs),
     /// Show what runs.
     ///
-    /// `ports` and `drops` are also shown of a daemon that is stopped or dead, from its counters file.
+    /// `ports` and `drops` work without a running daemon, too: they read its counters file.
     Show(ShowArgs),
     /// Say why a port has no traffic, and the command that mends it.
     ///
-    /// Looks at the VMM, its memory, the driver, the link, the MTU and where frames were dropped; at the rights on the socket,
-    /// too, if nobody is connected. The exit code is 1 if something is wrong.
+    /// Checks the VMM, its memory, the driver, the link, the MTU and dropped frames, and the rights on the socket
+    /// if no VMM is connected. The exit code is 1 if anything is wrong.
     #[command(after_help = "Examples: sidecore doctor web; sidecore doctor")]
     Doctor(DoctorArgs),
-    /// Watch ports, queues, cores and drops, each second anew.
+    /// Watch ports, queues, cores and drops, updated each second.
     ///
-    /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses, q leaves.
+    /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the order, q quits.
     Top(TopArgs),
     /// Add ports, switches or routers.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
@@ -54,9 +54,9 @@ pub enum Command {
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Set(SetArgs),
-    /// Stop ports and start them again, as they are configured.
+    /// Stop ports and start them again with their configuration.
     ///
-    /// Their VMMs are disconnected, and connect again if they can.
+    /// Their VMMs are disconnected. Those that can connect again do so.
     Restart(RestartArgs),
     /// Change what the running daemon logs.
     #[command(
@@ -66,29 +66,29 @@ pub enum Command {
     /// Add or delete a route of a router while it runs.
     #[command(subcommand)]
     Route(RouteCommand),
-    /// Say what a router does with a packet, and why not otherwise.
+    /// Explain what a router does with a packet, and why.
     #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
     Explain(ExplainArgs),
-    /// Make a file the configuration: add, change and delete whatever differs, all of it or nothing.
+    /// Make a file the running configuration: add, change and delete what differs, completely or not at all.
     Apply(ApplyArgs),
-    /// Write the configuration in force to a file.
+    /// Write the running configuration to a file.
     Save(SaveArgs),
-    /// Have another I/O core serve a port's ingress queues.
+    /// Move a port's ingress queues to another I/O core.
     ///
-    /// Queues move again as the cores are balanced, unless the daemon runs with --balance off.
+    /// The balancer may move them again, unless the daemon runs with --balance off.
     #[command(after_help = "Examples: sidecore move web 1; sidecore move web/0 1")]
     Move(MoveArgs),
-    /// Have so many I/O cores be active: those from number 0 on.
+    /// Set the number of active I/O cores: those from number 0 on.
     ///
-    /// The number changes again by what the cores have to do, unless the daemon runs with --balance off.
+    /// The balancer may change it again by the cores' load, unless the daemon runs with --balance off.
     Cores(CoresArgs),
-    /// Have a disk be as large as its file is now, and its guest know.
+    /// Grow a disk to the present size of its file, and tell its guest.
     ///
-    /// Make the file or block device longer before: truncate -s +1G FILE, lvextend. Disks only grow.
+    /// Make the file or block device longer first: truncate -s +1G FILE, lvextend. Disks cannot shrink.
     Resize(ResizeArgs),
-    /// Draw what is where: processors, caches and NUMA nodes, I/O cores with their queues, guests' vCPUs.
+    /// Show on which processors, caches and NUMA nodes I/O cores, their queues and guests' vCPUs are.
     ///
-    /// Says what is wrong (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
+    /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
     /// node) and the command that mends it. vCPUs are found by the names that QEMU gives their threads.
     Place(PlaceArgs),
     /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
@@ -99,10 +99,10 @@ pub enum Command {
         after_help = "Examples: sidecore vale-ctl -n p1; sidecore vale-ctl -a vale0:p1; sidecore vale-ctl -l"
     )]
     ValeCtl(ValeCtlArgs),
-    /// Capture what passes a port, both directions, as pcapng.
+    /// Capture the frames of a port in both directions, as pcapng.
     ///
-    /// Inbound is into the switch, outbound is out of it. A frame that was dropped says why in a comment.
-    /// The port does not notice. SIGINT ends the capture; the file is whole.
+    /// Inbound is into the switch, outbound is out of it. A dropped frame has the reason in a comment.
+    /// The port's traffic does not change. SIGINT ends the capture and leaves a complete file.
     #[command(after_help = "Example: sidecore capture web -w - | tcpdump -n -r -")]
     Capture(CaptureArgs),
     /// Send, receive and measure on a port, with the options and the output of netmap's pkt-gen.
@@ -110,7 +110,7 @@ pub enum Command {
     /// Ends after -n frames or with SIGINT, and then prints a summary.
     #[command(after_help = PKT_GEN_PORTS)]
     PktGen(PktGenArgs),
-    /// Measure, beside others, under the same load, in the same run.
+    /// Measure sidecore beside other programs, under the same load in the same run.
     #[command(subcommand)]
     Bench(Benchmark),
     /// Print completions for a shell.
@@ -119,7 +119,7 @@ pub enum Command {
     Man(ManArgs),
     /// Print the OpenAPI description of the control socket.
     Openapi,
-    /// Do what takes privileges for a daemon that has none. The daemon starts this itself; the socket is standard input.
+    /// Do what takes privileges, for a daemon without any. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Broker(BrokerArgs),
     /// Receive the descriptors that VMMs send. The daemon starts this itself; the socket is standard input.
@@ -145,10 +145,10 @@ pub struct BrokerArgs {
     /// The configuration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Who asks has given its privileges up.
+    /// The daemon has given up its privileges.
     #[arg(long)]
     pub strict: bool,
-    /// Then, what may be where, as operators say it; as often as wanted.
+    /// With `strict`: a path or interface that the daemon may use, as operators name it; may be repeated.
     #[arg(long)]
     pub named: Vec<OsString>,
     /// Permission bits of the control socket.
@@ -159,7 +159,7 @@ pub struct BrokerArgs {
     pub socket_owner: Option<Owner>,
 }
 
-/// How a daemon is reached.
+/// Where the daemon listens.
 #[derive(Debug, Args)]
 pub struct Control {
     /// Control socket of the daemon [default: $SIDECORE_SOCKET, else /run/sidecore/control.sock for
@@ -203,19 +203,19 @@ pub enum Topic {
     Routers,
     /// Routes of a router (NAME), with their next hops.
     Routes,
-    /// Neighbours of all routers: who has which address.
+    /// Neighbours of all routers, with their addresses.
     Neighbours,
     /// I/O cores: busy, idle and asleep, in the last second and since the start.
     Cores,
-    /// Queues of ports; --wide: with why visits ended, and how long frames waited.
+    /// Queues of ports; --wide: also why visits ended, and how long frames waited.
     Queues,
-    /// One port (NAME): everything that the other topics have of it.
+    /// One port (NAME): all that the other topics say about it.
     Port,
     /// Disks: requests, bytes, errors by name, how long requests take.
     Disks,
     /// Frames that were dropped, by port and reason, the most frequent first.
     Drops,
-    /// The daemon: its program, and what it took from itself (--sandbox).
+    /// The daemon: its program, and the restrictions of its sandbox.
     Daemon,
 }
 
@@ -223,13 +223,13 @@ pub enum Topic {
 pub struct ShowArgs {
     /// What to show.
     pub topic: Topic,
-    /// Of `port`: its name; of `routes`: the router's.
+    /// For `port` the name of the port, for `routes` that of the router.
     #[arg(required_if_eq_any([("topic", "port"), ("topic", "routes")]))]
     pub name: Option<String>,
     /// Show all columns that a topic has.
     #[arg(long)]
     pub wide: bool,
-    /// Show it again each second, ports with the rates of the last one.
+    /// Repeat each second; ports show the rates of the last second.
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
     /// Print JSON, as described in docs/json.md.
@@ -270,7 +270,7 @@ pub struct RestartArgs {
 
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// error, warn, info, debug, trace, or module=level lists [default: say what it is].
+    /// error, warn, info, debug, trace, or module=level lists [default: print the present filter].
     pub filter: Option<String>,
     #[command(flatten)]
     pub control: Control,
@@ -310,7 +310,7 @@ pub struct DelArgs {
 pub struct SetArgs {
     /// Name of the port, or of the switch with --switch.
     pub name: String,
-    /// New values; an empty value restores the default. A port that has to restart for one says so.
+    /// New values; an empty value restores the default. The command says if the port had to restart.
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub pairs: Vec<String>,
     /// Change a switch instead of a port.
@@ -323,11 +323,11 @@ pub struct SetArgs {
 /// What `route` does.
 #[derive(Debug, Subcommand)]
 pub enum RouteCommand {
-    /// Add a route, or have the route of that prefix lead elsewhere.
+    /// Add a route, or replace the route with the same prefix.
     #[command(after_help = "Examples: sidecore route add r 10.0.0.0/8 via 192.0.2.1 192.0.2.2; \
         sidecore route add r fd00::/8 via fe80::1 port web; sidecore route add r 10.9.0.0/16 blackhole")]
     Add(RouteAddArgs),
-    /// Delete a route that was added, or configured.
+    /// Delete a route that was added or configured.
     Del(RouteDelArgs),
 }
 
@@ -335,7 +335,7 @@ pub enum RouteCommand {
 pub struct RouteAddArgs {
     /// Name of the router.
     pub router: String,
-    /// Where to, as ADDRESS/LENGTH.
+    /// The destination, as ADDRESS/LENGTH.
     pub prefix: String,
     /// `via` and gateways, of which the flow chooses one; `port` and the port's name; or `blackhole`, `unreachable`, `prohibit`.
     #[arg(required = true, value_name = "WAY")]
@@ -383,8 +383,8 @@ pub struct ApplyArgs {
 
 #[derive(Debug, Args)]
 pub struct SaveArgs {
-    /// Where to; `-` is standard output [default: the file that the daemon was started with].
-    /// Comments of the old file are not kept.
+    /// Output file; `-` is standard output [default: the file that the daemon was started with].
+    /// Comments of the old file are lost.
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub control: Control,
@@ -392,7 +392,7 @@ pub struct SaveArgs {
 
 #[derive(Debug, Args)]
 pub struct MoveArgs {
-    /// Name of the port, or of one of its ingress queues by its number.
+    /// Name of the port, with `/` and the number of one of its ingress queues.
     #[arg(value_name = "PORT[/QUEUE]")]
     pub port: String,
     /// Number of the I/O core.
@@ -411,7 +411,7 @@ pub struct ResizeArgs {
 
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
-    /// Pin vCPUs' threads that are where they should not be.
+    /// Pin the threads of vCPUs that may run on a wrong processor.
     #[arg(long)]
     pub apply: bool,
     /// Print JSON, as described in docs/json.md.
@@ -452,31 +452,31 @@ pub struct ValeCtlArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub struct ValeVerb {
-    /// Make a port that stays, joined to nothing yet.
+    /// Make a persistent port that is on no switch yet.
     #[arg(short = 'n', value_name = "PORT")]
     pub newif: Option<String>,
-    /// Remove such a port.
+    /// Remove a port that -n made and that is on no switch.
     #[arg(short = 'r', value_name = "PORT")]
     pub delif: Option<String>,
-    /// Join a port that is joined to nothing, or an interface of the host, to a switch.
+    /// Attach a port that is on no switch, or an interface of the host, to a switch.
     #[arg(short = 'a', value_name = "valeS:P")]
     pub attach: Option<String>,
-    /// The same with the host's own stack.
+    /// The same as -a, and attach the host's own network stack, too.
     #[arg(short = 'h', value_name = "valeS:P")]
     pub attach_host: Option<String>,
-    /// Part a port from its switch.
+    /// Detach a port from its switch.
     #[arg(short = 'd', value_name = "valeS:P")]
     pub detach: Option<String>,
     /// List all ports on switches [default].
     #[arg(short = 'l')]
     pub list: bool,
-    /// Show the place of one port.
+    /// Show the switch and number of one port.
     #[arg(short = 'g', value_name = "valeS:P")]
     pub get: Option<String>,
-    /// Have a port polled by I/O cores, which poll every port anyway: an error if they cannot.
+    /// Have I/O cores poll a port. They poll every port anyway, so this only checks the processors.
     #[arg(short = 'p', value_name = "valeS:P")]
     pub poll: Option<String>,
-    /// End that.
+    /// Undo -p.
     #[arg(short = 'P', value_name = "valeS:P")]
     pub poll_off: Option<String>,
 }
@@ -485,7 +485,7 @@ pub struct ValeVerb {
 pub struct CaptureArgs {
     /// Name of the port.
     pub port: String,
-    /// Where to; `-` is standard output.
+    /// Output file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub write: PathBuf,
     /// Most bytes of a frame to keep [default: all].
@@ -510,7 +510,7 @@ pub enum Benchmark {
     /// Frames one way through the learning switch, from each kind of port to each, beside the Linux bridge and Open vSwitch
     /// where they can do the pair. Needs root and iproute2; takes two processors.
     Matrix(bench::matrix::Args),
-    /// One talking pair among more and more silent ports: the cost of a frame, and the memory of a port.
+    /// One pair with traffic among more and more silent ports: the cost of a frame, and the memory of a port.
     Ports(bench::many::PortsArgs),
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
     /// learning switch. Takes two processors.
@@ -518,8 +518,8 @@ pub enum Benchmark {
     /// Native ptnet drivers as guests, through the learning switch, beside virtio-net: full speed, batches of 1 to 256 frames,
     /// kicks a frame. Takes two processors.
     Ptnet(bench::ptnet::Args),
-    /// Connected, silent ports: the processor time that they use, what they cost a pair that talks, and how soon one that speaks
-    /// is heard. Takes two processors.
+    /// Connected, silent ports: their processor time, their cost for a pair with traffic, and how long the first frame of one
+    /// takes. Takes two processors.
     Idle(bench::idle::Args),
     /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
     /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
@@ -530,22 +530,23 @@ pub enum Benchmark {
     /// Guests that send requests, small writes or a key-value server's answers, 1 to 14 of them on one I/O core, beside a thread
     /// for each device on the same processor: rate, latency and fairness. Takes two processors.
     Share(bench::sched::share::Args),
-    /// Streams and guests that wait for answers on one I/O core: what either costs the other, beside a thread for each device.
+    /// Streams and request/response guests on one I/O core: what each costs the other, beside a thread for each device.
     Mix(bench::sched::mix::Args),
     /// What scheduling, polling and saved interrupts contribute one after the other; kicks and interrupts a second.
     Parts(bench::sched::parts::Args),
-    /// What part of an I/O core a guest receives that was granted 5 to 95 % of it, by time and by frames.
+    /// The share of an I/O core that a guest gets with a budget of 5 to 95 %, by time and by frames.
     Budget(bench::sched::budget::Args),
-    /// What weights, rates, reclaiming and classes do: shares of guests that flood, and the latency of one that waits beside them.
+    /// The effect of weights, rates, reclaiming and classes: shares of guests that flood, and the latency of one that
+    /// waits beside them.
     Grants(bench::sched::grants::Args),
-    /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: what is lost or out of
-    /// order, and how long the pauses are.
+    /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: lost and reordered
+    /// frames, and pauses.
     Move(bench::sched::moves::Args),
-    /// Disks of 1 to 14 guests on one I/O core: random and sequential requests, how many a second, how long they take, what they
-    /// cost, beside qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two processors.
+    /// Disks of 1 to 14 guests on one I/O core: rate, latency and cost of random and sequential requests, beside
+    /// qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two processors.
     Blk(bench::blk::Args),
-    /// The forwarding tables: how many addresses a second they look up, what a change of a route takes, and what changes cost
-    /// the lookups. Takes two processors.
+    /// The forwarding tables: lookups a second, the time of a change of a route, and what changes cost the lookups.
+    /// Takes two processors.
     Fib(bench::fib::Args),
     /// The router: frames of 64 bytes between two ring ports on one core, by the number of routes and flows, beside the kernel's
     /// forwarding. Takes two processors; root for the kernel.
@@ -572,7 +573,7 @@ pub struct PvpArgs {
     /// Length of each measurement.
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = bench::seconds)]
     pub window: Duration,
-    /// Frames per second in each direction, to measure latency [default: as many as go].
+    /// Frames per second in each direction, to measure latency [default: as many as possible].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
     /// Processor for the load.
@@ -593,7 +594,7 @@ pub struct PvpArgs {
     /// Without mergeable receive buffers.
     #[arg(long)]
     pub no_mergeable: bool,
-    /// Send the same bytes again and again, as no guest would.
+    /// Send the same bytes again and again, unlike a real guest.
     #[arg(long)]
     pub fixed: bool,
     /// Real-time priority for the polling threads of load and candidates.

@@ -138,7 +138,7 @@ fn as_it_is(about: &str, state: &PortState, queues: &[&QueueView]) -> Option<Str
             format!("{running} of {} queues run{off}", queues.len())
         }
         "link" if state.link == "up" => "up".to_owned(),
-        "link" => "down: nobody is there who would receive".to_owned(),
+        "link" => "down: no peer is there to receive".to_owned(),
         "mtu" => format!("{}, and no frame was too long of late", state.mtu),
         "frames" => {
             let flow = &state.flow;

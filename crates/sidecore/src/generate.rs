@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use clap::CommandFactory;
+use clap_complete::Shell;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::options::Key;
 use sidecore_engine::state::{DaemonSpec, PortSpec, SwitchSpec};
@@ -18,13 +19,24 @@ pub const OPENAPI: &str = include_str!("../openapi.json");
 pub fn completions(args: &CompletionsArgs) -> Outcome {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "sidecore", &mut text);
-    let names = if args.shell == clap_complete::Shell::Bash { PORT_NAMES } else { "" };
-    print(&format!("{}{names}", String::from_utf8_lossy(&text)))
+    print(&with_port_names(args.shell, &String::from_utf8_lossy(&text)))
 }
 
-/// For bash: behind commands that take a port, the names of those that there are, as the daemon says them. A name of a port
-/// stands at a depth of the JSON at which no other `name` does.
-const PORT_NAMES: &str = r#"
+/// Completions with the names of ports, behind the commands that take one. `show ports` tells them while the shell completes: the name
+/// of a port stands at a depth of its JSON at which no other `name` does.
+fn with_port_names(shell: Shell, text: &str) -> String {
+    match shell {
+        Shell::Bash => format!("{text}{PORTS_IN_BASH}"),
+        Shell::Fish => format!("{text}{PORTS_IN_FISH}"),
+        // The last lines choose the function that completes.
+        Shell::Zsh => {
+            format!("{}{PORTS_IN_ZSH}", text.split_once(ZSH_END).map_or(text, |(before, _)| before))
+        }
+        _ => text.to_owned(),
+    }
+}
+
+const PORTS_IN_BASH: &str = r#"
 _sidecore_with_ports() {
     _sidecore "$@"
     local words="${COMP_WORDS[*]:1:2}" current="${COMP_WORDS[COMP_CWORD]}"
@@ -38,6 +50,43 @@ _sidecore_with_ports() {
     esac
 }
 complete -F _sidecore_with_ports -o bashdefault -o default sidecore
+"#;
+
+/// Where clap's text for zsh names its function as the one that completes.
+const ZSH_END: &str = "if [ \"$funcstack[1]\" = \"_sidecore\" ]; then";
+
+const PORTS_IN_ZSH: &str = r#"_sidecore_with_ports() {
+    local -a typed names
+    typed=("${words[@]}")
+    local last=$PREFIX ret
+    _sidecore "$@"
+    ret=$?
+    case "${typed[2]} ${typed[3]}" in
+    "del "* | "set "* | "restart "* | "doctor "* | "move "* | "resize "* | "capture "* | "show port")
+        if [[ "$last" != -* ]]; then
+            names=(${(f)"$(${typed[1]} show ports --json 2>/dev/null | sed -n 's/^      "name": "\(.*\)",$/\1/p')"})
+            compadd -- "${names[@]}" && ret=0
+        fi
+        ;;
+    esac
+    return ret
+}
+
+compdef _sidecore_with_ports sidecore
+if [ "$funcstack[1]" = "_sidecore" ]; then
+    _sidecore_with_ports "$@"
+fi
+"#;
+
+const PORTS_IN_FISH: &str = r#"
+function __sidecore_ports
+    set -l typed (commandline -opc)
+    $typed[1] show ports --json 2>/dev/null | string match -gr '^      "name": "(.*)",$'
+end
+for name in del set restart doctor move resize capture
+    complete -c sidecore -n "__fish_sidecore_using_subcommand $name" -f -a "(__sidecore_ports)"
+end
+complete -c sidecore -n "__fish_sidecore_using_subcommand show; and contains -- port (commandline -opc)" -f -a "(__sidecore_ports)"
 "#;
 
 /// The page of the configuration file, made from the tables of its keys.

@@ -16,12 +16,12 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
   a=vhost-user:/run/a.sock,role=client,wire=w1
   app=ring:app,queues=2
 
-Switches are written NAME[,key=value]..., and a key that does not apply is an error that names those that do.
---help tells of all keys.";
+Switches are written NAME[,key=value]... A key that does not apply is an error, which names those that do.
+--help lists all keys.";
 
 /// The same, with every option.
 pub fn all() -> String {
-    let mut text = BRIEF.replace("\n--help tells of all keys.", "");
+    let mut text = BRIEF.replace("\n--help lists all keys.", "");
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
     text.push_str(&format!("\n\nKinds of ports: {}.", kinds.join(", ")));
     let mut section = |head: &str, keys: &[Key], scope: Scope| {

@@ -120,7 +120,9 @@ fn grants() {
 #[test]
 fn moves() {
     let Some(answer) = bench("move") else { return };
-    positive(&answer, &["spells", "mpps", "sent", "pause_p50_us", "pause_p99_us"]);
+    // On a busy machine several spells may pass between two looks of the flow's thread: those have no pause of their own.
+    positive(&answer, &["spells", "mpps", "sent", "pause_p99_us"]);
+    assert!(answer["rows"].as_array().unwrap().iter().all(|row| row["pause_p50_us"].is_number()), "{answer}");
     assert!(answer["one_processor"].is_boolean());
     let [("lost", lost), ("pause_p99_us", pause), ("reordered", reordered)] = summary(&answer)[..] else {
         panic!("{answer}")

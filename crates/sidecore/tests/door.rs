@@ -103,5 +103,5 @@ fn a_door_that_is_killed_is_missed_by_nobody() {
 
 #[test]
 fn it_is_not_for_people() {
-    assert!(Place::new().fails(&["door"]).contains("not for people"));
+    assert!(Place::new().fails(&["door"]).contains("is internal"));
 }

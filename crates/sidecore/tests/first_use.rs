@@ -295,26 +295,46 @@ fn show_watch_goes_on_until_nobody_reads() {
 }
 
 #[test]
-fn bash_completes_the_names_of_ports_and_the_file_has_a_page() {
+fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
     let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "web1"), "--port", &vhost(&place, "other")]);
-    place.write("c.bash", &place.ok(&["completions", "bash"]));
-    let complete = |words: &str| {
-        let program = env!("CARGO_BIN_EXE_sidecore");
-        let script = format!(
-            ". ./c.bash; COMP_WORDS=({program} {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
-             _sidecore_with_ports sidecore \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; echo \"${{COMPREPLY[*]}}\""
-        );
-        let mut command = Command::new("bash");
-        command
-            .args(["-c", &script])
-            .current_dir(place.path(""))
-            .env("SIDECORE_SOCKET", place.path("control.sock"));
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
-    };
-    for words in ["del we", "doctor we", "show port we"] {
-        let names = complete(words);
-        assert!(names.contains("web1") && !names.contains("other"), "{words}: {names}");
+    // Sockets with other names than their ports: shells complete the names of files, too.
+    let port = |name: &str, socket: &str| format!("{name}=vhost-user:{}", place.at(socket));
+    let _daemon = place.daemon(&["--port", &port("web1", "s"), "--port", &port("other", "t")]);
+    let program = env!("CARGO_BIN_EXE_sidecore");
+    let folder = std::path::Path::new(program).parent().unwrap().to_str().unwrap();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    for shell in ["bash", "zsh", "fish"] {
+        place.write("c", &place.ok(&["completions", shell]));
+        let complete = |words: &str| {
+            let script = match shell {
+                "bash" => format!(
+                    ". ./c; COMP_WORDS=(sidecore {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); \
+                     _sidecore_with_ports sidecore \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
+                     echo \"${{COMPREPLY[*]}}\""
+                ),
+                // Outside the line editor its builtins have to be played: those that complete, and what they match with.
+                "zsh" => format!(
+                    "compdef() {{ [[ $1 == _sidecore_with_ports ]] || exit 1 }}; . ./c; _sidecore() {{ words=(); return 1 }}; \
+                     compadd() {{ shift; print -l -- ${{(M)@:#$PREFIX*}} }}; words=(sidecore {words}); PREFIX=$words[-1]; \
+                     _sidecore_with_ports"
+                ),
+                _ => format!("source ./c; complete -C 'sidecore {words}'"),
+            };
+            let mut command = Command::new(shell);
+            let bare = if shell == "bash" { "--norc" } else { "--no-config" };
+            command
+                .args([if shell == "zsh" { "-f" } else { bare }, "-c", &script])
+                .current_dir(place.path(""));
+            command.env("PATH", &path).env("SIDECORE_SOCKET", place.path("control.sock"));
+            let out = command.output().unwrap_or_else(|e| panic!("{shell}: {e}"));
+            assert!(out.stderr.is_empty(), "{shell} {words}: {}", String::from_utf8_lossy(&out.stderr));
+            String::from_utf8(out.stdout).unwrap()
+        };
+        for words in ["del we", "doctor we", "show port we"] {
+            let names = complete(words);
+            assert!(names.contains("web1") && !names.contains("other"), "{shell} {words}: {names}");
+        }
+        assert!(!complete("apply we").contains("web1"), "{shell}: `apply` takes a file");
     }
     place.ok(&["man", &place.at("man")]);
     let page = std::fs::read_to_string(place.path("man/sidecore.toml.5")).unwrap();

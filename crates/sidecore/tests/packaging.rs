@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use rig::{Daemon, Place};
@@ -29,6 +30,27 @@ fn the_service_leaves_holders_and_their_sockets_alone() {
     for setting in ["KillMode=process", "RuntimeDirectoryPreserve=yes"] {
         assert!(SERVICE.lines().any(|line| line == setting), "{setting}");
     }
+}
+
+/// The unit's UMask closes sockets of ports to all but root. `mode` and `owner` of a port open them whatever it is, and anybody
+/// may read the counters.
+#[test]
+fn sockets_of_ports_are_roots_alone_unless_the_port_says_otherwise() {
+    let place = Place::new();
+    let mask = SERVICE.lines().find_map(|line| line.strip_prefix("UMask=")).unwrap();
+    let mut command = Command::new("sh");
+    command.current_dir(place.path("")).env("SIDECORE_SOCKET", place.path("control.sock"));
+    let line = format!("umask {mask}; exec \"$@\"");
+    command.args(["-c", &line, "sh", env!("CARGO_BIN_EXE_sidecore"), "run", "--port"]);
+    command.arg(format!("own=ring:{}", place.at("own"))).arg("--port");
+    command.arg(format!("team=ring:{},mode=0660,owner=:nogroup", place.at("team")));
+    let _daemon = Daemon::start(command.env_remove("NOTIFY_SOCKET"));
+    let of = |name: &str| place.path(name).metadata().unwrap();
+    let group = Command::new("getent").args(["group", "nogroup"]).output().unwrap().stdout;
+    let group: u32 = String::from_utf8(group).unwrap().split(':').nth(2).unwrap().parse().unwrap();
+    assert_eq!((of("own").mode() & 0o777, of("own").gid()), (0o700, 0));
+    assert_eq!((of("team").mode() & 0o777, of("team").gid()), (0o660, group));
+    assert_eq!(of("control.counters").mode() & 0o777, 0o644);
 }
 
 #[test]

@@ -1,29 +1,29 @@
-//! The broker: the process that keeps the privileges, and does with them what is in its table and nothing else.
+//! The broker: the process that keeps the privileges, and uses them only for the requests of its table.
 //!
-//! Theory of operation. The daemon starts it before it gives anything up, over a pair of sockets, and asks it for what it
-//! may not do itself ([`Request`]). One thread reads a request, does it, answers, and reads the next; the code that does it is
-//! the one that a daemon without a broker runs itself. When the other end is gone, so is the broker.
+//! Theory of operation. The daemon starts the broker before it gives up its privileges, and later sends it requests over a pair of
+//! sockets ([`Request`]). One thread reads a request, does it, answers, and reads the next. A daemon without a broker runs the same
+//! code itself. The broker ends when the other end of its socket is closed.
 //!
-//! What a worker can do that has turned hostile, at worst:
+//! A hostile daemon can at worst do this by its requests:
 //! * sockets: made where nothing is, or where a dead one is, at a path or in a folder that is [`Named`]; removed
 //!   only if this broker made them. Files that are there are neither opened nor replaced;
-//! * calls: to whoever listens at a path that is [`Named`] for that;
+//! * calls: to the process that listens at a path that is [`Named`] for that;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, a lookup program that is [`Named`], `/etc/passwd` and `/etc/group`;
-//! * disks: a regular file or block device that is [`Named`] is opened and locked, by a process of its own: whoever serves it may
-//!   never answer, and other requests go on ([`openers`]);
+//! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process, because its file server may
+//!   never answer while other requests go on ([`openers`]);
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
 //! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*. Where there is one,
-//!   that is much: a packet socket can be turned to any interface.
+//!   that is much: a packet socket can be bound to any other interface.
 //!
-//! Without [`Rules::strict`] nobody is kept from anything that the daemon may do itself: sockets are made everywhere, journals
-//! opened where they are ours alone (`open::own_file`), and programs read before anybody knows whether they are any.
+//! Without [`Rules::strict`] the broker does all that the daemon may do itself: it makes sockets everywhere, opens
+//! journals that are ours alone (`open::own_file`), and reads a file as a lookup program before it is known to be one.
 //!
-//! What may be where is said by the configuration, and by operators: whoever may open the control socket may send a
-//! [`Named`] to the broker's own one ([`Rules::operators`]), which the daemon, without privileges, cannot.
+//! The configuration and operators name the paths and interfaces: a user who may open the control socket may send a
+//! [`Named`] to the broker's own socket ([`Rules::operators`]). The daemon, without privileges, cannot.
 //!
-//! Nothing of it grows: [`MAX_SOCKETS`] sockets and holders, [`openers::MOST`] files that are being opened, [`rules::MAX_NAMED`] names, records and answers of one size.
+//! Nothing grows without bound: [`MAX_SOCKETS`] sockets and holders, [`openers::MOST`] files that are being opened, [`rules::MAX_NAMED`] names, records and answers of one size.
 
 mod openers;
 mod rules;

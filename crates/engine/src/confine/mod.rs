@@ -2,13 +2,13 @@
 //!
 //! Theory of operation. The daemon calls [`start`] before it has a second thread: from then on no thread makes a call that
 //! none of ours needs. Each thread calls [`enter`] as its first act and loses what its own kind does not need; an I/O core
-//! keeps some thirty calls, with none of which a file is opened or a process reached. Filters add up: a thread that
-//! starts another hands its own down, and nothing can be taken back. So whoever starts a thread may do what that thread
-//! may do.
+//! keeps some thirty calls, none of which opens a file or reaches a process. Filters add up: a new thread inherits the
+//! filters of the thread that starts it, and no filter can be removed. So a thread that starts others must be allowed all that
+//! they may do.
 //!
-//! What is refused. A call that is in nobody's row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
+//! Refused calls. A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
 //! thread and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
-//! neighbours do not. What only an attacker calls (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
+//! neighbours do not. A call that only an attacker makes (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
 //! carried out, and the kernel logs those that would not have been.
 //!
 //! `clone3` keeps its flags in memory, where no filter sees them. It fails with ENOSYS, and the C library uses `clone`.

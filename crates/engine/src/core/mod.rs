@@ -2,8 +2,9 @@
 //!
 //! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core, moves tasks and hands
 //! them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it (`lease`), and `registry` says which core
-//! has it. One core's loop is `run`; `accounts` and `server` share its time out, `pace` bounds a visit, `mailbox` brings letters.
-//! `balance` decides which core serves which task, by `sample`s of what cores did; `regret` takes moves back; `balancer` carries that out. Nothing here knows of frames, ports or devices.
+//! has it. `run` is the loop of a core; `accounts` and `server` divide its time, `pace` bounds a visit, `mailbox` brings messages.
+//! `balance` decides which core serves which task, by `sample`s of the cores' work; `regret` reverts moves; `balancer` carries all of that
+//! out. Nothing here knows about frames, ports or devices.
 
 mod accounts;
 mod balance;

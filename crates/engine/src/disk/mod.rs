@@ -1,10 +1,10 @@
-//! Disks: what block devices read and write, whatever a guest calls them.
+//! Disks: the media that block devices read and write.
 //!
 //! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share it. A request
 //! that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk. Media in memory
-//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out where it is asked for, some bytes at a time and as long as there is time,
-//! so that no other task waits for a long one. A file (`file`) is read and written by the kernel: a job is begun, and is done some
-//! time later; unless its bytes are memory, too.
+//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out at once, some bytes at a time while the visit has time, so that no
+//! other task waits for a long job. The kernel reads and writes a file (`file`): a job is started, and ends some time
+//! later. A file whose bytes are memory is handled like a medium in memory.
 
 mod early;
 mod file;

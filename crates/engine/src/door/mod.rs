@@ -1,26 +1,29 @@
-//! The door: a process that receives the descriptors which VMMs send, so that the daemon never owns one whose file
-//! somebody else serves.
+//! The door: a process that receives the descriptors which VMMs send, so that the daemon never owns a descriptor whose file
+//! another process serves.
 //!
 //! Theory of operation. Closing a descriptor may wait for the server of its file (FUSE asks it at every close, and no
 //! signal ends that wait), also when a process ends. So a descriptor of such a file must not get into the daemon's table
-//! at all, and nobody can tell what a descriptor is before it is in some table. A look at a socket (MSG_PEEK) without room
-//! for descriptors only tells that there are some; reading without room drops them without closing them as a process
-//! does, and asks no server. The daemon reads VMMs that way alone. Where descriptors are, it asks the door ([`look`]),
-//! which it sends a duplicate of the connection. The door looks at the same place with room for them, vets each
-//! ([`is_memory`], [`is_eventfd`], and for messages that give one, a connected stream socket: none of these asks the file's server), and passes them on if all are good. Nothing is taken from the
-//! socket: a look of no bytes hands out duplicates of the descriptors of the next piece that has any, and changes nothing.
-//! So either may be killed at any instant, and the look be repeated.
+//! at all. But what a descriptor is can be found out only when it is in some table. A peek at a socket (MSG_PEEK) without room
+//! for descriptors tells only that there are some. Reading without room drops them, without closing them as a process
+//! does, and asks no server. The daemon reads VMMs only in that way.
 //!
-//! A door that has met a stranger's file says so, waits until the daemon has dropped the message, and closes it, however long that
-//! takes ([`Closing`]). Mostly it takes no time, and that door goes on; looks meanwhile start another one. A port whose file is still being closed is served no further descriptor before, and no other VMM:
-//! there is one such process for each port at most.
+//! Where a message has descriptors, the daemon sends the door a duplicate of the connection ([`look`]). The door peeks at the same message
+//! with room for them and checks each: [`is_memory`], [`is_eventfd`], and a connected stream socket for the message that gives one. None of
+//! these checks asks the file's server. If all are good, it passes them on. The message stays in the socket: a peek of no bytes
+//! duplicates the descriptors of the next piece that has any, and changes nothing. So either process may be killed at any
+//! time, and the peek repeated.
+//!
+//! A door that has received another process's file says so, waits until the daemon has dropped the message, and closes the file,
+//! however long that takes ([`Closing`]). Usually it takes no time, and the door goes on; requests meanwhile start another door. While
+//! a port's file is still being closed, the port gets no further descriptors and no other VMM. So there is at most one such
+//! process for each port.
 //!
 //! Doors also end connections in which unread descriptors may be ([`hang_up()`]).
 //!
-//! With `memory-file=any` files are passed on as they are: the operator trusts that VMM.
+//! With `memory-file=any` the door passes files on unchecked: the operator trusts that VMM.
 //!
-//! The protocol is one of records (SOCK_SEQPACKET): a request with a connection, and an answer with descriptors or a text.
-//! Without [`start`] (tests, fuzzers) the process looks by itself.
+//! The protocol has records (SOCK_SEQPACKET): a request with a connection, and an answer with descriptors or a text.
+//! Without [`start`] (tests, fuzzers) the process does the door's work itself.
 
 mod hang_up;
 mod line;

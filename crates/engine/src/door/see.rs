@@ -38,7 +38,7 @@ pub enum Why {
     #[error("descriptors are missing: there was no room for all of them (RLIMIT_NOFILE)")]
     Cut,
     /// There is nobody to look at them.
-    #[error("nobody can look at the descriptors: {0}")]
+    #[error("the descriptors cannot be checked: {0}")]
     NoDoor(String),
 }
 

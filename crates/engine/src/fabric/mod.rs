@@ -1,12 +1,12 @@
-//! The fabric: what becomes of frames between a sender's queue and its receivers' queues.
+//! The fabric: the way of frames from a sender's queue to its receivers' queues.
 //!
 //! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch is
 //! *forwarded* (`forward`: by wire or switch, each frame gets its destinations), each destination is *delivered* to once
-//! (`deliver`), and then the sender is given its buffers back. Who is attached to whom says the [`Topology`], a snapshot that
+//! (`deliver`), and then the sender gets its buffers back. The [`Topology`] says which ports are connected. It is a snapshot that
 //! each core replaces between two visits. On a wire the sender waits for its receiver (`backpressure`); frames that ask for
 //! more than their receiver accepts are made plain on the way (`offload`).
 //!
-//! What a core has for all of that is its [`Local`]; nothing in it is shared or locked.
+//! A core's [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod backpressure;
 mod deliver;

@@ -35,7 +35,7 @@ pub enum HoldError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// Another user's process.
-    #[error("who listens at \"{}\" belongs to another user", .0.display())]
+    #[error("the process that listens at \"{}\" belongs to another user", .0.display())]
     Stranger(PathBuf),
     /// The system, or the holder, refused.
     #[error("cannot {what}: {source}")]

@@ -1,20 +1,20 @@
 //! The holder: a tiny process that keeps descriptors, so that they outlive the daemon.
 //!
 //! Theory of operation. Some peers cannot connect again (QEMU over vfio-user), so their connection has to survive a
-//! daemon that is restarted or killed. What such a connection consists of, sockets, memory and eventfds, are
-//! descriptors; a process that holds a duplicate of each keeps them alive. So each such connection gets a process
-//! of its own ([`serve`]) that knows nothing but numbers and descriptors: the daemon puts them there ([`Holder`]) while
-//! it lives, and the next daemon finds them again at the same path ([`Holder::find`]).
+//! daemon that is restarted or killed. A connection consists of descriptors: sockets, memory and eventfds. A process that holds a
+//! duplicate of each keeps them alive. So each such connection gets a process of its own ([`serve`]) that knows only numbers and
+//! descriptors. A running daemon puts them there ([`Holder`]), and the next daemon finds them again at the same
+//! path ([`Holder::find`]).
 //!
-//! One daemon at a time talks to a holder; another one waits until the first is gone. A holder ends by itself: when it
-//! is asked to keep nothing any more, when the daemon is gone and a socket that it keeps has no other end any more, or
+//! One daemon at a time talks to a holder; another one waits until the first is gone. A holder ends by itself: when the daemon
+//! tells it to keep nothing, when the daemon is gone and a socket that it keeps has lost its other end, or
 //! when no daemon comes back within [`PATIENCE`].
 //!
-//! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's [`secret`]: whoever
-//! could lie here can also trace the daemon, or read its files.
-//! The number of descriptors is bounded by [`MAX_KEYS`]; what they are is never looked at.
+//! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's [`secret`]. A process that
+//! passes both checks can also trace the daemon, or read its files.
+//! The number of descriptors is bounded by [`MAX_KEYS`]. A holder never inspects them.
 //!
-//! The protocol is one of records (SOCK_SEQPACKET), two words each: what, and which key; a descriptor goes along. Each
+//! The protocol has records (SOCK_SEQPACKET) of two words, a command and a key, with a descriptor if the command takes one. Each
 //! request is answered before the next one is sent.
 
 mod client;

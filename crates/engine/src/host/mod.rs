@@ -1,4 +1,4 @@
-//! The host's own as ports: its interfaces, and native programs.
+//! Ports of the host: its interfaces, and native programs.
 
 pub(crate) mod broker;
 mod describe;

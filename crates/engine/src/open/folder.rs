@@ -136,7 +136,7 @@ impl Folder {
         let fd = openat(&self.fd, &*name, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         let stat = fstat(&fd)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(io::Error::other("somebody interferes in that folder"));
+            return Err(io::Error::other("another process changes that folder meanwhile"));
         }
         Ok((Folder { fd }, name))
     }

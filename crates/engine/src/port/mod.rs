@@ -1,14 +1,14 @@
-//! Ports: what a switch sees of a guest, a host interface or a native program.
+//! Ports: a guest, a host interface or a native program, as a switch sees it.
 //!
-//! A [`Port`] is shared by everybody: its name and counters, its MTU, whether its link is up, and the
+//! All threads share a [`Port`]: its name and counters, its MTU, whether its link is up, and the
 //! egress side. The two directions differ in who owns them:
 //!
-//! * an **ingress queue** ([`IngressQueue`]) is lent to one I/O core, which polls it. Whoever wants to
-//!   change it takes it back ([`Lease`]), which also proves that no batch of that queue is under way;
+//! * an **ingress queue** ([`IngressQueue`]) is lent to one I/O core, which polls it. To change it, its
+//!   owner takes it back ([`Lease`]), which also proves that no batch of that queue is in progress;
 //! * an **egress queue** ([`EgressQueue`]) is lent to the port, may be reached from several I/O cores
-//!   and sits behind a lock that is taken once per batch. Whoever wants to change it takes it back, too.
+//!   and is behind a lock that is taken once per batch. Its owner takes it back to change it, too.
 //!
-//! That is the whole rule for memory that can vanish: a queue holds the `Arc` of the map that its
+//! One rule covers memory that can vanish: a queue holds the `Arc` of the map that its
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
 mod attachment;

@@ -1,8 +1,8 @@
-//! Frames in rings of netmap's slots, whoever has the other side of the ring: a native program (`host::ring`) or a guest
+//! Frames in rings of netmap's slots. The other side of the ring is a native program (`host::ring`) or a guest
 //! (`device::ptnet`).
 //!
-//! [`Drain`] makes frames of the slots that a client gives up, [`Fill`] slots of the frames that it receives. Both leave to
-//! their owner how the client is woken, and what becomes of one whose indices make no sense.
+//! [`Drain`] turns the slots that a client gives up into frames, [`Fill`] turns frames that it receives into slots. Their
+//! owner decides how the client is woken, and what happens to a client with invalid indices.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod drain;

@@ -315,7 +315,7 @@ impl Fabric for CoreFabric {
             if switch.age(seconds) {
                 tracing::warn!(
                     switch = %name,
-                    "somebody fills single places of the MAC table on purpose: it started afresh with another hash key"
+                    "single buckets of the MAC table overflow, as under an attack: it was emptied and has another hash key"
                 );
             }
         }

@@ -1,5 +1,5 @@
-//! The control plane: what the operator asks for ([`Spec`]), whether it makes sense (`check`), what it
-//! changes (`plan`) and how that is done, all or nothing (`carry`).
+//! The control plane: the operator's request ([`Spec`]), its checks (`check`), the changes that it takes
+//! (`plan`), and their execution, all or nothing (`carry`).
 //!
 //! ```text
 //! command line, file, JSON → Spec → check → plan::between(what runs, wanted) → carry → ports that run

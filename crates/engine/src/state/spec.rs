@@ -63,9 +63,10 @@ options! {
         may {
             /// Processors for the I/O cores.
             cores: Cpus = "cores", Any, "the last one that the process may use";
-            /// I/O cores that are active at the start, and at least; with `balance` more become so while these are full.
+            /// Active I/O cores at the start, and the least number of them; with `balance` more become active while
+            /// these are full.
             least_cores: Number<1, 16> = "least-cores", Any, "all of `cores`";
-            /// Whether queues move between I/O cores, and cores come and go, by what they have to do.
+            /// Whether queues move between I/O cores, and how many of these are active, by their load.
             balance: Toggle = "balance", Any, "`on`";
             /// Microseconds for which a core polls without finding anything before it sleeps; 0: it sleeps at once.
             spin: Number<0, 1_000_000> = "spin", Any, "50";
@@ -75,16 +76,16 @@ options! {
             /// Permission bits of the control socket, octal.
             socket_mode: Mode = "socket-mode", Any, "`0660`";
             /// Owner of the control socket: `USER`, `USER:GROUP` or `:GROUP`.
-            socket_owner: Owner = "socket-owner", Any, "whoever starts the daemon";
+            socket_owner: Owner = "socket-owner", Any, "the user that starts the daemon";
             /// Path of the counters file.
             counters: PathBuf = "counters", Any, "the control socket's with the ending `.counters`";
-            /// Most ring ports that netmap programs may have made on demand; 0: none.
+            /// Largest number of ring ports that netmap programs may make on demand; 0: none.
             vale_ports: Number<0, 1000> = "vale-ports", Any, "64";
-            /// Permission bits of the socket at which they ask for ports, octal.
+            /// Permission bits of the socket at which netmap programs ask for ports, octal.
             vale_mode: Mode = "vale-mode", Any, "`0600`";
-            /// Owner of that socket.
-            vale_owner: Owner = "vale-owner", Any, "whoever starts the daemon";
-            /// What the daemon takes from itself; `warn`: the kernel logs what it would refuse.
+            /// Owner of the socket at which netmap programs ask for ports.
+            vale_owner: Owner = "vale-owner", Any, "the user that starts the daemon";
+            /// Whether the daemon gives up what it does not need; `warn`: the kernel only logs what it would refuse.
             sandbox: Sandbox = "sandbox", Any, "`on`, as far as this system has it";
             /// User that the daemon becomes if root starts it, unless the sandbox is `off` or `warn`.
             user: String = "user", Any, "`sidecore` if there is that user, else `nobody`";
@@ -134,9 +135,9 @@ options! {
         must {
             /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
             name: String = "name";
-            /// What stands behind it; `GET /v1/daemon` lists the kinds.
+            /// What it connects to; `GET /v1/daemon` lists the kinds.
             kind: String = "kind";
-            /// Where that is: the path of a socket, the name of an interface, or the name (or path) by which programs ask for a
+            /// The path of its socket, the name of its interface, or the name (or path) by which programs ask for a
             /// ring port.
             place: String = "where";
         }
@@ -153,29 +154,32 @@ options! {
             router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
             /// Largest Ethernet payload that it may send, in bytes.
             mtu: Number<68, 65535> = "mtu", Frames,
-                "1500; that of an interface which is adopted; 65535 for ring ports that programs had made";
-            /// The carrier that is wanted: `up`, it follows the peer; `down`, it is down.
+                "1500; an existing interface: its own; ring ports made on demand: 65535";
+            /// Its carrier: with `up` it follows the peer, with `down` it is down.
             link: Link = "link", Any, "`up`";
-            /// How urgent its frames or requests are: of class `latency` they are taken between two visits of others.
+            /// How urgent its frames or requests are: those of class `latency` are served between two visits of other
+            /// ports.
             class: Class = "class", Any, "`throughput`";
             /// Its share of an I/O core beside other ports that have work.
             weight: Number<1, 1000> = "weight", Any, "100";
-            /// The part of an I/O core that it is guaranteed, and bound to: of each 5 ms, or a runtime in each period.
-            budget: Budget = "budget", Any, "none: what its weight brings";
-            /// Whether it may have, beyond its budget, what others leave.
+            /// The share of an I/O core that it is guaranteed and limited to: percent of each 5 ms, or a runtime in
+            /// each period.
+            budget: Budget = "budget", Any, "none: its share by weight";
+            /// Whether it may use, beyond its budget, time that other ports leave.
             reclaim: Toggle = "reclaim", Any, "`off`";
-            /// Frames or requests that are taken from it a second.
+            /// Most frames or requests a second that are taken from it.
             rate: Frames = "rate", Any, "no limit";
-            /// Bits of those that are taken from it a second.
+            /// Most bits a second of the frames or requests that are taken from it.
             bit_rate: Bits = "bit-rate", Any, "no limit";
             /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
-            /// How its source addresses are guarded: `off`; `claim`, no other port has its `mac`; `strict`, and it uses no other.
+            /// How source addresses are guarded: `off`; `claim`: no other port may take its `mac`; `strict`: it may
+            /// use no other, either.
             mac_guard: Guard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
             /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all virtual routers.
             allow_mac: Sources = "allow-mac", Learning, "none";
-            /// Addresses that live behind it for good: they are never learned elsewhere, do not age, and stay when it goes
-            /// down.
+            /// Addresses that are always behind it: they are never learned elsewhere, do not age, and stay when it
+            /// goes down.
             fdb: Macs = "fdb", Learning, "none";
             /// Copies a second that its broadcasts may make.
             storm_broadcast: Number<1, 1_000_000_000> = "storm-broadcast", Learning, "no limit";
@@ -183,30 +187,31 @@ options! {
             storm_multicast: Number<1, 1_000_000_000> = "storm-multicast", Learning, "no limit";
             /// Copies a second that its frames to unknown addresses may make.
             storm_unicast: Number<1, 1_000_000_000> = "storm-unicast", Learning, "no limit";
-            /// Who makes the socket: we (`server`) or the VMM (`client`).
+            /// Which side makes the socket: the daemon (`server`) or the VMM (`client`).
             role: Role = "role", Kind, "`server`";
-            /// Permission bits of the socket that we make, octal; of kind xdp, whether the kernel copies frames: `copy`, `zerocopy` or
-            /// `auto`.
+            /// Permission bits of the port's socket, octal; of kind xdp, whether the kernel copies frames: `copy`,
+            /// `zerocopy` or `auto`.
             mode: PortMode = "mode", Kind, "`0700`; xdp: `auto`";
-            /// Owner of the socket that we make: `USER`, `USER:GROUP` or `:GROUP`.
-            owner: Owner = "owner", Kind, "whoever starts the daemon";
+            /// Owner of the port's socket: `USER`, `USER:GROUP` or `:GROUP`.
+            owner: Owner = "owner", Kind, "the user that starts the daemon";
             /// Queue pairs, of kind ptnet 15 at most; of kind blk, queues.
             queues: Number<1, 16> = "queues", Kind,
                 "vhost-user, blk: as many as the VMM asks for; tap, packet, ptnet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
             features_off: Words = "features-off", Kind, "none";
-            /// The guest's address, where it is ours to say: of an e1000 or e1000e that in its EEPROM.
+            /// The guest's address, where the port decides it; of an e1000 or e1000e the one in its EEPROM.
             mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, ptnet: made from port and machine";
-            /// The file that keeps the places of packed rings while no daemon runs, or `none`.
-            journal: PathBuf = "journal", Kind, "one of ours, which goes with the port";
-            /// What the disk consists of: a file, a block device, `ram:SIZE` or `null:SIZE` with a size such as `64M`. It has to be
-            /// given.
+            /// The file that keeps the positions of packed rings while no daemon runs, or `none`.
+            journal: PathBuf = "journal", Kind, "a file of the daemon's, deleted with the port";
+            /// The disk's contents, always required: a file, a block device, `ram:SIZE` or `null:SIZE` with a size
+            /// such as `64M`.
             file: DiskFile = "file", Kind, "";
             /// Whether the guest cannot write to the disk.
             readonly: Toggle = "readonly", Kind, "`off`";
-            /// When what the guest wrote lasts: with `writeback` from its next flush on, with `writethrough` from the answer on.
+            /// When a guest's write is durable: with `writeback` after its next flush, with `writethrough` when it is
+            /// answered.
             cache: Cache = "cache", Kind, "`writeback`";
-            /// The disk's name for the guest, of which 20 bytes are told.
+            /// The disk's name for the guest, which gets its first 20 bytes.
             serial: String = "serial", Kind, "the port's name";
             /// Bytes of the disk's logical block.
             block_size: BlockSize = "block-size", Kind, "`512`";
@@ -216,21 +221,22 @@ options! {
             buf_size: Number<64, 65536> = "buf-size", Kind, "2048";
             /// Buffers beyond those of the rings; a client gets no more than these.
             extra_bufs: Number<0, 163_840> = "extra-bufs", Kind, "none; 4096 at most for a client that asks";
-            /// Pipes for which there is room; one that is not used takes no buffers.
+            /// Largest number of pipes; an unused pipe takes no buffers.
             pipes: Number<0, 64> = "pipes", Kind, "4";
-            /// The memory that up to 8 ring ports of equal rings that name it share, to exchange buffers.
+            /// The memory that up to 8 ring ports with equal rings share to exchange buffers: those with the same
+            /// name here.
             memory: String = "memory", Kind, "one of its own";
             /// Bytes of the virtio-net header before each frame: 0, 10 or 12; the program may change it.
             header: Number<0, 12> = "header", Kind, "0";
-            /// Smallest gap between two interrupts in microseconds, whatever the driver programs; 0: what it programs alone. Of
-            /// vhost-user between those of one queue, and none without it.
+            /// Smallest gap between two interrupts in microseconds, also if the driver sets a smaller one; 0: the
+            /// driver's gap alone. With vhost-user it is for each queue.
             moderation: Number<0, 1000> = "moderation", Kind, "8; vhost-user: 0";
             /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
             receive_share: Number<10, 100> = "receive-share", Kind, "100";
             /// Whether the 82540EM has a communication status block.
             csb: Toggle = "csb", Kind, "`off`";
-            /// Files that the VMM may give as its memory: `memory`, those of memfd, tmpfs and hugetlbfs; `any`, whatever can be
-            /// mapped.
+            /// Files that the VMM may give as its memory: `memory`: those of memfd, tmpfs and hugetlbfs; `any`: all
+            /// that can be mapped.
             memory_file: MemoryFile = "memory-file", Kind, "`memory`";
             /// Whether all pages of the guest's memory are made present when the VMM gives it.
             prefault: Toggle = "prefault", Kind, "`off`";

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::distance::{by_mode, Mode, Spread};
 use super::vale::median;
 
 /// An error is a text for people.
@@ -60,6 +61,21 @@ impl Common {
 pub fn draw(path: Option<&Path>, picture: impl FnOnce() -> String) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+/// A row's rates by the distance of the two processors, for JSON: an object for each mode that has samples.
+pub fn modes_json(modes: &[(Mode, Spread)]) -> serde_json::Value {
+    let one = |(mode, of): &(Mode, Spread)| {
+        let Spread { samples, decile, quartile, median } = of;
+        let of = serde_json::json!({ "samples": samples, "decile": decile, "quartile": quartile, "median": median });
+        (mode.name().to_owned(), of)
+    };
+    serde_json::Value::Object(modes.iter().map(one).collect())
+}
+
+/// The same of samples that say their mode and rate.
+pub fn modes_of<T>(samples: &[T], sample: impl Fn(&T) -> (Mode, f64)) -> Vec<(Mode, Spread)> {
+    by_mode(samples.iter().map(sample))
 }
 
 /// An error as text.

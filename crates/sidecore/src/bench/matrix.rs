@@ -17,6 +17,8 @@ use serde::Serialize;
 use sidecore_driver::load::pin;
 use sidecore_driver::Listener;
 
+use super::common::{modes_json, modes_of};
+use super::distance::{self, Distance, Mode};
 use super::ends::{Kind, Place, Side};
 use super::net::Net;
 use super::ours::{Cycles, Switch, START};
@@ -95,6 +97,8 @@ struct Sample {
     /// Share of the time in which the I/O core was busy.
     busy: Option<f64>,
     lost: u64,
+    /// How far the two processors were from each other.
+    mode: Mode,
 }
 
 /// One row of the table.
@@ -112,6 +116,10 @@ struct Row {
     busy: Option<f64>,
     /// Frames lost between ends that lose none themselves, over all rounds.
     lost: u64,
+    /// Million frames a second, by the distance of the two processors.
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -141,6 +149,7 @@ pub fn run(args: &Args) -> Result<()> {
         for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
             let of_size = &of_case[place];
             let mpps = median(of_size.iter().map(|s| s.mpps));
+            let modes = modes_of(of_size, |sample| (sample.mode, sample.mpps));
             let all_busy: Option<Vec<f64>> = of_size.iter().map(|s| s.busy).collect();
             rows.push(Row {
                 from: from.name(),
@@ -152,6 +161,8 @@ pub fn run(args: &Args) -> Result<()> {
                 gbits: mpps * f64::from(size) * 8.0 / 1e3,
                 busy: all_busy.map(median),
                 lost: of_size.iter().map(|s| s.lost).sum(),
+                modes: modes_json(&modes),
+                told: distance::told(&modes),
             });
         }
     }
@@ -161,13 +172,17 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("matrix: one way, medians of {} rounds; busy: the I/O core", args.rounds);
     println!("size  from        to          candidate     Mpps (min – max)             Gbit/s   busy  lost");
-    for Row { from, to, size, candidate, samples, mpps, gbits, busy, lost } in &rows {
+    for Row { from, to, size, candidate, samples, mpps, gbits, busy, lost, .. } in &rows {
         let (min, max) = samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
         let spread = format!("{mpps:.3} ({min:.3} – {max:.3})");
         let busy = busy.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
         println!(
             "{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {spread:<26}  {gbits:7.2}  {busy:>5}  {lost:4}"
         );
+    }
+    println!("Mpps, {}", distance::HEAD);
+    for Row { from, to, size, candidate, told, .. } in &rows {
+        println!("{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {told}");
     }
     Ok(())
 }
@@ -234,7 +249,16 @@ fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -
             pin(args.load_core).map_err(text)?;
             args.sizes
                 .iter()
-                .map(|&size| one(&places, &listeners, usize::from(size), &running, time))
+                .map(|&size| {
+                    one(
+                        &places,
+                        &listeners,
+                        usize::from(size),
+                        &running,
+                        time,
+                        [args.load_core, args.io_core],
+                    )
+                })
                 .collect::<Result<Vec<_>>>()
         };
         std::thread::scope(|scope| {
@@ -287,6 +311,7 @@ fn one(
     size: usize,
     running: &Running,
     time: Duration,
+    cpus: [usize; 2],
 ) -> Result<Sample> {
     let mut from = places[0].connect(listeners[0].as_ref(), size)?;
     let mut to = places[1].connect(listeners[1].as_ref(), size)?;
@@ -305,20 +330,21 @@ fn one(
         std::thread::sleep(Duration::from_millis(1));
         to.receive()?;
     }
+    let distance = Distance::before(cpus);
     push(&mut from, &mut to, &mut sent, paced, time / 2)?;
     let (before, lost) = (to.received()?, to.lost_and_wrong().0);
     let cycles = running.cycles()?;
     let start = Instant::now();
     push(&mut from, &mut to, &mut sent, paced, time)?;
     let seconds = start.elapsed().as_secs_f64();
-    let after = to.received()?;
+    let (after, mode) = (to.received()?, distance.after());
     let busy = running.cycles()?.zip(cycles).map(|(now, then)| now.since(then).share());
     let (all_lost, wrong) = to.lost_and_wrong();
     if paced && wrong > 0 {
         return Err(format!("{wrong} frames came out of order or had changed"));
     }
     let lost = if paced { all_lost - lost } else { 0 };
-    Ok(Sample { mpps: (after - before) as f64 / seconds / 1e6, busy, lost })
+    Ok(Sample { mpps: (after - before) as f64 / seconds / 1e6, busy, lost, mode })
 }
 
 /// Fills one end and empties the other for as long as `window`; if `paced`, with no more than [`WINDOW`] of the frames `sent`

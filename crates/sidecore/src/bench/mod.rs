@@ -5,6 +5,7 @@
 
 pub mod blk;
 pub mod common;
+pub mod distance;
 pub mod draw;
 pub mod e1000;
 pub mod echo;

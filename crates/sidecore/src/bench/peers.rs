@@ -150,10 +150,11 @@ pub fn free_huge_pages() -> u64 {
     read.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB.
+/// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages lie in few files:
+/// with a file for each, virtio-user would have more regions of memory than the eight that a vhost-user message may name.
 fn dpdk_memory() -> &'static [&'static str] {
     if free_huge_pages() >= HUGE_PAGES {
-        &["--in-memory"]
+        &["--in-memory", "--single-file-segments"]
     } else {
         &["--no-huge", "-m", "1024"]
     }

@@ -3,7 +3,8 @@
 //!
 //! Two cores: the load's and the one that the candidate gets. In each round every candidate is started,
 //! measured at every frame size and stopped, so that slow drift of the machine meets all alike; a ratio is
-//! the median of the rounds' ratios, not the ratio of medians. What can spoil a round is printed: how
+//! the median of the rounds' ratios, not the ratio of medians. How far the two cores were from each other is probed before and after
+//! each sample (`distance`), and what the samples of one mode say is compared with testpmd's in the same mode. What else can spoil a round is printed: how
 //! busy the load was (it must not be the limit) and how long either thread was kept from its core.
 
 use std::collections::BTreeMap;
@@ -14,6 +15,8 @@ use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
+use super::common::{modes_json, modes_of};
+use super::distance::{self, Distance, Mode, Spread};
 use super::ours::{Cycles, Switch, START};
 use super::peers::{self, Flows, Ovs, OvsPort, PeerError, Scratch, Testpmd, VhostPort};
 
@@ -113,6 +116,8 @@ struct Sample {
     cycles: Option<Cycles>,
     /// Share of the window in which load or candidate waited for its core.
     waited: f64,
+    /// How far the two cores were from each other.
+    mode: Mode,
 }
 
 enum Running {
@@ -191,6 +196,7 @@ impl Stage {
         if args.fifo {
             threads.iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(peer)?;
         }
+        let distance = Distance::before([config.core, args.io_core]);
         load.warm_up().map_err(load_error)?;
         let waited = || threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
         let (waited_before, cycles_before) = (waited(), self.cycles().map_err(peer)?);
@@ -198,7 +204,7 @@ impl Stage {
         let waited = (waited() - waited_before) as f64 / 1e9 / report.seconds;
         let cycles =
             self.cycles().map_err(peer)?.zip(cycles_before).map(|(after, before)| after.since(before));
-        Ok(Sample { report, cycles, waited })
+        Ok(Sample { report, cycles, waited, mode: distance.after() })
     }
 
     /// The candidate's own account of its core so far, if it keeps one.
@@ -233,7 +239,8 @@ pub fn run(args: &Args) -> Result<(), Error> {
                 let config = LoadConfig { frame: *size, page, ..args.load };
                 let sample = stage.measure(*candidate, config, args)?;
                 let (name, mpps) = (candidate.name(), sample.report.mpps());
-                eprintln!("round {}/{}: {name} {size} B: {mpps:.2} Mpps", round + 1, args.rounds);
+                let mode = sample.mode.name();
+                eprintln!("round {}/{}: {name} {size} B: {mpps:.2} Mpps, {mode}", round + 1, args.rounds);
                 samples.entry((*size, *candidate)).or_default().push(sample);
             }
         }
@@ -274,6 +281,9 @@ struct Line {
     wrong: u64,
     cycles: Option<(f64, f64)>,
     latency: Option<[u64; 3]>,
+    /// Rates by the distance of the two cores, and the medians over testpmd's in the same mode.
+    modes: Vec<(Mode, Spread)>,
+    mode_ratios: Vec<Option<f64>>,
 }
 
 impl Table<'_> {
@@ -298,7 +308,15 @@ impl Table<'_> {
                 None => latency = Some(each.clone()),
             }
         }
+        let rate = |sample: &Sample| (sample.mode, mpps(sample));
+        let modes = modes_of(samples, rate);
+        let theirs = reference.map(|samples| modes_of(samples, rate)).unwrap_or_default();
+        let ratio = |(mode, of): &(Mode, Spread)| {
+            theirs.iter().find(|(other, _)| other == mode).map(|(_, their)| of.median / their.median)
+        };
         Some(Line {
+            mode_ratios: modes.iter().map(ratio).collect(),
+            modes,
             mpps: spread(samples.iter().map(mpps)),
             ratio: reference.map(|r| spread(samples.iter().zip(r).map(|(s, r)| mpps(s) / mpps(r)))),
             load_busy: median(|s| s.report.busy),
@@ -318,7 +336,12 @@ impl Table<'_> {
             .filter_map(|key| {
                 let line = self.line(*key)?;
                 let three = |[median, min, max]: [f64; 3]| serde_json::json!({"median": median, "min": min, "max": max});
+                let mut modes = modes_json(&line.modes);
+                for ((mode, _), ratio) in line.modes.iter().zip(&line.mode_ratios) {
+                    modes[mode.name()]["ratio_to_testpmd"] = (*ratio).into();
+                }
                 Some(serde_json::json!({
+                    "modes": modes,
                     "size": key.0,
                     "candidate": key.1.name(),
                     "mpps": three(line.mpps),
@@ -396,6 +419,20 @@ impl fmt::Display for Table<'_> {
             write!(f, " {:>9} {:>7} {:>7}  {io}", percent(line.load_busy), percent(line.waited), line.lost)?;
             if line.wrong > 0 {
                 write!(f, "  {} REORDERED OR CORRUPT", line.wrong)?;
+            }
+            writeln!(f)?;
+        }
+        if load.rate.is_some() {
+            return Ok(());
+        }
+        writeln!(f, "Mpps, {}", distance::HEAD)?;
+        for key in self.samples.keys() {
+            let Some(line) = self.line(*key) else { continue };
+            write!(f, "{:>5} {:<11} {}", key.0, key.1.name(), distance::told(&line.modes))?;
+            for ((mode, _), ratio) in line.modes.iter().zip(&line.mode_ratios) {
+                if let Some(ratio) = ratio {
+                    write!(f, "; {}: {ratio:.2} × testpmd", mode.name())?;
+                }
             }
             writeln!(f)?;
         }

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
-use super::common::{self, text};
+use super::common::{self, modes_json, modes_of, text};
+use super::distance::{self, Distance, Mode};
 use super::draw::{chart, distinct, Axis, Line};
 use super::ours::Switch;
 use super::peers::Scratch;
@@ -99,6 +100,8 @@ struct Sample {
     ns: f64,
     /// Frames taken and delivered a second, in millions.
     mpps: [f64; 2],
+    /// How far the two processors were from each other.
+    mode: Mode,
 }
 
 /// One row of the table: medians.
@@ -118,6 +121,10 @@ pub struct Row {
     limit_ns: f64,
     /// Rate of delivered frames against the rate at which they could be copied.
     of_limit: f64,
+    /// Frames delivered a second, in millions, by the distance of the two processors.
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
 }
 
 /// The middle one.
@@ -188,7 +195,7 @@ impl Stage {
         Ok(frames)
     }
 
-    fn run(&mut self, to: To, size: usize, time: Duration) -> Result<Sample> {
+    fn run(&mut self, to: To, size: usize, time: Duration, cpus: [usize; 2]) -> Result<Sample> {
         let mut template = vec![0x5a; size];
         template[..6].fill(0xff);
         template[6..12].copy_from_slice(&mac(0));
@@ -196,6 +203,7 @@ impl Stage {
         let last = u16::try_from(self.receivers.len()).unwrap_or(u16::MAX);
         let (mut next, mut laid) = (0, 0);
         let (mut sent, mut got) = (0u64, 0u64);
+        let distance = Distance::before(cpus);
         let before = self.switch.cycles().map_err(text)?;
         let start = Instant::now();
         while start.elapsed() < time {
@@ -232,7 +240,7 @@ impl Stage {
         }
         let per_second = |frames: u64| frames as f64 / seconds / 1e6;
         let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
-        Ok(Sample { ns, mpps: [per_second(sent), per_second(got)] })
+        Ok(Sample { ns, mpps: [per_second(sent), per_second(got)], mode: distance.after() })
     }
 }
 
@@ -265,7 +273,8 @@ pub fn run(args: &Args) -> Result<()> {
                 let load = scope.spawn(|| {
                     let mut stage = Stage::start(args, receivers)?;
                     pin(args.load_core).map_err(text)?;
-                    rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time)?)))
+                    let cpus = [args.load_core, args.io_core];
+                    rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time, cpus)?)))
                         .collect::<Result<Vec<_>>>()
                 });
                 load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -292,7 +301,10 @@ pub fn run(args: &Args) -> Result<()> {
             let ns_per_frame = median(samples.iter().map(|s| s.ns));
             let place = args.sizes.iter().position(|&s| s == size).unwrap_or(0);
             let mpps_out = median(samples.iter().map(|s| s.mpps[1]));
+            let modes = modes_of(samples, |sample| (sample.mode, sample.mpps[1]));
             Row {
+                modes: modes_json(&modes),
+                told: distance::told(&modes),
                 size,
                 to,
                 receivers,
@@ -325,6 +337,16 @@ pub fn run(args: &Args) -> Result<()> {
             row.mpps_out,
             row.limit_ns,
             100.0 * row.of_limit,
+        );
+    }
+    println!("Mpps out, {}", distance::HEAD);
+    for row in &rows {
+        println!(
+            "{:4}  {:<9}  {:9}  {}",
+            row.size,
+            format!("{:?}", row.to).to_lowercase(),
+            row.receivers,
+            row.told
         );
     }
     Ok(())

@@ -237,5 +237,6 @@ pub fn serve(args: BrokerArgs) -> Outcome {
     sidecore_engine::broker::serve(&socket, rules).map_err(fail)
 }
 
-const BY_HAND: &str = "broker: standard input is no socket of a daemon. This command is not for people: `sidecore run` starts it \
+const BY_HAND: &str =
+    "broker: standard input is no socket of a daemon. This command is internal: `sidecore run` starts it \
                        for what takes privileges, and it ends with its daemon";

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{reload, EnvFilter, Layer};
+use tracing_subscriber::{reload, Layer};
 
 use crate::Outcome;
 
@@ -34,7 +35,7 @@ const ENGINE: &str = "sidecore_engine";
 static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
 
 /// Puts another filter in force; false: nothing logs any more.
-type Reload = Box<dyn Fn(EnvFilter) -> bool + Send>;
+type Reload = Box<dyn Fn(Targets) -> bool + Send>;
 
 /// The filter in force as it was written, and how it is replaced.
 static FILTER: OnceLock<Mutex<(String, Reload)>> = OnceLock::new();
@@ -73,24 +74,23 @@ pub(super) fn filter() -> String {
     now.unwrap_or_default()
 }
 
-/// Reads a filter. A word alone is a level or a module of ours: a level that is misspelt would be a module that no line comes
-/// from, and turn all lines off.
-fn parse(filter: &str) -> Result<EnvFilter, String> {
+/// Reads a filter. A word alone must be a level or a module of ours: the library takes a misspelt level for a module, and
+/// that turns all lines off. Filters by spans and their fields are refused: the library's code for them compiles longer than all
+/// our logging, and no code here opens a span.
+fn parse(filter: &str) -> Result<Targets, String> {
     let allowed = "allowed: error, warn, info, debug, trace, off, or module=level lists";
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     for word in filter.split(',').map(str::trim) {
         let (name, level) = word.split_once('=').map_or((word, None), |(name, level)| (name, Some(level)));
         let known = |word: &str| levels.iter().any(|level| level.eq_ignore_ascii_case(word));
-        // Spans and fields, `module[span{field=value}]=level`, are left to the library.
-        let plain = !word.contains('[');
-        if plain && level.is_none() && !known(name) && !name.starts_with("sidecore") {
+        if level.is_none() && !known(name) && !name.starts_with("sidecore") {
             return Err(format!("{filter:?}: {word:?} is no level; {allowed}"));
         }
-        if let Some(level) = level.filter(|level| plain && !known(level)) {
+        if let Some(level) = level.filter(|level| !known(level)) {
             return Err(format!("{filter:?}: {level:?} is no level; {allowed}"));
         }
     }
-    EnvFilter::builder().parse(filter).map_err(|e| format!("{filter:?}: {e}; {allowed}"))
+    filter.parse().map_err(|e| format!("{filter:?}: {e}; {allowed}"))
 }
 
 /// Tells what was left out; called every second.

@@ -5,7 +5,7 @@
 //! on the loop's pool of blocking threads, so a slow one delays no other answer. I/O cores never wait
 //! for any of this.
 //!
-//! Start: read and check everything, let go of what whoever started it left open, take the counters file, start the broker
+//! Start: read and check everything, close inherited descriptors, take the counters file, start the broker
 //! ([`broker`]), take the control socket (so that a second daemon fails before it touches a port), lock itself down (`sandbox`),
 //! start cores, start ports, let the cores serve them, listen, say `ready`. The
 //! end is the same backwards, and has a bound (`end`). The counters file stays behind, to be read by `show`.

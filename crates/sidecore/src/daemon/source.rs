@@ -69,7 +69,7 @@ impl Source {
         let sandbox = daemon.sandbox.unwrap_or(Sandbox::On);
         if let (Some(user), true) = (&daemon.user, sandbox != Sandbox::On) {
             return Err(format!(
-                "user {user}: with `sandbox = {sandbox}` the daemon stays who started it; leave `user` out"
+                "user {user}: with `sandbox = {sandbox}` the daemon keeps the user that started it; leave `user` out"
             ));
         }
         Ok(DaemonSpec {

@@ -1,9 +1,9 @@
-//! `place`: what is where, what is wrong with it, and how it is mended.
+//! `place`: where I/O cores, guests and their memory are, bad placement, and how to mend it.
 //!
-//! Theory of operation. The machine is what the kernel says of it in sysfs (`machine`); guests are the processes at the other
-//! ends of ports' sockets, and their vCPUs the threads there that QEMU names so (`guests`); I/O cores and their queues tells
-//! the daemon. `judge` compares the three, and `draw` shows them. All of it is read here and not by the daemon, which may not
-//! look at other processes; so it takes who may look at a guest to see all of it, and who may pin its threads to `--apply`.
+//! Theory of operation. sysfs describes the machine (`machine`). Guests are the processes at the other ends of ports' sockets, and
+//! their vCPUs are threads with the names that QEMU gives them (`guests`). The daemon tells its I/O cores and their queues. `judge`
+//! compares the three, and `draw` shows them. The command reads all of it and not the daemon, which may not inspect
+//! other processes. So its user must be allowed to inspect guests, and to pin their threads for `--apply`.
 
 mod draw;
 mod guests;

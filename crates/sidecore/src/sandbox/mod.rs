@@ -1,4 +1,4 @@
-//! What the daemon takes from itself, so that whoever gets hold of it has little.
+//! What the daemon gives up at its start, so that an attacker who controls it can do little.
 //!
 //! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are handed down
 //! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
@@ -31,7 +31,7 @@ use crate::api::{FilterView, RefusedView, SandboxView};
 pub fn settle(keep: &[RawFd]) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(e) = sidecore_engine::host::close_others(keep) {
-        missing.push(format!("descriptors of whoever started it stay open: {e}"));
+        missing.push(format!("inherited descriptors stay open: {e}"));
     }
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     if let Err(e) = rustix::thread::set_no_new_privs(true) {

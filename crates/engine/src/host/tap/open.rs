@@ -75,7 +75,7 @@ pub enum TapError {
         source: io::Error,
     },
     /// The MTU of an interface that somebody else made and passed.
-    #[error("tap {0}: mtu= does not apply to passed descriptors: whoever opened them sets it (ip link set {0} mtu …)")]
+    #[error("tap {0}: mtu= does not apply to passed descriptors: the program that opened them sets the MTU (ip link set {0} mtu …)")]
     MtuOfPassed(String),
 }
 

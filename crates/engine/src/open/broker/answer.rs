@@ -105,7 +105,7 @@ pub fn await_answer(
         got => got?,
     };
     let answer = understood(&bytes[..len], number, fds.pop());
-    answer.map(Some).ok_or_else(|| io::Error::other("whoever was asked has ended"))
+    answer.map(Some).ok_or_else(|| io::Error::other("the process that was asked has ended"))
 }
 
 /// What the record `bytes` says, which came with `fd`. `None`: it is no answer to the request `number`.

@@ -72,7 +72,8 @@ impl Vale {
         if is_operator(who.ids.0) || self.makers.is_of(who.ids.0, port) {
             return Ok(());
         }
-        let why = format!("port {port} was not made by user {}, who may neither move nor keep it", who.ids.0);
+        let why =
+            format!("port {port} was not made by user {}, which may neither move nor keep it", who.ids.0);
         tracing::warn!(port, user = who.ids.0, "refused to a netmap program: the port is another user's");
         Err((Errno::PERM, why))
     }

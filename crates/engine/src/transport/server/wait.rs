@@ -33,7 +33,7 @@ pub(in crate::transport) fn has_left(stream: impl AsFd) -> bool {
 
 /// What is said of a port whose VMM has left a file behind that is still being closed.
 pub(in crate::transport) const CLOSING: &str =
-    "a file that its VMM gave is still being closed: who serves that file does not answer; no VMM is let in before";
+    "a file that its VMM gave is still being closed, because its file server does not answer; the port accepts no VMM until then";
 
 /// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a moment, `told`
 /// is called once.

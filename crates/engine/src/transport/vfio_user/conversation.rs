@@ -127,7 +127,7 @@ impl Conversation {
             let untouched = left == taken;
             if with_fd && !untouched {
                 return Err(std::io::Error::other(
-                    "nobody knows whether an answer with a descriptor was sent",
+                    "it is unknown whether an answer with a descriptor was sent",
                 ));
             }
             // Such an answer is made again, of a question that changes nothing.

@@ -8,6 +8,8 @@ use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::memory::Page;
 use sidecore_engine::device::e1000::Model;
 
+use super::super::common::{modes_json, modes_of};
+use super::super::distance::{self, Distance};
 use super::stage::{frame, Limits, Stage};
 use super::{name, text, Args};
 
@@ -39,6 +41,10 @@ pub struct Row {
     pub lost: u64,
     /// Whether the drivers' memory had huge pages.
     pub huge_pages: bool,
+    /// Million frames a second, by the distance of the two processors.
+    pub modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
 }
 
 /// One end: what it has sent and received.
@@ -122,9 +128,10 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
         }
     };
     run(&mut ends, 0.2)?;
-    let (mut rounds, mut spent) = (Vec::new(), Vec::new());
+    let (mut rounds, mut spent, mut modes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
         let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
+        let distance = Distance::before([args.load_core, args.io_core]);
         let (before, busy) = (count(&ends), stage.busy());
         let seconds = run(&mut ends, args.window.as_secs_f64())?;
         let frames = (count(&ends) - before) as f64;
@@ -132,7 +139,10 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
         rounds.push(frames / seconds / 1e6);
         spent.push((now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64);
         let mpps = frames / seconds / 1e6;
-        eprintln!("round {}/{}: {} {size} B: {mpps:.2} Mpps", round + 1, args.rounds, name(model));
+        let mode = distance.after();
+        modes.push((mode, mpps));
+        let (number, of) = (round + 1, args.rounds);
+        eprintln!("round {number}/{of}: {} {size} B: {mpps:.2} Mpps, {}", name(model), mode.name());
     }
     let median = |values: &[f64]| {
         let mut sorted = values.to_vec();
@@ -140,7 +150,10 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     };
     let mpps = median(&rounds);
+    let modes = modes_of(&modes, |sample| *sample);
     Ok(Row {
+        modes: modes_json(&modes),
+        told: distance::told(&modes),
         model: name(model),
         size,
         both_ways,
@@ -175,6 +188,11 @@ pub fn table(rows: &[Row]) -> String {
             "{:7} {:>5} {ways:>5}  {spread:26} {:>7.1} {io:>16} {:>5}",
             row.model, row.size, row.gbps, row.lost
         );
+    }
+    let _ = writeln!(text, "Mpps, {}", distance::HEAD);
+    for row in rows {
+        let ways = if row.both_ways { "both" } else { "one" };
+        let _ = writeln!(text, "{:7} {:>5} {ways:>5}  {}", row.model, row.size, row.told);
     }
     text
 }

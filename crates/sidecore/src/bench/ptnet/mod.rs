@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use self::ends::{End, Kind};
-use super::common::{text, Common, Result};
+use super::common::{modes_json, modes_of, text, Common, Result};
+use super::distance::{self, Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::e1000::stage::Stage;
 use super::vale::median;
@@ -54,6 +55,10 @@ struct Row {
     ns_per_frame: f64,
     /// Frames that did not come, or not in their place.
     lost: u64,
+    /// Million frames a second, by the distance of the two processors.
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
 }
 
 /// Frames that came evenly.
@@ -143,13 +148,16 @@ fn measure(common: &Common) -> Result<Measured> {
     Ok((rows, sweep, kicks.collect()))
 }
 
-/// Million frames a second, nanoseconds of the I/O core for each, and what was lost.
-type Sample = (f64, f64, u64);
+/// Million frames a second, nanoseconds of the I/O core for each, what was lost, and how far the processors were from each other.
+type Sample = (f64, f64, u64, Mode);
 
 fn row((kind, size, burst): (Kind, usize, usize), samples: &[Sample]) -> Row {
     let rounds: Vec<f64> = samples.iter().map(|sample| sample.0).collect();
     let mpps = median(rounds.iter().copied());
+    let modes = modes_of(samples, |sample| (sample.3, sample.0));
     Row {
+        modes: modes_json(&modes),
+        told: distance::told(&modes),
         device: kind.name(),
         size,
         burst,
@@ -182,11 +190,12 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize)) -> Result<Sam
         }
     };
     run(&mut a, &mut b, common.window / 10)?;
+    let distance = Distance::before([common.load_core, common.io_cores[0]]);
     let (before, busy) = (b.received, stage.busy());
     let seconds = run(&mut a, &mut b, common.window)?;
     let (frames, now) = ((b.received - before) as f64, stage.busy());
     let spent = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
-    Ok((frames / seconds / 1e6, spent, b.wrong))
+    Ok((frames / seconds / 1e6, spent, b.wrong, distance.after()))
 }
 
 /// Kicks, and frames that were sent evenly at `rate` through an I/O core that may sleep.
@@ -237,6 +246,10 @@ fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
             "{:12} {:>6} {:>5}  {spread:26} {:>7.1} {io:>16} {:>5}",
             row.device, row.size, row.burst, row.gbps, row.lost
         );
+    }
+    let _ = writeln!(text, "Mpps, {}", distance::HEAD);
+    for row in rows.iter().chain(sweep) {
+        let _ = writeln!(text, "{:12} {:>6} {:>5}  {}", row.device, row.size, row.burst, row.told);
     }
     let _ = writeln!(text, "kicks a frame, of frames that come evenly:");
     for row in kicks {

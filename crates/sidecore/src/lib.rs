@@ -1,0 +1,139 @@
+//! sidecore: a packet I/O engine for virtual machines, on cores of its own.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cli` | every command and flag; help, man pages and completions come from it |
+//! | `options` | the options of ports, switches and the daemon for `cli`, from the engine's table |
+//! | `daemon` | `run`: the engine, its control socket, signals |
+//! | `api` | the JSON of the control socket that is not the engine's own |
+//! | `client` | HTTP over the control socket |
+//! | `sandbox` | what a process of ours gives up at its start |
+//! | `show`, `change`, `route`, `capture` | the commands that talk to a daemon |
+//! | `doctor` | why a port has no traffic |
+//! | `top` | ports, queues, cores and drops on a terminal |
+//! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and bad placement |
+//! | `pcapng` | cutting a capture into its blocks |
+//! | `vale` | `vale-ctl` |
+//! | `offline` | the counters file of a daemon that is gone |
+//! | `pktgen` | `pkt-gen`: sends, receives and measures on ports |
+//! | `measure`, `bench` | benchmarks |
+//! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
+//!
+//! Exit codes: 0 is success; 1 is a failure, whose reason stands on standard error; 2 is a wrong command line.
+//!
+//! [`main`] is all that this library offers. It is a library to be compiled beside the engine (see `main.rs`).
+
+mod api;
+#[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]
+mod bench;
+mod capture;
+mod change;
+mod cli;
+mod client;
+mod daemon;
+mod doctor;
+mod generate;
+mod measure;
+mod offline;
+mod options;
+mod pcapng;
+mod pktgen;
+mod place;
+mod route;
+mod sandbox;
+mod show;
+mod table;
+mod top;
+mod vale;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+/// What a command ends with: an error is one text for people.
+type Outcome = Result<(), String>;
+
+/// Runs the command that the process's arguments name, and returns the exit code of the process.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => daemon::run(args),
+        Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Restart(args) => change::restart(&args),
+        Command::Log(args) => change::log(&args),
+        Command::Add(args) => change::add(&args),
+        Command::Del(args) => change::del(&args),
+        Command::Set(args) => change::set(&args),
+        Command::Route(command) => route::run(&command),
+        Command::Explain(args) => show::routes::explain(&args),
+        Command::Apply(args) => change::apply(&args),
+        Command::Save(args) => change::save(&args),
+        Command::Move(args) => change::move_queues(&args),
+        Command::Resize(args) => change::resize(&args),
+        Command::Cores(args) => change::set_active(&args),
+        Command::Place(args) => place::run(&args),
+        Command::ValeCtl(args) => vale::run(&args),
+        Command::Capture(args) => capture::run(&args),
+        Command::PktGen(args) => pktgen::run(&args),
+        Command::Bench(benchmark) => measure::run(&benchmark),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
+        Command::Openapi => generate::openapi(),
+        Command::Broker(args) => daemon::broker::serve(args),
+        Command::Door => apart("door", DOOR, sandbox::give_up_capabilities, sidecore_engine::door::serve),
+        // It opens what its broker could.
+        Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
+        Command::Hold { path } => {
+            let serve = |socket: &_| sidecore_engine::hold::serve(socket, &path.unwrap_or_default());
+            apart("hold", HOLD, sandbox::give_up_capabilities, serve)
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("sidecore: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `door`, `open-disk` and `hold`: a process that the daemon starts for itself gives up privileges, and `serve`s the socket that is its
+/// standard input.
+fn apart(
+    what: &str,
+    why: &str,
+    give_up: impl FnOnce() -> Outcome,
+    serve: impl FnOnce(&std::os::fd::OwnedFd) -> std::io::Result<()>,
+) -> Outcome {
+    use std::os::fd::AsFd;
+    // What is missing there was told by the daemon, which has a log.
+    let _ = (sandbox::settle(&[]), sandbox::hide(), give_up());
+    // It was started through a link in /proc, whose name says nothing. Without a name it serves as well.
+    let _ = std::ffi::CString::new(format!("sidecore-{what}")).map(|name| rustix::thread::set_name(&name));
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    socket.and_then(|socket| serve(&socket)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            format!("{what}: standard input is not the socket that it needs. This command is internal: {why}")
+        }
+        _ => format!("{what}: {e}"),
+    })
+}
+
+const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
+const OPEN_DISK: &str = "`sidecore run` has it started to open a disk's file, and it ends when it has";
+const HOLD: &str =
+    "`sidecore run` starts one for each VMM of an e1000 or e1000e port, to keep its connection while the \
+                    daemon is restarted, and it ends by itself";
+
+/// Writes to standard output. A reader that has gone is no failure: `sidecore show ports | head` is no fault.
+fn print(text: &str) -> Outcome {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot write: {e}")),
+        _ => Ok(()),
+    }
+}
