@@ -536,7 +536,7 @@ pub enum Benchmark {
     Parts(bench::sched::parts::Args),
     /// What part of an I/O core a guest receives that was granted 5 to 95 % of it, by time and by frames.
     Budget(bench::sched::budget::Args),
-    /// What weights, rates, reclaiming and classes do: shares of guests that flood, and the latency of one that waits beside them.
+    /// What rates and classes do: frames of a guest that floods, and the latency of one that waits beside floods.
     Grants(bench::sched::grants::Args),
     /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: what is lost or out of
     /// order, and how long the pauses are.
