@@ -536,8 +536,7 @@ pub enum Benchmark {
     Parts(bench::sched::parts::Args),
     /// The share of an I/O core that a guest gets with a budget of 5 to 95 %, by time and by frames.
     Budget(bench::sched::budget::Args),
-    /// The effect of weights, rates, reclaiming and classes: shares of guests that flood, and the latency of one that
-    /// waits beside them.
+    /// The effect of rates and classes: frames of a guest that floods, and the latency of one that waits beside floods.
     Grants(bench::sched::grants::Args),
     /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: lost and reordered
     /// frames, and pauses.

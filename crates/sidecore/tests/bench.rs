@@ -109,12 +109,12 @@ fn grants() {
     let Some(answer) = bench("grants") else { return };
     positive(&answer, &["measured"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["p99_ratio", "rate_error", "weight_error"]);
+    assert_eq!(keys, ["p99_ratio", "rate_error"]);
     let knobs: Vec<_> =
         answer["rows"].as_array().unwrap().iter().map(|row| row["knob"].as_str().unwrap()).collect();
-    assert_eq!(knobs, [&["weight", "rate"][..], &["reclaim"; 4], &["class"; 3]].concat());
-    // Received and granted twice, four bars, three rules.
-    assert_eq!(marks(&drawn(&answer)), 2 * 2 + 4 + 3);
+    assert_eq!(knobs, ["rate", "class", "class", "class"]);
+    // Received and granted, three rules.
+    assert_eq!(marks(&drawn(&answer)), 2 + 3);
 }
 
 #[test]
@@ -129,7 +129,8 @@ fn moves() {
     };
     // These two hold on any machine.
     assert!(lost == 0.0 && reordered == 0.0 && pause > 0.0, "{answer}");
-    assert_eq!(marks(&drawn(&answer)), 3 * 3);
+    // Half, 99 of 100 and the longest, where there is a pause.
+    assert!((6..=9).contains(&marks(&drawn(&answer))), "{answer}");
 }
 
 #[test]
