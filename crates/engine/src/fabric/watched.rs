@@ -38,7 +38,8 @@ impl Delivery {
                     let time = time_of(spent);
                     port.slow.delivery(time);
                     self.foreign_ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-                    port.pace.was_slow(spent);
+                    // One that is watched closely is not far beyond what is usual: that much is not its fault.
+                    port.pace.was_slow(if close { spent - limit } else { spent });
                     spent = 0;
                 }
             }

@@ -10,6 +10,7 @@ use rustix::time::{clock_gettime, ClockId};
 use super::ticks::{ticks, ticks_in};
 
 /// Where the calling thread stands.
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Times that it waited for something, and pages that had to be found for it.
     waits: libc::c_long,
@@ -37,13 +38,31 @@ impl Effort {
 
     /// Ticks that were spent since then, by running or by waiting for memory; without those that others had the processor for.
     pub fn spent(&self) -> u64 {
+        let (passed, spent) = self.account();
+        passed.min(spent)
+    }
+
+    /// The others: ticks since then in which it neither ran nor waited for memory.
+    pub fn lost(&self) -> u64 {
+        let (passed, spent) = self.account();
+        passed.saturating_sub(spent)
+    }
+
+    /// Ticks that passed since then, and that were spent.
+    fn account(&self) -> (u64, u64) {
         let passed = ticks().wrapping_sub(self.at);
         let now = Effort::now();
         // Without a page it waited for a lock, whose owner was kept from running.
         if now.waits != self.waits && now.pages != self.pages {
-            return passed;
+            return (passed, passed);
         }
-        passed.min(ticks_in(now.time.saturating_sub(self.time)))
+        (passed, ticks_in(now.time.saturating_sub(self.time)))
+    }
+
+    /// Ticks since then, whatever was done with them.
+    #[inline]
+    pub fn age(&self) -> u64 {
+        ticks().wrapping_sub(self.at)
     }
 }
 
@@ -60,6 +79,13 @@ mod tests {
         }
         let (spent, passed) = (before.spent(), ticks().wrapping_sub(begun));
         assert!(spent >= ticks_in(Duration::from_millis(19)), "{spent}");
+        // Somebody else runs meanwhile, or nobody. What is done for the first time may have to wait for a page.
+        let found = (0..5).any(|_| {
+            let before = Effort::now();
+            std::thread::sleep(Duration::from_millis(20));
+            before.lost() >= ticks_in(Duration::from_millis(15))
+        });
+        assert!(found, "a thread that did not run has lost no time");
         assert!(spent <= passed + ticks_in(Duration::from_millis(1)), "{spent} of {passed}");
     }
 }
