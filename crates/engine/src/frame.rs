@@ -351,7 +351,9 @@ impl Batch {
     /// is done without room for its pieces and one more.
     #[cold]
     pub fn put_behind_head(&mut self, index: usize, bytes: Piece) {
-        let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else { return };
+        let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else {
+            return;
+        };
         let (first, count) = (frame.piece as usize, usize::from(frame.pieces));
         if self.pieces.room() <= count {
             return;

@@ -243,7 +243,10 @@ fn a_process_that_may_not_open_the_socket_is_named_and_not_believed() {
     let check = checks.iter().find(|check| check["name"] == "socket_rights").unwrap();
     let mend = check["mend"].as_str().unwrap();
     let command = "sidecore set vm mode=0660 owner=:GROUP";
-    assert!(check["wrong"] == false && mend.starts_with("if it is your VMM: ") && mend.contains(command), "{check}");
+    assert!(
+        check["wrong"] == false && mend.starts_with("if it is your VMM: ") && mend.contains(command),
+        "{check}"
+    );
     let text = place.ok(&["doctor", "vm"]);
     let wanted = [&stranger.0.id().to_string(), "vmm", "nobody", "nogroup", command];
     assert!(wanted.iter().all(|it| text.contains(*it)) && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");

@@ -350,7 +350,7 @@ impl<L, C: Clock> Core<L, C> {
         self.now = now;
         let mut took = now - begun;
         if u128::from(took) > SLOW_VISIT.as_nanos() {
-            // A thread that was stopped, or whose processor others had, is nobody's fault.
+            // That others had the processor is nobody's fault.
             took -= self.clock.lost(took);
         }
         let own = took.saturating_sub(visit.elsewhere_ns);

@@ -32,7 +32,7 @@ pub(super) struct Delivery {
     /// How long a delivery may take, and what one that takes less is not looked at more closely: ticks.
     pub(super) limit: u64,
     pub(super) usual: u64,
-    beat: Arc<Beat>,
+    pub(super) beat: Arc<Beat>,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
     pub(super) others: Vec<PortId>,

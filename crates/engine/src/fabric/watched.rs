@@ -24,7 +24,10 @@ impl Delivery {
                 self.refuse(port, batch, rest);
                 break;
             }
+            // It is the sender's memory that is waited for here.
+            self.beat.towards(None);
             rest = private.fill(batch, rest);
+            self.beat.elsewhere();
             while !private.picks.is_empty() {
                 if port.pace.rests() {
                     self.refuse(port, &private.batch, &private.picks);

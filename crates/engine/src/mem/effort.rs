@@ -20,6 +20,14 @@ pub struct Effort {
     at: u64,
 }
 
+/// What became of the ticks since then.
+struct Account {
+    passed: u64,
+    /// At most as many.
+    spent: u64,
+    waited: bool,
+}
+
 impl Effort {
     /// Now. Two system calls: where something has taken long already.
     pub fn now() -> Effort {
@@ -38,25 +46,34 @@ impl Effort {
 
     /// Ticks that were spent since then, by running or by waiting for memory; without those that others had the processor for.
     pub fn spent(&self) -> u64 {
-        let (passed, spent) = self.account();
-        passed.min(spent)
+        self.account().spent
     }
 
     /// The others: ticks since then in which it neither ran nor waited for memory.
     pub fn lost(&self) -> u64 {
-        let (passed, spent) = self.account();
-        passed.saturating_sub(spent)
+        let it = self.account();
+        it.passed - it.spent
     }
 
-    /// Ticks that passed since then, and that were spent.
-    fn account(&self) -> (u64, u64) {
+    /// Ticks since then in which it could have run and others did. None are known where it waited for anything meanwhile.
+    pub fn kept(&self) -> u64 {
+        let it = self.account();
+        if it.waited {
+            0
+        } else {
+            it.passed - it.spent
+        }
+    }
+
+    fn account(&self) -> Account {
         let passed = ticks().wrapping_sub(self.at);
         let now = Effort::now();
+        let waited = now.waits != self.waits;
         // Without a page it waited for a lock, whose owner was kept from running.
-        if now.waits != self.waits && now.pages != self.pages {
-            return (passed, passed);
+        if waited && now.pages != self.pages {
+            return Account { passed, spent: passed, waited };
         }
-        (passed, ticks_in(now.time.saturating_sub(self.time)))
+        Account { passed, spent: passed.min(ticks_in(now.time.saturating_sub(self.time))), waited }
     }
 
     /// Ticks since then, whatever was done with them.
@@ -87,5 +104,27 @@ mod tests {
         });
         assert!(found, "a thread that did not run has lost no time");
         assert!(spent <= passed + ticks_in(Duration::from_millis(1)), "{spent} of {passed}");
+    }
+
+    /// Two threads share a processor, and neither waits for anything.
+    #[test]
+    fn time_in_which_another_thread_ran_is_known() {
+        use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+        let all = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
+        let busy = move || {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            sched_setaffinity(None, &one).unwrap();
+            let start = Effort::now();
+            while start.age() < ticks_in(Duration::from_millis(200)) {
+                std::hint::spin_loop();
+            }
+            (start.kept(), start.lost())
+        };
+        let threads = [std::thread::spawn(busy), std::thread::spawn(busy)];
+        let kept = threads.map(|thread| thread.join().unwrap());
+        let enough = ticks_in(Duration::from_millis(20));
+        assert!(kept.iter().any(|(kept, lost)| *kept >= enough && lost >= kept), "{kept:?}");
     }
 }

@@ -255,7 +255,8 @@ impl Engine {
                 }
                 let Some((taken, _)) = file_of(&live.spec) else { continue };
                 let read_only = files.remove(&taken);
-                let wanted = specs.get(live.spec.name.as_str()).filter(|spec| !spec.same_attachment(&live.spec));
+                let wanted =
+                    specs.get(live.spec.name.as_str()).filter(|spec| !spec.same_attachment(&live.spec));
                 if let (Some(spec), Some(read_only)) = (wanted, read_only) {
                     again.push((spec.name.clone(), taken, read_only));
                 }
@@ -384,7 +385,9 @@ fn look_at_files(files: impl IntoIterator<Item = (String, PathBuf, bool)>) -> Re
     for (name, path, read_only) in files {
         disk::look(&path, read_only).map_err(|why| {
             let path = path.display();
-            Error::Cannot(format!("port {name} goes on as it is: its file \"{path}\" cannot be opened anew: {why}"))
+            Error::Cannot(format!(
+                "port {name} goes on as it is: its file \"{path}\" cannot be opened anew: {why}"
+            ))
         })?;
     }
     Ok(())
