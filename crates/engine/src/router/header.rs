@@ -6,7 +6,6 @@
 use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, mapped};
 use super::plan::Plan;
 use super::read::read;
-use super::rewrite::Desk;
 use crate::account::DropReason;
 use crate::frame::{Batch, Frame, HEAD};
 use crate::wire::{Gso, Sum};
@@ -42,21 +41,21 @@ pub(super) fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }
 
-/// The destination of the IPv4 frame `index` of `batch`, if its header is in order. What of that lies behind the head goes to the `desk`.
+/// The destination of an IPv4 frame whose header is in order. What of that lies behind the head is handed to `keep`, which says whether
+/// it has room.
 #[inline]
 pub(super) fn judge4(
     batch: &Batch,
-    index: usize,
     frame: &Frame,
     plan: &Plan,
-    desk: &mut Desk,
+    keep: impl FnOnce(&[u8]) -> bool,
 ) -> Result<u32, DropReason> {
     let head = &frame.head;
     if frame.len < ETHERNET + 20 {
         return Err(DropReason::BadHeader);
     }
     if head[14] != 0x45 {
-        judge_options(batch, index, frame, desk)?;
+        judge_options(batch, frame, keep)?;
     } else if Sum::of(&head[14..34]).value() != 0xffff {
         return Err(DropReason::BadHeader);
     }
@@ -79,7 +78,7 @@ pub(super) fn judge4(
 /// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by default). The other
 /// options pass as they are. Those behind the head lie in the sender's memory, so what was judged is kept.
 #[cold]
-fn judge_options(batch: &Batch, index: usize, frame: &Frame, desk: &mut Desk) -> Result<(), DropReason> {
+fn judge_options(batch: &Batch, frame: &Frame, keep: impl FnOnce(&[u8]) -> bool) -> Result<(), DropReason> {
     let mut bytes = [0; V4_LONGEST];
     let first = frame.head[14];
     let len = usize::from(first & 0xf) * 4;
@@ -104,7 +103,7 @@ fn judge_options(batch: &Batch, index: usize, frame: &Frame, desk: &mut Desk) ->
         };
     }
     let behind = header.get(HEAD - L3..).unwrap_or_default();
-    match behind.is_empty() || desk.keep(batch, index, frame, behind) {
+    match behind.is_empty() || keep(behind) {
         true => Ok(()),
         false => Err(DropReason::TooManyPieces),
     }

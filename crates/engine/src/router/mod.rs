@@ -201,8 +201,10 @@ impl Seat {
             let judged = match frame.dst() {
                 _ if source.is_too_long(frame) => Err(DropReason::TooLong),
                 dst if dst == mine => match ethertype(frame) {
-                    IPV4 => judge4(batch, first + place, frame, &plan, desk)
-                        .map(|address| four.push(place, address)),
+                    IPV4 => {
+                        let keep = |bytes: &[u8]| desk.keep(batch, first + place, frame, bytes);
+                        judge4(batch, frame, &plan, keep).map(|address| four.push(place, address))
+                    }
                     IPV6 => judge6(frame, &plan).map(|address| match is_link_local6(address) {
                         // No route leads to a neighbour's own address, not even the default one.
                         true => found
