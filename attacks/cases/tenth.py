@@ -3,11 +3,12 @@
 import os
 import signal
 import struct
+import threading
 import time
 
-from outside import vhost
+from outside import disk, fuse, vhost
 from outside.case import attack
-from outside.daemon import until
+from outside.daemon import http, until
 from outside.flow import pause
 from outside.host import IPV4, Host, datagram, ether, four, interfaces, packet, solicitation
 from outside.vhost import Guest
@@ -140,3 +141,34 @@ def stopped_daemon(stage):
     slow = {name: stage.daemon.port(name)["state"]["slow"] for name in "ab"}
     stage.notes["deliveries"] = {name: count["deliveries"] for name, count in slow.items()}
     stage.notes["slow_us"] = {name: count["total_us"] for name, count in slow.items()}
+
+
+@attack("tenth", needs=("root", "fuse"))
+def set_of_a_silent_disk(stage):
+    """A disk's server falls silent, and then the disk is changed so that its file is opened anew: others are served meanwhile, and the disk goes on."""
+    server = fuse.Stalled(silent=False, opened=False)
+    stage.cleanup(server.close)
+    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={server.path}"])
+    guest = disk.connect(stage)
+    server.silent.value = 1
+    answers, longest = [], 0
+
+    def change():
+        answers.append(http(stage.daemon.control, "PATCH", "/v1/ports/evil", {"queues": 2}, timeout=40))
+
+    with stage.during():
+        asking = threading.Thread(target=change, daemon=True)
+        asking.start()
+        while asking.is_alive():
+            begun = time.monotonic()
+            stage.daemon.ports(timeout=30)
+            longest = max(longest, time.monotonic() - begun)
+            time.sleep(0.05)
+        stage.notes.update(longest_s=round(longest, 2), said=str(answers)[-160:])
+        stage.check(longest < 3, f"others waited for {longest:.1f} s")
+        stage.check(answers and answers[0][0] != 200 and server.path in str(answers[0][1]), f"the change: {answers}")
+        peer = stage.daemon.port("evil")["state"]["peer"]
+        stage.check(peer in ("connected", "running"), f"the disk is {peer}")
+        stage.check(not guest.front.hung_up(0), "its VMM was hung up on")
+    guest.close()
+    server.close()
