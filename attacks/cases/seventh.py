@@ -298,17 +298,15 @@ def dropped_slots(stage):
 @attack("seventh")
 def naps_of_monitors(stage):
     """One user monitors 64 pipes of 16 ring ports, whose rings see a frame each now and then: I/O cores look at 256 of them each 50 us."""
-    ports, rings = 16, []
+    ports, rings, pipes = 16, [], (b"p0", b"p1", b"p2", b"p3")
     stage.start(ports=[f"r{i}=ring:DIR/r{i}.sock,switch=evil" for i in range(ports)])
     clients = []
     for i in range(ports):
         path = stage.at(f"r{i}.sock")
-        for pipe in (b"p0", b"p1", b"p2", b"p3"):
+        for pipe in pipes:
             client, fds, info = ask(stage, path, 4, 1, pipe)
             clients.append(client)
             memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
-            for sees in (3, 7):  # what its first end sends and receives; the same when it was released
-                clients.append(ask(stage, path, 5, sees | 1 << 8, pipe)[0])
             for number in range(4):
                 ring = Ring(memory, info, number)
                 for slot in range(ring.slots):
@@ -322,17 +320,28 @@ def naps_of_monitors(stage):
                 ring.give(ring.taken() + 1)
 
     thread = threading.Thread(target=seldom)
-    with stage.during():
-        thread.start()
-        try:
-            pause(max(stage.seconds, 2))
+    thread.start()
+    try:
+        # The same programs do the same beside the same machine, and nobody looks.
+        stage.measure("control", 1)
+        for i in range(ports):
+            for pipe in pipes:
+                for sees in (3, 7):  # what its first end sends and receives; the same when it was released
+                    clients.append(ask(stage, stage.at(f"r{i}.sock"), 5, sees | 1 << 8, pipe)[0])
+        with stage.during():
+            for part in range(3):
+                stage.measure(f"looks {part}", max(stage.seconds / 3, 0.7))
             stage.progress("while pipes are monitored")
-            stage.notes["seen"] = rings[0].taken()
-        finally:
-            stop.set()
-            thread.join()
-    # A core that never comes to the end of its looks: 20 to 50 ms were seen, where a busy machine has less than one.
-    stage.check(stage.phases["during"]["p99_us"] <= 5_000, f"p99 of a neighbour's ping was {stage.phases['during']['p99_us'] / 1000:.0f} ms")
+            seen = stage.notes["seen"] = sum(ring.taken() > 0 for ring in rings)
+    finally:
+        stop.set()
+        thread.join()
+    # A core that never comes to the end of its looks is late all the time: 20 to 50 ms were seen, where a machine that does nothing
+    # else has less than one. On others the control tells what is usual, and a moment in which they were busier is no verdict.
+    p99 = lambda name, none: (stage.phases[name] or {}).get("p99_us") or none
+    least, control = min(p99(f"looks {part}", 1e9) for part in range(3)), p99("control", 0)
+    stage.check(least <= max(5_000, 4 * control), f"p99 of a neighbour's ping was {least / 1000:.0f} ms, and {control / 1000:.1f} without monitors")
+    stage.check(seen, "no ring was followed: nothing was tried")
     for client in clients:
         client.close()
     # What monitors and pipes had goes with them, descriptors of ours included.

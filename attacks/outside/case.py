@@ -224,7 +224,7 @@ class Stage:
                 self.check(not flow["doubled"], f"flow {i}: {flow['doubled']} frames came twice")
                 self.notes["lost"] = self.notes.get("lost", 0) + flow["lost"]
                 if self.lossless:
-                    self.check(not flow["lost"], f"flow {i}: {flow['lost']} frames are lost")
+                    self.check(not flow["lost"], f"flow {i}: {flow['lost']} frames are lost; drops {self.neighbours_drops()}")
             self.notes["frames"] = sum(f["got"] for f in last["flows"])
             self.check(not last["hangups"], f"{last['hangups']} neighbours were hung up on")
         self.conserved()
@@ -237,6 +237,12 @@ class Stage:
         took = self.daemon.stop()
         self.check(took < 10, f"SIGTERM took {took:.1f} s")
         self.check(self.daemon.process.returncode == 0, f"SIGTERM: {self.daemon.ending()}")
+
+    def neighbours_drops(self):
+        """What the daemon counted as dropped at the neighbours' ports, by name."""
+        ports = self.daemon.ports()
+        named = lambda name: {why: n for why, n in ports[name]["counters"]["drops"].items() if n}
+        return {name: named(name) for name in "abcd" if named(name)}
 
     def back(self):
         """Descriptors, threads, maps and memory are what they were."""

@@ -44,6 +44,8 @@ pub const BATCH_COST: u32 = 768 * 1024;
 const BATCH_TIME: Duration = Duration::from_micros(200);
 /// And at least, where one of them is odd.
 const LEAST_TIME: Duration = Duration::from_micros(20);
+/// A look at the pages of the first frame has so long, however little of a visit is left: those of 256 pieces, where they are there.
+const LOOK: Duration = Duration::from_micros(100);
 /// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole: headers to write,
 /// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
 /// segments would be 30 ms.
@@ -238,14 +240,14 @@ impl Batch {
         self.seen
     }
 
-    /// When time is up. However little is left, a look at a few pages fits, so that whoever begins anew with each visit gets
-    /// on.
+    /// When time is up. However little is left, a look at the pages of one frame fits, so that whoever begins anew with each visit
+    /// gets on.
     #[inline]
     pub fn deadline(&self) -> Deadline {
         let least = ticks_in(LEAST_TIME);
         // Without bounds there is no time at which it began.
         let time = if self.begun == 0 { u64::MAX } else { self.time.max(least) };
-        Deadline::new(self.begun, time, 0)
+        Deadline::new(self.begun, time, if self.seen == 0 { ticks_in(LOOK) } else { 0 })
     }
 
     /// A frame was looked at. Ends the batch if that has taken too long, now and then.
@@ -343,6 +345,30 @@ impl Batch {
         self.cost = self.cost.saturating_add(frame.len);
         self.len += 1;
         self.saw();
+    }
+
+    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of as many of its own. Nothing
+    /// is done without room for its pieces and one more.
+    #[cold]
+    pub fn put_behind_head(&mut self, index: usize, bytes: Piece) {
+        let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else {
+            return;
+        };
+        let (first, count) = (frame.piece as usize, usize::from(frame.pieces));
+        if self.pieces.room() <= count {
+            return;
+        }
+        let start = self.pieces.len();
+        let (mut skip, mut fits) = (bytes.len(), self.pieces.push(bytes));
+        for at in first..first + count {
+            let Some(mut rest) = self.pieces.range(at, 1).first().copied() else { break };
+            skip -= rest.advance(skip);
+            fits &= rest.is_empty() || self.pieces.push(rest);
+        }
+        match (u32::try_from(start), u16::try_from(self.pieces.len() - start), fits) {
+            (Ok(piece), Ok(pieces), true) => (frame.piece, frame.pieces) = (piece, pieces),
+            _ => self.pieces.truncate(start),
+        }
     }
 
     /// The pieces behind the head of `frame`.

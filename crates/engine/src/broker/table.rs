@@ -111,9 +111,9 @@ impl Broker {
                 self.adopt(child)?;
                 Ok(Answer::fd(socket))
             }
-            Request::Disk { path, read_only } => {
+            Request::Disk { path, read_only, look } => {
                 self.rules.allow_disk(&path)?;
-                Ok(Answer::fd(self.openers.begin(path, |path| opener::spawn(path, read_only))?))
+                Ok(Answer::fd(self.openers.begin(path, |path| opener::spawn(path, read_only, look))?))
             }
             Request::Tap { name, create, multi } => {
                 self.rules.allow_interface(&name)?;

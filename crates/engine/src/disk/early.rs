@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::nature::Nature;
-use super::open::open_here;
+use super::open::{look_here, open_here};
 use super::opener;
 use crate::open::broker::broker;
 
@@ -67,6 +67,17 @@ fn open(path: &Path, read_only: bool) -> Result {
     match broker() {
         Some(broker) => opener::ask(broker, &std::path::absolute(path)?, read_only),
         None => open_here(path, read_only),
+    }
+}
+
+/// Whether the file at `path`, which a disk of ours has, could be opened anew. Waits for whoever serves it, for some seconds.
+///
+/// # Errors
+/// As of opening it.
+pub fn look(path: &Path, read_only: bool) -> io::Result<()> {
+    match broker() {
+        Some(broker) => opener::look(broker, &std::path::absolute(path)?, read_only),
+        None => look_here(path, read_only),
     }
 }
 

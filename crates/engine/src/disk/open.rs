@@ -34,6 +34,14 @@ pub(super) fn open_here(path: &Path, read_only: bool) -> io::Result<(File, Natur
     Ok((file, nature))
 }
 
+/// Looks whether what is at `path` could be opened as a disk by whoever has its lock.
+///
+/// # Errors
+/// As above, but for the lock.
+pub(super) fn look_here(path: &Path, read_only: bool) -> io::Result<()> {
+    Nature::of(&disk_file(path, read_only)?).map(drop)
+}
+
 /// Opens and locks it, if nobody has it: `WouldBlock` where no process is seen that has it.
 fn locked(path: &Path, read_only: bool) -> io::Result<File> {
     let file = disk_file(path, read_only)?;

@@ -4,7 +4,8 @@
 //! not even SIGKILL ends the wait. So the broker starts a process for each file to be opened ([`spawn`]), gives the daemon the
 //! connection to it, and goes on. The process opens and locks the file, asks what there is to ask ([`Nature`]), sends all of that
 //! and ends ([`serve`]). The daemon waits for [`PATIENCE`] ([`ask`]); a process that takes longer is the broker's to end
-//! (`crate::broker`).
+//! (`crate::broker`). Before a disk that runs is stopped, to be started with its file again, such a process only looks whether the file
+//! can be had ([`look`]).
 //!
 //! The one record that such a process reads was written by the broker before the daemon had the connection: what it opens is
 //! what the broker's rules allow.
@@ -22,7 +23,7 @@ use rustix::net::{socketpair, AddressFamily, SendFlags, SocketFlags, SocketType}
 use rustix::process::{set_parent_process_death_signal, Signal};
 
 use super::nature::Nature;
-use super::open::open_here;
+use super::open::{look_here, open_here};
 use crate::open::broker::{answer, await_answer, receive, Answer, Broker, Refusal, Request, RECORD};
 use crate::open::passing;
 
@@ -35,10 +36,10 @@ pub(crate) const SILENT: &str = "whoever serves it does not answer";
 /// The request has this number.
 const NUMBER: u64 = 1;
 
-/// Starts the process that opens the file at `path`; the way to its answer.
-pub(crate) fn spawn(path: &Path, read_only: bool) -> io::Result<(OwnedFd, Child)> {
+/// Starts the process that opens the file at `path`, or only `look`s at it; the way to its answer.
+pub(crate) fn spawn(path: &Path, read_only: bool, look: bool) -> io::Result<(OwnedFd, Child)> {
     let program = crate::hold::program().ok_or_else(|| io::Error::other("no program for it was named"))?;
-    let request = Request::Disk { path: path.to_owned(), read_only }.encode(NUMBER)?;
+    let request = Request::Disk { path: path.to_owned(), read_only, look }.encode(NUMBER)?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     passing::send(&ours, &request, &[], SendFlags::empty())?;
     let mut command = Command::new(program);
@@ -51,14 +52,25 @@ pub(crate) fn spawn(path: &Path, read_only: bool) -> io::Result<(OwnedFd, Child)
     Ok((ours, child))
 }
 
+/// Has `broker` do what is asked.
+fn await_opener(broker: &Broker, asked: &Request) -> io::Result<Answer> {
+    let way = broker.fd(asked, &[]).map_err(|refusal| refusal.error)?;
+    match await_answer(&way, NUMBER, PATIENCE)? {
+        Some(answer) => answer.map_err(|refusal| refusal.error),
+        None => Err(io::Error::new(io::ErrorKind::TimedOut, SILENT)),
+    }
+}
+
+/// Has `broker` look whether the file at `path`, which is absolute, can be had.
+pub(super) fn look(broker: &Broker, path: &Path, read_only: bool) -> io::Result<()> {
+    let asked = Request::Disk { path: path.to_owned(), read_only, look: true };
+    await_opener(broker, &asked).map(drop)
+}
+
 /// Has `broker` open the file at `path`, which is absolute.
 pub(super) fn ask(broker: &Broker, path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
-    let asked = Request::Disk { path: path.to_owned(), read_only };
-    let way = broker.fd(&asked, &[]).map_err(|refusal| refusal.error)?;
-    let Answer { fd, text, .. } = match await_answer(&way, NUMBER, PATIENCE)? {
-        Some(answer) => answer.map_err(|refusal| refusal.error)?,
-        None => return Err(io::Error::new(io::ErrorKind::TimedOut, SILENT)),
-    };
+    let asked = Request::Disk { path: path.to_owned(), read_only, look: false };
+    let Answer { fd, text, .. } = await_opener(broker, &asked)?;
     fd.map(File::from).zip(Nature::decode(&text)).ok_or_else(|| io::Error::other("its opener gave no file"))
 }
 
@@ -76,9 +88,14 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut bytes = Box::new([0; RECORD]);
     let (len, _) = receive(socket, &mut bytes)?;
-    let Ok((Request::Disk { path, read_only }, number)) = Request::decode(&bytes[..len]) else {
+    let Ok((Request::Disk { path, read_only, look }, number)) = Request::decode(&bytes[..len]) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
+    if look {
+        // The daemon gets no descriptor that it would have to close.
+        let looked = look_here(&path, read_only).map_err(Refusal::from);
+        return answer(socket, number, looked.map(|()| Answer::default()));
+    }
     let opened = open_here(&path, read_only).map_err(Refusal::from);
     answer(socket, number, opened.map(|(file, nature)| Answer { text: nature.encode(), ..Answer::fd(file) }))
 }

@@ -91,6 +91,27 @@ fn a_step_ends_with_its_time() {
     }
 }
 
+/// Memory of ours may have to be found, too: a visit clears 64 KiB of it beyond its time, which lie in one huge page, and gets on.
+#[test]
+fn zeroes_end_with_their_time() {
+    const KIB: u64 = 1 << 10;
+    let disk = Disk::ram(4096 * KIB, 512, false).unwrap();
+    let range = |at, len| Range { at, len, unmap: false };
+    // Over the end of a huge page, whatever the memory consists of.
+    let ranges = [range(2048 * KIB - 512, 1024), range(4 * KIB, 130 * KIB)];
+    let steps = |deadline: Deadline| {
+        let mut job = Job::default();
+        job.whole(Op::WriteZeroes, &ranges);
+        let mut steps = Vec::new();
+        while !job.is_done() {
+            steps.push(disk.step(&mut job, u64::MAX, deadline));
+        }
+        steps
+    };
+    assert_eq!(steps(Deadline::new(0, 0, 0)), [512, 512, 60 * KIB, 64 * KIB, 6 * KIB]);
+    assert_eq!(steps(Deadline::NEVER), [131 * KIB]);
+}
+
 #[test]
 fn nothing_reads_as_zeros() {
     let disk = Disk::null(4096, 512, false);

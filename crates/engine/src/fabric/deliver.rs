@@ -4,9 +4,12 @@
 //! lock; with several queues a hash of the flow picks one, so that a flow stays in order. The hash of a
 //! frame is worked out when it is first asked for, once for all its destinations. If some frames ask for
 //! offloads that the receiver did not accept, `offload` makes plain frames of them first. A delivery is timed: what is left when
-//! it has taken too long, and what comes for that receiver from then on, goes by `watched`.
+//! it has taken too long, and what comes for that receiver from then on, goes by `watched`. Time in which the core was kept from
+//! running is nobody's (`mem::Effort`): that is asked about where a delivery was late, and compared with what was noted once a
+//! millisecond.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::backpressure::{buffers, Gate};
 use super::offload::Boundary;
@@ -20,13 +23,16 @@ use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
 
+/// How often a core notes where its thread stands, which takes two system calls: a thousandth of its time.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {
     pub(super) core: usize,
     /// How long a delivery may take, and what one that takes less is not looked at more closely: ticks.
     pub(super) limit: u64,
     pub(super) usual: u64,
-    beat: Arc<Beat>,
+    pub(super) beat: Arc<Beat>,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
     pub(super) others: Vec<PortId>,
@@ -36,6 +42,10 @@ pub(super) struct Delivery {
     pub(super) deliveries: usize,
     /// Nanoseconds of the batch under way that receivers' memory took, and not the sender's frames.
     pub(super) foreign_ns: u64,
+    /// Where this thread stood a moment ago: what tells time of a receiver's from time that others had the processor for.
+    stood: Option<Effort>,
+    /// How old that may be: ticks.
+    oldest: u64,
     /// For watched receivers.
     pub(super) private: Option<Box<Private>>,
     flows: Flows,
@@ -57,6 +67,8 @@ impl Delivery {
             floods: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
             foreign_ns: 0,
+            stood: None,
+            oldest: ticks_in(LOOK_EVERY),
             private: Some(Box::new(Private::new())),
             flows: Flows::default(),
             boundary: Boundary::new(),
@@ -69,6 +81,9 @@ impl Delivery {
     pub(super) fn begin(&mut self) {
         (self.deliveries, self.foreign_ns) = (0, 0);
         self.forget_flows();
+        if self.stood.as_ref().is_none_or(|stood| stood.age() > self.oldest) {
+            self.stood = Some(Effort::now());
+        }
     }
 
     /// What is delivered now is of another batch.
@@ -225,16 +240,48 @@ impl Delivery {
         }
         let limit = self.limit_of(batch);
         let (outcome, took) = self.hand_over(port, queue, batch, picks, limit, false);
-        if took > limit {
-            port.pace.suspect();
-            self.send_watched(port, queue, batch, &outcome.left);
-        } else if took > self.usual {
-            // Most take less than the least that is usual.
-            let usual = usual(picks.len()).saturating_add(of_bytes(batch));
-            if took > usual {
-                port.pace.lagged(took - usual);
-            }
+        // Most take less than the least that is usual.
+        if took > self.usual {
+            self.was_late(port, queue, batch, picks.len(), outcome, took);
         }
+    }
+
+    /// A delivery of so many frames to queue `queue` of `port` took longer than most. What it has left is delivered.
+    #[cold]
+    fn was_late(
+        &mut self,
+        port: &Port,
+        queue: usize,
+        batch: &Batch,
+        frames: usize,
+        mut outcome: Outcome,
+        mut took: u64,
+    ) {
+        let (limit, usual) = (self.limit_of(batch), usual(frames).saturating_add(of_bytes(batch)));
+        // What is left was not delivered in time: `took` is beyond the limit then.
+        while took > usual.min(limit) {
+            let own = took.saturating_sub(self.lost());
+            if own > limit {
+                port.pace.suspect();
+                return self.send_watched(port, queue, batch, &outcome.left);
+            }
+            if own > usual {
+                port.pace.lagged(own - usual);
+            }
+            // Others had the processor: what is left goes on as it began.
+            if outcome.left.is_empty() {
+                return;
+            }
+            (outcome, took) = self.hand_over(port, queue, batch, &outcome.left, limit, false);
+        }
+    }
+
+    /// Ticks that this thread has lost to others since it was last seen where it stood. Two system calls, and two more.
+    fn lost(&mut self) -> u64 {
+        let lost = self.stood.as_ref().map_or(0, Effort::lost);
+        // It is counted once.
+        self.stood = Some(Effort::now());
+        lost
     }
 
     /// Ticks that a delivery of `batch` may take: with what its bytes take where memory is slow, some two ticks each.

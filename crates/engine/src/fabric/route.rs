@@ -67,14 +67,15 @@ impl Delivery {
         }
     }
 
-    /// Delivers frames that the router made, each to its port.
+    /// Delivers frames that the router made, each to its port. All that one port gets are one delivery, which ends when its time is up.
     #[cold]
     fn made(&mut self, topology: &Topology, source: &Port, made: &Batch, to: &[PortId]) {
         source.counters.block(self.core).add_made(to.len() as u64);
         self.forget_flows();
-        for (pick, id) in ALL.iter().zip(to) {
+        for (at, id) in to.iter().enumerate().filter(|(at, id)| !to.iter().take(*at).any(|it| it == *id)) {
             self.picks.clear();
-            self.picks.push(*pick);
+            let its = ALL.iter().zip(to).skip(at).filter(|(_, other)| *other == id);
+            self.picks.extend(its.map(|(pick, _)| *pick));
             self.visit(topology, source, *id, made);
         }
     }

@@ -24,7 +24,10 @@ impl Delivery {
                 self.refuse(port, batch, rest);
                 break;
             }
+            // It is the sender's memory that is waited for here.
+            self.beat.towards(None);
             rest = private.fill(batch, rest);
+            self.beat.elsewhere();
             while !private.picks.is_empty() {
                 if port.pace.rests() {
                     self.refuse(port, &private.batch, &private.picks);
@@ -38,7 +41,8 @@ impl Delivery {
                     let time = time_of(spent);
                     port.slow.delivery(time);
                     self.foreign_ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-                    port.pace.was_slow(spent);
+                    // One that is watched closely is not far beyond what is usual: that much is not its fault.
+                    port.pace.was_slow(if close { spent - limit } else { spent });
                     spent = 0;
                 }
             }

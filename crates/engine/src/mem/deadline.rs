@@ -49,21 +49,6 @@ impl Deadline {
         now.wrapping_sub(self.begun) > self.time
     }
 
-    /// Has the page found in which each of `pieces` begins, those of a frame's first bytes; false if that takes too long. One or
-    /// two, as most frames have, are not worth a look.
-    #[inline]
-    pub fn find_beginnings(self, pieces: &[Piece]) -> bool {
-        pieces.len() <= 2 || self.find_each(pieces)
-    }
-
-    #[cold]
-    fn find_each(self, pieces: &[Piece]) -> bool {
-        pieces.iter().all(|piece| {
-            piece.touch();
-            !self.is_over()
-        })
-    }
-
     /// The same, without time for a look when it is past.
     #[inline]
     #[must_use]
@@ -136,8 +121,6 @@ mod tests {
         assert_eq!(there(), 4);
         assert!(Deadline::NEVER.find(&list, u64::MAX));
         assert_eq!(there(), 5);
-        assert!(Deadline::NEVER.find_beginnings(&[piece(0x8fff, 2); 3]));
-        assert_eq!(there(), 6);
     }
 
     #[test]
@@ -146,7 +129,6 @@ mod tests {
         let list: Vec<Piece> = (0..PAGES).map(|n| map.translate(n << 12, 8, &mut 0).unwrap()).collect();
         let over = Deadline::new(ticks().wrapping_sub(100), 10, 0);
         assert!(!over.find(&list, u64::MAX) && there() == 1);
-        assert!(!over.find_beginnings(&list[1..]) && there() == 2);
         // A look at those that are there has its time all the same, and goes on from there.
         let look = Deadline::new(0, 0, u64::MAX / 2);
         assert!(look.is_over() && look.find(&list, u64::MAX));

@@ -10,6 +10,7 @@ use rustix::time::{clock_gettime, ClockId};
 use super::ticks::{ticks, ticks_in};
 
 /// Where the calling thread stands.
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Times that it waited for something, and pages that had to be found for it.
     waits: libc::c_long,
@@ -17,6 +18,14 @@ pub struct Effort {
     /// Its processor time: of the clock, which is exact. That of getrusage(2) is up to a tick old.
     time: Duration,
     at: u64,
+}
+
+/// What became of the ticks since then.
+struct Account {
+    passed: u64,
+    /// At most as many.
+    spent: u64,
+    waited: bool,
 }
 
 impl Effort {
@@ -37,13 +46,40 @@ impl Effort {
 
     /// Ticks that were spent since then, by running or by waiting for memory; without those that others had the processor for.
     pub fn spent(&self) -> u64 {
+        self.account().spent
+    }
+
+    /// The others: ticks since then in which it neither ran nor waited for memory.
+    pub fn lost(&self) -> u64 {
+        let it = self.account();
+        it.passed - it.spent
+    }
+
+    /// Ticks since then in which it could have run and others did. None are known where it waited for anything meanwhile.
+    pub fn kept(&self) -> u64 {
+        let it = self.account();
+        if it.waited {
+            0
+        } else {
+            it.passed - it.spent
+        }
+    }
+
+    fn account(&self) -> Account {
         let passed = ticks().wrapping_sub(self.at);
         let now = Effort::now();
+        let waited = now.waits != self.waits;
         // Without a page it waited for a lock, whose owner was kept from running.
-        if now.waits != self.waits && now.pages != self.pages {
-            return passed;
+        if waited && now.pages != self.pages {
+            return Account { passed, spent: passed, waited };
         }
-        passed.min(ticks_in(now.time.saturating_sub(self.time)))
+        Account { passed, spent: passed.min(ticks_in(now.time.saturating_sub(self.time))), waited }
+    }
+
+    /// Ticks since then, whatever was done with them.
+    #[inline]
+    pub fn age(&self) -> u64 {
+        ticks().wrapping_sub(self.at)
     }
 }
 
@@ -60,6 +96,35 @@ mod tests {
         }
         let (spent, passed) = (before.spent(), ticks().wrapping_sub(begun));
         assert!(spent >= ticks_in(Duration::from_millis(19)), "{spent}");
+        // Somebody else runs meanwhile, or nobody. What is done for the first time may have to wait for a page.
+        let found = (0..5).any(|_| {
+            let before = Effort::now();
+            std::thread::sleep(Duration::from_millis(20));
+            before.lost() >= ticks_in(Duration::from_millis(15))
+        });
+        assert!(found, "a thread that did not run has lost no time");
         assert!(spent <= passed + ticks_in(Duration::from_millis(1)), "{spent} of {passed}");
+    }
+
+    /// Two threads share a processor, and neither waits for anything.
+    #[test]
+    fn time_in_which_another_thread_ran_is_known() {
+        use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+        let all = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
+        let busy = move || {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            sched_setaffinity(None, &one).unwrap();
+            let start = Effort::now();
+            while start.age() < ticks_in(Duration::from_millis(200)) {
+                std::hint::spin_loop();
+            }
+            (start.kept(), start.lost())
+        };
+        let threads = [std::thread::spawn(busy), std::thread::spawn(busy)];
+        let kept = threads.map(|thread| thread.join().unwrap());
+        let enough = ticks_in(Duration::from_millis(20));
+        assert!(kept.iter().any(|(kept, lost)| *kept >= enough && lost >= kept), "{kept:?}");
     }
 }

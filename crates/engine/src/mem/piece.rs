@@ -137,6 +137,14 @@ impl Piece {
         }
     }
 
+    /// Whether it lies in two stretches of 2 MiB, each of which may be a huge page of its own.
+    #[inline]
+    pub fn is_in_two_blocks(&self) -> bool {
+        const BLOCK_BITS: u32 = 21;
+        let first = self.ptr as usize;
+        (first ^ first.wrapping_add((self.len as usize).saturating_sub(1))) >> BLOCK_BITS != 0
+    }
+
     /// Copies the first bytes of `from` to the start of this piece: the one copy of a frame's life.
     /// Returns how many bytes fitted.
     #[inline]

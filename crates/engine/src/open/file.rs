@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{fallocate, fstat, open, openat, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::folder::{inode, kind, reach, Inode, Spot};
+use super::folder::{inode, is_tight, kind, reach, reach_from, Inode, Spot};
 
 /// A file that was opened or made.
 #[derive(Debug)]
@@ -105,11 +105,22 @@ pub(crate) fn regular_file(path: &Path) -> io::Result<File> {
 /// Opens the regular file or block device at `path`, to read, or to write, too. As above.
 ///
 /// # Errors
-/// It is something else, a stranger's link is on the way, or the system says no.
+/// It is something else, a stranger's link is on the way or may be what the name is, or the system says no.
 pub(crate) fn disk_file(path: &Path, read_only: bool) -> io::Result<File> {
-    let seen = reach(path)?;
-    if !matches!(kind(&fstat(&seen)?), FileType::RegularFile | FileType::BlockDevice) {
+    let (seen, folder) = reach_from(path)?;
+    let stat = fstat(&seen)?;
+    if !matches!(kind(&stat), FileType::RegularFile | FileType::BlockDevice) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file and no block device"));
+    }
+    // A name more for somebody else's file is made without any right to it, unless the system forbids that
+    // (fs.protected_hardlinks, proc_sys_fs(5)).
+    if let (Some(folder), 2..) = (folder, stat.st_nlink) {
+        let of = fstat(&folder)?;
+        let is_its_owners = of.st_uid == stat.st_uid && of.st_mode & 0o022 == 0;
+        if !is_tight(&of) && !is_its_owners {
+            let why = "it has other names as well (hard links), and others may make names in its folder";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
     }
     let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
     let way = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -168,6 +179,40 @@ mod tests {
     use super::*;
     use crate::open::tests::Dir;
     use std::os::unix::fs::{symlink, PermissionsExt};
+
+    /// Whoever may write in a disk's folder could have the disk be any file of the same file system.
+    #[test]
+    fn a_disk_is_no_strangers_hard_link() {
+        let dir = Dir::new("disk");
+        std::fs::write(dir.at("secret"), "root's").unwrap();
+        let (loose, tight) = (dir.at("loose"), dir.at("tight"));
+        for (folder, mode) in [(&loose, 0o777), (&tight, 0o755)] {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).unwrap();
+            std::fs::write(folder.join("own"), "disk").unwrap();
+            disk_file(&folder.join("own"), false).unwrap();
+            std::fs::hard_link(dir.at("secret"), folder.join("hard")).unwrap();
+        }
+        let error = disk_file(&loose.join("hard"), true).unwrap_err();
+        assert!(
+            error.kind() == io::ErrorKind::PermissionDenied && error.to_string().contains("hard links"),
+            "{error}"
+        );
+        disk_file(&tight.join("hard"), false).unwrap();
+        // By a link of ours, too.
+        symlink(loose.join("hard"), dir.at("link")).unwrap();
+        disk_file(&dir.at("link"), true).unwrap_err();
+        if rustix::process::geteuid().is_root() {
+            // In their own folder users may link their own files.
+            for name in [&loose, &loose.join("hard")] {
+                std::os::unix::fs::chown(name, Some(65534), None).unwrap();
+            }
+            std::fs::set_permissions(&loose, std::fs::Permissions::from_mode(0o755)).unwrap();
+            disk_file(&loose.join("hard"), true).unwrap();
+            std::os::unix::fs::chown(loose.join("hard"), Some(0), None).unwrap();
+            disk_file(&loose.join("hard"), true).unwrap_err();
+        }
+    }
 
     /// A file of 17 bytes that a link leads to grew to the length of a journal and was mapped writable.
     #[test]

@@ -61,6 +61,11 @@ fn stranger(path: &Path) -> io::Error {
 
 /// The folder or file that `path` leads to.
 pub(super) fn reach(path: &Path) -> io::Result<OwnedFd> {
+    reach_from(path).map(|(reached, _)| reached)
+}
+
+/// The same, and the folder in which it has the name that was met last.
+pub(super) fn reach_from(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let root = || open("/", LOOK | OFlags::DIRECTORY, Mode::empty());
     let mut at = match path.is_absolute() {
         true => root()?,
@@ -75,13 +80,13 @@ pub(super) fn reach(path: &Path) -> io::Result<OwnedFd> {
         names.collect::<Vec<OsString>>().into_iter().rev()
     };
     let mut left: Vec<OsString> = parts(path).collect();
-    let mut links = 0;
+    let (mut links, mut from) = (0, None);
     while let Some(name) = left.pop() {
         let next = openat(&at, &*name, LOOK, Mode::empty())?;
         let stat = fstat(&next)?;
         if kind(&stat) != FileType::Symlink {
             // A file in the middle is answered by the next `openat`: ENOTDIR.
-            at = next;
+            from = Some(std::mem::replace(&mut at, next));
             continue;
         }
         links += 1;
@@ -98,7 +103,7 @@ pub(super) fn reach(path: &Path) -> io::Result<OwnedFd> {
         }
         left.extend(parts(&target));
     }
-    Ok(at)
+    Ok((at, from))
 }
 
 impl Folder {

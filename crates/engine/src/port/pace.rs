@@ -12,7 +12,7 @@
 //!
 //! Deliveries that take longer than usual, but not that long, add up, too: six receivers that each take a little less than
 //! [`LIMIT`] of every broadcast cost its sender more than a millisecond. A receiver with more of them than [`OFTEN`] allows is
-//! watched *closely*: then what is beyond the usual is its own.
+//! watched *closely*: then it pays for what is beyond the usual.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

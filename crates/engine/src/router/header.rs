@@ -7,7 +7,7 @@ use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_sour
 use super::plan::Plan;
 use super::read::read;
 use crate::account::DropReason;
-use crate::frame::{Batch, Frame};
+use crate::frame::{Batch, Frame, HEAD};
 use crate::wire::{Gso, Sum};
 
 /// Where the IP header begins.
@@ -17,6 +17,12 @@ pub(super) const ETHERNET: u32 = 14;
 /// The fixed headers.
 pub(super) const V4_LEN: usize = 20;
 pub(super) const V6_LEN: usize = 40;
+/// The longest header of IPv4.
+pub(super) const V4_LONGEST: usize = 60;
+/// The longest header of TCP.
+const TCP_LONGEST: u32 = 60;
+/// The longest packet of IPv4, whole or put together of fragments.
+const V4_MOST: u32 = 65_535;
 /// The smallest frame that is padded to: 802.3 §3.2.8, without its check sequence.
 const LEAST: u32 = 60;
 
@@ -35,20 +41,28 @@ pub(super) fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }
 
-/// The destination of an IPv4 frame whose header is in order.
+/// The destination of an IPv4 frame whose header is in order. What of that lies behind the head is handed to `keep`, which says whether
+/// it has room.
 #[inline]
-pub(super) fn judge4(batch: &Batch, frame: &Frame, plan: &Plan) -> Result<u32, DropReason> {
+pub(super) fn judge4(
+    batch: &Batch,
+    frame: &Frame,
+    plan: &Plan,
+    keep: impl FnOnce(&[u8]) -> bool,
+) -> Result<u32, DropReason> {
     let head = &frame.head;
     if frame.len < ETHERNET + 20 {
         return Err(DropReason::BadHeader);
     }
     if head[14] != 0x45 {
-        judge_options(batch, frame)?;
+        judge_options(batch, frame, keep)?;
     } else if Sum::of(&head[14..34]).value() != 0xffff {
         return Err(DropReason::BadHeader);
     }
     let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
-    if total < 20 || total + ETHERNET > frame.len {
+    // A fragment that ends beyond the longest packet would come out of here as one that begins a packet (RFC 791 §3.2).
+    let place = u32::from(u16::from_be_bytes([head[20], head[21]]) & 0x1fff) * 8;
+    if total < 20 || total + ETHERNET > frame.len || place + total > V4_MOST {
         return Err(DropReason::BadHeader);
     }
     let (src, dst) = (source4(frame), destination4(frame));
@@ -62,10 +76,10 @@ pub(super) fn judge4(batch: &Batch, frame: &Frame, plan: &Plan) -> Result<u32, D
 }
 
 /// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by default). The other
-/// options pass as they are.
+/// options pass as they are. Those behind the head lie in the sender's memory, so what was judged is kept.
 #[cold]
-fn judge_options(batch: &Batch, frame: &Frame) -> Result<(), DropReason> {
-    let mut bytes = [0; 60];
+fn judge_options(batch: &Batch, frame: &Frame, keep: impl FnOnce(&[u8]) -> bool) -> Result<(), DropReason> {
+    let mut bytes = [0; V4_LONGEST];
     let first = frame.head[14];
     let len = usize::from(first & 0xf) * 4;
     if first >> 4 != 4 || len < V4_LEN {
@@ -88,7 +102,11 @@ fn judge_options(batch: &Batch, frame: &Frame) -> Result<(), DropReason> {
             },
         };
     }
-    Ok(())
+    let behind = header.get(HEAD - L3..).unwrap_or_default();
+    match behind.is_empty() || keep(behind) {
+        true => Ok(()),
+        false => Err(DropReason::TooManyPieces),
+    }
 }
 
 /// The destination of an IPv6 frame whose header is in order.
@@ -147,9 +165,9 @@ pub(super) fn packet_len(frame: &Frame) -> u32 {
         Gso::None if frame.len <= LEAST => 0,
         Gso::None => frame.len - ETHERNET,
         Gso::Tcp4 | Gso::Tcp6 => {
-            // RFC 9293 §3.1: the data offset counts words.
+            // RFC 9293 §3.1: the data offset counts words. Where it lies behind the head its sender may change it: the longest then.
             let offset = frame.head.get(usize::from(frame.offload.csum_start) + 12);
-            segment(frame, offset.map_or(20, |byte| u32::from(byte >> 4) * 4))
+            segment(frame, offset.map_or(TCP_LONGEST, |byte| u32::from(byte >> 4) * 4))
         }
         _ => segment(frame, 8),
     }

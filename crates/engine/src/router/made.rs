@@ -153,14 +153,15 @@ impl Made {
         // All but the last have a multiple of eight bytes.
         let room = (mtu as usize).saturating_sub(V4_LEN);
         let unit = room / 8 * 8;
-        if unit == 0 || payload.div_ceil(unit) > self.arena.slots() - self.batch.len() {
+        if unit == 0 || payload.div_ceil(unit).max(1) > self.arena.slots() - self.batch.len() {
             return DropReason::TooBig;
         }
         let (more, place) = (word(20) & MORE, word(20) & !(MORE | 0xc000));
         let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
         let before = (self.batch.len(), self.to.len());
         let mut from = 0;
-        while from < payload {
+        // One at least: what is too long for the link may be padding.
+        loop {
             let left = payload - from;
             let len = if left <= room { left } else { unit };
             let more = if from + len < payload { MORE } else { more };
@@ -185,8 +186,10 @@ impl Made {
                 return DropReason::TooManyPieces;
             }
             from += len;
+            if from >= payload {
+                return DropReason::Fragmented;
+            }
         }
-        DropReason::Fragmented
     }
 
     /// Takes what was written, and pieces of another frame behind it, into the batch: `len` bytes in all.

@@ -4,7 +4,7 @@
 //! judged (`header`), their destinations looked up together in the forwarding tables (`sidecore_fib`), and each is given its group,
 //! next hop and neighbour (`plan`, `neighbours`). What is noted is a verdict, as a switch notes it, and a [`Rewrite`]. When whoever
 //! captures has seen the frames as they came, [`Desk::rewrite`] changes their private heads: station addresses, hop limit and
-//! checksum (incrementally, RFC 1624). So one copy goes to the receiver, as on a switch, and a sender that rewrites its buffer meanwhile
+//! checksum (incrementally, RFC 1624). A header that ends behind the head was read once, and what was read goes on. So one copy goes to the receiver, as on a switch, and a sender that rewrites its buffer meanwhile
 //! changes nothing of what was decided.
 //!
 //! What is for the router itself is answered in `own`; errors and requests that it makes (`made`) are delivered behind the batch, and
@@ -201,7 +201,10 @@ impl Seat {
             let judged = match frame.dst() {
                 _ if source.is_too_long(frame) => Err(DropReason::TooLong),
                 dst if dst == mine => match ethertype(frame) {
-                    IPV4 => judge4(batch, frame, &plan).map(|address| four.push(place, address)),
+                    IPV4 => {
+                        let keep = |bytes: &[u8]| desk.keep(batch, first + place, frame, bytes);
+                        judge4(batch, frame, &plan, keep).map(|address| four.push(place, address))
+                    }
                     IPV6 => judge6(frame, &plan).map(|address| match is_link_local6(address) {
                         // No route leads to a neighbour's own address, not even the default one.
                         true => found

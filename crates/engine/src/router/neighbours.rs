@@ -8,8 +8,13 @@
 //!
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
 //! after [`TRIES`] questions without an answer. A newcomer takes the place of one that was never found, or has not been
-//! heard of for long, so a scan of a network costs no neighbour that is in use its place. The gateways of routes are pinned and keep
-//! theirs.
+//! heard of for long, so a scan of a network costs no neighbour of its port that is in use its place. The gateways of routes are pinned
+//! and keep theirs.
+//!
+//! Ports share the table. Whoever is behind one can claim as many addresses as its network has, and every port's network has all
+//! link-local ones. So in a bucket that is full the port with most places gives one to a newcomer of a port that has two fewer, and what
+//! one port claims, or is asked for, does not take a place where another port's neighbour may still answer ([`ANSWER`]). A scan of a
+//! network costs other ports [`WAITING`] places of a bucket at most.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -29,6 +34,11 @@ const BUCKET: usize = 8;
 const BUCKETS: usize = 1024;
 /// Seconds after which whoever was not heard of may lose its place.
 const OLD: u32 = 2 * REACHABLE;
+
+/// Seconds that the first question gets for its answer before newcomers of other ports take the place.
+const ANSWER: u32 = 2;
+/// Places of a bucket in which neighbours of one port may wait for that, where other ports have to give them up.
+const WAITING: usize = 3;
 
 /// The port of a free place.
 const FREE: u32 = u32::MAX;
@@ -231,19 +241,41 @@ impl Neighbours {
     /// Gives the best place of its bucket to a newcomer. Under the lock.
     fn take(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let first = self.bucket(port, number);
-        let worth = |place: &Place| {
-            let heard = place.heard.load(Ordering::Relaxed);
-            match place.mac.load(Ordering::Relaxed) {
-                _ if place.port.load(Ordering::Relaxed) == FREE => Some((0, 0)),
-                _ if place.pins.load(Ordering::Relaxed) > 0 => None,
-                0 => Some((1, place.asked.load(Ordering::Relaxed))),
-                _ if now.saturating_sub(heard) > OLD => Some((2, heard)),
-                _ => None,
-            }
+        let bucket = self.places.get(first..first + BUCKET)?;
+        let own = u32::from(port.0);
+        let owner = |place: &Place| place.port.load(Ordering::Relaxed);
+        let held = |port: u32| bucket.iter().filter(|place| owner(place) == port).count();
+        let waits = |place: &Place| {
+            let asked = place.asked.load(Ordering::Relaxed);
+            place.mac.load(Ordering::Relaxed) == 0 && now.saturating_sub(asked) < ANSWER
         };
-        let places = self.places.iter().enumerate().skip(first).take(BUCKET);
-        let (_, at) = places.filter_map(|(at, place)| Some((worth(place)?, at))).min()?;
-        self.places.get(at)?.give(port.0.into(), number);
+        let gives = held(own) + 2;
+        let wait = bucket.iter().filter(|place| owner(place) == own && waits(place)).count();
+        let worth = |place: &Place| {
+            let (heard, asked) = (place.heard.load(Ordering::Relaxed), place.asked.load(Ordering::Relaxed));
+            let (of, is_known) = (owner(place), place.mac.load(Ordering::Relaxed) != 0);
+            if of == FREE {
+                return Some((0, 0, 0));
+            }
+            if place.pins.load(Ordering::Relaxed) > 0 {
+                return None;
+            }
+            if !is_known && (!waits(place) || of == own && wait >= WAITING) {
+                return Some((1, 0, asked));
+            }
+            if is_known && now.saturating_sub(heard) > OLD {
+                return Some((2, 0, heard));
+            }
+            // The port with most of all comes first.
+            let of_theirs = held(of);
+            if of != own && of_theirs >= gives {
+                return Some((3, BUCKET - of_theirs, heard));
+            }
+            (of == own && !is_known).then_some((4, 0, asked))
+        };
+        let best = bucket.iter().enumerate().filter_map(|(at, place)| Some((worth(place)?, at))).min()?;
+        let at = first + best.1;
+        self.places.get(at)?.give(own, number);
         Some(at)
     }
 
@@ -320,6 +352,7 @@ mod tests {
     use super::*;
 
     const A: PortId = PortId(3);
+    const B: PortId = PortId(4);
 
     #[test]
     fn a_neighbour_is_asked_for_found_stale_and_silent() {
@@ -380,5 +413,83 @@ mod tests {
         table.unpin(pinned);
         table.retain(|_| false);
         assert!(table.all(103 + OLD).is_empty());
+    }
+
+    /// Whoever is behind one port can claim as many addresses as there are.
+    #[test]
+    fn claims_at_one_port_cost_the_others_no_place() {
+        let table = Neighbours::new();
+        let (mut next, mut second) = (1u128 << 64, 100);
+        let mut claim = |second| {
+            for _ in 0..100_000 {
+                next += 1;
+                table.heard(A, next, 9, true, second);
+            }
+        };
+        let know = |it: u128, second: u32| {
+            let at = table.enter(B, it, second).expect("no place for one that is asked for");
+            assert!(table.ask(at, second));
+            at
+        };
+        claim(second);
+        let most = table.all(second).len();
+        assert!(most > BUCKET * BUCKETS * 9 / 10, "{most}");
+        for it in 0..20 {
+            know(it, second);
+        }
+        // While it is asked for, and when it has answered.
+        claim(second);
+        claim(second + 1);
+        second += 1;
+        for it in 0..20 {
+            table.heard(B, it, 7, false, second);
+            assert_eq!(table.look(B, it, second).unwrap().1, Reach::Known(7), "{it} lost its place");
+        }
+        claim(second + OLD);
+        (0..20).for_each(|it| assert_eq!(table.look(B, it, second + OLD).unwrap().1, Reach::Stale(7)));
+        // One that never answers is no reason to keep a place, and one that comes back finds one.
+        know(5_000, second);
+        claim(second + OLD + 1);
+        assert_eq!((0..20).filter(|it| table.find(B, *it).is_some()).count(), 0);
+        assert_eq!(table.find(B, 5_000), None);
+        (0..20).for_each(|it| assert!(table.enter(B, it, second + OLD + 2).is_some()));
+    }
+
+    /// What one port has does not go below what another one has there: nobody's neighbours change places for ever.
+    #[test]
+    fn ports_share_a_bucket() {
+        let table = Neighbours::new();
+        let (table, bucket) = (&table, table.bucket(A, 0));
+        let of = |port, count| -> Vec<u128> {
+            (0..).filter(|it| table.bucket(port, *it) == bucket).take(count).collect()
+        };
+        let (a, b) = (of(A, 20), of(B, 20));
+        let held = |port| table.all(10).iter().filter(|known| known.port == port).count();
+        a.iter().for_each(|it| table.heard(A, *it, 1, true, 10));
+        assert_eq!(held(A), BUCKET);
+        b.iter().for_each(|it| table.heard(B, *it, 2, true, 10));
+        assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
+        a.iter().for_each(|it| table.heard(A, *it, 1, true, 11));
+        assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
+        // A scan of one port's network takes a place of the other's, and goes on with that.
+        let third = PortId(5);
+        for it in of(third, 40) {
+            if let Some(at) = table.enter(third, it, 11) {
+                table.ask(at, 11);
+            }
+        }
+        assert_eq!((held(A), held(B), held(third)), (3, 3, 2));
+        // Of a port that has much more it takes some places.
+        let table = &Neighbours::new();
+        let bucket = table.bucket(A, 0);
+        let of = |port, count| -> Vec<u128> {
+            (0..).filter(|it| table.bucket(port, *it) == bucket).take(count).collect()
+        };
+        of(A, 20).iter().for_each(|it| table.heard(A, *it, 1, true, 10));
+        for it in of(third, 40) {
+            let at = table.enter(third, it, 11).unwrap();
+            table.ask(at, 11);
+        }
+        assert_eq!(table.all(11).iter().filter(|known| known.port == third).count(), WAITING);
     }
 }

@@ -1,9 +1,11 @@
 //! What becomes of the heads of frames that go on, once it is decided: noted for each frame, done for all.
 
+use super::header::{L3, V4_LONGEST};
 use super::made::Made;
 use super::plan::Interface;
 use crate::account::PortId;
-use crate::frame::{Batch, Frame, MAX_BATCH};
+use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES};
+use crate::mem::{Arena, Piece};
 use crate::wire::{update, Offload};
 
 /// What is to be done with a frame's head.
@@ -42,11 +44,19 @@ impl Rewrite {
     }
 }
 
+/// What of an IPv4 header lies behind a frame's head, at most.
+const TAIL: usize = L3 + V4_LONGEST - HEAD;
+
 /// What one core works with for all its routers.
 pub struct Desk {
     rewrites: Box<[Rewrite]>,
     /// Whether any is noted.
     any: bool,
+    /// Headers' ends that were judged: whose they are, and where they were copied to.
+    tails: Vec<(usize, Piece)>,
+    arena: Arena,
+    /// Pieces that the batch will need for them.
+    promised: usize,
     pub(super) made: Made,
 }
 
@@ -59,7 +69,14 @@ impl Default for Desk {
 impl Desk {
     /// With all the memory that it will ever need.
     pub fn new() -> Desk {
-        Desk { rewrites: vec![NOTHING; MAX_BATCH].into(), any: false, made: Made::new() }
+        Desk {
+            rewrites: vec![NOTHING; MAX_BATCH].into(),
+            any: false,
+            tails: Vec::with_capacity(MAX_BATCH),
+            arena: Arena::new(MAX_BATCH, TAIL),
+            promised: 0,
+            made: Made::new(),
+        }
     }
 
     /// For the next batch.
@@ -67,6 +84,8 @@ impl Desk {
         if std::mem::take(&mut self.any) {
             self.rewrites.fill(NOTHING);
         }
+        self.tails.clear();
+        self.promised = 0;
         self.made.clear();
     }
 
@@ -77,8 +96,25 @@ impl Desk {
         }
     }
 
+    /// `bytes`, which were read behind the head of frame `index` of `batch` and judged, are what its receiver gets there. False: the
+    /// batch has no room for that. Once for each frame.
+    #[cold]
+    pub(super) fn keep(&mut self, batch: &Batch, index: usize, frame: &Frame, bytes: &[u8]) -> bool {
+        let pieces = usize::from(frame.pieces) + 1;
+        let fits = index < self.arena.slots() && bytes.len() <= TAIL && self.tails.len() < MAX_BATCH;
+        if !fits || pieces > MAX_PIECES || self.promised + pieces > batch.pieces.room() {
+            return false;
+        }
+        self.promised += pieces;
+        self.tails.push((index, self.arena.put(index, bytes, 0)));
+        true
+    }
+
     /// Does what was noted to the frames of `batch`.
     pub fn rewrite(&self, batch: &mut Batch) {
+        for (index, bytes) in &self.tails {
+            batch.put_behind_head(*index, *bytes);
+        }
         for (frame, rewrite) in batch.frames_mut().iter_mut().zip(&self.rewrites) {
             let head = &mut frame.head;
             match rewrite.what {

@@ -260,6 +260,15 @@ fn what_no_router_passes_on_has_a_name() {
     for (frame, why) in table {
         assert_eq!(rig.one(0, &frame).went, [Err(why)], "{frame:02x?}");
     }
+    // Fragments that end behind the last byte that a packet can have, and one that ends with it.
+    for (field, went) in [(0x1ffe_u16, Err("bad_header")), (0x3fff, Err("bad_header")), (0x1ff8, Ok(1))] {
+        let mut packet = packet4("10.0.0.9", "192.0.2.1", 64, 17, &[0; 26]);
+        packet[6..8].copy_from_slice(&field.to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        assert_eq!(rig.one(0, &ether(0, 0x0800, &packet)).went, [went], "{field:x}");
+    }
     let mut long = v4("10.0.1.9");
     long.resize(1515, 0);
     assert_eq!(rig.one(0, &long).went, [Err("too_long")]);
@@ -287,6 +296,49 @@ fn options_pass_but_for_source_routes() {
     }
     for bad in [&[7u8, 1, 0, 0][..], &[7, 5, 0, 0], &[1, 1, 1, 7]] {
         assert_eq!(with(bad), Err("bad_header"));
+    }
+}
+
+/// A header that ends behind the head: its sender changes it after it was judged, and its receiver gets what was judged.
+#[test]
+fn what_was_judged_behind_the_head_goes_on() {
+    let mut rig = Rig::new(&[]);
+    let plain = packet4("10.0.0.9", "10.0.1.9", 64, 17, &[1; 30]);
+    for (words, pieces) in [(13, 1), (14, 2), (15, 3)] {
+        let mut header = [&plain[..20], &vec![1; 4 * words - 20][..]].concat();
+        (header[0], header[3]) = (0x40 + u8::try_from(words).unwrap(), u8::try_from(4 * words + 30).unwrap());
+        header[10..12].fill(0);
+        let sum = Sum::of(&header).checksum().to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+        let bytes = ether(0, 0x0800, &[&header[..], &plain[20..]].concat());
+        let mut batch = Batch::new();
+        // A frame before it, and its own bytes in several pieces.
+        assert!(batch.push_short(&v4("10.0.1.9")));
+        let (frame, list) = batch.next_frame().unwrap();
+        frame.head.copy_from_slice(&bytes[..HEAD]);
+        (frame.len, frame.pieces) = (u32::try_from(bytes.len()).unwrap(), pieces);
+        (frame.piece, frame.offload) = (0, crate::wire::Offload::NONE);
+        let mut body = rig.arena.put(0, &bytes, HEAD);
+        for _ in 1..pieces {
+            assert!(list.push(body.first(2)));
+            body.advance(2);
+        }
+        assert!(list.push(body));
+        batch.commit();
+        rig.verdicts.clear();
+        rig.desk.clear();
+        rig.seat.decide(&batch, &rig.ports[0], &rig.now, &mut rig.desk, &mut rig.verdicts);
+        assert!(rig.verdicts.destinations() == [1] && rig.verdicts.drops().is_empty());
+        let mut other = bytes.clone();
+        other[HEAD..].fill(131);
+        rig.arena.put(0, &other, HEAD);
+        rig.desk.rewrite(&mut batch);
+        let frame = &batch.frames()[1];
+        let mut got = vec![0; bytes.len()];
+        assert_eq!(read::read(&batch, frame, 0, &mut got), bytes.len());
+        let end = 14 + 4 * words;
+        assert_eq!(got[34..end], bytes[34..end], "{words} words");
+        assert_eq!(got[end..], other[end..], "what was not judged is the sender's");
     }
 }
 
@@ -396,6 +448,19 @@ fn what_may_be_cut_goes_on_in_fragments() {
             assert_eq!(field & 0x2000 != 0, at < len || flags[0] != 0);
         }
         assert_eq!(at, len);
+    }
+    // What is longer than the link takes is padding, behind a packet without a byte and behind one of eight.
+    for len in [0, 8] {
+        let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, 17, &vec![3; len]);
+        packet[6] = 0;
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        packet.resize(800, 0);
+        let done = rig.one(0, &ether(0, 0x0800, &packet));
+        assert_eq!(done.went, [Err("fragmented")]);
+        let [(1, fragment)] = &done.made[..] else { panic!("{:?}", done.made) };
+        assert_eq!((fragment.len(), be(fragment, 16), be(fragment, 20)), (34 + len, 20 + len, 0));
     }
     // More than there is room for are refused whole.
     rig.ports[1].set_mtu(68);

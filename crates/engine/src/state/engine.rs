@@ -4,6 +4,7 @@
 //! takes the difference to what runs and carries it out as a whole or not at all (see `carry`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
@@ -22,7 +23,7 @@ use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
 use super::values::Toggle;
-use crate::disk::Opened;
+use crate::disk::{self, Opened};
 use crate::hold::Sought;
 use crate::observe::CounterFile;
 use crate::open::sweep_journals;
@@ -124,7 +125,7 @@ impl Engine {
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
     /// `dry_run`.
     pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
-        let _sought = self.seek(wanted.ports.iter().filter(|_| !dry_run));
+        let _sought = self.seek(wanted.ports.iter().filter(|_| !dry_run))?;
         let how = if dry_run { How::Not } else { How::Whole };
         self.change_with(how, |running, on_demand| {
             *running = on_demand.with(wanted.clone(), running);
@@ -135,7 +136,7 @@ impl Engine {
     /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started keeps no other from
     /// running: it is `stopped`, says why, and is [tried again](Engine::try_again).
     pub fn begin(&self, wanted: &Spec) -> Result<Vec<Change>, Error> {
-        let _sought = self.seek(&wanted.ports);
+        let _sought = self.seek(&wanted.ports)?;
         self.change_with(How::EachAlone, |running, _| {
             *running = wanted.clone();
             Ok(())
@@ -148,13 +149,14 @@ impl Engine {
             inner.ports.values().filter(|live| live.stopped.is_some()).map(|live| live.spec.clone()).collect()
         };
         let stopped = stopped(&self.lock());
+        // What is not found now is missed again below.
         let _sought = self.seek(&stopped);
         self.means.try_again(&mut self.lock());
     }
 
     /// Adds ports or switches: all of them or none.
     pub fn add<E: Entry>(&self, entries: &[E]) -> Result<Vec<Change>, Error> {
-        let _sought = self.seek(entries.iter().filter_map(Entry::as_port));
+        let _sought = self.seek(entries.iter().filter_map(Entry::as_port))?;
         self.change(|spec| {
             for entry in entries {
                 if E::list(spec).iter().any(|other| other.name() == entry.name()) {
@@ -168,7 +170,7 @@ impl Engine {
 
     /// Makes the port or switch of that name be `entry`, whether it exists or not.
     pub fn put<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
-        let _sought = self.seek(entry.as_port());
+        let _sought = self.seek(entry.as_port())?;
         self.change(|spec| {
             E::list(spec).retain(|other| other.name() != entry.name());
             E::list(spec).push(entry.clone());
@@ -184,7 +186,7 @@ impl Engine {
     ) -> Result<Vec<Change>, Error> {
         // What is wrong with it is told below.
         let after = find::<E>(&mut self.everything(), name).ok().and_then(|entry| edit(entry).ok());
-        let _sought = self.seek(after.as_ref().and_then(E::as_port));
+        let _sought = self.seek(after.as_ref().and_then(E::as_port))?;
         self.change(|spec| {
             let entry = find::<E>(spec, name)?;
             *entry = edit(entry)?;
@@ -214,6 +216,9 @@ impl Engine {
 
     /// Stops what stands behind port `name` and starts it again, as it is configured.
     pub fn restart(&self, name: &str) -> Result<Vec<Change>, Error> {
+        if let Ok(spec) = find::<PortSpec>(&mut self.everything(), name) {
+            look_at_files(file_of(spec).map(|(path, read_only)| (name.to_owned(), path, read_only)))?;
+        }
         let mut inner = self.lock();
         let mut wanted = inner.spec.clone();
         find::<PortSpec>(&mut wanted, name)?;
@@ -230,28 +235,35 @@ impl Engine {
     }
 
     /// Looks for what an earlier daemon has left of `ports`, and opens the files of disks, as far as nothing that runs has them: that
-    /// may take seconds, and while ports are started others can ask nothing.
-    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> (Sought, Opened) {
+    /// may take seconds, and while ports are started others can ask nothing. An error: a disk that runs would be stopped for one of
+    /// them, and does not get its file again.
+    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> Result<(Sought, Opened), Error> {
         let holder = |spec: &PortSpec| {
             find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
         };
-        let file = |spec: &PortSpec| Some(spec.file.as_ref()?.path()?.to_owned());
         let (mut holders, mut files) = (BTreeSet::new(), BTreeMap::new());
+        let (mut specs, mut again) = (BTreeMap::new(), Vec::new());
         for spec in ports {
             holders.extend(holder(spec));
-            files.extend(file(spec).map(|path| (path, spec.readonly == Some(Toggle::On))));
+            files.extend(file_of(spec));
+            specs.insert(spec.name.as_str(), spec);
         }
         if !(holders.is_empty() && files.is_empty()) {
             for live in self.lock().ports.values().filter(|live| live.attachment.is_some()) {
                 if let Some(taken) = holder(&live.spec) {
                     holders.remove(&taken);
                 }
-                if let Some(taken) = file(&live.spec) {
-                    files.remove(&taken);
+                let Some((taken, _)) = file_of(&live.spec) else { continue };
+                let read_only = files.remove(&taken);
+                let wanted =
+                    specs.get(live.spec.name.as_str()).filter(|spec| !spec.same_attachment(&live.spec));
+                if let (Some(spec), Some(read_only)) = (wanted, read_only) {
+                    again.push((spec.name.clone(), taken, read_only));
                 }
             }
         }
-        (Sought::at(holders.into_iter().collect()), Opened::at(files.into_iter().collect()))
+        look_at_files(again)?;
+        Ok((Sought::at(holders.into_iter().collect()), Opened::at(files.into_iter().collect())))
     }
 
     /// Loads what the switches and routers need.
@@ -360,6 +372,25 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The file of a disk, and whether it is only to be read.
+fn file_of(spec: &PortSpec) -> Option<(PathBuf, bool)> {
+    Some((spec.file.as_ref()?.path()?.to_owned(), spec.readonly == Some(Toggle::On)))
+}
+
+/// Whether ports that run get their files again when they are stopped: whoever serves one may have fallen silent, or it is gone. Under
+/// no lock.
+fn look_at_files(files: impl IntoIterator<Item = (String, PathBuf, bool)>) -> Result<(), Error> {
+    for (name, path, read_only) in files {
+        disk::look(&path, read_only).map_err(|why| {
+            let path = path.display();
+            Error::Cannot(format!(
+                "port {name} goes on as it is: its file \"{path}\" cannot be opened anew: {why}"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 /// A port or a switch: what the requests that change one have in common.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use super::spec::{DaemonSpec, PortSpec, Spec};
 
@@ -77,28 +78,93 @@ fn compare<T: PartialEq + Serialize>(
     }
 }
 
+/// Entries of a list that are told of one change; of a longer list what came and what went is told. A router may have thousands of
+/// routes, and each change is answered and logged.
+const LISTED: usize = 8;
+
 fn details<T: Serialize>(before: &T, after: &T) -> Vec<String> {
-    let (before, after) = (keys(before), keys(after));
-    let all: BTreeSet<&String> = before.iter().chain(&after).map(|(key, _)| key).collect();
-    let value = |pairs: &[(String, String)], key: &String| {
-        pairs.iter().find(|(other, _)| other == key).map_or("unset".to_owned(), |(_, value)| value.clone())
+    let (before, after) = (table(before), table(after));
+    let all: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let change = |key: &String| {
+        let (before, after) = (before.get(key), after.get(key));
+        (before != after).then(|| format!("{key}: {}", change(before, after)))
     };
-    all.into_iter()
-        .map(|key| (key, value(&before, key), value(&after, key)))
-        .filter(|(_, before, after)| before != after)
-        .map(|(key, before, after)| format!("{key}: {before} → {after}"))
-        .collect()
+    all.into_iter().filter_map(change).collect()
+}
+
+/// What became of a value, in words.
+fn change(before: Option<&Value>, after: Option<&Value>) -> String {
+    let list = |value: Option<&Value>| match value {
+        None => Some(BTreeSet::new()),
+        Some(Value::Array(list)) => Some(list.iter().cloned().map(word).collect::<BTreeSet<_>>()),
+        Some(_) => None,
+    };
+    let long = |value: Option<&Value>| value.and_then(Value::as_array).is_some_and(|it| it.len() > LISTED);
+    if long(before) || long(after) {
+        if let (Some(before), Some(after)) = (list(before), list(after)) {
+            let came = after.difference(&before).map(|it| format!("+ {it}"));
+            let went = before.difference(&after).map(|it| format!("− {it}"));
+            let mut all = came.chain(went);
+            let mut told: Vec<String> = all.by_ref().take(LISTED).collect();
+            match all.count() {
+                0 if told.is_empty() => return "in another order".to_owned(),
+                0 => {}
+                more => told.push(format!("{more} more")),
+            }
+            return told.join(", ");
+        }
+    }
+    let shown = |value: Option<&Value>| value.cloned().map_or_else(|| "unset".to_owned(), word);
+    format!("{} → {}", shown(before), shown(after))
+}
+
+fn table<T: Serialize>(part: &T) -> Table {
+    Table::try_from(part).unwrap_or_default()
+}
+
+/// A value as a word of the command line.
+fn word(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        Value::Array(list) => list.into_iter().map(word).collect::<Vec<_>>().join("+"),
+        other => other.to_string(),
+    }
 }
 
 /// The keys that were given, with their values as words of the command line.
 pub(super) fn keys<T: Serialize>(part: &T) -> Vec<(String, String)> {
-    fn word(value: toml::Value) -> String {
-        match value {
-            toml::Value::String(text) => text,
-            toml::Value::Array(list) => list.into_iter().map(word).collect::<Vec<_>>().join("+"),
-            other => other.to_string(),
-        }
+    table(part).into_iter().map(|(key, value)| (key, word(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{RouteSpec, RouterSpec};
+
+    fn router(routes: impl Iterator<Item = u8>) -> Spec {
+        let route = |number: u8| -> RouteSpec {
+            toml::from_str(&format!("prefix = \"10.{number}.0.0/16\"\nblackhole = true")).unwrap()
+        };
+        let routers = vec![RouterSpec { routes: routes.map(route).collect(), ..RouterSpec::new("r") }];
+        Spec { routers, ..Spec::default() }
     }
-    let table = toml::Table::try_from(part).unwrap_or_default();
-    table.into_iter().map(|(key, value)| (key, word(value))).collect()
+
+    fn told(before: impl Iterator<Item = u8>, after: impl Iterator<Item = u8>) -> String {
+        let changes = between(&router(before), &router(after));
+        let [Change { verb: Verb::Changed, details, .. }] = &changes[..] else { panic!("{changes:?}") };
+        details.join("; ")
+    }
+
+    #[test]
+    fn of_a_long_list_what_came_and_went_is_told() {
+        let one = told(0..200, 0..201);
+        assert!(one.starts_with("routes: + ") && one.contains("10.200.0.0/16") && one.len() < 100, "{one}");
+        let gone = told(0..200, 1..200);
+        assert!(gone.contains("− ") && gone.contains("10.0.0.0/16") && gone.len() < 100, "{gone}");
+        let all = told(0..0, 0..200);
+        assert!(all.ends_with(", 192 more") && all.len() < 1000, "{all}");
+        assert_eq!(told(0..20, (0..20).rev()), "routes: in another order");
+        let few = told(0..1, 0..2);
+        assert!(few.contains(" → ") && few.contains("10.1.0.0/16"), "{few}");
+    }
 }

@@ -2,14 +2,28 @@
 //!
 //! connect(2) on a socket at a path takes the right to write to it, and to search all folders above it (unix(7)). The daemon
 //! does not hear of those who lack that. A VMM names the socket on its command line, by which it is found.
+//!
+//! Any user can run a process with such a command line, and with any name. So what is found is told and never counts as wrong, no
+//! command opens the socket to whoever was found (the operator fills the group in), one process of each user is told of, and names
+//! are escaped.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use sidecore_engine::fault::shown as escaped;
 use sidecore_engine::state::status::Trouble;
 
 use crate::api::About;
+
+/// Most processes that are told of, and how long their names may be: the kernel's have 15 bytes.
+const TOLD: usize = 4;
+const NAME: usize = 16;
+/// Bytes of a command line that are searched, and of all of them.
+const LINE: usize = 128 << 10;
+const LINES: usize = 64 << 20;
 
 /// The rights of a process.
 struct Who {
@@ -21,50 +35,63 @@ struct Who {
     any: bool,
 }
 
-/// Who is kept away from the socket of port `port` at `socket`, which nobody is connected to; else who may come.
-pub(super) fn look(port: &str, socket: &Path, about: &About) -> Option<Trouble> {
-    if !socket.is_absolute() || !fs::symlink_metadata(socket).ok()?.file_type().is_socket() {
-        return None;
+/// Who seems to be kept away from the socket of port `port` at `socket`, which nobody is connected to; else who may come.
+pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Trouble> {
+    let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
+    if !socket.is_absolute() || !fs::symlink_metadata(socket).is_ok_and(is_socket) {
+        return Vec::new();
     }
-    let trouble = |wrong, name: &str, text, mend| Trouble {
+    let note = |name: &str, text, mend| Trouble {
         name: name.to_owned(),
         about: "peer".to_owned(),
-        wrong,
+        wrong: false,
         text,
         mend: Some(mend),
     };
     let ours = [about.pid, about.broker.pid.unwrap_or(0), std::process::id()];
-    for who in named(socket).into_iter().filter(|who| !ours.contains(&who.pid)) {
-        let Some(shut) = shut(&who, socket) else { continue };
-        let text = format!(
-            "process {} ({}, user {}) names this socket and may not connect: {}",
-            who.pid,
-            who.name,
-            user(who.user),
-            shown(&shut)
-        );
-        let mend = match shut == socket {
-            true => format!(
-                "sidecore set {port} mode=0660 owner=:{}",
-                who.groups.first().map_or_else(|| "GROUP".to_owned(), |id| group(*id))
-            ),
-            false => format!("chmod a+x {}", shut.display()),
-        };
-        return Some(trouble(true, "socket_rights", text, mend));
+    let mut users = BTreeSet::new();
+    let shut_out = named(socket).into_iter().filter(|who| !ours.contains(&who.pid)).filter_map(|who| {
+        let shut = shut(&who, socket)?;
+        users.insert(who.user).then(|| {
+            let groups: Vec<String> = who.groups.iter().take(TOLD).map(|id| group(*id)).collect();
+            let text = format!(
+                "process {} ({}, user {}, groups {}) names this socket and may not connect: {}",
+                who.pid,
+                escaped(&who.name, NAME),
+                user(who.user),
+                groups.join(" "),
+                shown(&shut)
+            );
+            let command = match shut == socket {
+                true => format!("sidecore set {port} mode=0660 owner=:GROUP, with a group of that user"),
+                false => format!("chmod a+x {}", shut.display()),
+            };
+            note("socket_rights", text, format!("if it is your VMM: {command}"))
+        })
+    });
+    let mut found: Vec<Trouble> = shut_out.take(TOLD).collect();
+    if found.is_empty() {
+        let text = format!("users that may connect: {}", shown(socket));
+        let mend = format!("if the VMM runs as another user: sidecore set {port} mode=0660 owner=:GROUP");
+        found.push(note("socket", text, mend));
     }
-    let text = format!("users that may connect: {}", shown(socket));
-    let mend = format!("if the VMM runs as another user: sidecore set {port} mode=0660 owner=:GROUP");
-    Some(trouble(false, "socket", text, mend))
+    found
 }
 
-/// The processes on whose command lines the path of `socket` stands.
+/// The processes on whose command lines the path of `socket` stands, as far as these are searched.
 fn named(socket: &Path) -> Vec<Who> {
     use std::os::unix::ffi::OsStrExt;
     let path = socket.as_os_str().as_bytes();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut left = LINES;
     let names = |pid: &u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut line = Vec::new();
+        let most = LINE.min(left) as u64;
+        let opened = File::open(format!("/proc/{pid}/cmdline"));
+        // One that has ended meanwhile, and one that may not be read, name nothing.
+        let _ = opened.map(|file| file.take(most).read_to_end(&mut line));
+        left -= line.len();
         let ends = |at: usize| line.get(at).is_none_or(|b| matches!(b, 0 | b',' | b'"' | b' '));
         let ours = line.starts_with(b"sidecore")
             || line.split(|b| *b == 0).next().is_some_and(|p| p.ends_with(b"/sidecore"));

@@ -35,10 +35,10 @@ impl Ptnet {
     pub(super) fn set_register(&mut self, offset: u64, value: u32) {
         match offset {
             reg::PTFEAT => {
-                let header = self.settings.header && value & VNET_HDR != 0;
-                let offered = if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK };
-                self.registers.features = value & offered;
-                self.set_header(if header { self.shared.header().bytes } else { 0 });
+                self.registers.features = self.accepted(value);
+                // Without the feature there is no header.
+                let bytes = self.shared.header().bytes;
+                self.set_header(if self.may_have_header(bytes) { bytes } else { 0 });
             }
             reg::PTCTL => {
                 let done = match value {
@@ -52,10 +52,7 @@ impl Ptnet {
                 self.registers.status = done.err().map_or(0, |e| e.raw_os_error().unsigned_abs());
             }
             // What is refused leaves it as it was, and the guest reads that.
-            reg::VNET_HDR_LEN if value == 0 => self.set_header(0),
-            reg::VNET_HDR_LEN if value == VNET_HDR_LEN && self.registers.features & VNET_HDR != 0 => {
-                self.set_header(value);
-            }
+            reg::VNET_HDR_LEN if self.may_have_header(value) => self.set_header(value),
             reg::CSB_GH_BAH => self.registers.high[0] = value,
             reg::CSB_GH_BAL => self.set_blocks(0, value),
             reg::CSB_HG_BAH => self.registers.high[1] = value,
@@ -63,6 +60,17 @@ impl Ptnet {
             reg::KICKS.. => self.kick((offset - reg::KICKS) / 4),
             _ => {}
         }
+    }
+
+    /// What a guest gets of the features `asked`.
+    pub(super) fn accepted(&self, asked: u32) -> u32 {
+        let header = self.settings.header && asked & VNET_HDR != 0;
+        asked & if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK }
+    }
+
+    /// Whether a guest with the features that are set may have a header of so many bytes before each frame.
+    pub(super) fn may_have_header(&self, bytes: u32) -> bool {
+        bytes == 0 || bytes == VNET_HDR_LEN && self.registers.features & VNET_HDR != 0
     }
 
     /// Frames have a header of so many bytes.

@@ -4,6 +4,8 @@
 //! batch: nothing has to be written down for them. So whoever goes on after a kill may send the batch again that was being
 //! sent, and what was being delivered is lost. A guest that has written nonsense there loses its port, as by any other. Places
 //! of rings whose guest has ended are in the image.
+//!
+//! An image is believed no more than a guest: what stands in it was checked when the guest wrote it, and is checked again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -20,8 +22,8 @@ const VERSION: u32 = 1;
 
 /// Places in the image.
 const CONFIG_WORDS: usize = 256 / 8;
-const REGISTERS: usize = CONFIG_WORDS;
-const REST: usize = REGISTERS + 4;
+pub(super) const REGISTERS: usize = CONFIG_WORDS;
+pub(super) const REST: usize = REGISTERS + 4;
 const PLACES: usize = REST + 4;
 /// Words of a pair: its two rings' indices.
 const PAIR: usize = 4;
@@ -80,9 +82,13 @@ impl Persist for Ptnet {
         }
         let word = |at| image.get(REGISTERS + at);
         let ([features, status], high) = (halves(word(0)), halves(word(1)));
+        if self.accepted(features) != features {
+            return Err("its guest has features that this device does not offer".to_owned());
+        }
         self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
-        let [header, _] = halves(image.get(REST + 1));
-        self.set_header(header);
+        // The cores add it to lengths, and write so much before each frame.
+        let header = u32::try_from(image.get(REST + 1)).ok().filter(|bytes| self.may_have_header(*bytes));
+        self.set_header(header.ok_or("its frames have a header that no guest can have")?);
         self.current.take_over(&bar);
         self.bar = bar;
         self.make_pairs();

@@ -14,7 +14,7 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::netmap::{SlotWord, NS_MOREFRAG};
 use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE, GUEST_USO, HOST_USO, LINK, VNET_HDR};
 
-use super::{functions, MemoryDevice, Ptnet, PtnetConfig};
+use super::{functions, persist, MemoryDevice, Ptnet, PtnetConfig};
 use crate::core::Recall;
 use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
 use crate::fabric::{NetSeat, Scheduler};
@@ -640,6 +640,41 @@ impl Rig {
         pci::resume(&mut self.memory);
         self
     }
+}
+
+/// An image is checked as what a guest writes is: a header of another length would be added to each frame's.
+#[test]
+fn an_image_whose_header_or_features_no_guest_can_have_is_refused() {
+    let mut rig = Rig::running();
+    rig.write(reg::PTFEAT, VNET_HDR | LINK);
+    rig.write(reg::VNET_HDR_LEN, 12);
+    let settings = rig.nic.settings.clone();
+    let mut image = Image::new(rig.nic.format().size);
+    rig.nic.save(&mut image);
+    let features = persist::REGISTERS;
+    let word = image.get(features);
+    let header = persist::REST + 1;
+    assert_eq!((word & 0xffff_ffff, image.get(header)), (u64::from(VNET_HDR | LINK), 12));
+    let adopt = |image: &Image, settings: &PtnetConfig| {
+        let scheduler = Arc::new(Desk::default());
+        let (mut nic, ..) = functions(settings.clone(), &rig.port, scheduler).unwrap();
+        let files = rig.nic.files().iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        nic.adopt(files, image)?;
+        Ok::<u32, String>(nic.shared.header().bytes)
+    };
+    assert_eq!(adopt(&image, &settings), Ok(12));
+    for bad in [1, 11, 13, 0xffff, u64::from(u32::MAX), 12 | 1 << 32] {
+        image.put(header, bad);
+        assert!(adopt(&image, &settings).is_err(), "a header of {bad} bytes");
+    }
+    image.put(header, 12);
+    for bad in [u64::from(LINK), word | 1 << 31] {
+        image.put(features, bad);
+        assert!(adopt(&image, &settings).is_err(), "features {bad:x}");
+    }
+    image.put(features, word);
+    let without = PtnetConfig { header: false, ..settings };
+    assert!(adopt(&image, &without).is_err(), "the operator has switched headers off");
 }
 
 #[test]

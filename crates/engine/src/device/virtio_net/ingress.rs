@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
 use crate::mem::{gather, Piece};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
-use crate::slice::{upto, upto_mut};
+use crate::slice::upto_mut;
 use crate::virtq::{Access, Chain, Position, Queue};
 use crate::wire::offload::{Offload, Offloads};
 
@@ -104,8 +104,8 @@ impl IngressRing {
         self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
-    /// Describes one chain as the next frame of `batch` if it is as nearly all are: header and head in the
-    /// first piece, no offloads. False: it is something else, and nothing has been done.
+    /// Describes one chain as the next frame of `batch` if it is as nearly all are: one piece, no offloads. False: it is something
+    /// else, and nothing has been done.
     #[inline]
     fn describe_plain(&self, chain: &Chain, batch: &mut Batch) -> bool {
         let Some((frame, pieces)) = batch.next_frame() else { return false };
@@ -113,7 +113,8 @@ impl IngressRing {
         let len = chain.len.wrapping_sub(HEADER_LEN);
         let head_len = (len as usize).min(HEAD);
         let odd = first.len() < NET_HDR_LEN + head_len || !(MIN_FRAME..=MAX_FRAME).contains(&len);
-        if odd || self.header_len != HEADER_LEN {
+        // Pages behind the first may have to be found.
+        if odd || self.header_len != HEADER_LEN || chain.count != 1 || first.is_in_two_blocks() {
             return false;
         }
         // Without flags and type the header says nothing more (virtio 1.2 §5.1.6.2).
@@ -154,7 +155,10 @@ impl IngressRing {
             !behind
         };
         let count = list.iter().take_while(begins).count();
-        if !deadline.find_beginnings(upto(list, count)) {
+        // A header and a frame are read now. Of all other pieces the pages are found by the clock: whoever delivers, cuts or sums up
+        // the frame has no way to stop in the middle and go on.
+        let far = count > 2 || list.len() > count || list.iter().any(Piece::is_in_two_blocks);
+        if far && !deadline.find(list, u64::MAX) {
             return Ok(Described::Later);
         }
         let mut header = [0u8; NET_HDR_LEN];

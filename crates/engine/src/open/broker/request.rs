@@ -56,8 +56,9 @@ pub enum Request {
     Program { path: PathBuf },
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
-    /// A process that opens and locks the file or block device of a disk; the connection on which it answers.
-    Disk { path: PathBuf, read_only: bool },
+    /// A process that opens and locks the file or block device of a disk, or only looks whether its server answers; the connection on
+    /// which it tells.
+    Disk { path: PathBuf, read_only: bool, look: bool },
     /// A new door; the connection to it.
     Door,
 }
@@ -136,7 +137,9 @@ impl Request {
             Request::Program { path: at } => (19, [0; 5], path(at)),
             Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
             Request::Door => (21, [0; 5], Vec::new()),
-            Request::Disk { path: at, read_only } => (22, [flag(*read_only), 0, 0, 0, 0], path(at)),
+            Request::Disk { path: at, read_only, look } => {
+                (22, [flag(*read_only), flag(*look), 0, 0, 0], path(at))
+            }
         }
     }
 
@@ -224,7 +227,7 @@ impl Request {
             19 => Request::Program { path: path(text)? },
             20 => Request::Accounts { groups: a.flag()? },
             21 => Request::Door,
-            22 => Request::Disk { read_only: a.flag()?, path: path(text)? },
+            22 => Request::Disk { read_only: a.flag()?, look: a.flag()?, path: path(text)? },
             _ => return Err(NoRequest),
         };
         // No second record means the same: nothing hides in words and bytes that nobody looks at.
@@ -271,7 +274,8 @@ mod tests {
             Request::Program { path: path() },
             Request::Accounts { groups: true },
             Request::Door,
-            Request::Disk { path: path(), read_only: true },
+            Request::Disk { path: path(), read_only: true, look: false },
+            Request::Disk { path: path(), read_only: false, look: true },
         ]
     }
 
