@@ -178,6 +178,7 @@ const NO_CIRCLES: &[&str] = &[
     "device/moderation",
     "device/pci",
     "device/ptnet",
+    "device/rtl8169",
     "device/virtio_blk",
     "device/virtio_net",
     "device/moderation",

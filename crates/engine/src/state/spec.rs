@@ -195,8 +195,8 @@ options! {
                 "vhost-user, blk: as many as the VMM asks for; tap, packet, ptnet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
             features_off: Words = "features-off", Kind, "none";
-            /// The guest's address, where it is ours to say: of an e1000 or e1000e that in its EEPROM.
-            mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, ptnet: made from port and machine";
+            /// The guest's address, where it is ours to say: of an e1000, e1000e or rtl8169 that in its EEPROM.
+            mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, rtl8169, ptnet: made from port and machine";
             /// The file that keeps the places of packed rings while no daemon runs, or `none`.
             journal: PathBuf = "journal", Kind, "one of ours, which goes with the port";
             /// What the disk consists of: a file, a block device, `ram:SIZE` or `null:SIZE` with a size such as `64M`. It has to be
