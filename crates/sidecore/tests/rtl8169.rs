@@ -123,7 +123,11 @@ fn guests_talk_with_each_other_and_with_an_intel_card() {
     }
     // Unicast for another station is not for us, and frames for ours are.
     let port = rig.place.port("a");
-    assert_eq!((&port["state"]["peer"], &port["spec"]["kind"]), (&"running".into(), &"rtl8169".into()), "{port:#}");
+    assert_eq!(
+        (&port["state"]["peer"], &port["spec"]["kind"]),
+        (&"running".into(), &"rtl8169".into()),
+        "{port:#}"
+    );
     let features = port["state"]["features"].to_string();
     assert!(features.contains("doorbells trap"), "{features}");
 }
@@ -224,7 +228,10 @@ fn a_card_lives_through_a_storm() {
             if serviced.unwrap().is_none() {
                 std::thread::yield_now();
             }
-            assert!(begun.elapsed() < 3 * LIMIT, "the rings stand still after {kill} kills: {last:?} of {next}");
+            assert!(
+                begun.elapsed() < 3 * LIMIT,
+                "the rings stand still after {kill} kills: {last:?} of {next}"
+            );
         }
         if kill < KILLS {
             rig.restart(Signal::KILL);
@@ -256,9 +263,7 @@ fn what_a_lying_guest_does_harms_only_itself() {
     (0..tx.size() / 16).for_each(|at| tx.store64(2 * at + 1, u64::MAX - 4096, Ordering::Relaxed));
     fill(&a, OWN | LS | 100);
     ring(&mut a);
-    await_true("the fault is told", || {
-        rig.place.port("a").to_string().contains("address_out_of_range")
-    });
+    await_true("the fault is told", || rig.place.port("a").to_string().contains("address_out_of_range"));
     for offset in 0..256u64 {
         a.client().write(MEMORY, offset, &[0xff]).unwrap();
         a.client().read(MEMORY, offset, &mut [0]).unwrap();

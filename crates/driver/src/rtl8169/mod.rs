@@ -86,8 +86,7 @@ impl Rtl8169 {
         client.wire_pin(&pin.0, Some(&pin.1))?;
         let tx = Ring::new(&memory, config.ring, BUFFER)?;
         let rx = Ring::new(&memory, config.ring, BUFFER)?;
-        let mut driver =
-            Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, polling: false };
+        let mut driver = Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, polling: false };
         driver.start()?;
         Ok(driver)
     }
@@ -191,7 +190,10 @@ impl Rtl8169 {
         for frame in frames {
             let Some(place) = self.tx.room() else { break };
             if frame.len() > BUFFER {
-                return Err(Error::Config(format!("a frame of {} bytes, in buffers of {BUFFER}", frame.len())));
+                return Err(Error::Config(format!(
+                    "a frame of {} bytes, in buffers of {BUFFER}",
+                    frame.len()
+                )));
             }
             self.memory.write(self.tx.buffers.offset(place), frame);
             self.tx.give(frame.len() as u64 | regs::FS | regs::LS);

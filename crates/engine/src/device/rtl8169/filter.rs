@@ -53,7 +53,8 @@ mod tests {
     /// Of 01:00:5e:00:00:01 (all hosts) and 33:33:00:00:00:01 (all nodes), as drivers work it out bit by bit.
     #[test]
     fn the_hash_is_that_of_a_crc_bit_by_bit() {
-        for address in [[1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0]] {
+        for address in [[1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0]]
+        {
             let mut crc = u32::MAX;
             for byte in address {
                 for bit in 0..8 {

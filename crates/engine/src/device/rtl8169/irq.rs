@@ -278,7 +278,8 @@ impl Irq {
             self.taken_back.fetch_add(1, Ordering::Relaxed);
             if state.isr & TOK != 0 {
                 state.isr &= !TOK;
-                state.transmit = Waiting { due: Delayed { last: now + SILENCE, first: now + PATIENCE }, frames: 0 };
+                state.transmit =
+                    Waiting { due: Delayed { last: now + SILENCE, first: now + PATIENCE }, frames: 0 };
             }
         }
         state.imr = mask;

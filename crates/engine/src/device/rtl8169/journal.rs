@@ -186,7 +186,9 @@ mod tests {
                 driver.look(&table);
                 let seen = &driver.seen[before..];
                 match place {
-                    6 => assert!(seen.is_empty(), "after {stores} stores: {seen:?} were seen, and come again"),
+                    6 => {
+                        assert!(seen.is_empty(), "after {stores} stores: {seen:?} were seen, and come again")
+                    }
                     2 => assert_eq!(seen, [6, 7, 0, 1], "after {stores} stores"),
                     other => panic!("after {stores} stores the ring is at {other}"),
                 }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::cast_possible_truncation)]
 
+mod hostile;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,6 +63,8 @@ struct Rig {
     desk: Arc<Desk>,
     port: Arc<Port>,
     file: File,
+    /// Where the guest's memory begins in it.
+    base: u64,
     map: Arc<GuestMap>,
     counters: CounterFile,
     pin: OwnedFd,
@@ -91,11 +95,10 @@ fn rig_with(settings: Rtl8169Config) -> Rig {
     let pin = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
     let (mut device, desk, port) = device(settings, &counters, 0, &pin);
     let file = memory_file(c"guest", MEMORY as usize).unwrap();
-    let spec =
-        RegionSpec { gpa: 0, size: MEMORY, user_addr: 0, offset: 0, file: file.try_clone().unwrap() };
+    let spec = RegionSpec { gpa: 0, size: MEMORY, user_addr: 0, offset: 0, file: file.try_clone().unwrap() };
     let map = Arc::new(GuestMap::new(&[spec]).unwrap());
     device.dma_changed(Arc::clone(&map));
-    let mut rig = Rig { device, desk, port, file, map, counters, pin };
+    let mut rig = Rig { device, desk, port, file, base: 0, map, counters, pin };
     rig.bring_up();
     rig
 }
@@ -133,12 +136,12 @@ impl Rig {
     }
 
     fn store(&self, gpa: u64, bytes: &[u8]) {
-        assert_eq!(rustix::io::pwrite(self.file.as_fd(), bytes, gpa).unwrap(), bytes.len());
+        assert_eq!(rustix::io::pwrite(self.file.as_fd(), bytes, self.base + gpa).unwrap(), bytes.len());
     }
 
     fn load(&self, gpa: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        rustix::io::pread(self.file.as_fd(), &mut bytes, gpa).unwrap();
+        rustix::io::pread(self.file.as_fd(), &mut bytes, self.base + gpa).unwrap();
         bytes
     }
 
@@ -367,7 +370,9 @@ fn a_packet_without_its_end_waits_and_an_endless_one_is_dropped() {
 fn checksums_tags_and_segments_are_what_the_descriptor_says() {
     let rig = rig();
     let tag = desc::TAGC | u64::from(0x2007u16.swap_bytes()) << desc::TAG_SHIFT;
-    for (place, (tcp, tagged)) in [(false, false), (true, false), (false, true), (true, true)].iter().enumerate() {
+    for (place, (tcp, tagged)) in
+        [(false, false), (true, false), (false, true), (true, true)].iter().enumerate()
+    {
         let mut frame = packet(*tcp, 201);
         // Whatever stands in the fields counts for nothing.
         frame[24..26].copy_from_slice(&[0xaa, 0xbb]);
@@ -441,7 +446,10 @@ fn frames_are_received_whole_and_said_to_be_what_they_are() {
     let long = [&MAC.0[..], &PEER, &[0x88, 0xb5], &[9; 6000]].concat();
     assert_eq!(rig.deliver(&[(&long, Offload::NONE)]).frames, 1);
     let words: Vec<_> = (4..16).map(|place| rig.word(RX_RING, place)).collect();
-    assert!(words[0] & ONE == desc::FS && words[11] & (ONE | desc::EOR) == desc::LS | desc::EOR, "{words:x?}");
+    assert!(
+        words[0] & ONE == desc::FS && words[11] & (ONE | desc::EOR) == desc::LS | desc::EOR,
+        "{words:x?}"
+    );
     assert!(words[1..11].iter().all(|word| word & (ONE | desc::OWN) == 0));
     assert_eq!(rig.load(RX_BUFFERS + 0x5000, 0x200), long[0x200..0x400]);
     // Four are left, which are too few; and then one that fits.
