@@ -3,22 +3,20 @@
 //! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
 #![no_main]
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::csb::{CSBAH, CSBAL};
-use sidecore_engine::core::Recall;
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Index, PciDevice};
-use sidecore_engine::fabric::{NetSeat, Scheduler};
-use sidecore_engine::frame::Batch;
-use sidecore_engine::mem::{GuestMap, RegionSpec, SharedPages};
-use sidecore_engine::port::{Outcome, Port, Tally};
-use sidecore_engine::wire::{Mac, Offload};
-use sidecore_fuzz::{port, Guest, GPA, MEMORY};
+use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::mem::SharedPages;
+use sidecore_engine::port::Port;
+use sidecore_engine::wire::Mac;
+use sidecore_fuzz::nic::{anonymous_port, Desk, World, BUFFERS};
+use sidecore_fuzz::{GPA, MEMORY};
 
 /// Registers that do something, so that a byte chooses one of them.
 const REGISTERS: [u32; 59] = [
@@ -85,59 +83,8 @@ const REGISTERS: [u32; 59] = [
 /// Where the presets put the rings, in guest memory.
 const TX: u64 = 0x1000;
 const RX: u64 = 0x2000;
-const BUFFERS: u64 = 0x4000;
 /// Descriptors of a preset ring.
 const RING: u32 = 16;
-
-/// Holds the queue that a core would have.
-#[derive(Default)]
-struct Desk {
-    queues: Mutex<(u64, HashMap<u64, Box<dyn NetSeat>>)>,
-}
-
-impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
-        let mut desk = self.queues.lock().unwrap();
-        desk.0 += 1;
-        let key = desk.0;
-        seat.queue().want_kicks(false);
-        desk.1.insert(key, seat);
-        drop(desk);
-        Box::new(move || {
-            let seat = self.queues.lock().unwrap().1.remove(&key);
-            seat.into_iter().for_each(|seat| seat.go_home());
-        })
-    }
-}
-
-struct World {
-    guest: Guest,
-    /// The same memory in two parts that are adjacent, and only its first half.
-    maps: [Arc<GuestMap>; 4],
-    batch: Batch,
-}
-
-impl World {
-    fn new() -> World {
-        let guest = Guest::new();
-        let part = |at: u64, size: u64| RegionSpec {
-            gpa: GPA + at,
-            size,
-            user_addr: GPA + at,
-            offset: at,
-            file: guest.fd(),
-        };
-        let half = MEMORY / 2;
-        let map = |parts: &[RegionSpec]| Arc::new(GuestMap::new(parts).unwrap());
-        let maps = [
-            Arc::clone(&guest.map),
-            map(&[part(0, half), part(half, half)]),
-            map(&[part(0, half)]),
-            map(&[]),
-        ];
-        World { guest, maps, batch: Batch::new() }
-    }
-}
 
 thread_local! {
     static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World::new());
@@ -156,12 +103,6 @@ struct Run<'a> {
     pages: Arc<SharedPages>,
     /// The presets use both rings of each direction.
     pair: bool,
-}
-
-fn anonymous_port() -> Arc<Port> {
-    // One for all runs: its counters file is mapped only once.
-    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
-    Arc::clone(PORT.get_or_init(port))
 }
 
 impl Run<'_> {
@@ -213,8 +154,8 @@ impl Run<'_> {
                     self.world.guest.write(u64::from(u16::from_le_bytes([*a, *b])), bytes);
                 }
                 8 => self.describe(*a, [*b, *c, *d, *e]),
-                9 | 10 => self.poll(),
-                11 => self.send(*a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
+                9 | 10 => self.desk.poll(&mut self.world.batch),
+                11 => self.world.send(&self.port, *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
                 13 => self.device.set_link(a & 1 != 0),
                 14 => self.bring_up(),
@@ -228,7 +169,7 @@ impl Run<'_> {
             }
         }
         self.device.detached();
-        assert!(self.desk.queues.lock().unwrap().1.is_empty(), "a queue stayed behind");
+        assert!(self.desk.is_empty(), "a queue stayed behind");
     }
 
     /// What a driver does, so that the fuzzer need not find it out.
@@ -283,59 +224,5 @@ impl Run<'_> {
         self.world.guest.write(at, &(GPA + BUFFERS + 0x400 * u64::from(option)).to_le_bytes());
         self.world.guest.write(at + 8, &word.to_le_bytes());
         self.pages.word((ring + 0x18) as usize).unwrap().store((place + 1) % RING, Ordering::Release);
-    }
-
-    fn poll(&mut self) {
-        let mut desk = self.desk.queues.lock().unwrap();
-        let batch = &mut self.world.batch;
-        for seat in desk.1.values_mut() {
-            let queue = seat.queue();
-            batch.clear();
-            let mut tally = Tally::default();
-            queue.fetch(batch, &mut tally);
-            for frame in batch.frames() {
-                let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
-                assert_eq!(frame.head_len() + body, frame.len as usize);
-                batch.body(frame).iter().for_each(|piece| {
-                    piece.read(&mut [0; 64]);
-                });
-            }
-            let drops: u32 = tally.drops.counts().iter().sum();
-            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
-            queue.release(&mut tally);
-            queue.want_kicks(true);
-            let _ = queue.longest_sleep();
-            queue.want_kicks(false);
-        }
-    }
-
-    fn send(&mut self, count: u8, len: u16, group: u8) {
-        let count = u16::from(count % 40);
-        let batch = &mut self.world.batch;
-        batch.clear();
-        for _ in 0..count {
-            let (frame, pieces) = batch.next_frame().unwrap();
-            frame.head = [group; 64];
-            // One half is IP, with a length of its header that the fuzzer chooses.
-            match group & 6 {
-                2 => frame.head[12..15].copy_from_slice(&[8, 0, 0x40 | group >> 4]),
-                4 => frame.head[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]),
-                _ => {}
-            }
-            frame.len = u32::from(len).max(14);
-            (frame.piece, frame.pieces, frame.offload) = (pieces.len() as u32, 1, Offload::NONE);
-            // The body is the guest's own memory: also the case of a frame that overlaps its receiver's buffer.
-            let body = frame.len.saturating_sub(64);
-            let piece = self.world.guest.map.translate(GPA + BUFFERS, body.max(1), &mut 0).unwrap();
-            assert!(pieces.push(piece.first(body as usize)));
-            batch.commit();
-        }
-        let picks: Vec<u16> = (0..count).collect();
-        let mut outcome = Outcome::new();
-        if let Some(queue) = &mut *self.port.egress(0).unwrap() {
-            queue.send(batch, &picks, &mut outcome);
-            let drops: u32 = outcome.drops.counts().iter().sum();
-            assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
-        }
     }
 }
