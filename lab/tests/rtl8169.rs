@@ -181,7 +181,7 @@ fn long_pings(from: &mut Guest, address: &str) -> Result<()> {
 
 /// Promiscuous: frames for a station that nobody is come through to it, and otherwise they do not.
 fn filters_follow_the_guest(Site { a, c, daemon, .. }: &mut Site) -> Result<()> {
-    let features = |daemon: &Daemon| daemon.show_json("ports").map(|ports| ports["ports"][0].to_string());
+    let features = |daemon: &mut Daemon| daemon.show_json("ports").map(|ports| ports["ports"][0].to_string());
     let received = |a: &mut Guest| -> Result<u64> {
         Ok(a.expect("cat /sys/class/net/eth0/statistics/rx_packets")?.trim().parse().unwrap())
     };

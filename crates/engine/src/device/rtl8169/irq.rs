@@ -178,7 +178,8 @@ impl Irq {
     /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
     fn settle(&self, state: &mut State, now: u64, news: bool) -> u64 {
         // A cause that is set at once takes those along that wait.
-        let immediate = state.isr & state.imr != 0;
+        let ripe = |waiting: &Waiting, cause: u32| waiting.due.due() <= now && state.imr & cause != 0;
+        let immediate = state.isr & state.imr != 0 || ripe(&state.receive, ROK) || ripe(&state.transmit, TOK);
         let take = |waiting: &mut Waiting, cause: u32| {
             let due = waiting.due.due();
             if due != NEVER && (immediate || due <= now) {

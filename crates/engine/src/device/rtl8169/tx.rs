@@ -188,8 +188,13 @@ impl TxRing {
         let (mut place, mut count, mut len, mut head) = (self.at, 0, 0, 0);
         let mut room = true;
         while room {
-            // Once around, and every descriptor is the device's: nothing ends it.
-            let endless = count > 0 && place == self.ring.head;
+            // Once around, and every descriptor is the device's: nothing ends it. Behind other packets their descriptors come
+            // first, which go back before it is looked at again.
+            let around = count > 0 && place == self.ring.head;
+            if around && marks > 0 {
+                break;
+            }
+            let endless = around;
             let word = self.ring.look(place)?;
             if word & OWN == 0 {
                 self.drop_marks(batch, marks, first);
