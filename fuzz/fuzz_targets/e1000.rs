@@ -12,11 +12,11 @@ use sidecore_abi::csb::{CSBAH, CSBAL};
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Index, PciDevice};
 use sidecore_engine::fabric::Scheduler;
-use sidecore_engine::frame::Batch;
-use sidecore_engine::mem::{GuestMap, RegionSpec, SharedPages};
+use sidecore_engine::mem::SharedPages;
 use sidecore_engine::port::Port;
 use sidecore_engine::wire::Mac;
-use sidecore_fuzz::{anonymous_port, send, Desk, Guest, GPA, MEMORY};
+use sidecore_fuzz::nic::{World, BUFFERS};
+use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
 
 /// Registers that do something, so that a byte chooses one of them.
 const REGISTERS: [u32; 59] = [
@@ -83,38 +83,8 @@ const REGISTERS: [u32; 59] = [
 /// Where the presets put the rings, in guest memory.
 const TX: u64 = 0x1000;
 const RX: u64 = 0x2000;
-const BUFFERS: u64 = 0x4000;
 /// Descriptors of a preset ring.
 const RING: u32 = 16;
-
-struct World {
-    guest: Guest,
-    /// The same memory in two parts that are adjacent, and only its first half.
-    maps: [Arc<GuestMap>; 4],
-    batch: Batch,
-}
-
-impl World {
-    fn new() -> World {
-        let guest = Guest::new();
-        let part = |at: u64, size: u64| RegionSpec {
-            gpa: GPA + at,
-            size,
-            user_addr: GPA + at,
-            offset: at,
-            file: guest.fd(),
-        };
-        let half = MEMORY / 2;
-        let map = |parts: &[RegionSpec]| Arc::new(GuestMap::new(parts).unwrap());
-        let maps = [
-            Arc::clone(&guest.map),
-            map(&[part(0, half), part(half, half)]),
-            map(&[part(0, half)]),
-            map(&[]),
-        ];
-        World { guest, maps, batch: Batch::new() }
-    }
-}
 
 thread_local! {
     static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World::new());
@@ -185,7 +155,7 @@ impl Run<'_> {
                 }
                 8 => self.describe(*a, [*b, *c, *d, *e]),
                 9 | 10 => self.desk.poll(&mut self.world.batch),
-                11 => self.send(*a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
+                11 => self.world.send(&self.port, *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
                 13 => self.device.set_link(a & 1 != 0),
                 14 => self.bring_up(),
@@ -254,18 +224,5 @@ impl Run<'_> {
         self.world.guest.write(at, &(GPA + BUFFERS + 0x400 * u64::from(option)).to_le_bytes());
         self.world.guest.write(at + 8, &word.to_le_bytes());
         self.pages.word((ring + 0x18) as usize).unwrap().store((place + 1) % RING, Ordering::Release);
-    }
-
-    fn send(&mut self, count: u8, len: u16, group: u8) {
-        let World { guest, batch, .. } = &mut *self.world;
-        send(guest, batch, (&self.port, 0), (u16::from(count % 40), len), BUFFERS, |frame| {
-            frame.head = [group; 64];
-            // One half is IP, with a length of its header that the fuzzer chooses.
-            match group & 6 {
-                2 => frame.head[12..15].copy_from_slice(&[8, 0, 0x40 | group >> 4]),
-                4 => frame.head[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]),
-                _ => {}
-            }
-        });
     }
 }

@@ -1,6 +1,9 @@
 //! What the fuzz targets share: a guest's memory, a port, and rings on them.
 
+pub mod nic;
+
 use std::collections::BTreeMap;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, OnceLock};

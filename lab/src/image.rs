@@ -25,7 +25,8 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 word() { sed -n "s/.*lab\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 hostname "$(word name)"
-modprobe -a virtio_pci virtio_net e1000 e1000e virtio_blk
+# realtek drives the PHY of an r8169.
+modprobe -a virtio_pci virtio_net e1000 e1000e realtek r8169 virtio_blk
 # eth0 is the card that was plugged first, whichever driver came first.
 cards() { for i in /sys/class/net/e*; do [ -e "$i" ] && echo "$(readlink -f "$i/device")#${i##*/}"; done | sort; }
 n=0

@@ -17,6 +17,7 @@
 //! | [`blk`] | a disk: submit, poll, wait; what was not answered survives the backend |
 //! | [`vfio`] | vfio-user: regions, mapped registers, interrupts, memory of a PCI device |
 //! | [`e1000`] | a driver for the Intel NICs behind such a device |
+//! | [`rtl8169`] | a driver for the Realtek NIC behind such a device |
 //! | [`ptnet`] | a driver for netmap's rings as a guest's NIC, behind two of them |
 //! | [`bound`], [`load`] | the packet generator: two ports, both ways, one thread |
 //! | [`lying`] | a driver that breaks the rules on purpose |
@@ -36,6 +37,7 @@ pub mod packed;
 pub mod ptnet;
 pub mod queue;
 pub mod raw;
+pub mod rtl8169;
 pub mod running;
 pub mod session;
 pub mod split;

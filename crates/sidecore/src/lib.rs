@@ -125,7 +125,7 @@ fn apart(
 const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
 const OPEN_DISK: &str = "`sidecore run` has it started to open a disk's file, and it ends when it has";
 const HOLD: &str =
-    "`sidecore run` starts one for each VMM of an e1000 or e1000e port, to keep its connection while the \
+    "`sidecore run` starts one for each VMM of an e1000, e1000e or rtl8169 port, to keep its connection while the \
                     daemon is restarted, and it ends by itself";
 
 /// Writes to standard output. A reader that has gone is no failure: `sidecore show ports | head` is no fault.

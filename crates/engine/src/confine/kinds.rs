@@ -20,7 +20,7 @@ kinds! {
     IO_CORE = 1, "io-core";
     /// The conversation of a vhost-user port.
     VHOST_USER = 2, "vhost-user";
-    /// The conversation of an e1000 or e1000e port.
+    /// The conversation of an e1000, e1000e or rtl8169 port.
     VFIO_USER = 3, "vfio-user";
     /// The conversation of a ring port.
     RING = 4, "ring";

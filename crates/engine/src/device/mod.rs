@@ -3,10 +3,14 @@
 //! virtio transport knows of a device.
 
 pub mod e1000;
+mod eeprom;
 mod lent;
 mod moderation;
+mod packet;
 pub mod pci;
 pub mod ptnet;
+pub mod rtl8169;
+mod source;
 pub mod virtio_blk;
 pub mod virtio_net;
 

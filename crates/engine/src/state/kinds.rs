@@ -13,6 +13,7 @@ use super::values::{BlockSize, Cache, Fds, MemoryFile, Owner, PortMode, Role, To
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
 use crate::device::ptnet::{self, PtnetConfig};
+use crate::device::rtl8169::{Rtl8169, Rtl8169Config};
 use crate::device::virtio_blk::{self, BlkConfig, VirtioBlk};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::device::VirtioDevice;
@@ -236,6 +237,14 @@ pub const KINDS: &[Kind] = &[
         ..PLAIN
     },
     Kind {
+        name: "rtl8169",
+        place: Place::Socket,
+        keys: "mode owner mac moderation memory-file prefault fd",
+        start: start_rtl8169,
+        holder: holder_beside,
+        ..PLAIN
+    },
+    Kind {
         name: "ptnet",
         place: Place::Socket,
         keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault",
@@ -373,6 +382,20 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
     }
     set_terms(spec, port);
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    let hold = holder_beside(spec);
+    let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
+    Ok(Box::new(started.map_err(|e| e.to_string())?))
+}
+
+/// `rtl8169:PATH`: a Realtek NIC on a vfio-user socket.
+fn start_rtl8169(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
+    let mut config = Rtl8169Config::new(mac);
+    if let Some(gap) = spec.moderation {
+        config.moderation = Duration::from_micros(gap.get().into());
+    }
+    set_terms(spec, port);
+    let device = Rtl8169::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
     let hold = holder_beside(spec);
     let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
     Ok(Box::new(started.map_err(|e| e.to_string())?))

@@ -199,8 +199,8 @@ options! {
                 "vhost-user, blk: as many as the VMM asks for; tap, packet, ptnet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
             features_off: Words = "features-off", Kind, "none";
-            /// The guest's address, where the port decides it; of an e1000 or e1000e the one in its EEPROM.
-            mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, ptnet: made from port and machine";
+            /// The guest's address, where the port decides it; of an e1000, e1000e or rtl8169 the one in its EEPROM.
+            mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, rtl8169, ptnet: made from port and machine";
             /// The file that keeps the positions of packed rings while no daemon runs, or `none`.
             journal: PathBuf = "journal", Kind, "a file of the daemon's, deleted with the port";
             /// The disk's contents, always required: a file, a block device, `ram:SIZE` or `null:SIZE` with a size

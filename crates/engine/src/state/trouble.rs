@@ -100,7 +100,7 @@ fn of_peer(
         }
         Some(Lack::Driver) => {
             let text = "the VMM is connected, and no driver in the guest has turned the card on".to_owned();
-            let mend = "in the guest: lspci -k (is a driver bound?), modprobe virtio_net, e1000 or e1000e, ip link set DEV up";
+            let mend = "in the guest: lspci -k (is a driver bound?), modprobe virtio_net, e1000, e1000e or r8169, ip link set DEV up";
             say(true, "driver", "no_driver", text, Some(mend.to_owned()));
         }
         _ if status.peer == Peer::Faulted => {

@@ -28,6 +28,7 @@ mod flow;
 mod ip;
 mod large;
 pub mod offload;
+mod outline;
 mod partial;
 mod segment;
 #[cfg(test)]
@@ -38,4 +39,5 @@ pub use ether::{BadMac, Ether, Mac};
 pub use flow::{flow_hash, FlowFields};
 pub use ip::MAX_HEADER;
 pub use offload::{BadOffload, Gso, Offload, Offloads};
+pub use outline::Outline4;
 pub use segment::{Plan, Segment, MAX_SEGMENTS};

@@ -1,21 +1,13 @@
-//! The EEPROM: 64 words behind a serial bus that drivers bang bit by bit, or read a word at a time through `EERD` (8254x
-//! SDM §13.4.4). The bus of the 82540EM is Microwire (§5.3): words, selected by a high line. That of the 82574L is SPI: bytes,
-//! the lower one of a word first, selected by a low line; U-Boot reads it so. The EEPROM is read-only: write commands are
-//! taken and forgotten.
+//! The EEPROM (`device::eeprom`): what stands in it, and the two ways to it: bit by bit through `EECD`, or a word at a time
+//! through `EERD` (8254x SDM §13.4.4). The bus of the 82540EM is Microwire, that of the 82574L SPI.
 
 use super::config::Model;
+use crate::device::eeprom::{Bus, Chip, CS, DI, DO, SK, WORDS};
 
-const WORDS: usize = 64;
-const BITS: u32 = 16 * 64;
 /// What all words add up to (8254x SDM §5.6.35).
 const SUM: u16 = 0xbaba;
 
-/// `EECD` (8254x SDM §13.4.3): clock, chip select, data in, data out.
-const SK: u32 = 1;
-const CS: u32 = 1 << 1;
-const DI: u32 = 1 << 2;
-const DO: u32 = 1 << 3;
-/// Flash write enable, storage.
+/// `EECD` (8254x SDM §13.4.3), behind the lines: flash write enable, storage.
 const FWE: u32 = 3 << 4;
 /// Software asks for the bus; it is always granted.
 const REQ: u32 = 1 << 6;
@@ -25,25 +17,10 @@ const PRES: u32 = 1 << 8;
 /// The 82574 has loaded its configuration by itself.
 const AUTO_RD: u32 = 1 << 9;
 
-/// Start bit and opcode of a read: 110 in binary.
-const READ: u32 = 6;
-/// Bits of start, opcode and address of a 64-word part.
-const COMMAND_BITS: u32 = 9;
-/// SPI: a read, but for the bit in which larger parts take an address bit, and a byte of address.
-const SPI_READ: u32 = 3;
-const SPI_A8: u32 = 1 << 3;
-const SPI_COMMAND_BITS: u32 = 16;
-
 /// The EEPROM and its serial port.
 pub(super) struct Eeprom {
-    words: [u16; WORDS],
+    chip: Chip,
     model: Model,
-    lines: u32,
-    /// Bits shifted in since chip select rose.
-    shifted: u32,
-    bits: u32,
-    /// The bit that is being read, counted from the first word's highest; none while commands come in.
-    reading: Option<u32>,
 }
 
 impl Eeprom {
@@ -67,75 +44,29 @@ impl Eeprom {
         words[WORDS - 1] = 0;
         let sum = words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
         words[WORDS - 1] = SUM.wrapping_sub(sum);
-        Eeprom { words, model, lines: 0, shifted: 0, bits: 0, reading: None }
+        let bus = if model == Model::E1000 { Bus::Microwire } else { Bus::Spi };
+        Eeprom { chip: Chip::new(bus, words), model }
     }
 
     /// Where the serial port is in a command, to be saved.
     pub(super) fn wires(&self) -> [u32; 4] {
-        [self.lines, self.shifted, self.bits, self.reading.map_or(0, |bit| bit + 1)]
+        self.chip.wires()
     }
 
     /// Where it was.
-    pub(super) fn restore(&mut self, [lines, shifted, bits, reading]: [u32; 4]) {
-        (self.lines, self.shifted, self.bits) = (lines, shifted, bits);
-        self.reading = reading.checked_sub(1).map(|bit| bit % BITS);
-    }
-
-    fn word(&self, at: usize) -> u16 {
-        self.words.get(at).copied().unwrap_or(0xffff)
+    pub(super) fn restore(&mut self, wires: [u32; 4]) {
+        self.chip.restore(wires);
     }
 
     /// A write of `EECD`: levels on the wires.
     pub(super) fn write_eecd(&mut self, value: u32) {
-        let rose = value & !self.lines;
-        let fell = self.lines & !value;
-        self.lines = value & (SK | CS | DI | FWE | REQ);
-        let selected = (value & CS != 0) == (self.model == Model::E1000);
-        if !selected || (rose | fell) & CS != 0 {
-            (self.shifted, self.bits, self.reading) = (0, 0, None);
-        }
-        if !selected {
-            return;
-        }
-        if rose & SK != 0 && self.reading.is_none() {
-            self.shifted = self.shifted << 1 | u32::from(value & DI != 0);
-            // Microwire: leading zeros before the start bit do not count (§5.3.1).
-            let counts = self.shifted != 0 || self.model == Model::E1000e;
-            self.bits = self.bits.saturating_add(u32::from(counts));
-        }
-        if fell & SK != 0 {
-            self.reading = match self.reading {
-                Some(bit) => Some((bit + 1) % BITS),
-                None => self.asked(),
-            };
-        }
-    }
-
-    /// The first bit that a read asks for, if the command is one and complete.
-    fn asked(&self) -> Option<u32> {
-        let (bits, sent) = (self.bits, self.shifted);
-        match self.model {
-            Model::E1000 => (bits == COMMAND_BITS && sent >> 6 == READ).then_some(16 * (sent & 0x3f)),
-            Model::E1000e => {
-                let read = bits == SPI_COMMAND_BITS && sent >> 8 & !SPI_A8 == SPI_READ;
-                read.then_some(8 * (sent & 0x7f))
-            }
-        }
+        self.chip.set_lines(value & (SK | CS | DI | FWE | REQ));
     }
 
     /// A read of `EECD`.
     pub(super) fn read_eecd(&self) -> u32 {
-        let data = match (self.reading, self.model) {
-            (Some(bit), model) => {
-                let word = self.word((bit / 16) as usize);
-                let row = if model == Model::E1000 { word } else { word.swap_bytes() };
-                row >> (15 - bit % 16) & 1 != 0
-            }
-            // Ready: a high line, and the status register's lowest bit clear.
-            (None, model) => model == Model::E1000,
-        };
         let auto = if self.model == Model::E1000e { AUTO_RD } else { 0 };
-        self.lines | PRES | GNT | auto | if data { DO } else { 0 }
+        self.chip.lines() | PRES | GNT | auto | if self.chip.data() { DO } else { 0 }
     }
 
     /// What `EERD` holds after a write of `value`: the word that was asked for (8254x SDM §13.4.4; the fields
@@ -149,13 +80,14 @@ impl Eeprom {
             return value;
         }
         let address = value >> shift & mask;
-        u32::from(self.word(address as usize)) << 16 | address << shift | done
+        u32::from(self.chip.word(address as usize)) << 16 | address << shift | done
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::eeprom::{COMMAND_BITS, READ, SPI_COMMAND_BITS, SPI_READ};
 
     const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 

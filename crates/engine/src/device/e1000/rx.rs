@@ -15,13 +15,11 @@
 //! such a ring behind while it shuts down.
 
 mod rules;
-mod source;
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use self::rules::{words, Rules};
-use self::source::Source;
 use super::filter::{admit, tag, Refused};
 use super::irq::Delay;
 use super::journal::{Journal, MAX_ENTRIES};
@@ -29,15 +27,14 @@ use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
 use super::shared::Shared;
 use super::stats::{Counter, Frames};
+use crate::device::packet::MIN_PADDED;
+use crate::device::source::Source;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, Outcome, Room};
 use crate::slice::behind;
 
-/// Frames are received padded to this length (without FCS), as from a wire.
-const MIN_PADDED: usize = 60;
-const TAG: usize = 4;
 /// Most descriptors of one frame: 16 KiB in buffers of 256 bytes, and some without an address.
 const MAX_DESCRIPTORS: usize = 96;
 /// Descriptors that are looked at before their buffers are needed.
@@ -172,7 +169,7 @@ impl RxRing {
         mark: u64,
     ) -> bool {
         let need = frame.len + rules.fcs;
-        if need > rules.layout.buffers[0] || rules.layout.step != 1 || (frame.len as usize) < MIN_PADDED {
+        if need > rules.layout.buffers[0] || rules.layout.step != 1 || frame.len < MIN_PADDED {
             return false;
         }
         if used.wrapping_sub(self.ahead_at) as usize >= self.ahead.len() {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use super::irq::Delay;
 use super::journal::Journal;
-use super::packet::{Maker, Wishes, MIN_PADDED};
+use super::packet::{Maker, Wishes};
 use super::regs::{self, ring, tx, TX_RINGS};
 use super::ring::Ring;
 use super::shared::Shared;
 use super::stats::{Counter, Frames, Kind};
+use crate::device::packet::MIN_PADDED;
 use crate::fault::Fault;
 use crate::frame::Batch;
 use crate::mem::{GuestMap, Piece, Pieces};

@@ -2,10 +2,13 @@
 //! what a wire would have carried, then the pieces of its body.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use super::{MIN_PADDED, TAG};
+use super::packet;
 use crate::frame::{Frame, HEAD};
 use crate::mem::Piece;
 use crate::slice::{behind, behind_mut, upto, upto_mut};
+
+const MIN_PADDED: usize = packet::MIN_PADDED as usize;
+const TAG: usize = packet::TAG as usize;
 
 /// A frame's bytes, to be copied out from first to last.
 pub(super) struct Source<'a> {
@@ -20,6 +23,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// The bytes of `frame`, whose body is `body`; without its tag if that is to be taken out (`strip`).
     #[inline]
     pub(super) fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> Source<'a> {
         let mut head = frame.head;
@@ -37,6 +41,7 @@ impl Source<'_> {
         Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
     }
 
+    /// How many there are.
     #[inline]
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)

@@ -1,0 +1,328 @@
+//! A native driver for the RTL8169 over vfio-user: what Linux's r8169 does, without Linux, in the order in which one would explain
+//! it.
+//!
+//! [`Rtl8169::open`] probes (which chip, its EEPROM), [`Rtl8169::start`] resets it and sets up rings and interrupts,
+//! [`Rtl8169::send`] and [`Rtl8169::receive`] move frames in batches of one doorbell. Every doorbell is a trap;
+//! [`Rtl8169::traps`] tells how many there were.
+//!
+//! Limits: a frame is one descriptor; no offloads; frames up to the size of a buffer.
+
+mod eeprom;
+#[allow(missing_docs)] // names and numbers out of a manual
+mod regs;
+mod ring;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidecore_abi::pci::command;
+
+use self::regs::BAR;
+use self::ring::Ring;
+use crate::error::{Error, Result};
+use crate::memory::{Memory, Page, View};
+use crate::vfio::{Client, Event, Traps};
+
+/// Bytes of a buffer.
+const BUFFER: usize = 2048;
+const FCS: usize = 4;
+/// Reads of `CR` until a reset must be over.
+const PATIENCE: u32 = 100;
+
+/// What can be chosen.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Descriptors of each ring: 1 to 1024.
+    pub ring: u16,
+    /// Kind of memory behind rings and buffers.
+    pub page: Page,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { ring: 256, page: Page::Small }
+    }
+}
+
+/// An RTL8169 and its rings.
+pub struct Rtl8169 {
+    client: Client,
+    memory: Arc<Memory>,
+    mac: [u8; 6],
+    tx: Ring,
+    rx: Ring,
+    /// Frames were queued that the device was not told of.
+    untold: bool,
+    /// The pin, and the event that tells of its end.
+    pin: (Event, Event),
+    /// In the middle of [`Rtl8169::service`]: interrupts are masked.
+    polling: bool,
+}
+
+impl Rtl8169 {
+    /// Connects to the device at `path`, finds out what it is and starts it.
+    ///
+    /// # Errors
+    /// Nobody listens there, it is another device, or it does not behave like this one.
+    pub fn open(path: &Path, config: &Config) -> Result<Rtl8169> {
+        let mut client = Client::connect(path)?;
+        match (client.config16(0)?, client.config16(2)?) {
+            (0x10ec, 0x8169) => {}
+            (vendor, device) => {
+                return Err(Error::Config(format!("{vendor:04x}:{device:04x} is no RTL8169")))
+            }
+        }
+        client.reset()?;
+        client.enable(command::IO | command::MEMORY | command::MASTER)?;
+        let version = client.read32(BAR, regs::TCR)? & regs::TCR_VERSION;
+        if version != regs::TCR_SB {
+            return Err(Error::Config(format!("chip version {version:#x} is not known")));
+        }
+        let mac = eeprom::read_mac(&mut client)?;
+        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096, config.page)?;
+        client.map_memory(&memory)?;
+        let pin = (Event::new()?, Event::new()?);
+        client.wire_pin(&pin.0, Some(&pin.1))?;
+        let tx = Ring::new(&memory, config.ring, BUFFER)?;
+        let rx = Ring::new(&memory, config.ring, BUFFER)?;
+        let mut driver = Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, polling: false };
+        driver.start()?;
+        Ok(driver)
+    }
+
+    /// Resets the device and sets it up anew; frames under way are lost.
+    ///
+    /// # Errors
+    /// The device does not answer, or comes out of the reset with another address than its EEPROM's.
+    pub fn start(&mut self) -> Result<()> {
+        self.write(regs::IMR, &0u16.to_le_bytes())?;
+        self.write(regs::CR, &[regs::CR_RST])?;
+        let mut reads = 0;
+        while self.read8(regs::CR)? & regs::CR_RST != 0 {
+            reads += 1;
+            if reads == PATIENCE {
+                return Err(Error::Device("the reset does not end".to_owned()));
+            }
+        }
+        let (low, high) = (self.client.read32(BAR, regs::IDR)?, self.client.read32(BAR, regs::IDR + 4)?);
+        let [a, b, c, d] = low.to_le_bytes();
+        let [e, f, ..] = high.to_le_bytes();
+        if [a, b, c, d, e, f] != self.mac {
+            return Err(Error::Device("IDR does not hold the EEPROM's address".to_owned()));
+        }
+        (self.polling, self.untold) = (false, false);
+        self.tx.restart();
+        self.rx.restart();
+        while self.rx.room().is_some() {
+            self.rx.give(BUFFER as u64);
+        }
+        for (register, base) in [(regs::TNPDS, self.tx.address()), (regs::RDSAR, self.rx.address())] {
+            #[allow(clippy::cast_possible_truncation)] // the halves
+            for (at, half) in [(4, (base >> 32) as u32), (0, base as u32)] {
+                self.client.write32(BAR, register + at, half)?;
+            }
+        }
+        self.write(regs::RMS, &0x3fffu16.to_le_bytes())?;
+        self.write(regs::CPCR, &0u32.to_le_bytes())?;
+        self.write(regs::CR, &[regs::CR_RE | regs::CR_TE])?;
+        self.client.write32(BAR, regs::TCR, regs::TCR_BURST)?;
+        // Both halves of the hash table: every group.
+        self.client.write32(BAR, 0x08, u32::MAX)?;
+        self.client.write32(BAR, 0x0c, u32::MAX)?;
+        self.client.write32(BAR, regs::RCR, regs::RCR_ALL)
+    }
+
+    /// The station's address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Accesses so far that would have left a guest.
+    pub fn traps(&self) -> Traps {
+        self.client.traps()
+    }
+
+    /// The memory that rings and buffers lie in.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// The conversation below, for what this driver does not do.
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// The descriptors of the transmit and the receive ring, for a driver that lies.
+    pub fn descriptors(&self) -> [&View; 2] {
+        [self.tx.words(), self.rx.words()]
+    }
+
+    /// Register `register` of the PHY.
+    ///
+    /// # Errors
+    /// The device does not answer, or not at once.
+    pub fn phy(&mut self, register: u32) -> Result<u16> {
+        self.client.write32(BAR, regs::PHYAR, register << 16)?;
+        let value = self.client.read32(BAR, regs::PHYAR)?;
+        if value >> 31 == 0 {
+            return Err(Error::Device("the PHY does not answer".to_owned()));
+        }
+        #[allow(clippy::cast_possible_truncation)] // the data field
+        Ok(value as u16)
+    }
+
+    /// Whether the link is up.
+    ///
+    /// # Errors
+    /// As for [`phy`](Rtl8169::phy).
+    pub fn link(&mut self) -> Result<bool> {
+        Ok(self.phy(1)? & 1 << 2 != 0)
+    }
+
+    /// Queues as many of `frames` as the ring has room for and rings the doorbell once; returns how many.
+    ///
+    /// # Errors
+    /// A frame is longer than a buffer, or the device does not answer.
+    pub fn send(&mut self, frames: &[&[u8]]) -> Result<usize> {
+        self.reclaim();
+        let mut done = 0;
+        for frame in frames {
+            let Some(place) = self.tx.room() else { break };
+            if frame.len() > BUFFER {
+                return Err(Error::Config(format!(
+                    "a frame of {} bytes, in buffers of {BUFFER}",
+                    frame.len()
+                )));
+            }
+            self.memory.write(self.tx.buffers.offset(place), frame);
+            self.tx.give(frame.len() as u64 | regs::FS | regs::LS);
+            self.untold = true;
+            done += 1;
+        }
+        self.doorbell()?;
+        Ok(done)
+    }
+
+    /// Tells the device of everything queued, if it does not know.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn doorbell(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.untold) {
+            self.client.post(BAR, regs::TPPOLL, &[regs::NPQ])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the descriptors of sent frames back; true if all frames have been sent.
+    pub fn reclaim(&mut self) -> bool {
+        while self.tx.oldest().is_some() {
+            self.tx.take();
+        }
+        self.tx.is_clean()
+    }
+
+    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
+    ///
+    /// # Errors
+    /// The device filled in what cannot be.
+    pub fn receive(&mut self, limit: usize, mut see: impl FnMut(&[u8])) -> Result<usize> {
+        let mut done = 0;
+        while done < limit {
+            let Some((place, word)) = self.rx.oldest() else { break };
+            let len = usize::try_from(word & regs::RX_LEN).unwrap_or(usize::MAX);
+            let whole = word & (regs::FS | regs::LS) == regs::FS | regs::LS;
+            if !whole || !(FCS..=BUFFER).contains(&len) {
+                return Err(Error::Device(format!("a frame of {len} bytes in a buffer of {BUFFER}")));
+            }
+            // SAFETY: done: the buffer belongs to the driver until it is given again, below.
+            see(unsafe { self.memory.bytes_mut(self.rx.buffers.offset(place), len - FCS) });
+            self.rx.take();
+            self.rx.give(BUFFER as u64);
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    /// Asks for an interrupt at every frame received and sent.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn arm_all(&mut self) -> Result<()> {
+        self.set_mask(regs::ROK | regs::TOK | regs::LINK)
+    }
+
+    fn set_mask(&mut self, mask: u16) -> Result<()> {
+        self.client.post(BAR, regs::IMR, &mask.to_le_bytes())
+    }
+
+    /// Waits for an interrupt, `limit` at most, and acknowledges it. False: none came.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool> {
+        if self.pin.0.wait(limit)? == 0 {
+            return Ok(false);
+        }
+        self.acknowledge()?;
+        self.end_of_interrupt()?;
+        Ok(true)
+    }
+
+    /// If there was an interrupt, does what Linux's driver does then, register accesses in its order: it reads `ISR`, clears
+    /// `IMR`, acknowledges, polls, and writes `IMR`. A poll takes sent frames back and shows at most `budget` received ones
+    /// to `see`; after a full one the next call goes on without an interrupt. Returns how many frames were received;
+    /// `None`: no interrupt.
+    ///
+    /// # Errors
+    /// As [`receive`](Rtl8169::receive).
+    pub fn service(&mut self, budget: usize, see: impl FnMut(&[u8])) -> Result<Option<usize>> {
+        if !self.polling {
+            if self.pin.0.take() == 0 {
+                return Ok(None);
+            }
+            let causes = self.read16(regs::ISR)?;
+            self.set_mask(0)?;
+            self.client.post(BAR, regs::ISR, &causes.to_le_bytes())?;
+            self.end_of_interrupt()?;
+        }
+        self.reclaim();
+        let done = self.receive(budget, see)?;
+        self.polling = done == budget;
+        if !self.polling {
+            self.arm_all()?;
+        }
+        Ok(Some(done))
+    }
+
+    /// Clears all causes.
+    fn acknowledge(&mut self) -> Result<()> {
+        let causes = self.read16(regs::ISR)?;
+        self.write(regs::ISR, &causes.to_le_bytes())
+    }
+
+    fn end_of_interrupt(&mut self) -> Result<()> {
+        if self.client.end_of_interrupt() {
+            Ok(())
+        } else {
+            self.pin.1.signal()
+        }
+    }
+
+    fn read8(&mut self, register: u64) -> Result<u8> {
+        let mut byte = [0];
+        self.client.read(BAR, register, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    fn read16(&mut self, register: u64) -> Result<u16> {
+        let mut bytes = [0; 2];
+        self.client.read(BAR, register, &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+
+    fn write(&mut self, register: u64, bytes: &[u8]) -> Result<()> {
+        self.client.write(BAR, register, bytes)
+    }
+}

@@ -1,0 +1,216 @@
+//! What a trapped access does, register by register.
+//!
+//! Registers have one, two or four bytes, and a driver may reach several at once. So an access is a word and a mask of
+//! those bits of it that are meant.
+
+use std::sync::atomic::Ordering;
+
+use super::function::{IO, MEMORY};
+use super::regs::cause::TOK;
+use super::regs::{self, INTERRUPTS};
+use super::stats::SIZE;
+use super::Rtl8169;
+
+/// The second halves of words.
+const UPPER: u32 = 0xffff_0000;
+const LOWER: u32 = 0xffff;
+
+impl Rtl8169 {
+    pub(super) fn read_region(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+        if !matches!(region, IO | MEMORY) {
+            return;
+        }
+        self.shared.traps.reads.fetch_add(1, Ordering::Relaxed);
+        let value = self.read_word(word(offset)).to_le_bytes();
+        // A byte or a half of the word.
+        let from = value.get((offset & 3) as usize..).unwrap_or(&[]);
+        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+
+    pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {
+        if !matches!(region, IO | MEMORY) {
+            return;
+        }
+        self.shared.traps.writes.fetch_add(1, Ordering::Relaxed);
+        let (mut value, mut mask) = ([0; 4], [0; 4]);
+        let at = (offset & 3) as usize;
+        for ((value, mask), byte) in value.iter_mut().zip(&mut mask).skip(at).zip(data) {
+            (*value, *mask) = (*byte, 0xff);
+        }
+        self.write_word(word(offset), u32::from_le_bytes(value), u32::from_le_bytes(mask));
+    }
+
+    fn read_word(&mut self, at: u32) -> u32 {
+        let regs = &self.shared.regs;
+        match at {
+            INTERRUPTS => self.shared.irq.read(),
+            regs::TCTR => self.shared.irq.ticks(),
+            regs::MPC => self.shared.stats.missed(),
+            regs::CR9346 => regs.get(at) & !regs::EEDO | self.eeprom.data(),
+            regs::PHYSTATUS => regs.get(at) & !0xff | if self.carrier { regs::PHYSTATUS_UP } else { 0 },
+            _ => regs.get(at),
+        }
+    }
+
+    fn write_word(&mut self, at: u32, value: u32, mask: u32) {
+        let unlocked = self.shared.regs.get(regs::CR9346) & regs::EEM == regs::EEM_CONFIG;
+        let change = |mask: u32| self.shared.regs.change(at, value, mask);
+        match at {
+            regs::TPPOLL => self.doorbell(value & mask),
+            INTERRUPTS => self.interrupt_word(value, mask),
+            regs::IDR | 0x04 | regs::CONFIG3 if unlocked => change(mask),
+            regs::IDR | 0x04 | regs::CONFIG3 | regs::PHYSTATUS => {}
+            regs::CR9346 => {
+                // 9346CR itself is never locked.
+                change(if unlocked { mask } else { mask & 0xff });
+                if mask & 0xff != 0 {
+                    self.eeprom.write(value);
+                }
+            }
+            regs::DTCCR => {
+                change(mask);
+                if value & mask & regs::DTCCR_DUMP != 0 {
+                    self.dump();
+                }
+            }
+            regs::CR => self.command(value & mask, mask),
+            regs::TCR => {
+                change(mask & regs::TCR_WRITABLE);
+                self.follow();
+            }
+            regs::TCTR => self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), true),
+            regs::TIMER_INT => {
+                change(mask);
+                self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), false);
+            }
+            regs::MPC => self.shared.stats.forgive(),
+            regs::PHYAR => {
+                // The access begins with its highest byte.
+                change(mask);
+                if mask >> 24 != 0 {
+                    let done = self.phy.access(self.shared.regs.get(at));
+                    self.shared.regs.set(at, done);
+                    self.follow();
+                }
+            }
+            regs::CPCR => {
+                change(mask);
+                let word = self.shared.regs.get(at);
+                self.shared.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
+            }
+            _ => {
+                change(mask);
+                self.ring_moved(at);
+            }
+        }
+    }
+
+    fn doorbell(&mut self, value: u32) {
+        self.shared.traps.doorbells.fetch_add(1, Ordering::Relaxed);
+        if value & regs::TPPOLL_FSWINT != 0 {
+            self.shared.irq.wish();
+        }
+        if value & regs::TPPOLL_NPQ != 0 {
+            self.shared.irq.alarm.wake_sleeper();
+        }
+    }
+
+    fn interrupt_word(&mut self, value: u32, mask: u32) {
+        if mask & UPPER != 0 {
+            self.shared.irq.acknowledge((value & mask) >> 16);
+        }
+        if mask & LOWER != 0 {
+            let old = self.shared.irq.read() & LOWER;
+            self.shared.irq.set_mask(old & !mask | value & mask & LOWER);
+        }
+    }
+
+    /// `CR`, the highest byte of its word.
+    fn command(&mut self, value: u32, mask: u32) {
+        self.shared.regs.change(regs::CR, value, mask & 0x00ff_ffff);
+        if mask >> 24 == 0 {
+            return;
+        }
+        let command = value >> 24;
+        if command & regs::CR_RST != 0 {
+            return self.chip_reset();
+        }
+        let before = self.shared.regs.get(regs::CR) >> 24;
+        let on = command & (regs::CR_RE | regs::CR_TE);
+        let begun = on & !before;
+        self.shared.regs.change(regs::CR, on << 24, 0xff << 24);
+        // A direction that is turned on begins at the beginning of its ring.
+        if begun & regs::CR_TE != 0 {
+            self.restart_transmitter();
+        }
+        if begun & regs::CR_RE != 0 {
+            self.restart_receiver();
+        }
+        self.follow();
+    }
+
+    /// A word of the registers that say where the rings are may have been written.
+    fn ring_moved(&mut self, at: u32) {
+        if at & !7 == regs::TNPDS {
+            self.restart_transmitter();
+            self.follow();
+        }
+        if (regs::RDSAR..regs::RDSAR + 8).contains(&at) {
+            self.restart_receiver();
+            self.follow();
+        }
+    }
+
+    /// Writes the counters into the guest's memory (`DTCCR`), where it lets us.
+    fn dump(&mut self) {
+        let to = self.shared.regs.pair(regs::DTCCR) & !0x3f;
+        if self.master {
+            if let Some(piece) = self.map.translate(to, SIZE, &mut 0) {
+                piece.write(&self.shared.stats.dump());
+            }
+        }
+        self.shared.regs.change(regs::DTCCR, 0, regs::DTCCR_DUMP);
+    }
+
+    /// Why a direction does not run; `enable` is its bit in `CR`.
+    pub(super) fn why_off(&self, enable: u32) -> String {
+        if self.faulted {
+            "stopped by a fault until the driver resets the device"
+        } else if self.shared.regs.get(regs::CR) >> 24 & enable == 0 {
+            "turned off by the driver"
+        } else if !self.master {
+            "the guest does not let the device reach memory"
+        } else if self.is_looped() {
+            "the driver has the card in loopback, which it does not do"
+        } else {
+            "the link is down"
+        }
+        .to_owned()
+    }
+
+    /// What the driver has turned on, and what it costs.
+    pub(super) fn driver_features(&self) -> Vec<String> {
+        let has = |register, bits| self.shared.regs.get(register) & bits != 0;
+        let traps = &self.shared.traps;
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        let known = [
+            ("vlan", has(regs::CPCR, regs::CPCR_RXVLAN)),
+            ("rx-checksum", has(regs::CPCR, regs::CPCR_RXCHKSUM)),
+            ("promiscuous", has(regs::RCR, regs::RCR_AAP)),
+            ("tx-interrupts", self.shared.irq.read() & TOK != 0),
+        ];
+        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+        let counts = [
+            format!("trapped-doorbells={}", count(&traps.doorbells)),
+            format!("trapped-reads={}", count(&traps.reads)),
+            format!("trapped-writes={}", count(&traps.writes)),
+        ];
+        let mode = "doorbells trap: they share a page with all other registers";
+        ["intx", mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
+    }
+}
+
+/// The word that byte `offset` belongs to.
+fn word(offset: u64) -> u32 {
+    u32::try_from(offset & !3).unwrap_or(!3)
+}

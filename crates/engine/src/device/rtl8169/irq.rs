@@ -1,0 +1,349 @@
+//! Interrupts: causes, their mask, the timer, and how often (`IMR`, `ISR`, `TimerInt`, and the mitigation beside `C+CR`).
+//!
+//! Theory of operation. I/O cores raise causes, at most once a batch; the driver reads, clears and masks them by trapped
+//! accesses. Both meet under one lock, which is held for some tens of nanoseconds (and for the write of one eventfd). The pin's
+//! level is up while a cause is set that is not masked.
+//!
+//! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor apart, but a gate that was
+//! quiet lets the next few through at once. The driver's own mitigation delays causes until so many frames have come or a while
+//! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
+//! half of its ring is to be given back: they are no news to anybody but the driver, and each interrupt costs it five traps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::regs::cause::{LINK, ROK, SWINT, TIMEOUT, TOK};
+use crate::device::moderation::{Alarm, Delayed, Gate, NEVER};
+use crate::device::pci::Interrupts;
+use crate::port::InterruptCount;
+
+/// How long reports of sent frames wait while the operator's floor holds, in nanoseconds: for silence, and at most.
+const SILENCE: u64 = 250_000;
+const PATIENCE: u64 = 1_000_000;
+/// A tick of `TCTR`, in nanoseconds: 125 MHz.
+pub(super) const TICK: u64 = 8;
+/// Units of mitigation at 1000 Mb/s, in nanoseconds, by `C+CR`.
+const UNITS: [u64; 4] = [320, 2_560, 5_120, 10_240];
+/// Frames that a number of mitigation stands for.
+const FRAMES: u32 = 4;
+
+/// The driver's mitigation in one direction: how long a cause waits, in nanoseconds (zero: not at all), and for how many frames
+/// at most (zero: however many).
+#[derive(Clone, Copy, Default)]
+struct Mitigation {
+    time: u64,
+    frames: u32,
+}
+
+impl Mitigation {
+    fn new(time: u32, frames: u32, unit: u64) -> Mitigation {
+        Mitigation { time: u64::from(time & 0xf) * unit, frames: (frames & 0xf) * FRAMES }
+    }
+}
+
+/// What a cause waits for.
+#[derive(Clone, Copy)]
+struct Waiting {
+    due: Delayed,
+    frames: u32,
+}
+
+impl Waiting {
+    const NONE: Waiting = Waiting { due: Delayed::NONE, frames: 0 };
+}
+
+/// Everything behind the lock.
+struct State {
+    isr: u32,
+    imr: u32,
+    level: bool,
+    gate: Gate,
+    receive: Waiting,
+    transmit: Waiting,
+    mitigation: [Mitigation; 2],
+    /// When `TCTR` was at zero, and when it interrupts.
+    counted_from: u64,
+    timer: u64,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            isr: 0,
+            imr: 0,
+            level: false,
+            gate: Gate::default(),
+            receive: Waiting::NONE,
+            transmit: Waiting::NONE,
+            mitigation: [Mitigation::default(); 2],
+            counted_from: 0,
+            timer: NEVER,
+        }
+    }
+
+    fn due(&self) -> u64 {
+        self.receive.due.due().min(self.transmit.due.due()).min(self.timer)
+    }
+}
+
+/// A device's interrupts.
+pub(super) struct Irq {
+    pub(super) interrupts: Arc<Interrupts>,
+    state: Mutex<State>,
+    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
+    uncounted: AtomicU64,
+    /// The operator's gap.
+    floor: u64,
+    /// How often the driver has taken back what it sent, as far as we can tell.
+    taken_back: AtomicU64,
+    pub(super) alarm: Alarm,
+}
+
+impl Irq {
+    pub(super) fn new(interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
+        Ok(Irq {
+            interrupts,
+            state: Mutex::new(State::new()),
+            uncounted: AtomicU64::new(0),
+            floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
+            taken_back: AtomicU64::new(0),
+            alarm: Alarm::new()?,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No step under the lock leaves it half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was let through and what was not.
+    pub(super) fn passed(&self) -> InterruptCount {
+        self.lock().gate.passed
+    }
+
+    /// Sets causes; returns how many interrupts were sent.
+    pub(super) fn raise(&self, causes: u32) -> u64 {
+        let mut state = self.lock();
+        state.isr |= causes;
+        self.settle_if_heard(&mut state)
+    }
+
+    /// So many frames were received.
+    pub(super) fn received(&self, frames: u32) -> u64 {
+        let mut state = self.lock();
+        let Mitigation { time, frames: most } = state.mitigation[0];
+        let waiting = &mut state.receive;
+        waiting.frames = waiting.frames.saturating_add(frames);
+        if time == 0 || most != 0 && waiting.frames >= most {
+            *waiting = Waiting::NONE;
+            state.isr |= ROK;
+            return self.settle_if_heard(&mut state);
+        }
+        let now = self.alarm.now();
+        waiting.due.first = waiting.due.first.min(now + time);
+        self.settle(&mut state, now, true)
+    }
+
+    /// So many frames were sent. `at_once`: the driver needs its buffers back.
+    pub(super) fn sent(&self, frames: u32, at_once: bool) -> u64 {
+        let mut state = self.lock();
+        let Mitigation { time, frames: most } = state.mitigation[1];
+        let waiting = &mut state.transmit;
+        waiting.frames = waiting.frames.saturating_add(frames);
+        let enough = time == 0 || most != 0 && waiting.frames >= most;
+        if at_once || self.floor == 0 && enough {
+            *waiting = Waiting::NONE;
+            state.isr |= TOK;
+            return self.settle_if_heard(&mut state);
+        }
+        let now = self.alarm.now();
+        if self.floor == 0 {
+            waiting.due.first = waiting.due.first.min(now + time);
+        } else {
+            waiting.due.last = now + time.max(SILENCE);
+            waiting.due.first = waiting.due.first.min(now + time.max(PATIENCE));
+        }
+        self.settle(&mut state, now, true)
+    }
+
+    /// A driver that polls has masked everything: nothing comes of it, and not even the clock is looked at.
+    fn settle_if_heard(&self, state: &mut State) -> u64 {
+        if state.imr == 0 && state.due() == NEVER && !state.level {
+            return 0;
+        }
+        self.settle(state, self.alarm.now(), true)
+    }
+
+    /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
+    fn settle(&self, state: &mut State, now: u64, news: bool) -> u64 {
+        // A cause that is set at once takes those along that wait.
+        let ripe = |waiting: &Waiting, cause: u32| waiting.due.due() <= now && state.imr & cause != 0;
+        let immediate = state.isr & state.imr != 0 || ripe(&state.receive, ROK) || ripe(&state.transmit, TOK);
+        let take = |waiting: &mut Waiting, cause: u32| {
+            let due = waiting.due.due();
+            if due != NEVER && (immediate || due <= now) {
+                *waiting = Waiting::NONE;
+                cause
+            } else {
+                0
+            }
+        };
+        state.isr |= take(&mut state.receive, ROK);
+        state.isr |= take(&mut state.transmit, TOK);
+        if state.timer <= now {
+            state.timer = NEVER;
+            state.isr |= TIMEOUT;
+        }
+        let mut next = state.due();
+        let sent = self.pin(state, now, news, &mut next);
+        self.alarm.set(next);
+        sent
+    }
+
+    fn pin(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
+        if state.isr & state.imr == 0 {
+            if state.level {
+                state.level = false;
+                self.interrupts.set_level(false);
+            }
+            return 0;
+        }
+        if state.level {
+            return 0;
+        }
+        match state.gate.pass(now, 0, self.floor, news) {
+            Err(opens) => {
+                *next = opens.min(*next);
+                0
+            }
+            Ok(()) => {
+                state.level = true;
+                u64::from(self.interrupts.set_level(true))
+            }
+        }
+    }
+
+    /// Sends what has become due. Cheap when nothing has.
+    #[inline]
+    pub(super) fn poll(&self) -> u64 {
+        if !self.alarm.is_due() {
+            return 0;
+        }
+        let mut state = self.lock();
+        self.settle(&mut state, self.alarm.now(), false)
+    }
+
+    /// Interrupts that came without an I/O core: the next one to look counts them.
+    pub(super) fn note(&self, interrupts: u64) {
+        self.uncounted.fetch_add(interrupts, Ordering::Relaxed);
+    }
+
+    /// Takes what was noted.
+    #[inline]
+    pub(super) fn noted(&self) -> u64 {
+        match self.uncounted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.uncounted.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Changes when the driver has taken back what it sent.
+    #[inline]
+    pub(super) fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Relaxed)
+    }
+}
+
+/// What the driver does.
+impl Irq {
+    /// `IMR` and, in the upper half, `ISR`.
+    pub(super) fn read(&self) -> u32 {
+        let state = self.lock();
+        state.imr | state.isr << 16
+    }
+
+    /// Ones clear causes.
+    pub(super) fn acknowledge(&self, causes: u32) {
+        let mut state = self.lock();
+        state.isr &= !causes;
+        self.note(self.settle(&mut state, self.alarm.now(), false));
+    }
+
+    /// Which causes interrupt.
+    pub(super) fn set_mask(&self, mask: u32) {
+        let mut state = self.lock();
+        let now = self.alarm.now();
+        if mask & TOK != 0 && self.floor != 0 {
+            // It has just looked. What was sent in between is not worth an interrupt of its own, unless nothing more comes.
+            self.taken_back.fetch_add(1, Ordering::Relaxed);
+            if state.isr & TOK != 0 {
+                state.isr &= !TOK;
+                state.transmit =
+                    Waiting { due: Delayed { last: now + SILENCE, first: now + PATIENCE }, frames: 0 };
+            }
+        }
+        state.imr = mask;
+        self.note(self.settle(&mut state, now, false));
+    }
+
+    /// Software wishes an interrupt.
+    pub(super) fn wish(&self) {
+        self.note(self.raise(SWINT));
+    }
+
+    /// The link came or went.
+    pub(super) fn link(&self) {
+        self.note(self.raise(LINK));
+    }
+
+    /// The word of mitigation, and the unit of its times (`C+CR`).
+    pub(super) fn mitigate(&self, word: u32, unit: u32) {
+        let unit = UNITS[(unit & 3) as usize];
+        let receive = Mitigation::new(word >> 4, word, unit);
+        let transmit = Mitigation::new(word >> 12, word >> 8, unit);
+        self.lock().mitigation = [receive, transmit];
+    }
+
+    /// `TCTR`: ticks since it was at zero.
+    pub(super) fn ticks(&self) -> u32 {
+        let from = self.lock().counted_from;
+        #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
+        let ticks = (self.alarm.now().saturating_sub(from) / TICK) as u32;
+        ticks
+    }
+
+    /// The timer interrupts after so many ticks from zero; zero: never. `restart`: it is at zero now.
+    pub(super) fn set_timer(&self, ticks: u32, restart: bool) {
+        let mut state = self.lock();
+        let now = self.alarm.now();
+        if restart {
+            state.counted_from = now;
+        }
+        state.timer = match (ticks, state.counted_from + u64::from(ticks) * TICK) {
+            (0, _) => NEVER,
+            (_, at) if at > now => at,
+            // It is past, and comes around.
+            (_, at) => at + (1 << 32) * TICK,
+        };
+        self.note(self.settle(&mut state, now, false));
+    }
+
+    /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then nobody knows: all are set that
+    /// frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
+    pub(super) fn resume(&self, imr: u32) {
+        let mut state = self.lock();
+        state.imr = imr;
+        state.isr |= ROK | TOK | LINK;
+        self.note(self.settle(&mut state, self.alarm.now(), true));
+    }
+
+    /// Reset values. The gate stays: a driver that resets in a loop is not let through faster.
+    pub(super) fn reset(&self) {
+        let mut state = self.lock();
+        let gate = state.gate;
+        *state = State { gate, counted_from: self.alarm.now(), ..State::new() };
+        self.interrupts.set_level(false);
+        self.settle(&mut state, self.alarm.now(), false);
+    }
+}

@@ -1,0 +1,114 @@
+//! What the descriptors of a packet ask for: VLAN tag, checksums, segmentation. How it is done is every NIC's
+//! (`device::packet`).
+//!
+//! This part finds its way through the headers itself: a driver says that it wants a checksum of TCP, and not where. Whatever stands
+//! in the checksum fields is nothing to it.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use super::regs::desc::{IPCS, LGSEN, MSS, MSS_SHIFT, TAGC, TAG_SHIFT, TCPCS, UDPCS};
+use crate::device::packet::{Packet, Span};
+use crate::frame::Batch;
+use crate::mem::Arena;
+use crate::port::DropReason;
+use crate::slice::{behind, put, upto};
+use crate::wire::{Gso, Offload, Outline4, Sum};
+
+/// EtherType of a tag (802.1Q §9.6).
+const VLAN: u16 = 0x8100;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Where the checksum stands in the headers of IPv4, UDP and TCP.
+const IP_CHECKSUM: usize = 10;
+const UDP_CHECKSUM: usize = 6;
+const TCP_CHECKSUM: usize = 16;
+
+/// Whether `word`, the first of a packet's descriptors, may change a header behind the first 64 bytes.
+#[inline]
+pub(super) fn changes_header(word: u64) -> bool {
+    word & (LGSEN | IPCS | UDPCS | TCPCS) != 0
+}
+
+/// Whether nothing is asked for but to be sent.
+#[inline]
+pub(super) fn is_plain(word: u64) -> bool {
+    word & (LGSEN | IPCS | UDPCS | TCPCS | TAGC) == 0
+}
+
+/// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. `word` is its first descriptor's. If that may change
+/// the header, the first piece is empty: a place for a changed part.
+#[inline]
+pub(super) fn make(
+    batch: &mut Batch,
+    headers: &mut Arena,
+    first: usize,
+    len: u32,
+    word: u64,
+) -> Result<(), DropReason> {
+    let mut packet = Packet::begin(batch, headers, first, len)?;
+    if word & TAGC != 0 {
+        #[expect(clippy::cast_possible_truncation, reason = "sixteen bits")]
+        packet.read_tagged(VLAN, ((word >> TAG_SHIFT) as u16).swap_bytes());
+    } else {
+        packet.read_head();
+    }
+    if word & LGSEN != 0 {
+        segmentation(&mut packet, word)?;
+    } else if changes_header(word) {
+        checksums(&mut packet, word)?;
+    }
+    packet.pad();
+    packet.finish();
+    batch.commit_odd();
+    Ok(())
+}
+
+#[cold]
+fn segmentation(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
+    let outline = Outline4::of(packet.head()).ok_or(DropReason::BadOffload)?;
+    #[expect(clippy::cast_possible_truncation, reason = "eleven bits, and places in a header")]
+    let facts = Offload {
+        flags: Offload::NEEDS_CSUM,
+        gso: Gso::Tcp4,
+        ecn: false,
+        hdr_len: 0,
+        gso_size: (word >> MSS_SHIFT & MSS) as u16,
+        csum_start: outline.transport as u16,
+        csum_offset: TCP_CHECKSUM as u16,
+    };
+    packet.segmentation(facts)
+}
+
+/// The part makes checksums of IPv4 alone, and leaves a packet that is none as it is.
+#[cold]
+fn checksums(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
+    let Some(outline) = Outline4::of(packet.head()) else { return Ok(()) };
+    if word & IPCS != 0 {
+        ip_checksum(packet, &outline)?;
+    }
+    let offset = match outline.protocol {
+        Some(TCP) if word & TCPCS != 0 => TCP_CHECKSUM,
+        Some(UDP) if word & UDPCS != 0 => UDP_CHECKSUM,
+        _ => return Ok(()),
+    };
+    let (start, end) = (outline.transport, outline.end.min(packet.len()));
+    let Some(len) = end.checked_sub(start).filter(|len| *len >= offset + 2) else { return Ok(()) };
+    let protocol = outline.protocol.unwrap_or(0);
+    packet.rewrite(start + offset + 2, |header| {
+        let (src, dst) = (upto(behind(header, outline.src), 4), upto(behind(header, outline.dst), 4));
+        let seed = Sum::pseudo(src, dst, protocol, len).value();
+        put(header, start + offset, &seed.to_be_bytes());
+        Ok(())
+    })?;
+    // The last byte; a packet that fills its frame ends with it.
+    let end = if end == packet.len() { 0 } else { end - 1 };
+    packet.checksum(Span { start, store: start + offset, end }, offset == UDP_CHECKSUM)
+}
+
+fn ip_checksum(packet: &mut Packet, outline: &Outline4) -> Result<(), DropReason> {
+    packet.rewrite(outline.transport, |header| {
+        put(header, outline.at + IP_CHECKSUM, &[0; 2]);
+        let sum = Sum::of(behind(upto(header, outline.transport), outline.at)).checksum();
+        put(header, outline.at + IP_CHECKSUM, &sum.to_be_bytes());
+        Ok(())
+    })
+}

@@ -1,0 +1,94 @@
+//! Being taken over by another process: what an image of the device holds.
+//!
+//! The journals of the rings are a file. All registers are in the image, and where the PHY's and the EEPROM's conversations are.
+//! Counters are not: they begin at zero. Nor are interrupt causes, which all count as set afterwards, nor the time of the timer.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{phy, regs, state, Queue, Rtl8169};
+use crate::device::pci::{Command, Format, Image, Persist};
+
+/// Changes with the meaning of anything here or in the journals.
+const VERSION: u32 = 1;
+
+/// Places in the image behind the registers.
+const CONFIG: usize = state::SAVED;
+const CONFIG_WORDS: usize = 256 / 8;
+const PHY: usize = CONFIG + CONFIG_WORDS;
+const EEPROM: usize = PHY + phy::COUNT / 4;
+const REST: usize = EEPROM + 4;
+const SIZE: usize = REST + 2;
+
+impl Persist for Rtl8169 {
+    fn format(&self) -> Format {
+        Format { kind: "rtl8169".to_owned(), version: VERSION, size: SIZE }
+    }
+
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.places.as_fd()]
+    }
+
+    fn save(&mut self, image: &mut Image) {
+        self.shared.regs.save(image);
+        image.put_bytes(CONFIG, self.config.contents());
+        for (index, four) in self.phy.words().chunks_exact(4).enumerate() {
+            image.put(PHY + index, four.iter().rev().fold(0, |word, part| word << 16 | u64::from(*part)));
+        }
+        for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
+            image.put(EEPROM + index, wire.into());
+        }
+        image.put(REST, (self.shared.irq.read() & 0xffff).into());
+        image.put(REST + 1, self.faulted.into());
+    }
+
+    fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
+        let Ok([places]) = <[OwnedFd; 1]>::try_from(files) else {
+            return Err("its files are not all there".to_owned());
+        };
+        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let mut device =
+            Rtl8169::make(self.settings, port, scheduler, Some(places)).map_err(|e| e.to_string())?;
+        let mut config = vec![0; device.config.size()];
+        image.get_bytes(CONFIG, &mut config);
+        if !device.config.restore(&config) {
+            return Err("its configuration space belongs to another device".to_owned());
+        }
+        device.shared.regs.restore(image);
+        let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
+        device.phy.restore(std::array::from_fn(|index| {
+            let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
+            u16::from_le_bytes([low, high])
+        }));
+        device.eeprom.restore(std::array::from_fn(|index| half(EEPROM + index)));
+        device.mask_before = half(REST) & 0xffff;
+        device.faulted = image.get(REST + 1) != 0;
+        *self = device;
+        Ok(())
+    }
+
+    fn resume(&mut self) {
+        let (tnpds, rdsar) = (self.shared.regs.pair(regs::TNPDS), self.shared.regs.pair(regs::RDSAR));
+        if let Some(queue) = self.tx.take_back() {
+            queue.ring().recover(tnpds);
+        }
+        if let Some(queue) = self.rx.take_back() {
+            queue.recover(rdsar);
+        }
+        self.master = self.config.command().has(Command::MASTER);
+        // The carrier is what this process says it is; the driver hears of it by the causes below.
+        self.phy.set_link(self.carrier);
+        let word = self.shared.regs.get(regs::CPCR);
+        self.shared.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
+        self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), true);
+        self.follow();
+        self.shared.irq.resume(self.mask_before);
+    }
+
+    fn suspend(&mut self) {
+        self.tx.take_back();
+        self.rx.take_back();
+        // Dropped, not only taken: what they hold is guest memory.
+        (self.tx, self.rx) = (Queue::Lost, Queue::Lost);
+    }
+}

@@ -1,0 +1,373 @@
+//! The guest's receive ring: frames in, descriptors filled.
+//!
+//! Theory of operation. A frame goes into the next descriptors that are the device's: as many as it takes, `FS` in the first and
+//! `LS` in the last. They are collected until the frame fits, and only then is anything written. Descriptors are given back
+//! together behind the copies, the first of them last: a driver sees none of a batch, and then all of it. Once
+//! the ring has none left, frames are dropped before their bytes are touched.
+//!
+//! For speed: buffers are looked up some descriptors at a time, so that their lines are on their way before the copy;
+//! registers are read once a batch.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::filter::admits;
+use super::journal::Journal;
+use super::regs::cause::RDU;
+use super::regs::{self, desc};
+use super::ring::{Ring, MAX};
+use super::shared::Shared;
+use super::stats::{self, Received};
+use crate::device::packet::MIN_PADDED;
+use crate::device::source::Source;
+use crate::fault::Fault;
+use crate::frame::{is_group, Batch, Frame};
+use crate::mem::{prefetch_own, GuestMap, Piece};
+use crate::port::{DropReason, EgressQueue, Outcome, Room};
+use crate::slice::behind;
+use crate::wire::{Offload, Outline4};
+
+const FCS: u32 = 4;
+/// Longest frame, with FCS.
+const RX_LEN: u32 = 0x3fff;
+const _: () = assert!(RX_LEN as u64 == desc::RX_LEN);
+/// EtherType of a tag (802.1Q §9.6).
+const VLAN: u16 = 0x8100;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const BROADCAST: u64 = 0xffff_ffff_ffff;
+/// Most descriptors of one frame.
+const MAX_DESCRIPTORS: usize = 64;
+/// Descriptors that are looked at before their buffers are needed, at most.
+const AHEAD: usize = 64;
+
+/// A descriptor that is the device's: its place, its first word, and its buffer, empty where it cannot be reached in one piece.
+#[derive(Clone, Copy)]
+struct Slot {
+    place: u32,
+    word: u64,
+    buffer: Piece,
+}
+
+impl Slot {
+    fn size(&self) -> u32 {
+        (self.word & desc::RX_LEN) as u32
+    }
+}
+
+/// Why a frame was not filled in.
+enum Shortage {
+    /// Too few descriptors.
+    Ring,
+    /// More descriptors than a frame may take.
+    Frame,
+    /// Time was up in the middle of it.
+    Time,
+    Fault(Fault),
+}
+
+/// What the registers say about frames: read once a batch.
+struct Rules {
+    rcr: u32,
+    /// With FCS.
+    longest: u32,
+    /// Tags are taken out.
+    strip: bool,
+    /// It is said whose checksums were checked.
+    checked: bool,
+}
+
+impl Rules {
+    fn new(shared: &Shared) -> Rules {
+        let (cpcr, rms) = (shared.regs.get(regs::CPCR), shared.regs.get(regs::RMS) >> 16);
+        Rules {
+            rcr: shared.regs.get(regs::RCR),
+            // Fourteen bits, as the length of a done descriptor; of zero, which Linux makes of them, nothing is too long.
+            longest: (rms.wrapping_sub(1) & RX_LEN).saturating_add(1).min(RX_LEN),
+            strip: cpcr & regs::CPCR_RXVLAN != 0,
+            checked: cpcr & regs::CPCR_RXCHKSUM != 0,
+        }
+    }
+
+    /// What a done descriptor says of a frame beside its length.
+    #[inline]
+    fn status(&self, frame: &Frame, tag: Option<u16>) -> u64 {
+        let dst = frame.dst();
+        let kind = match is_group(dst) {
+            false => desc::PAM,
+            true if dst == BROADCAST => desc::BAR,
+            true => desc::MAR,
+        };
+        let tag = tag.map_or(0, |tci| desc::TAVA | u64::from(tci.swap_bytes()) << desc::TAG_SHIFT);
+        let checked = self.checked && frame.offload.flags & Offload::DATA_VALID != 0;
+        let protocol = if checked { Outline4::of(frame.head()).and_then(|it| it.protocol) } else { None };
+        kind | tag
+            | match protocol {
+                Some(TCP) => desc::TCP,
+                Some(UDP) => desc::UDP,
+                _ => 0,
+            }
+    }
+}
+
+/// The tag of a frame.
+#[inline]
+fn tag(frame: &Frame) -> Option<u16> {
+    let be = |at: usize| u16::from_be_bytes([frame.head[at], frame.head[at + 1]]);
+    (frame.len >= 18 && be(12) == VLAN).then(|| be(14))
+}
+
+/// A guest's receive ring.
+pub(super) struct RxRing {
+    shared: Arc<Shared>,
+    ring: Ring,
+    hint: usize,
+    stopped: bool,
+    /// Descriptors that were looked at and not filled: those from `next` on; and the place behind them.
+    ahead: Vec<Slot>,
+    next: usize,
+    ahead_to: u32,
+    /// Descriptors that are filled in and not given back: places and words; and the place behind them.
+    filled: Vec<(u32, u64)>,
+    at: u32,
+}
+
+impl RxRing {
+    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
+        RxRing {
+            shared,
+            ring: Ring::new(map, journal),
+            hint: 0,
+            stopped: false,
+            ahead: Vec::with_capacity(AHEAD + MAX_DESCRIPTORS),
+            next: 0,
+            ahead_to: 0,
+            filled: Vec::with_capacity(MAX as usize),
+            at: 0,
+        }
+    }
+
+    /// The ring begins at `base`, and the device at its beginning.
+    pub(super) fn restart(&mut self, base: u64) {
+        self.ring.restart(base);
+    }
+
+    /// The device was reset.
+    pub(super) fn reset(&mut self) {
+        self.stopped = false;
+        self.restart(0);
+    }
+
+    /// From now on descriptors and buffers lie in `map`.
+    pub(super) fn set_map(&mut self, map: Arc<GuestMap>) {
+        self.ring.remap(map);
+        self.hint = 0;
+    }
+
+    /// Goes on where a former owner of the ring at `base` has ended.
+    pub(super) fn recover(&mut self, base: u64) {
+        self.ring.recover(base);
+    }
+
+    fn stop(&mut self, fault: Fault) {
+        self.stopped = true;
+        // A ring that reads as zeros finds all kinds of faults: this is their cause.
+        let lost = self.ring.map().is_truncated();
+        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+    }
+
+    /// Looks at up to `count` descriptors more and asks the cache for their buffers. False: there is none.
+    fn look_ahead(&mut self, count: usize) -> Result<bool, Fault> {
+        if self.next > 0 {
+            self.ahead.drain(..self.next);
+            self.next = 0;
+        }
+        let before = self.ahead.len();
+        for _ in 0..count.min(self.ahead.capacity() - before) {
+            let any = !self.filled.is_empty() || !self.ahead.is_empty();
+            let word = self.ring.look(self.ahead_to)?;
+            if word & desc::OWN == 0 || any && self.ahead_to == self.ring.head {
+                break;
+            }
+            let (place, size) = (self.ahead_to, (word & desc::RX_LEN) as u32);
+            let buffer = self.ring.map().translate(self.ring.buffer(place), size, &mut self.hint);
+            let buffer = buffer.unwrap_or(Piece::EMPTY);
+            prefetch_own(buffer.as_ptr());
+            self.ahead.push(Slot { place, word, buffer });
+            self.ahead_to = self.ring.next(place, word);
+        }
+        Ok(self.ahead.len() > before)
+    }
+
+    /// The place behind the descriptors that were looked at up to `next`.
+    fn settle(&mut self) {
+        self.at = self.ahead.get(self.next).map_or(self.ahead_to, |slot| slot.place);
+    }
+
+    /// Fills the next descriptors with a frame.
+    fn fill(
+        &mut self,
+        source: &mut Source,
+        status: u64,
+        picks_left: usize,
+        outcome: &Outcome,
+    ) -> Result<(), Shortage> {
+        let need = source.len() + FCS;
+        // Pass 1: the descriptors, until the frame fits.
+        let (mut room, mut count) = (0, 0);
+        while room < need {
+            if count == MAX_DESCRIPTORS {
+                return Err(Shortage::Frame);
+            }
+            if self.next + count == self.ahead.len() {
+                let more = self.look_ahead(picks_left.clamp(1, AHEAD)).map_err(Shortage::Fault)?;
+                if !more {
+                    return Err(Shortage::Ring);
+                }
+            }
+            room += self.ahead.get(self.next + count).map_or(0, Slot::size);
+            count += 1;
+        }
+        // Pass 2: data.
+        let mut left = need;
+        for index in 0..count {
+            // Each buffer may lie in a page that has to be found first.
+            if index > 0 && outcome.is_over() {
+                return Err(Shortage::Time);
+            }
+            let Some(slot) = self.ahead.get(self.next + index).copied() else { break };
+            let part = left.min(slot.size());
+            left -= part;
+            if slot.buffer.is_empty() {
+                self.fill_spanning(source, self.ring.buffer(slot.place), part)?;
+            } else {
+                source.copy(slot.buffer.first(part as usize));
+            }
+            let first = if index == 0 { desc::FS } else { 0 };
+            let last = if left == 0 { desc::LS } else { 0 };
+            let word = slot.word & desc::EOR | first | last | status | u64::from(need);
+            self.filled.push((slot.place, word));
+        }
+        self.next += count;
+        Ok(())
+    }
+
+    /// A buffer may span regions that are adjacent in the guest.
+    #[cold]
+    fn fill_spanning(&self, source: &mut Source, address: u64, len: u32) -> Result<(), Shortage> {
+        for to in self.ring.map().parts(address, len) {
+            source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was filled in.
+    fn give_back(&mut self) {
+        if !self.filled.is_empty() {
+            self.settle();
+            self.ring.give_back(&self.filled, self.at);
+            self.shared.sizes[1].store(self.ring.size, Ordering::Relaxed);
+            self.filled.clear();
+        }
+    }
+}
+
+impl EgressQueue for RxRing {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        let shared = Arc::clone(&self.shared);
+        let rules = Rules::new(&shared);
+        let (mut missed, mut delivered, mut frames) = (0, 0, Received::default());
+        self.ahead.clear();
+        (self.next, self.ahead_to) = (0, self.ring.head);
+        for (index, &pick) in picks.iter().enumerate() {
+            if outcome.is_late(index) {
+                outcome.left.extend_from_slice(behind(picks, index));
+                break;
+            }
+            let frame = batch.frame(pick);
+            if self.stopped {
+                outcome.dropped(pick, DropReason::RingBroken);
+                continue;
+            }
+            if !admits(&shared.regs, rules.rcr, frame) {
+                outcome.dropped(pick, DropReason::Filtered);
+                continue;
+            }
+            if frame.len.max(MIN_PADDED) + FCS > rules.longest {
+                outcome.dropped(pick, DropReason::BufferTooSmall);
+                continue;
+            }
+            if missed > 0 {
+                // A ring that had no place for one is not asked for every other.
+                missed += 1;
+                outcome.dropped(pick, DropReason::RingFull);
+                continue;
+            }
+            let stripped = tag(frame).filter(|_| rules.strip);
+            let mut source = Source::new(frame, batch.body(frame), stripped.is_some());
+            let whole = self.filled.len();
+            match self.fill(&mut source, rules.status(frame, stripped), picks.len() - index, outcome) {
+                Ok(()) => {
+                    delivered += 1;
+                    frames.count(frame);
+                    outcome.delivered(frame.len);
+                }
+                Err(Shortage::Ring) => {
+                    missed += 1;
+                    outcome.dropped(pick, DropReason::RingFull);
+                }
+                Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
+                Err(Shortage::Time) => {
+                    self.filled.truncate(whole);
+                    outcome.left.extend_from_slice(behind(picks, index));
+                    break;
+                }
+                Err(Shortage::Fault(fault)) => {
+                    self.filled.truncate(whole);
+                    self.stop(fault);
+                    outcome.dropped(pick, DropReason::RingBroken);
+                }
+            }
+        }
+        self.give_back();
+        if delivered > 0 {
+            shared.stats.received(&frames);
+            outcome.occasions += 1;
+            outcome.interrupts += shared.irq.received(delivered);
+        }
+        if missed > 0 {
+            stats::add(&shared.stats.missed, missed);
+            outcome.occasions += 1;
+            outcome.interrupts += shared.irq.raise(RDU);
+        }
+        if self.ring.map().is_truncated() {
+            self.stop(Fault::MemoryTruncated);
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        if self.stopped {
+            return false;
+        }
+        match self.ring.has_next() {
+            Ok(has) => !has,
+            Err(fault) => {
+                self.stop(fault);
+                false
+            }
+        }
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        if self.stopped {
+            return None;
+        }
+        match self.ring.free() {
+            Ok(free) => Some(Room { free, size: self.ring.size }),
+            Err(fault) => {
+                self.stop(fault);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A driver that does anything to an rtl8169: registers of any width in any order, descriptors and buffers rewritten at any
+//! time, memory taken away and given back, resets, link changes, another process that takes the card over.
+//! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_engine::device::pci::{self, Image, Index, PciDevice};
+use sidecore_engine::device::rtl8169::regs::{self, desc};
+use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
+use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::port::Port;
+use sidecore_engine::wire::Mac;
+use sidecore_fuzz::nic::{World, BUFFERS};
+use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
+
+/// Where the presets put the rings, in guest memory.
+const TX: u64 = 0x1000;
+const RX: u64 = 0x2000;
+/// Descriptors of a preset ring.
+const RING: u64 = 16;
+
+thread_local! {
+    static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World::new());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [flags, data @ ..] = data else { return };
+    WORLD.with_borrow_mut(|world| Run::new(world, *flags).run(data));
+});
+
+struct Run<'a> {
+    world: &'a mut World,
+    device: Rtl8169,
+    port: Arc<Port>,
+    desk: Arc<Desk>,
+}
+
+fn device(port: &Arc<Port>, desk: &Arc<Desk>) -> Rtl8169 {
+    let config = Rtl8169Config::new(Mac([2, 0, 0, 0, 0, 1]));
+    let device = Rtl8169::new(config, Arc::clone(port), Arc::clone(desk) as Arc<dyn Scheduler>);
+    device.unwrap()
+}
+
+impl Run<'_> {
+    fn new(world: &mut World, flags: u8) -> Run<'_> {
+        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        port.fault.clear();
+        world.guest.write(0, &[0; MEMORY as usize]);
+        let mut device = device(&port, &desk);
+        if flags & 1 != 0 {
+            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+            device.interrupts().set_trigger(Index::Intx, 0, Some(event));
+        }
+        device.dma_changed(Arc::clone(&world.maps[0]));
+        Run { world, device, port, desk }
+    }
+
+    fn run(mut self, mut data: &[u8]) {
+        while let Some(([what, a, b, c, d, e], rest)) = data.split_first_chunk::<6>() {
+            data = rest;
+            match what % 16 {
+                0..=3 => {
+                    let width = 1usize << (what >> 4) % 3;
+                    let offset = u64::from(*a) & !(width as u64 - 1);
+                    self.device.write(1, offset, &[*b, *c, *d, *e][..width]);
+                }
+                4 => self.device.read(1, u64::from(*a) & !3, &mut [0; 4]),
+                5 => self.device.write(usize::from(*a % 7), u64::from(*b), &[*c]),
+                6 => pci::write_config(&mut self.device, u64::from(*a), &[*b, *c]),
+                7 => {
+                    // A descriptor or anything else: so many bytes of what follows.
+                    let bytes = &data[..usize::from(*c).min(data.len())];
+                    data = &data[bytes.len()..];
+                    self.world.guest.write(u64::from(u16::from_le_bytes([*a, *b])), bytes);
+                }
+                8 | 9 => self.describe(if *what & 1 == 0 { TX } else { RX }, *a, [*b, *c, *d, *e]),
+                10 => self.desk.poll(&mut self.world.batch),
+                11 => self.world.send(&self.port, *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
+                12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
+                13 => self.device.set_link(a & 1 != 0),
+                14 => self.bring_up(),
+                _ if *a == 0 => pci::reset(&mut self.device),
+                _ if *a == 1 => self.take_over(usize::from(*b) % 4),
+                _ => drop((self.device.queues(), self.device.features())),
+            }
+            // As the conversation does.
+            if let Some(fault) = self.port.fault.get() {
+                self.device.faulted(fault);
+                assert!(self.port.egress(0).unwrap().is_none(), "a stopped device still receives");
+            }
+        }
+        self.device.detached();
+        assert!(self.desk.is_empty(), "a queue stayed behind");
+    }
+
+    /// What a driver does, so that the fuzzer need not find it out.
+    fn bring_up(&mut self) {
+        pci::write_config(&mut self.device, 4, &[0b111, 0]);
+        for n in 0..RING {
+            self.describe(RX, n as u8, [0, 0, 0x07, n as u8]);
+        }
+        for (register, base) in [(regs::TNPDS, TX), (regs::RDSAR, RX)] {
+            self.device.write(1, u64::from(register) + 4, &[0; 4]);
+            self.device.write(1, u64::from(register), &((GPA + base) as u32).to_le_bytes());
+        }
+        self.device.write(1, 0x37, &[0x0c]);
+        self.device.write(1, u64::from(regs::RCR), &[0x0f]);
+        self.device.write(1, 0x08, &[0xff; 4]);
+        self.device.write(1, 0x3c, &[0xff; 2]);
+    }
+
+    /// A descriptor at a preset ring's place, plausible but for what the bytes change.
+    fn describe(&mut self, ring: u64, place: u8, [bits, low, high, buffer]: [u8; 4]) {
+        let place = u64::from(place) % RING;
+        let end = if place + 1 == RING { desc::EOR } else { 0 };
+        let len = u64::from(u16::from_le_bytes([low, high]));
+        let word = (desc::OWN | desc::FS | desc::LS | end) ^ u64::from(bits) << 24 | len;
+        let at = ring + 16 * place;
+        self.world.guest.write(at + 8, &(GPA + BUFFERS + 0x100 * u64::from(buffer)).to_le_bytes());
+        self.world.guest.write(at, &word.to_le_bytes());
+    }
+
+    /// Another process goes on with the card, or with what the card's image has become.
+    fn take_over(&mut self, map: usize) {
+        let Some(old) = self.device.persist() else { return };
+        let mut image = Image::new(old.format().size);
+        old.save(&mut image);
+        let files = old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        old.suspend();
+        let mut next = device(&self.port, &self.desk);
+        next.persist().unwrap().adopt(files, &image).unwrap();
+        next.dma_changed(Arc::clone(&self.world.maps[map]));
+        pci::resume(&mut next);
+        self.device = next;
+    }
+}
