@@ -35,7 +35,7 @@ impl Ptnet {
     pub(super) fn set_register(&mut self, offset: u64, value: u32) {
         match offset {
             reg::PTFEAT => {
-                let header = self.settings.header && value & VNET_HDR != 0;
+                let header = self.settings.header && self.settings.pipe.is_none() && value & VNET_HDR != 0;
                 let offered = if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK };
                 self.registers.features = value & offered;
                 self.set_header(if header { self.shared.header().bytes } else { 0 });

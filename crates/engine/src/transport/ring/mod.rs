@@ -9,10 +9,14 @@
 //! pipes (`pipes`), which lie in the same region, which goes with the last of them, or have copies of what passes (monitors),
 //! in memory of their own.
 //!
+//! A port may be an end of a pipe to another port instead (`slots::pipe`). Its client then gets the pipe's memory (`end`), and goes on where
+//! the pipe is. Pipes of its own and monitors such a port has none.
+//!
 //! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
 mod device;
+mod end;
 mod group;
 mod host;
 mod pipes;
@@ -41,6 +45,7 @@ use crate::mem::take_no_descriptors;
 use crate::open::make_folder;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::ring::{Geometry, GeometryError, RingStats};
+use crate::slots::pipe::End as PipeEnd;
 
 /// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.
 pub const EXTRA_LIMIT: u32 = 4096;
@@ -62,6 +67,8 @@ pub struct RingConfig {
     pub header: u32,
     /// The memory that it shares with others of this name; by default it has one of its own.
     pub memory: Option<String>,
+    /// The pipe to another port of which it is an end, instead of a port of a switch.
+    pub pipe: Option<String>,
 }
 
 impl RingConfig {
@@ -75,6 +82,7 @@ impl RingConfig {
             extra_limit: EXTRA_LIMIT,
             header: 0,
             memory: None,
+            pipe: None,
         }
     }
 }
@@ -121,6 +129,9 @@ pub enum RingError {
     /// As above.
     #[error("memory {0:?} is shared by {n} ports already, and there may be no more", n = crate::ring::SharedMemory::MEMBERS)]
     NoPart(String),
+    /// Its pipe.
+    #[error("{0}")]
+    Pipe(io::Error),
     /// Its host rings.
     #[error("the ring port at {} has host rings already", .0.display())]
     HasHost(PathBuf),
@@ -142,6 +153,8 @@ struct Inner {
     config: RingConfig,
     /// The port's part of a shared memory.
     member: Option<Member>,
+    /// Its end of a pipe between ports.
+    end: Option<Arc<PipeEnd>>,
     info: Info,
     traits: Arc<Traits>,
     state: Mutex<State>,
@@ -214,7 +227,17 @@ impl RingPort {
             Some(name) => Some(Member::join(name, &config.geometry)?),
             None => None,
         };
-        let info = member.as_ref().map_or_else(|| Ok(config.geometry.layout()?), Member::info)?;
+        let end = match &config.pipe {
+            Some(name) => {
+                Some(PipeEnd::join(name, &config.geometry.of_pipe(), true).map_err(RingError::Pipe)?)
+            }
+            None => None,
+        };
+        let info = match (&member, &end) {
+            (_, Some(end)) => Info { mem_id: end.mem_id(), ..*end.region().info() },
+            (Some(member), None) => member.info()?,
+            (None, None) => config.geometry.layout()?,
+        };
         let traits = Arc::new(Traits::default());
         if !traits.set_header(config.header, &port) {
             return Err(RingError::Header(config.header));
@@ -223,7 +246,7 @@ impl RingPort {
         take_no_descriptors(&listener);
         let name = format!("ring-{}", port.name);
         let inner =
-            Arc::new(Inner { port, scheduler, config, member, info, traits, state: Mutex::default() });
+            Arc::new(Inner { port, scheduler, config, member, end, info, traits, state: Mutex::default() });
         let (line, mut server) = (Line::new()?, server::Server::new(Arc::clone(&inner)));
         let (owner, port) = (Arc::clone(&line), Arc::clone(&inner.port));
         let running = Running::start(&line, name, Kinds::RING, move || {
