@@ -236,6 +236,9 @@ impl Sending {
         if begins {
             block.begin(place);
         }
+        // Whoever served it before may have ended before it said so.
+        let [_, hwcur, hwtail] = place;
+        block.publish(hwcur, hwtail);
     }
 
     /// What went wrong so far.
@@ -323,6 +326,8 @@ impl Receiving {
         if begins {
             block.begin(place);
         }
+        let [_, hwcur, hwtail] = place;
+        block.publish(hwcur, hwtail);
         block.withdraw();
     }
 
