@@ -346,7 +346,7 @@ impl Spec {
     #[must_use]
     pub fn settled(mut self) -> Spec {
         for port in &mut self.ports {
-            if matches!(port.joint(), Joint::Switch(_)) {
+            if port.switch.is_none() && matches!(port.joint(), Joint::Switch(_)) {
                 port.switch = Some(DEFAULT_SWITCH.to_owned());
             }
             if port.link == Some(Link::Up) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_MOREFRAG};
+use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use super::*;
 use crate::fault::Fault;
@@ -281,7 +281,7 @@ fn a_frame_without_an_end_keeps_no_core_busy() {
 fn slots_that_are_none_pass_without_bytes_and_are_counted() {
     let mut rig = Rig::new("bad");
     let bufs = rig.regions[0].info().bufs;
-    let words = [(0, 60, 0), (bufs, 60, 0), (2, 65, 0), (2, 60, 2), (3, 60, 0)];
+    let words = [(0, 60, 0), (bufs, 60, 0), (2, 65, 0), (2, 60, NS_INDIRECT), (3, 60, 0)];
     for (at, (buf, len, flags)) in (0..).zip(words) {
         put(&rig.regions[0], false, at, SlotWord::new(buf, len, flags));
     }
