@@ -165,7 +165,7 @@ fn what_cannot_be_a_pipe_is_refused_by_name() {
         (port("b", "pipe=p,mac-limit=3"), "does not apply to a pipe"),
         (port("b", "pipe=a/b"), "is no name"),
         (format!("b=ring:{},pipe=p,header=12", place.at("b")), "does not apply to an end of a pipe"),
-        (format!("b=tap:sc-pipe,pipe=p"), "does not apply to kind tap"),
+        ("b=tap:sc-pipe,pipe=p".to_owned(), "does not apply to kind tap"),
     ] {
         let why = place.fails(&["add", &spec]);
         assert!(why.contains(what), "{spec}: {why}");
