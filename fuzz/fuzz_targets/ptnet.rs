@@ -1,11 +1,11 @@
 //! A driver that does anything to a ptnet device: registers in any order, blocks and memory rewritten at any time, guest memory
 //! taken away and given back, resets, link changes. Nothing may panic, every frame lies inside the region, and every frame given
-//! is accounted for.
+//! is accounted for. The device is a port of a switch or an end of a pipe, whose other end begins again whenever it was stopped.
 #![no_main]
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
@@ -16,13 +16,16 @@ use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::GuestMap;
 use sidecore_engine::port::Port;
+use sidecore_engine::slots::pipe::End;
 use sidecore_engine::wire::Mac;
-use sidecore_fuzz::{anonymous_port, send, Desk, Guest, GPA, MEMORY};
+use sidecore_fuzz::{anonymous_port, port, send, Desk, Guest, GPA, MEMORY};
 
 const PAIRS: usize = 2;
 const SLOTS: u32 = 16;
 /// Where the presets put the blocks, in guest memory.
 const BLOCKS: [u64; 2] = [0x1000, 0x2000];
+/// And those of the pipe's other end.
+const FAR_BLOCKS: [u64; 2] = [0x1100, 0x2100];
 
 /// Registers that do something, so that a byte chooses one of them.
 const REGISTERS: [u64; 12] = [
@@ -68,6 +71,57 @@ struct Run<'a> {
     size: u64,
     port: Arc<Port>,
     desk: Arc<Desk>,
+    /// The other end of the pipe, with its memory device and its port.
+    far: Option<(Ptnet, MemoryDevice, Arc<Port>)>,
+}
+
+/// A device that a driver has not found yet, and its memory.
+fn device(
+    world: &World,
+    desk: &Arc<Desk>,
+    port: &Arc<Port>,
+    flags: u8,
+    number: u8,
+) -> (Ptnet, MemoryDevice) {
+    let mut config = PtnetConfig {
+        pairs: PAIRS,
+        slots: SLOTS,
+        buf_size: if flags & 1 == 0 { 64 } else { 2048 },
+        ..PtnetConfig::new(Mac([2, 0, 0, 0, 0, number]))
+    };
+    if flags & 4 != 0 {
+        config.pipe = Some(End::join("fuzz", &config.geometry().of_pipe(), false).unwrap());
+    }
+    let scheduler = Arc::clone(desk) as Arc<dyn Scheduler>;
+    let (mut nic, mut memory, _) = functions(config, port, scheduler).unwrap();
+    nic.attached().unwrap();
+    memory.attached().unwrap();
+    nic.dma_changed(Arc::clone(&world.guest.map));
+    (nic, memory)
+}
+
+/// What a driver does, so that the fuzzer need not find it out.
+fn bring_up(nic: &mut Ptnet, blocks: [u64; 2], flags: u8) {
+    pci::write_config(nic, 4, &[0b111, 0]);
+    pci::write_config(nic, 0x42, &[0, 0x80]);
+    let header = u32::from(flags & 1);
+    let writes = [
+        (reg::PTFEAT, header),
+        (reg::VNET_HDR_LEN, 12 * header),
+        (reg::CSB_GH_BAH, 0),
+        (reg::CSB_GH_BAL, (GPA + blocks[0]) as u32),
+        (reg::CSB_HG_BAH, 0),
+        (reg::CSB_HG_BAL, (GPA + blocks[1]) as u32),
+        (reg::PTCTL, CREATE),
+    ];
+    for (register, value) in writes {
+        nic.write(0, register, &value.to_le_bytes());
+    }
+}
+
+fn far_port() -> Arc<Port> {
+    static PORT: OnceLock<Arc<Port>> = OnceLock::new();
+    Arc::clone(PORT.get_or_init(port))
 }
 
 impl Run<'_> {
@@ -75,16 +129,14 @@ impl Run<'_> {
         let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
         port.fault.clear();
         world.guest.write(0, &[0; MEMORY as usize]);
-        let config = PtnetConfig {
-            pairs: PAIRS,
-            slots: SLOTS,
-            buf_size: if flags & 1 == 0 { 64 } else { 2048 },
-            ..PtnetConfig::new(Mac([2, 0, 0, 0, 0, 1]))
-        };
-        let scheduler = Arc::clone(&desk) as Arc<dyn Scheduler>;
-        let (mut nic, mut memory, _) = functions(config, &port, scheduler).unwrap();
-        nic.attached().unwrap();
-        memory.attached().unwrap();
+        let (nic, memory) = device(world, &desk, &port, flags, 1);
+        let far = (flags & 4 != 0).then(|| {
+            let port = far_port();
+            port.fault.clear();
+            let (mut nic, memory) = device(world, &desk, &port, flags, 2);
+            bring_up(&mut nic, FAR_BLOCKS, 0);
+            (nic, memory, port)
+        });
         let shared = memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().shared.clone().unwrap();
         let file: OwnedFd = shared.pages.file().try_clone_to_owned().unwrap();
         let size = shared.pages.size() as u64;
@@ -94,8 +146,7 @@ impl Run<'_> {
                 nic.interrupts().set_trigger(Index::Msix, vector, Some(event));
             }
         }
-        nic.dma_changed(Arc::clone(&world.guest.map));
-        Run { world, nic, memory, region: file.into(), size, port, desk }
+        Run { world, nic, memory, region: file.into(), size, port, desk, far }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -131,7 +182,7 @@ impl Run<'_> {
                     self.nic.dma_changed(Arc::clone(map));
                 }
                 13 => self.nic.set_link(a & 1 != 0),
-                14 => self.bring_up(*a),
+                14 => bring_up(&mut self.nic, BLOCKS, *a),
                 _ if *a == 0 => pci::reset(&mut self.nic),
                 _ => drop((self.nic.queues(), self.nic.features())),
             }
@@ -140,29 +191,19 @@ impl Run<'_> {
                 self.nic.faulted(fault);
                 assert!(self.port.egress(0).unwrap().is_none(), "a stopped device still receives");
             }
+            if let Some((far, _, port)) = &mut self.far {
+                if let Some(fault) = port.fault.get() {
+                    far.faulted(fault);
+                    bring_up(far, FAR_BLOCKS, 0);
+                }
+            }
+        }
+        if let Some((far, ..)) = &mut self.far {
+            far.detached();
         }
         self.nic.write(0, reg::PTCTL, &DELETE.to_le_bytes());
         assert!(self.desk.is_empty(), "a queue stayed behind");
         self.nic.detached();
-    }
-
-    /// What a driver does, so that the fuzzer need not find it out.
-    fn bring_up(&mut self, flags: u8) {
-        pci::write_config(&mut self.nic, 4, &[0b111, 0]);
-        pci::write_config(&mut self.nic, 0x42, &[0, 0x80]);
-        let header = u32::from(flags & 1);
-        let writes = [
-            (reg::PTFEAT, header),
-            (reg::VNET_HDR_LEN, 12 * header),
-            (reg::CSB_GH_BAH, 0),
-            (reg::CSB_GH_BAL, (GPA + BLOCKS[0]) as u32),
-            (reg::CSB_HG_BAH, 0),
-            (reg::CSB_HG_BAL, (GPA + BLOCKS[1]) as u32),
-            (reg::PTCTL, CREATE),
-        ];
-        for (register, value) in writes {
-            self.nic.write(0, register, &value.to_le_bytes());
-        }
     }
 
     /// A slot of a sending ring, plausible but for what the bytes change.

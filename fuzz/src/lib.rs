@@ -136,7 +136,8 @@ impl Desk {
                 });
             }
             let drops: u32 = tally.drops.counts().iter().sum();
-            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
+            let out = queue.passed().map_or(0, |(_, outcome)| outcome.frames);
+            assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops) + out);
             if tally.frames > 0 {
                 queue.release(&mut tally);
             }

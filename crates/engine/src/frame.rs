@@ -274,6 +274,12 @@ impl Batch {
         self.look();
     }
 
+    /// So many frames went another way, and count as looked at.
+    #[inline]
+    pub fn passed(&mut self, frames: usize) {
+        self.seen += frames;
+    }
+
     /// Whether its frames cost so much, or took so long, that no more may be fetched.
     #[inline]
     pub fn is_spent(&self) -> bool {

@@ -70,9 +70,12 @@ impl Link {
         self.num_slots
     }
 
-    /// Where the client starts: 0, unless the ring was somebody's before.
+    /// Where the client starts: 0, unless the ring is one of a pipe that goes on.
     pub fn start(&self) -> u32 {
-        self.far.as_ref().map_or(0, |far| far.given(self.num_slots))
+        match &self.far {
+            Some(far) => far.given(self.num_slots),
+            None => observe(&self.words().client.head).min(self.num_slots - 1),
+        }
     }
 
     /// Gives all slots before `head` to the other side, and kicks it if it sleeps.

@@ -515,7 +515,7 @@ pub enum Benchmark {
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
     /// learning switch. Takes two processors.
     E1000(bench::e1000::Args),
-    /// Native ptnet drivers as guests, through the learning switch, beside virtio-net: full speed, batches of 1 to 256 frames,
+    /// Native ptnet drivers as guests, through the learning switch and a pipe, beside virtio-net: full speed, batches of 1 to 256 frames,
     /// kicks a frame. Takes two processors.
     Ptnet(bench::ptnet::Args),
     /// Connected, silent ports: their processor time, their cost for a pair with traffic, and how long the first frame of one

@@ -129,9 +129,11 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
                 Some(lookup) => format!("switch {switch} ({lookup}), number {}", port.number),
                 None => format!("switch {switch}"),
             },
-            (None, None) => {
-                state.router.as_ref().map_or_else(String::new, |router| format!("router {router}"))
-            }
+            (None, None) => match (&state.router, &state.pipe) {
+                (Some(router), _) => format!("router {router}"),
+                (None, Some(pipe)) => format!("pipe {pipe}"),
+                (None, None) => String::new(),
+            },
         };
         let queues = match state.queues_wanted {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),

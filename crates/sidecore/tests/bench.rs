@@ -231,8 +231,10 @@ fn ptnet() {
             assert_eq!(row["lost"], 0, "{row}");
         }
     }
-    assert_eq!(answer["rows"].as_array().unwrap().len(), 8);
+    assert_eq!(answer["rows"].as_array().unwrap().len(), 10);
+    assert_eq!(answer["batches"].as_array().unwrap().len(), 4);
     let summary = answer["summary"].as_object().unwrap();
+    assert!(summary["pipe_60_mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{answer}");
     assert!(summary["switch_60_mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{answer}");
     assert!(summary["kicks_per_packet"].as_f64().is_some_and(|kicks| kicks >= 0.0), "{answer}");
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidecore_abi::netmap::{If, Ring as RingHead, SlotWord, MAX_FRAGS, NS_MOREFRAG};
+use sidecore_abi::netmap::{If, Ring as RingHead, SlotWord, MAX_FRAGS, NS_BUF_CHANGED, NS_MOREFRAG};
 use sidecore_abi::pci::command;
 use sidecore_abi::ptnet::{
     memdev, reg, BLOCK, CREATE, DELETE, DEVICE, MEMORY_DEVICE, VENDOR, VNET_HDR, VNET_HDR_LEN,
@@ -308,7 +308,7 @@ impl Ptnet {
         if (ring.space() as usize) < slots && (ring.look() as usize) < slots {
             return Ok(false);
         }
-        let mut bytes = header.iter().chain(frame);
+        let mut rest = [header, frame];
         for slot in 1..=slots {
             let word = ring.next();
             let buffer = ring.buffer(word)?;
@@ -318,7 +318,7 @@ impl Ptnet {
                 buffer[header.len()..total].copy_from_slice(frame);
                 total
             } else {
-                buffer[..size].iter_mut().zip(&mut bytes).map(|(to, from)| *to = *from).count()
+                take(&mut rest, &mut buffer[..size])
             };
             let more = if slot < slots { NS_MOREFRAG } else { 0 };
             #[allow(clippy::cast_possible_truncation)] // below 0x10000
@@ -370,6 +370,21 @@ impl Ptnet {
     /// The next slot on which is sent.
     pub fn next_word(&self) -> SlotWord {
         self.pairs[self.pair].tx.next()
+    }
+
+    /// The next slot on which is received, if something came.
+    pub fn received_word(&mut self) -> Option<SlotWord> {
+        let ring = &mut self.pairs[self.pair].rx;
+        (ring.look() > 0).then(|| ring.next())
+    }
+
+    /// Puts buffer `index` into the next slot on which is received, whose frame is done with, and gives that up: what was there is ours.
+    /// Returns that buffer. The release goes out with the next [`Ptnet::receive`].
+    pub fn exchange(&mut self, index: u32) -> u32 {
+        let ring = &mut self.pairs[self.pair].rx;
+        let word = ring.next();
+        ring.give(SlotWord::new(index, word.len(), NS_BUF_CHANGED));
+        word.buf_idx()
     }
 
     /// Tells the device of everything queued, and kicks it if it asks for that.
@@ -471,6 +486,18 @@ impl Ptnet {
         let event = self.events.get(vector);
         event.ok_or_else(|| Error::Missing(format!("message {vector}")))?.wait(limit)
     }
+}
+
+/// Moves what comes first in `rest` into `to`, as much as it holds; how much that was.
+fn take(rest: &mut [&[u8]; 2], to: &mut [u8]) -> usize {
+    let mut done = 0;
+    for part in rest {
+        let (now, later) = part.split_at(part.len().min(to.len() - done));
+        to[done..done + now.len()].copy_from_slice(now);
+        done += now.len();
+        *part = later;
+    }
+    done
 }
 
 fn too_short() -> Error {

@@ -146,10 +146,13 @@ impl Ring {
         SlotWord(self.slot(self.head).load(Ordering::Relaxed))
     }
 
-    /// Writes it, and gives it up.
+    /// Writes it, and gives it up. What stands there already is not written: its line stays where it is.
     #[inline]
     pub(super) fn give(&mut self, word: SlotWord) {
-        self.slot(self.head).store(word.0, Ordering::Relaxed);
+        let slot = self.slot(self.head);
+        if slot.load(Ordering::Relaxed) != word.0 {
+            slot.store(word.0, Ordering::Relaxed);
+        }
         self.head = self.ahead(1);
     }
 

@@ -242,6 +242,9 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
         local.batch.set_limit(room);
         let taken = Taken::fetch(&mut *self.queue, &mut local.batch);
+        if let Some((counters, outcome)) = taken.queue.passed() {
+            counters.block(local.number).add_outcome(&outcome);
+        }
         if let Some(wait) = self.pause.over(&local.batch) {
             self.port.waits.add(self.index, wait);
         }

@@ -3,8 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::account::Tally;
+use crate::account::{Outcome, Tally};
 use crate::frame::Batch;
+use crate::observe::PortCounters;
 
 /// Frames on their way into the switch. One I/O core owns it; nothing here blocks.
 pub trait IngressQueue: Send {
@@ -23,6 +24,11 @@ pub trait IngressQueue: Send {
     /// neither takes frames nor gives any back.
     fn tend(&mut self, tally: &mut Tally) {
         let _ = tally;
+    }
+
+    /// What the last `fetch` brought to another port by itself, without a frame in `batch`; for that port's counters.
+    fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
+        None
     }
 
     /// Gives the sender back what the last `fetch` took: its frames have been delivered or dropped.
@@ -64,6 +70,9 @@ impl<Q: IngressQueue + ?Sized> IngressQueue for Box<Q> {
     }
     fn tend(&mut self, tally: &mut Tally) {
         (**self).tend(tally);
+    }
+    fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
+        (**self).passed()
     }
     fn release(&mut self, tally: &mut Tally) {
         (**self).release(tally);

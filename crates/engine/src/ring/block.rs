@@ -60,6 +60,12 @@ impl Block {
         self.publish(hwcur, hwtail);
     }
 
+    /// Whether the memory that it lies in was cut short.
+    #[inline]
+    pub fn is_truncated(&self) -> bool {
+        self._map.as_ref().is_some_and(|map| map.is_truncated())
+    }
+
     /// Our indices as they stand there: whoever served the ring before wrote them, and the client may have.
     pub fn indices(&self) -> [u32; 2] {
         let word = self.ours.acquire(INDICES);

@@ -83,6 +83,12 @@ const SPARE: u64 = 32;
 const PIPE_IF: u64 = (size_of::<If>() + 4 * 8).next_multiple_of(128) as u64;
 
 impl Geometry {
+    /// The rings of an end of a pipe between ports, of which a port like this may be one: pipes, host rings and extra buffers there are none.
+    #[must_use]
+    pub fn of_pipe(&self) -> Geometry {
+        Geometry { pipes: 0, host_rings: 0, extra_bufs: 0, ..*self }
+    }
+
     /// Where everything is.
     ///
     /// # Errors
@@ -194,6 +200,45 @@ pub(super) fn parts(of: &Info) -> [(u64, u64); 4] {
         (of.words, rings * size_of::<Words>() as u64),
     ]
 }
+
+/// Idle rings of each end of a pipe between ports: a pair that leads nowhere, as the host's.
+pub(super) const IDLE: u32 = 2;
+
+/// What each end of a pipe between two ports has, of the rings that the geometry asks for: each sends in buffers of its own, and
+/// receives in the other's. Host rings, pipes and extra buffers there are none. The file is as long as a BAR.
+///
+/// # Errors
+/// A number out of its range.
+pub(super) fn ends(geometry: &Geometry) -> Result<[Info; 2], GeometryError> {
+    let alone = Geometry { sends: true, ..geometry.of_pipe() }.layout()?;
+    let own_bufs = alone.tx_rings * alone.tx_slots;
+    let rings = u64::from(alone.tx_rings + alone.rx_rings + IDLE);
+    let bufs = RESERVED_BUFS + 2 * own_bufs;
+    let ring_pool = (2 * interfaces_of_one(&alone)).next_multiple_of(PAGE);
+    let buf_pool = (ring_pool + 2 * rings * u64::from(alone.ring_size)).next_multiple_of(PAGE);
+    let memsize = (buf_pool + u64::from(bufs) * u64::from(alone.buf_size) + SLACK).next_multiple_of(PAGE);
+    let total = (memsize + 2 * rings * size_of::<Words>() as u64).next_power_of_two();
+    let end = |number: u32| Info {
+        memsize,
+        total,
+        ring_pool: ring_pool + u64::from(number) * rings * u64::from(alone.ring_size),
+        words: memsize + u64::from(number) * rings * size_of::<Words>() as u64,
+        interface: u64::from(number) * interfaces_of_one(&alone),
+        first_buf: RESERVED_BUFS + number * own_bufs,
+        buf_pool,
+        bufs,
+        own_bufs,
+        ..alone
+    };
+    Ok([end(0), end(1)])
+}
+
+/// The parts of the memory file that both ends have.
+pub(super) fn parts_of_ends(first: &Info) -> [(u64, u64); 2] {
+    let rings = u64::from(first.tx_rings + first.rx_rings + IDLE);
+    [(0, first.memsize), (first.words, 2 * rings * size_of::<Words>() as u64)]
+}
+
 /// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
 /// offset for each ring, and for the two host rings that every interface mentions.
 fn pipe_interfaces(rings: u32) -> u64 {
@@ -281,6 +326,26 @@ mod tests {
             prop_assert!(end + 63 <= info.memsize);
             prop_assert!(info.memsize <= info.words && info.words % 128 == 0);
             prop_assert!(info.words + all * 256 <= info.total && info.total % PAGE == 0);
+        }
+
+        /// So do those of both ends of a pipe between ports, inside a file of a BAR's length.
+        #[test]
+        fn ends_do_not_overlap(rings in 1usize..=15, slots in 2u32..=MAX_SLOTS, lines in 1u32..=64) {
+            let geometry = Geometry { rings, slots, buf_size: 64 * lines, ..Geometry::default() };
+            let [first, second] = ends(&geometry).unwrap();
+            let count = u64::from(first.tx_rings + first.rx_rings + IDLE);
+            prop_assert_eq!(first.interface + interfaces_of_one(&first), second.interface);
+            prop_assert!(second.interface + interfaces_of_one(&second) <= first.ring_pool);
+            prop_assert_eq!(first.ring_pool + count * u64::from(first.ring_size), second.ring_pool);
+            prop_assert!(second.ring_pool + count * u64::from(first.ring_size) <= first.buf_pool);
+            prop_assert_eq!(first.first_buf + first.own_bufs, second.first_buf);
+            prop_assert_eq!(second.first_buf + second.own_bufs, first.bufs);
+            prop_assert!(first.buf_pool + u64::from(first.bufs) * u64::from(first.buf_size) + 63 <= first.memsize);
+            prop_assert_eq!(first.words + count * 256, second.words);
+            prop_assert!(second.words + count * 256 <= first.total && first.total.is_power_of_two());
+            prop_assert_eq!(first.total, second.total);
+            let [all, words] = parts_of_ends(&first);
+            prop_assert!(all.0 + all.1 <= words.0 && words.0 + words.1 <= first.total);
         }
 
         /// The parts of ports that share a memory follow one another, too, and are as large as those of one alone.

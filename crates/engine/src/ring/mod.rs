@@ -21,13 +21,17 @@
 //! library copies such slots into their buffers before it gives them up. Offsets (`offset_mask`) are not
 //! offered: the mask is zero.
 //!
+//! The two ends of a pipe between ports have one memory, too ([`Joined`]): what one sends in its buffers the other receives in them.
+//!
 //! A guest whose NIC has a region as its memory keeps its indices elsewhere ([`Block`]). All else is the same.
 //!
 //! `unsafe` is in `region` only; the rest works through bounds-checked accessors.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod block;
+mod hand;
 mod hands;
+mod joined;
 mod layout;
 mod region;
 mod sync;
@@ -36,7 +40,9 @@ mod tests;
 mod tickets;
 
 pub use block::Block;
+pub use hand::Hand;
 pub use hands::Hands;
+pub use joined::{Joined, Side};
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::{Region, SharedMemory};
 pub use sync::{ClientRx, ClientTx, Gate, RingStats};

@@ -31,7 +31,7 @@ pub struct Region {
 }
 
 /// A mapped memory file.
-struct Mapping {
+pub(super) struct Mapping {
     file: OwnedFd,
     base: NonNull<u8>,
     len: usize,
@@ -44,12 +44,22 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// A sealed file as `info` has it, without pages.
-    fn new(info: &Info) -> io::Result<Mapping> {
+    pub(super) fn new(info: &Info) -> io::Result<Mapping> {
         let len = usize::try_from(info.total).map_err(io::Error::other)?;
         let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, info.total)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Mapping::of(file, len)
+    }
+
+    /// Such a file that another process made.
+    pub(super) fn adopt(info: &Info, file: OwnedFd) -> io::Result<Mapping> {
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
+        if !sealed || u64::try_from(fstat(&file)?.st_size) != Ok(info.total) {
+            let why = format!("this is no sealed memory of {} bytes", info.total);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Mapping::of(file, usize::try_from(info.total).map_err(io::Error::other)?)
     }
 
     /// The whole of a file that is `len` bytes long and sealed.
@@ -154,23 +164,28 @@ impl Region {
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Region> {
         let mut info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         info.total = info.total.next_power_of_two();
-        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
-        if !sealed || u64::try_from(fstat(&file)?.st_size) != Ok(info.total) {
-            let why = format!("this is no sealed memory of {} bytes", info.total);
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        let len = usize::try_from(info.total).map_err(io::Error::other)?;
-        Ok(Region { info, memory: Arc::new(Mapping::of(file, len)?) })
+        Ok(Region { info, memory: Arc::new(Mapping::adopt(&info, file)?) })
+    }
+
+    /// The part of `memory` that `info` describes.
+    pub(super) fn part(info: Info, memory: &Arc<Mapping>) -> Region {
+        Region { info, memory: Arc::clone(memory) }
     }
 
     /// Has its pages present, and fills in interfaces and rings.
     fn take_place(&self, name: &str) -> io::Result<()> {
         // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used: I/O cores
         // do not touch it.
-        for (offset, len) in parts(&self.info) {
+        self.allocate(parts(&self.info))?;
+        self.fill(name);
+        Ok(())
+    }
+
+    /// Has the pages of these parts of the file present, each an offset and a length.
+    pub(super) fn allocate(&self, parts: impl IntoIterator<Item = (u64, u64)>) -> io::Result<()> {
+        for (offset, len) in parts {
             fallocate(&self.memory.file, FallocateFlags::empty(), offset, len)?;
         }
-        self.fill(name);
         Ok(())
     }
 
@@ -195,7 +210,7 @@ impl Region {
     }
 
     /// Where ring `number` is, counted over all rings: the port's TX and RX rings, and four of each pipe.
-    fn ring_offset(&self, number: u32) -> u64 {
+    pub(super) fn ring_offset(&self, number: u32) -> u64 {
         self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size)
     }
 
@@ -227,10 +242,7 @@ impl Region {
         let rings: Vec<u64> =
             idle_ring(info).into_iter().chain(0..txs + rxs).map(|number| self.ring_offset(number)).collect();
         if let Some(idle) = idle_ring(info) {
-            self.fill_ring(idle, 0, false, 0);
-            for slot in self.slots(idle).iter().step_by(2) {
-                slot.store(SlotWord::new(0, 0, 0).0, Ordering::Relaxed);
-            }
+            self.fill_idle(idle, 0, false);
         }
         self.fill_interface(
             info.interface,
@@ -254,8 +266,22 @@ impl Region {
         }
     }
 
-    /// Writes ring `number`, the one of this `id` in its direction, with the buffers from `first` on.
-    fn fill_ring(&self, number: u32, id: u32, receives: bool, first: u32) {
+    /// Writes ring `number`, the one of this `id` in its direction, with the buffers from `first` on, and its words.
+    pub(super) fn fill_ring(&self, number: u32, id: u32, receives: bool, first: u32) {
+        self.fill_object(number, id, receives, first);
+        let tail = if receives { 0 } else { self.num_slots(number) - 1 };
+        self.words(number).engine.hwtail.store(tail, Ordering::Relaxed);
+    }
+
+    /// Writes ring `number`, which leads nowhere: its slots have no buffers.
+    pub(super) fn fill_idle(&self, number: u32, id: u32, receives: bool) {
+        self.fill_object(number, id, receives, 0);
+        for slot in self.slots(number).iter().step_by(2) {
+            slot.store(SlotWord::new(0, 0, 0).0, Ordering::Relaxed);
+        }
+    }
+
+    fn fill_object(&self, number: u32, id: u32, receives: bool, first: u32) {
         let info = &self.info;
         let offset = self.ring_offset(number);
         let num_slots = self.num_slots(number);
@@ -274,12 +300,18 @@ impl Region {
             let words = [SlotWord::new(buf, len, 0).0, 0];
             slot.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         }
-        self.words(number).engine.hwtail.store(tail, Ordering::Relaxed);
     }
 
     /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and receives; the last
     /// `host` of each are host rings.
-    fn fill_interface(&self, offset: u64, name: &str, bufs: u32, (txs, rxs): (&[u64], &[u64]), host: usize) {
+    pub(super) fn fill_interface(
+        &self,
+        offset: u64,
+        name: &str,
+        bufs: u32,
+        (txs, rxs): (&[u64], &[u64]),
+        host: usize,
+    ) {
         let mut ni_name = [0; IF_NAME];
         // Cut to what fits with a closing zero.
         ni_name.iter_mut().zip(name.bytes().take(IF_NAME - 1)).for_each(|(to, byte)| *to = byte);
@@ -340,6 +372,33 @@ impl Region {
         head(to).store(first, Ordering::Relaxed);
     }
 
+    /// Writes where ring `number` is, for a client that takes it over: into its words, and into the ring itself.
+    pub(super) fn seat(&self, number: u32, [head, hwcur, hwtail]: [u32; 3]) {
+        let Words { client, engine } = self.words(number);
+        for (word, value) in
+            [(&client.head, head), (&client.cur, head), (&client.ticket, 0), (&client.seen, 0)]
+        {
+            word.store(value, Ordering::Relaxed);
+        }
+        for (word, value) in
+            [(&engine.hwcur, hwcur), (&engine.hwtail, hwtail), (&engine.ticket, 0), (&engine.resets, 0)]
+        {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.set_indices(number, head, hwtail);
+    }
+
+    /// Writes the indices in ring `number` itself, which are between a program and its library.
+    fn set_indices(&self, number: u32, head: u32, tail: u32) {
+        let ring = self.at(self.ring_offset(number));
+        let indices =
+            [(offset_of!(Ring, head), head), (offset_of!(Ring, cur), head), (offset_of!(Ring, tail), tail)];
+        for (offset, value) in indices {
+            // SAFETY: an aligned word of the ring, which `layout` has room for; others may write it, too.
+            unsafe { (*ring.add(offset).cast::<AtomicU32>()).store(value, Ordering::Relaxed) };
+        }
+    }
+
     fn restart_ring(&self, number: u32, receives: bool) {
         let tail = if receives { 0 } else { self.num_slots(number) - 1 };
         for word in self.slots(number).iter().step_by(2) {
@@ -353,13 +412,7 @@ impl Region {
             word.store(0, Ordering::Relaxed);
         }
         hwtail.store(tail, Ordering::Relaxed);
-        let ring = self.at(self.ring_offset(number));
-        let indices =
-            [(offset_of!(Ring, head), 0), (offset_of!(Ring, cur), 0), (offset_of!(Ring, tail), tail)];
-        for (offset, value) in indices {
-            // SAFETY: an aligned word of the ring, which `layout` has room for; others may write it, too.
-            unsafe { (*ring.add(offset).cast::<AtomicU32>()).store(value, Ordering::Relaxed) };
-        }
+        self.set_indices(number, 0, tail);
     }
 
     /// Slots of ring `number`, counted over all rings.
@@ -491,6 +544,12 @@ impl RingMemory {
     #[inline]
     pub(super) fn set_slot(&self, slot: u32, word: SlotWord) {
         self.slot_at(slot).store(word.0, Ordering::Relaxed);
+    }
+
+    /// Whether `word` names a buffer that a client may name, and no more bytes than it has.
+    #[inline]
+    pub(super) fn is_sound(&self, word: SlotWord) -> bool {
+        (RESERVED_BUFS..self.buf_count).contains(&word.buf_idx()) && u32::from(word.len()) <= self.buf_size
     }
 
     /// Buffer `index`, whole, if it is one that a client may name.

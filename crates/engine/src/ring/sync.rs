@@ -217,6 +217,11 @@ impl<H: Hands> ClientTx<H> {
         &mut self.side.hands
     }
 
+    /// What was found bad stood elsewhere.
+    pub fn forget(&mut self) {
+        self.side.bad_head = None;
+    }
+
     /// Where the client's indices stand.
     pub fn hands(&mut self) -> &mut H {
         &mut self.side.hands
@@ -234,6 +239,22 @@ impl<H: Hands> ClientTx<H> {
             (self.hwcur, self.head) = (hwcur, hwcur);
         }
         known
+    }
+
+    /// The same with slots before `head` that were taken, and not given back. False: there are no such slots.
+    pub fn set_places(&mut self, hwcur: u32, head: u32) -> bool {
+        let n = self.side.memory.num_slots();
+        let known = hwcur < n && head < n;
+        if known {
+            (self.hwcur, self.head) = (hwcur, head);
+        }
+        known
+    }
+
+    /// The client's `head` that was accepted last.
+    #[inline]
+    pub fn last(&self) -> u32 {
+        self.head
     }
 
     /// Whether the client's `head` makes no sense.
@@ -288,6 +309,25 @@ impl<H: Hands> ClientTx<H> {
     #[inline]
     pub fn slot(&self, slot: u32) -> SlotWord {
         self.side.memory.slot(slot)
+    }
+
+    /// Whether `word` names a buffer of the region and no more bytes than one has; counted if not.
+    #[inline]
+    pub fn is_sound(&self, word: SlotWord) -> bool {
+        let sound = self.side.memory.is_sound(word);
+        if !sound {
+            self.side.count_bad_slot();
+        }
+        sound
+    }
+
+    /// Gives slot `slot`, which has not been given back, the buffer `index`, if there is one of that number.
+    #[inline]
+    pub fn exchange(&self, slot: u32, index: u32) {
+        let word = SlotWord::new(index, 0, 0);
+        if self.is_sound(word) {
+            self.side.memory.set_slot(slot, word);
+        }
     }
 
     /// Asks the cache for the start of the buffer `by` slots behind `slot`.
@@ -387,6 +427,11 @@ impl<H: Hands> ClientRx<H> {
         &mut self.side.hands
     }
 
+    /// What was found bad stood elsewhere.
+    pub fn forget(&mut self) {
+        self.side.bad_head = None;
+    }
+
     /// Where the client's indices stand.
     pub fn hands(&mut self) -> &mut H {
         &mut self.side.hands
@@ -422,6 +467,51 @@ impl<H: Hands> ClientRx<H> {
     #[inline]
     pub fn buf_size(&self) -> u32 {
         self.side.memory.buf_size()
+    }
+
+    /// The first slot that the client has not released, as far as is known.
+    #[inline]
+    pub fn first(&self) -> u32 {
+        self.hwcur
+    }
+
+    /// The next slot to fill.
+    #[inline]
+    pub fn next(&self) -> u32 {
+        self.fill
+    }
+
+    /// The slot that comes after `slot`.
+    #[inline]
+    pub fn after(&self, slot: u32) -> u32 {
+        after(slot, self.side.memory.num_slots())
+    }
+
+    /// Whether the client has moved its `head` since the last look.
+    #[inline]
+    pub fn has_moved(&self) -> bool {
+        self.side.hands.head() != self.hwcur
+    }
+
+    /// Slot `slot`, read once.
+    #[inline]
+    pub fn slot(&self, slot: u32) -> SlotWord {
+        self.side.memory.slot(slot)
+    }
+
+    /// Writes slot `slot`, which the client has released.
+    #[inline]
+    pub fn set_slot(&self, slot: u32, word: SlotWord) {
+        self.side.memory.set_slot(slot, word);
+    }
+
+    /// Fills the next slot with `word`. What says so already is not written, so that its line stays in the client's cache.
+    #[inline]
+    pub fn mirror(&mut self, word: SlotWord) {
+        if self.side.memory.slot(self.fill) != word {
+            self.side.memory.set_slot(self.fill, word);
+        }
+        self.fill = after(self.fill, self.side.memory.num_slots());
     }
 
     /// What keeps released slots for somebody who reads them.

@@ -25,6 +25,14 @@ impl Tickets {
     }
 }
 
+impl Tickets {
+    /// The engine's indices as they stand there: whoever served the ring before wrote them, and the client may have.
+    pub(super) fn indices(&self) -> [u32; 2] {
+        let Engine { hwcur, hwtail, .. } = &self.words.engine;
+        [observe(hwcur), observe(hwtail)]
+    }
+}
+
 impl Hands for Tickets {
     #[inline]
     fn head(&self) -> u32 {

@@ -8,6 +8,7 @@
 mod drain;
 mod fill;
 mod header;
+pub mod pipe;
 
 pub use drain::Drain;
 pub use fill::Fill;

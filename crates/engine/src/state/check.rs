@@ -268,11 +268,17 @@ fn check_joint<'s>(
         }
         ends.push(&port.name);
     }
+    if let Some(pipe) = &port.pipe {
+        check_pipe(spec, port, pipe, bad);
+    }
     let why = match port.joint() {
         // Its kind knows no such key.
         Joint::Nothing => None,
         Joint::Router(_) => {
             Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
+        }
+        Joint::Pipe(_) => {
+            Some("does not apply to a pipe, whose frames nobody looks at; allowed: with switch".to_owned())
         }
         Joint::Wire(_) => {
             Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
@@ -296,6 +302,44 @@ fn check_joint<'s>(
             allowed.insert(0, DEFAULT_SWITCH);
             bad("switch", format!("there is no switch {name:?}; allowed: {}", allowed.join(", ")));
         }
+    }
+}
+
+/// Whether `port` can be an end of `pipe`.
+fn check_pipe(spec: &Spec, port: &PortSpec, pipe: &str, bad: &mut impl FnMut(&str, String)) {
+    if let Some(why) = name_complaint(pipe) {
+        bad("pipe", why);
+    }
+    let joints =
+        [("switch", port.switch.is_some()), ("wire", port.wire.is_some()), ("router", port.router.is_some())];
+    for (key, _) in joints.into_iter().filter(|(_, given)| *given) {
+        bad("pipe", format!("a port joins a {key} or a pipe; allowed: one of {key}, pipe"));
+    }
+    // What a ring port may have beside its rings lies in memory of its own.
+    let beside = ["extra-bufs", "pipes", "memory", "header"];
+    for key in port.given().filter(|key| beside.contains(&key.name)) {
+        bad(key.name, "does not apply to an end of a pipe; allowed: without pipe".to_owned());
+    }
+    if port.place.ends_with(crate::transport::ring::HOST) && port.kind == "ring" {
+        bad("pipe", "host rings are no end of a pipe; allowed: of kind ptnet, or ring:NAME".to_owned());
+    }
+    let before = spec.ports.iter().take_while(|other| other.name != port.name);
+    let others: Vec<_> = before.filter(|other| other.pipe.as_deref() == Some(pipe)).collect();
+    if let [a, b, ..] = &*others {
+        bad("pipe", format!("pipe {pipe} joins {} and {} already; a pipe has two ends", a.name, b.name));
+    }
+    let Some(other) = others.first() else { return };
+    if port.kind == "ring" && other.kind == "ring" {
+        let why = "is another program's end already; programs open NAME{PIPE and NAME}PIPE of one ring port";
+        bad("pipe", format!("port {} {why}", other.name));
+    }
+    let same = [
+        ("queues", port.queues.map_or(1, Number::get) == other.queues.map_or(1, Number::get)),
+        ("slots", port.slots.map(Number::get) == other.slots.map(Number::get)),
+        ("buf-size", port.buf_size.map(Number::get) == other.buf_size.map(Number::get)),
+    ];
+    for (key, _) in same.into_iter().filter(|(_, same)| !same) {
+        bad(key, format!("has to be as at port {}, the other end of pipe {pipe}", other.name));
     }
 }
 

@@ -166,7 +166,8 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
         Joint::Router(name) => {
             routers.get(name).map_or(Attach::Nothing, |router| Attach::Router(Arc::clone(router)))
         }
-        Joint::Nothing => Attach::Nothing,
+        // A pipe's frames never come here.
+        Joint::Nothing | Joint::Pipe(_) => Attach::Nothing,
         wire @ Joint::Wire(_) => {
             let other = |(end, other): &&Placed<'_>| end.joint() == wire && other.id != port.id;
             ports.iter().find(other).map_or(Attach::Nothing, |(_, end)| Attach::Wire(end.id))

@@ -1,4 +1,4 @@
-//! The carrier follows the peer: when one end of a wire goes down, the other end's device loses its carrier.
+//! The carrier follows the peer: when one end of a wire or a pipe goes down, the other end's device loses its carrier.
 //!
 //! Theory of operation. Ports raise an event when somebody behind them comes or goes. One thread waits for it
 //! and looks at all wires; so does every change of the configuration. An end's carrier is up if the other
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::live::Inner;
+use super::spec::Joint;
 use crate::port::LinkEvents;
 
 /// The thread; it ends when this is dropped.
@@ -56,13 +57,13 @@ impl Inner {
         let ready = |name: &str| {
             self.ports.get(name).is_some_and(|end| end.port.is_ready() && end.spec.link_wanted())
         };
-        let carrier = |name: &str, wire: &Option<String>| match wire {
+        let carrier = |name: &str, line: Option<Joint<'_>>| match line {
             None => true,
             Some(_) => {
-                self.ports.iter().any(|(other, end)| other != name && end.spec.wire == *wire && ready(other))
+                self.ports.iter().any(|(other, end)| other != name && end.spec.line() == line && ready(other))
             }
         };
-        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec.wire)).collect();
+        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, live.spec.line())).collect();
         for (live, up) in self.ports.values_mut().zip(up) {
             if live.port.carrier() == up {
                 continue;

@@ -27,6 +27,7 @@ use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
+use crate::slots::pipe::End;
 use crate::transport::functions::Functions;
 use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
 use crate::transport::vfio_user::VfioUser;
@@ -247,7 +248,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ptnet",
         place: Place::Socket,
-        keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault",
+        keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault pipe",
         features: || vec![ptnet::VNET_HDR.to_owned()],
         start: start_ptnet,
         holder: holder_beside,
@@ -257,7 +258,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ring",
         place: Place::Ring,
-        keys: "mode owner queues slots buf-size extra-bufs pipes memory header",
+        keys: "mode owner queues slots buf-size extra-bufs pipes memory header pipe",
         start: start_ring,
         ..PLAIN
     },
@@ -410,7 +411,7 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
         |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
     let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
     let default = PtnetConfig::new(mac);
-    let config = PtnetConfig {
+    let mut config = PtnetConfig {
         pairs: spec.queues.map_or(default.pairs, |queues| queues.get() as usize),
         slots: spec.slots.map_or(default.slots, |slots| slots.get()),
         buf_size: spec.buf_size.map_or(default.buf_size, |size| size.get()),
@@ -421,6 +422,10 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
     if config.pairs > ptnet::MAX_PAIRS {
         let (asked, most) = (config.pairs, ptnet::MAX_PAIRS);
         return Err(format!("queues={asked} is not possible; of kind ptnet allowed: 1 to {most}"));
+    }
+    if let Some(name) = &spec.pipe {
+        let end = End::join(name, &config.geometry().of_pipe(), false);
+        config.pipe = Some(end.map_err(|e| format!("pipe: {e}"))?);
     }
     set_terms(spec, port);
     let functions = ptnet::functions(config, port, scheduler);
@@ -524,6 +529,7 @@ fn start_ring(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) 
         },
         extra_limit: spec.extra_bufs.map_or(ring::EXTRA_LIMIT, |bufs| bufs.get()),
         memory: spec.memory.clone(),
+        pipe: spec.pipe.clone(),
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,
     };

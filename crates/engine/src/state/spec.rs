@@ -148,6 +148,9 @@ options! {
             wire: String = "wire", Frames, "";
             /// The router that it is an interface of, instead of a switch.
             router: String = "router", Frames, "";
+            /// The pipe that it is one end of, instead of a switch: what one end sends the other receives in the same buffers, without a copy.
+            /// Both ends see all of the pipe's memory.
+            pipe: String = "pipe", Kind, "";
             /// The router's addresses there, each with the length of its network.
             address: Nets = "address", Frames, "none";
             /// The router's station address there.
@@ -255,6 +258,8 @@ pub enum Joint<'s> {
     Wire(&'s str),
     /// The router of this name.
     Router(&'s str),
+    /// One end of the pipe of this name.
+    Pipe(&'s str),
     /// Nothing: it is a disk, which carries no frames.
     Nothing,
 }
@@ -265,6 +270,7 @@ impl fmt::Display for Joint<'_> {
             Joint::Switch(name) => write!(f, "switch {name}"),
             Joint::Wire(name) => write!(f, "wire {name}"),
             Joint::Router(name) => write!(f, "router {name}"),
+            Joint::Pipe(name) => write!(f, "pipe {name}"),
             Joint::Nothing => f.write_str("nothing"),
         }
     }
@@ -276,10 +282,16 @@ impl PortSpec {
         self.file.is_some()
     }
 
+    /// The wire or the pipe that it is one end of.
+    pub fn line(&self) -> Option<Joint<'_>> {
+        Some(self.joint()).filter(|joint| matches!(joint, Joint::Wire(_) | Joint::Pipe(_)))
+    }
+
     /// What it is joined to.
     pub fn joint(&self) -> Joint<'_> {
         match (&self.wire, &self.router, &self.switch) {
             _ if self.is_disk() => Joint::Nothing,
+            _ if self.pipe.is_some() => Joint::Pipe(self.pipe.as_deref().unwrap_or_default()),
             (Some(wire), ..) => Joint::Wire(wire),
             (None, Some(router), _) => Joint::Router(router),
             (None, None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
@@ -340,7 +352,7 @@ impl Spec {
     #[must_use]
     pub fn settled(mut self) -> Spec {
         for port in &mut self.ports {
-            if port.switch.is_none() && port.wire.is_none() && port.router.is_none() && !port.is_disk() {
+            if port.switch.is_none() && matches!(port.joint(), Joint::Switch(_)) {
                 port.switch = Some(DEFAULT_SWITCH.to_owned());
             }
             if port.link == Some(Link::Up) {

@@ -69,6 +69,9 @@ pub struct PortState {
     /// The wire that it is one end of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<String>,
+    /// The pipe that it is an end of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipe: Option<String>,
     /// The router that it is an interface of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<String>,
@@ -451,6 +454,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         place: spec.place.clone(),
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
+        pipe: spec.pipe.clone(),
         router: spec.router.clone(),
         options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
         lookup: lookup.map(ToString::to_string),
@@ -465,7 +469,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         macs: standing.macs,
         mac_guard: match spec.guard() {
             Guard::Off => None,
-            _ if spec.wire.is_some() || spec.router.is_some() || lookup.is_some() => None,
+            _ if !matches!(spec.joint(), Joint::Switch(_)) || lookup.is_some() => None,
             Guard::Claim => Some("claim".to_owned()),
             Guard::Strict => Some("strict".to_owned()),
         },

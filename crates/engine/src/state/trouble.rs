@@ -66,8 +66,8 @@ pub(super) fn troubles(facts: &Facts) -> Vec<Trouble> {
         if fault.is_none() {
             of_peer(status, port, &mut say);
         }
-        if let (false, Some(wire)) = (port.carrier(), &spec.wire) {
-            let text = format!("the other end of wire {wire} has no peer");
+        if let (false, Some(line)) = (port.carrier(), spec.line()) {
+            let text = format!("the other end of {line} has no peer");
             say(true, "link", "wire_down", text, Some("sidecore show ports".to_owned()));
         }
     }

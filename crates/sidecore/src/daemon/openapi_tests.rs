@@ -265,6 +265,7 @@ fn every_field_is_described_and_no_other() {
         place: s(),
         switch: Some(s()),
         wire: Some(s()),
+        pipe: Some(s()),
         router: Some(s()),
         options: BTreeMap::new(),
         lookup: Some(s()),

@@ -106,6 +106,7 @@ fn describe(state: &PortState, row: &mut impl FnMut(&str, String)) {
         "joined",
         joined
             .or_else(|| state.wire.as_ref().map(|wire| format!("wire {wire}")))
+            .or_else(|| state.pipe.as_ref().map(|pipe| format!("pipe {pipe}")))
             .or_else(|| state.router.as_ref().map(|router| format!("router {router}")))
             .unwrap_or_default(),
     );

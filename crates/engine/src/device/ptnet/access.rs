@@ -64,7 +64,7 @@ impl Ptnet {
 
     /// What a guest gets of the features `asked`.
     pub(super) fn accepted(&self, asked: u32) -> u32 {
-        let header = self.settings.header && asked & VNET_HDR != 0;
+        let header = self.settings.header && self.settings.pipe.is_none() && asked & VNET_HDR != 0;
         asked & if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK }
     }
 

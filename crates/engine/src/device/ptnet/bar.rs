@@ -7,6 +7,8 @@
 //! alone: its guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
 //!
 //! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
+//!
+//! The region of a pipe's end is the pipe's (`slots::pipe`), which gives the same to whoever comes while the other end is there.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::fstat;
 
 use crate::mem::SharedPages;
-use crate::ring::{Geometry, Region};
+use crate::ring::{Geometry, Region, Side as EndSide};
+use crate::slots::pipe::End;
 
 /// A region, and the same memory as what a VMM maps.
 pub(super) struct Bar {
@@ -26,20 +29,10 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    fn of(region: Region, id: u16) -> io::Result<Arc<Bar>> {
+    fn of(region: Arc<Region>, id: u16) -> io::Result<Arc<Bar>> {
         let size = usize::try_from(region.info().total).map_err(io::Error::other)?;
         let pages = Arc::new(SharedPages::adopt(region.file().try_clone_to_owned()?, size)?);
-        Ok(Arc::new(Bar { region: Arc::new(region), pages, id }))
-    }
-
-    /// New memory, for a port called `name`.
-    pub(super) fn new(geometry: &Geometry, name: &str, id: u16) -> io::Result<Arc<Bar>> {
-        Bar::of(Region::for_guest(geometry, name)?, id)
-    }
-
-    /// Memory that another process made, as it left it.
-    pub(super) fn adopt(geometry: &Geometry, file: OwnedFd, id: u16) -> io::Result<Arc<Bar>> {
-        Bar::of(Region::adopt(geometry, file)?, id)
+        Ok(Arc::new(Bar { region, pages, id }))
     }
 
     /// Whether `file` is this memory.
@@ -47,6 +40,43 @@ impl Bar {
         let name = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let ours = fstat(self.region.file()).map(name);
         ours.is_ok() && ours == fstat(file).map(name)
+    }
+}
+
+/// Where regions come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// Each is made for the port of this name alone.
+    Own(Geometry, String),
+    /// They are a pipe's.
+    Pipe(Arc<End>),
+}
+
+impl Source {
+    /// The first one.
+    pub(super) fn first(&self, id: u16) -> io::Result<Arc<Bar>> {
+        match self {
+            Source::Own(..) => self.next(id),
+            Source::Pipe(end) => Bar::of(end.region(), id),
+        }
+    }
+
+    /// That for the next VMM.
+    fn next(&self, id: u16) -> io::Result<Arc<Bar>> {
+        let region = match self {
+            Source::Own(geometry, name) => Arc::new(Region::for_guest(geometry, name)?),
+            Source::Pipe(end) => end.enter()?,
+        };
+        Bar::of(region, id)
+    }
+
+    /// Memory that another process made, as it left it; of a pipe what the end `side` has.
+    pub(super) fn adopt(&self, file: OwnedFd, id: u16, side: EndSide) -> io::Result<Arc<Bar>> {
+        let region = match self {
+            Source::Own(geometry, _) => Arc::new(Region::adopt(geometry, file)?),
+            Source::Pipe(end) => end.adopt(file, side)?,
+        };
+        Bar::of(region, id)
     }
 }
 
@@ -74,36 +104,48 @@ struct State {
 
 /// Which one it is now.
 #[derive(Clone)]
-pub(super) struct Current(Arc<Mutex<State>>);
+pub(super) struct Current {
+    state: Arc<Mutex<State>>,
+    source: Source,
+}
 
 impl Current {
-    /// `bar`, which is new.
-    pub(super) fn new(bar: Arc<Bar>) -> Current {
-        Current(Arc::new(Mutex::new(State { bar, had: [Had::Nothing; 2] })))
+    /// The first one of `source`, which drivers find by `id`.
+    pub(super) fn new(source: Source, id: u16) -> io::Result<Current> {
+        let state = State { bar: source.first(id)?, had: [Had::Nothing; 2] };
+        Ok(Current { state: Arc::new(Mutex::new(state)), source })
+    }
+
+    /// Where regions come from.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Bar and users change with one step each.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn get(&self) -> Arc<Bar> {
         Arc::clone(&self.lock().bar)
     }
 
-    /// A VMM comes to `side`: the region for it, which is made by `new` where this one has been another VMM's.
-    pub(super) fn join(
-        &self,
-        side: Side,
-        new: impl FnOnce(&Bar) -> io::Result<Arc<Bar>>,
-    ) -> io::Result<Arc<Bar>> {
+    /// A VMM comes to `side`: the region for it, which is another one where this one has been another VMM's.
+    pub(super) fn join(&self, side: Side) -> io::Result<Arc<Bar>> {
         let mut state = self.lock();
         let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
-        if own != Had::Nothing || other == Had::Gone {
-            *state = State { bar: new(&state.bar)?, had: [Had::Nothing; 2] };
+        // Of a pipe's memory others may have had something, too: it knows.
+        let first = matches!(self.source, Source::Pipe(_)) && other != Had::Here;
+        if own != Had::Nothing || other == Had::Gone || first {
+            *state = State { bar: self.source.next(state.bar.id)?, had: [Had::Nothing; 2] };
         }
         state.had[side as usize] = Had::Here;
         Ok(Arc::clone(&state.bar))
+    }
+
+    /// The VMM of `side` comes from another process, as the NIC's did, with this memory.
+    pub(super) fn stay(&self, side: Side) {
+        self.lock().had[side as usize] = Had::Here;
     }
 
     /// The VMM of `side`, which had `bar`, has left.
@@ -111,6 +153,9 @@ impl Current {
         let mut state = self.lock();
         if Arc::ptr_eq(&state.bar, bar) && state.had[side as usize] == Had::Here {
             state.had[side as usize] = Had::Gone;
+            if let (Source::Pipe(end), false) = (&self.source, state.had.contains(&Had::Here)) {
+                end.leave();
+            }
         }
     }
 

@@ -1,10 +1,12 @@
 //! What can be chosen about a device.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sidecore_abi::ring::MAX_RINGS;
 
 use crate::ring::Geometry;
+use crate::slots::pipe::End;
 use crate::wire::Mac;
 
 /// Most pairs of rings: a region has one more, which netmap calls the host's, and to which nothing comes.
@@ -29,13 +31,16 @@ pub struct PtnetConfig {
     pub header: bool,
     /// Smallest gap between two interrupts of one ring.
     pub moderation: Duration,
+    /// The end of a pipe that it is, instead of a port of a switch. Its frames have no header: nobody on the way could make up for what they
+    /// ask for.
+    pub pipe: Option<Arc<End>>,
 }
 
 impl PtnetConfig {
     /// One pair of rings of the usual size, everything on.
     pub fn new(mac: Mac) -> PtnetConfig {
         let Geometry { rings, slots, buf_size, .. } = Geometry::default();
-        PtnetConfig { mac, pairs: rings, slots, buf_size, header: true, moderation: GAP }
+        PtnetConfig { mac, pairs: rings, slots, buf_size, header: true, moderation: GAP, pipe: None }
     }
 
     /// The memory that such a device has. Its host rings lead nowhere, but netmap in a guest writes to those that an interface

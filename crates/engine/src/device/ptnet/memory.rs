@@ -14,7 +14,6 @@ use sidecore_abi::ptnet::memdev;
 use sidecore_abi::ring::Info;
 
 use super::bar::{Bar, Current, Side};
-use super::config::PtnetConfig;
 use super::function::{memory_config, memory_regions};
 use crate::device::pci::{
     Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
@@ -32,22 +31,17 @@ pub struct MemoryDevice {
     bar: Arc<Bar>,
     /// What the next one is to have.
     current: Current,
-    settings: PtnetConfig,
-    /// The port's.
-    name: String,
 }
 
 impl MemoryDevice {
-    /// That of `current`, for a port called `name`; `beside` is for its conversation alone.
-    pub(super) fn new(current: &Current, settings: PtnetConfig, name: &str, beside: &Port) -> MemoryDevice {
+    /// That of `current`; `beside` is for its conversation alone.
+    pub(super) fn new(current: &Current, beside: &Port) -> MemoryDevice {
         let bar = current.get();
         MemoryDevice {
             config: memory_config(&memory_regions(&bar.pages)),
             interrupts: Interrupts::new(false, 0, 0, &beside.bell),
             bar,
             current: current.clone(),
-            settings,
-            name: name.to_owned(),
         }
     }
 
@@ -55,16 +49,26 @@ impl MemoryDevice {
     fn register(&self, offset: u64) -> u64 {
         let bar = &self.bar;
         let info @ Info {
-            memsize, tx_rings, rx_rings, ring_size, ring_pool, buf_pool, bufs, buf_size, ..
+            memsize,
+            tx_rings,
+            rx_rings,
+            host_rings,
+            ring_size,
+            ring_pool,
+            buf_pool,
+            bufs,
+            buf_size,
+            ..
         } = *bar.region.info();
-        let interface = size_of::<If>() as u64 + 8 * u64::from(tx_rings + rx_rings);
+        // A pipe's end has a pair of idle rings beside, as its host's.
+        let rings = u64::from(tx_rings + rx_rings) + if host_rings == 0 { 2 } else { 0 };
+        let interface = size_of::<If>() as u64 + 8 * rings;
         match offset {
             memdev::MEMSIZE_LO => memsize,
             memdev::MEMSIZE_HI => memsize >> 32,
             memdev::MEMID => bar.id.into(),
             memdev::IF_POOL..=0x4b => of_pool([info.interface, 1, interface], offset - memdev::IF_POOL),
             memdev::RING_POOL..=0x57 => {
-                let rings = u64::from(tx_rings + rx_rings);
                 of_pool([ring_pool, rings, ring_size.into()], offset - memdev::RING_POOL)
             }
             memdev::BUF_POOL..=0x63 => {
@@ -82,8 +86,7 @@ fn of_pool(registers: [u64; 3], offset: u64) -> u64 {
 
 impl PciDevice for MemoryDevice {
     fn attached(&mut self) -> io::Result<()> {
-        let new = |old: &Bar| Bar::new(&self.settings.geometry(), &self.name, old.id);
-        self.bar = self.current.join(Side::Memory, new)?;
+        self.bar = self.current.join(Side::Memory)?;
         Ok(())
     }
 
@@ -180,8 +183,8 @@ impl Persist for MemoryDevice {
         if !self.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
-        // It is here already, so none is made.
-        self.bar = self.current.join(Side::Memory, |_| Ok(current)).map_err(|e| e.to_string())?;
+        self.current.stay(Side::Memory);
+        self.bar = current;
         Ok(())
     }
 

@@ -16,6 +16,9 @@
 //! then on nobody touches its blocks. Rings go on where they were when it begins again; a reset puts everything in the region
 //! back to its start.
 //!
+//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's in the same
+//! memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: what there is of a ring is a half of a way.
+//!
 //! A head that makes no sense, in any ring, ends the port with a fault until the guest begins again. Slots that make none are
 //! dropped as frames, or passed over as buffers, and counted.
 //!
@@ -43,7 +46,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sidecore_abi::ptnet::{reg, LINK};
 
-use self::bar::{Bar, Current, Side};
+use self::bar::{Bar, Current, Side, Source};
 use self::bells::{Bells, Way};
 pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 use self::function::{nic_config, nic_regions};
@@ -105,10 +108,14 @@ pub fn functions(
     scheduler: Arc<dyn Scheduler>,
 ) -> io::Result<(Ptnet, MemoryDevice, Arc<Port>)> {
     let id = port.id.0.saturating_add(FIRST_MEMORY);
-    let current = Current::new(Bar::new(&settings.geometry(), &port.name, id)?);
+    let source = match &settings.pipe {
+        Some(end) => Source::Pipe(Arc::clone(end)),
+        None => Source::Own(settings.geometry(), port.name.clone()),
+    };
+    let current = Current::new(source, id)?;
     let name = format!("{}{MEMORY_NAME}", port.name);
     let beside = Arc::new(Port::new(port.id, &name, port.counters.clone(), port.mtu())?);
-    let memory = MemoryDevice::new(&current, settings.clone(), &port.name, &beside);
+    let memory = MemoryDevice::new(&current, &beside);
     let nic = Ptnet::new(settings, Arc::clone(port), scheduler, current)?;
     Ok((nic, memory, beside))
 }
@@ -157,7 +164,10 @@ impl Ptnet {
         self.shared.bells.reset();
         // First nobody is in the region.
         self.pairs.clear();
-        self.bar.region.fill(&self.shared.port.name);
+        match &self.settings.pipe {
+            Some(end) => end.restart(),
+            None => self.bar.region.fill(&self.shared.port.name),
+        }
         self.make_pairs();
         // Also a fault that nobody has told us of yet: it would stop the device after its reset.
         self.shared.port.fault.clear();
@@ -165,13 +175,10 @@ impl Ptnet {
 
     /// Rings at their start.
     fn make_pairs(&mut self) {
+        let (pipe, region) = (self.settings.pipe.as_deref(), &self.bar.region);
         let pair = |number| Pair {
-            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), &self.bar.region, number))),
-            receiver: Queue::Here(Box::new(Receiver::new(
-                Arc::clone(&self.shared),
-                &self.bar.region,
-                number,
-            ))),
+            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), region, pipe, number))),
+            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.shared), region, pipe, number))),
         };
         self.pairs = (0..self.settings.pairs).map(pair).collect();
     }
@@ -219,8 +226,8 @@ impl Ptnet {
                     sender.look();
                     receiver.look();
                 }
-                sender.set_block(Block::NONE, &none, false);
-                receiver.set_block(Block::NONE, &none, false);
+                sender.set_block(None, &none, false);
+                receiver.set_block(None, &none, false);
             }
         }
         self.reached = false;
@@ -237,8 +244,8 @@ impl Ptnet {
         let Some(blocks) = blocks else { return false };
         for (pair, [sends, receives]) in self.pairs.iter_mut().zip(blocks) {
             if let (Some(sender), Some(receiver)) = (pair.sender.take_back(), pair.receiver.take_back()) {
-                sender.set_block(sends, map, begins);
-                receiver.set_block(receives, map, begins);
+                sender.set_block(Some(sends), map, begins);
+                receiver.set_block(Some(receives), map, begins);
             }
         }
         self.reached = true;
@@ -260,11 +267,14 @@ impl Ptnet {
         let runs = self.created && self.master && self.reached;
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             if runs {
-                pair.receiver.lend(|queue| self.shared.port.lend(number, queue));
+                pair.receiver.lend(|mut queue| {
+                    queue.show();
+                    self.shared.port.lend(number, queue)
+                });
                 pair.sender.lend(|queue| self.scheduler.serve(&self.shared.port, number, queue));
             } else {
                 pair.sender.take_back();
-                pair.receiver.take_back();
+                pair.receiver.take_back().into_iter().for_each(|queue| queue.hide());
             }
         }
     }
@@ -287,9 +297,7 @@ impl Ptnet {
 
 impl PciDevice for Ptnet {
     fn attached(&mut self) -> io::Result<()> {
-        let name = self.shared.port.name.clone();
-        let new = |old: &Bar| Bar::new(&self.settings.geometry(), &name, old.id);
-        self.bar = self.current.join(Side::Nic, new)?;
+        self.bar = self.current.join(Side::Nic)?;
         // Its queues are those of the former one.
         self.begin_anew();
         Ok(())

@@ -3,19 +3,20 @@
 //! The memory is a file. Where the rings of a guest that has begun are stands in its own blocks, which are written behind each
 //! batch: nothing has to be written down for them. So whoever goes on after a kill may send the batch again that was being
 //! sent, and what was being delivered is lost. A guest that has written nonsense there loses its port, as by any other. Places
-//! of rings whose guest has ended are in the image.
+//! of rings whose guest has ended are in the image. The positions of a pipe stand in the pipe's memory.
 //!
 //! An image is believed no more than a guest: what stands in it was checked when the guest wrote it, and is checked again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::bar::Bar;
+use super::bar::Source;
 use super::bells::Way;
 use super::registers::Registers;
 use super::{Pair, Ptnet, MAX_PAIRS};
 use crate::device::lent::Queue;
 use crate::device::pci::{Command, Format, Image, Persist};
 use crate::fault::Fault;
+use crate::ring::Side as EndSide;
 
 /// Changes with the meaning of anything here.
 const VERSION: u32 = 1;
@@ -41,7 +42,8 @@ impl Persist for Ptnet {
     fn format(&self) -> Format {
         // The geometry, without which the memory would be misread.
         let (settings, header) = (&self.settings, if self.settings.header { "h" } else { "" });
-        let kind = format!("ptnet{header} {}x{}x{}", settings.pairs, settings.slots, settings.buf_size);
+        let pipe = if settings.pipe.is_some() { " pipe" } else { "" };
+        let kind = format!("ptnet{header}{pipe} {}x{}x{}", settings.pairs, settings.slots, settings.buf_size);
         Format { kind, version: VERSION, size: SIZE }
     }
 
@@ -57,6 +59,7 @@ impl Persist for Ptnet {
         image.put(REST, self.created.into());
         image.put(REST + 1, self.shared.header().bytes.into());
         image.put(REST + 2, self.bar.id.into());
+        image.put(REST + 3, self.settings.pipe.as_ref().map_or(0, |end| end.side() as u64));
         for (number, pair_of) in self.pairs.iter_mut().enumerate() {
             let Pair { sender: Queue::Here(sender), receiver: Queue::Here(receiver) } = pair_of else {
                 continue;
@@ -76,7 +79,8 @@ impl Persist for Ptnet {
         let mut config = vec![0; self.config.size()];
         image.get_bytes(0, &mut config);
         let id = u16::try_from(image.get(REST + 2)).unwrap_or(0);
-        let bar = Bar::adopt(&self.settings.geometry(), file, id).map_err(|e| e.to_string())?;
+        let side = if image.get(REST + 3) == 0 { EndSide::First } else { EndSide::Second };
+        let bar = self.current.source().adopt(file, id, side).map_err(|e| e.to_string())?;
         if !self.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
@@ -92,9 +96,13 @@ impl Persist for Ptnet {
         self.current.take_over(&bar);
         self.bar = bar;
         self.make_pairs();
+        let is_piped = matches!(self.current.source(), Source::Pipe(_));
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let at = PLACES + PAIR * number;
             if let (Queue::Here(sender), Queue::Here(receiver)) = (&mut pair.sender, &mut pair.receiver) {
+                if is_piped {
+                    continue;
+                }
                 let [hwcur, _] = halves(image.get(at));
                 let [first, last] = halves(image.get(at + 1));
                 if !sender.set_place(hwcur) || !receiver.set_place(first, last) {

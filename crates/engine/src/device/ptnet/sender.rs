@@ -1,4 +1,5 @@
-//! What an I/O core serves of a device: a ring on which the guest sends, and the clock of its pair's interrupts.
+//! What an I/O core serves of a device: a ring on which the guest sends, and the clock of its pair's interrupts. What the guest gives up
+//! becomes frames, or goes into a pipe as it is.
 //!
 //! A kick leaves the guest and waits for an answer: some tens of microseconds. So kicks are declined while the core polls, and
 //! while it naps between two looks: for some milliseconds after the last frame in either direction. Only then are they asked
@@ -11,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::bells::Way;
 use super::shared::Shared;
+use crate::account::Outcome;
 use crate::frame::Batch;
 use crate::mem::GuestMap;
+use crate::observe::PortCounters;
 use crate::port::{DropReason, IngressQueue, Tally};
 use crate::ring::{Block, ClientTx, Region};
+use crate::slots::pipe::{End, Sending};
 use crate::slots::Drain;
 
 /// After the last frame, the core looks by itself for so long, so often.
@@ -23,11 +27,19 @@ const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep without a kick.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
+/// Where its slots go.
+enum Slots {
+    /// They become frames.
+    Frames(Drain<Block>),
+    /// Into a pipe, as they are.
+    Pipe(Sending),
+}
+
 /// A ring on which a guest sends.
 pub(super) struct Sender {
     shared: Arc<Shared>,
     number: usize,
-    slots: Drain<Block>,
+    slots: Slots,
     map: Arc<GuestMap>,
     /// A fault was found, and nothing is looked at until its guest begins again.
     stopped: bool,
@@ -35,62 +47,129 @@ pub(super) struct Sender {
     last_work: Instant,
     /// The guest was asked for kicks.
     asked: bool,
+    /// What the last fetch brought to the other end of the pipe.
+    out: Option<(PortCounters, Outcome)>,
 }
 
 impl Sender {
-    /// Ring `number` of `region`, as it is at first.
-    pub(super) fn new(shared: Arc<Shared>, region: &Arc<Region>, number: usize) -> Sender {
+    /// Ring `number` of `region`, as it is at first; of a pipe's end, as the pipe is.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        region: &Arc<Region>,
+        pipe: Option<&End>,
+        number: usize,
+    ) -> Sender {
         let index = u32::try_from(number).unwrap_or(u32::MAX);
         Sender {
             shared,
             number,
-            slots: Drain::new(ClientTx::with(region, index, Block::NONE)),
+            slots: match pipe.and_then(|end| end.sending(number)) {
+                Some(sending) => Slots::Pipe(sending),
+                None => Slots::Frames(Drain::new(ClientTx::with(region, index, Block::NONE))),
+            },
             map: Arc::default(),
             stopped: false,
             worked: false,
             last_work: Instant::now(),
             asked: false,
+            out: None,
         }
     }
 
-    /// The guest's indices stand at `block` from now on. It is filled in if the guest begins.
-    pub(super) fn set_block(&mut self, block: Block, map: &Arc<GuestMap>, begins: bool) {
+    /// The guest's indices stand at `block` from now on, or nowhere. It is filled in if the guest begins.
+    pub(super) fn set_block(&mut self, block: Option<Block>, map: &Arc<GuestMap>, begins: bool) {
         self.map = Arc::clone(map);
-        let place = self.slots.ring().place();
-        let block = self.slots.ring().set_hands(block);
-        if begins {
-            block.begin(place);
-            self.stopped = false;
+        self.stopped &= !begins;
+        match &mut self.slots {
+            Slots::Pipe(sending) => sending.set_block(block, begins),
+            Slots::Frames(slots) => {
+                let place = slots.ring().place();
+                let block = slots.ring().set_hands(block.unwrap_or(Block::NONE));
+                if begins {
+                    block.begin(place);
+                }
+            }
         }
     }
 
     /// Takes note of what the guest has given up; of one that was found to lie, nothing.
     pub(super) fn look(&mut self) {
         if !self.stopped {
-            self.slots.waiting();
+            self.waits();
         }
     }
 
-    /// Where the ring is.
+    /// Whether slots wait to be moved.
+    fn waits(&mut self) -> bool {
+        match &mut self.slots {
+            Slots::Frames(slots) => slots.waiting() > 0,
+            Slots::Pipe(sending) => !self.shared.is_down() && sending.has_news(),
+        }
+    }
+
+    /// Where the ring is. A pipe knows that itself.
     pub(super) fn place(&mut self) -> [u32; 3] {
-        self.slots.ring().place()
+        match &mut self.slots {
+            Slots::Frames(slots) => slots.ring().place(),
+            Slots::Pipe(_) => [0; 3],
+        }
     }
 
     /// It is where another process left it; false: it cannot be there.
     pub(super) fn set_place(&mut self, hwcur: u32) -> bool {
-        self.slots.ring().set_place(hwcur)
+        match &mut self.slots {
+            Slots::Frames(slots) => slots.ring().set_place(hwcur),
+            Slots::Pipe(_) => true,
+        }
     }
 
-    /// It goes on from where its block says that it is.
+    /// It goes on from where its block says that it is, or its pipe.
     pub(super) fn recover(&mut self) -> bool {
-        let [hwcur, _] = self.slots.ring().hands().indices();
-        self.set_place(hwcur)
+        match &mut self.slots {
+            Slots::Frames(slots) => {
+                let [hwcur, _] = slots.ring().hands().indices();
+                slots.ring().set_place(hwcur)
+            }
+            Slots::Pipe(_) => true,
+        }
     }
 
     /// Whether it has found a fault.
     #[inline]
     fn judge(&mut self) {
-        self.stopped |= !self.shared.goes_on(self.slots.is_lost(), &self.map);
+        let is_lost = match &self.slots {
+            Slots::Frames(slots) => slots.is_lost(),
+            Slots::Pipe(sending) => sending.is_lost(),
+        };
+        self.stopped |= !self.shared.goes_on(is_lost, &self.map);
+    }
+
+    /// Asks for kicks or declines them. After asking, true means that slots wait already.
+    fn ask(&mut self, on: bool) -> bool {
+        match &mut self.slots {
+            Slots::Frames(slots) => slots.want_kicks(on),
+            Slots::Pipe(sending) => sending.want_kicks(on) && !self.shared.is_down(),
+        }
+    }
+
+    /// Moves what is to be moved in a pipe.
+    fn pass(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        let Slots::Pipe(sending) = &mut self.slots else { return };
+        // Nothing is lost: it waits for the link.
+        if self.shared.is_down() {
+            return;
+        }
+        let moved = sending.pass(batch.room());
+        batch.passed(moved.frames);
+        tally.frames += moved.frames as u64;
+        tally.bytes += moved.bytes;
+        if moved.bad > 0 {
+            tally.drops.add(DropReason::BadBuffer, moved.bad);
+        }
+        if moved.room {
+            tally.interrupts += self.shared.bells.raise(self.number, Way::Sends);
+        }
+        self.out = moved.out;
     }
 }
 
@@ -100,7 +179,10 @@ impl IngressQueue for Sender {
         if self.stopped {
             return;
         }
-        self.slots.fetch(self.shared.header(), batch, tally);
+        match &mut self.slots {
+            Slots::Frames(slots) => slots.fetch(self.shared.header(), batch, tally),
+            Slots::Pipe(_) => self.pass(batch, tally),
+        }
         self.judge();
         self.worked |= tally.frames > 0;
         if self.shared.is_down() && !batch.is_empty() {
@@ -110,7 +192,11 @@ impl IngressQueue for Sender {
     }
 
     fn has_frames(&mut self) -> bool {
-        !self.stopped && self.slots.waiting() > 0
+        !self.stopped && self.waits()
+    }
+
+    fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
+        self.out.take()
     }
 
     fn tend(&mut self, tally: &mut Tally) {
@@ -119,7 +205,8 @@ impl IngressQueue for Sender {
 
     fn release(&mut self, tally: &mut Tally) {
         tally.occasions += 1;
-        if self.slots.release() {
+        let Slots::Frames(slots) = &mut self.slots else { return };
+        if slots.release() {
             tally.interrupts += self.shared.bells.raise(self.number, Way::Sends);
         }
     }
@@ -130,7 +217,7 @@ impl IngressQueue for Sender {
             return false;
         }
         if !on {
-            self.slots.want_kicks(false);
+            self.ask(false);
             self.asked = false;
             return false;
         }
@@ -138,7 +225,7 @@ impl IngressQueue for Sender {
             self.last_work = Instant::now();
         }
         self.asked = self.last_work.elapsed() >= BUSY;
-        let waiting = if self.asked { self.slots.want_kicks(true) } else { self.slots.waiting() > 0 };
+        let waiting = if self.asked { self.ask(true) } else { self.waits() };
         self.judge();
         waiting && !self.stopped
     }

@@ -6,6 +6,7 @@
 mod egress;
 mod ingress;
 mod monitor;
+mod pipe;
 mod tap;
 mod traits;
 mod wake;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub use egress::RingEgress;
 pub use ingress::RingIngress;
 pub use monitor::{Monitor, Sees, SentOnly};
+pub use pipe::{PipeEgress, PipeIngress, PipePair};
 pub use tap::{Lookers, Tap};
 pub use traits::Traits;
 

@@ -10,6 +10,7 @@ use super::shown::Rings;
 use crate::fabric::Scheduler;
 use crate::host::ring::{Monitor, Traits};
 use crate::port::Port;
+use crate::slots::pipe::End as PipeEnd;
 
 /// One ring port's.
 pub(super) struct Common {
@@ -18,6 +19,8 @@ pub(super) struct Common {
     pub(super) config: RingConfig,
     /// The port's part of a shared memory.
     pub(super) member: Option<Member>,
+    /// Its end of a pipe between ports.
+    pub(super) end: Option<Arc<PipeEnd>>,
     pub(super) info: Info,
     pub(super) traits: Arc<Traits>,
     pub(super) state: Mutex<State>,

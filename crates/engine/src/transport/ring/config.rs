@@ -26,6 +26,8 @@ pub struct RingConfig {
     pub header: u32,
     /// The memory that it shares with others of this name; by default it has one of its own.
     pub memory: Option<String>,
+    /// The pipe to another port of which it is an end, instead of a port of a switch.
+    pub pipe: Option<String>,
 }
 
 impl RingConfig {
@@ -39,6 +41,7 @@ impl RingConfig {
             extra_limit: EXTRA_LIMIT,
             header: 0,
             memory: None,
+            pipe: None,
         }
     }
 }
@@ -61,6 +64,9 @@ pub enum RingError {
     /// As above.
     #[error("memory {0:?} is shared by {n} ports already, and there may be no more", n = crate::ring::SharedMemory::MEMBERS)]
     NoPart(String),
+    /// Its pipe.
+    #[error("{0}")]
+    Pipe(io::Error),
     /// Its host rings.
     #[error("the ring port at {} has host rings already", .0.display())]
     HasHost(PathBuf),

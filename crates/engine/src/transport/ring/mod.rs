@@ -9,6 +9,9 @@
 //! pipes (`pipes`), which lie in the same region, which goes with the last of them, or have copies of what passes (monitors),
 //! in memory of their own.
 //!
+//! A port may be an end of a pipe to another port instead (`slots::pipe`). Its client then gets the pipe's memory (`end`), and goes on where
+//! the pipe is. Pipes of its own and monitors such a port has none.
+//!
 //! A thread for each port does all this. Nothing that a client sends or leaves unsent makes it wait: it reads
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
@@ -16,6 +19,7 @@ mod common;
 mod config;
 mod device;
 mod directory;
+mod end;
 mod group;
 mod host;
 mod pipes;

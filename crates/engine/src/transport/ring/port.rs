@@ -16,6 +16,7 @@ use crate::confine::Kinds;
 use crate::fabric::Scheduler;
 use crate::host::ring::Traits;
 use crate::mem::take_no_descriptors;
+use crate::slots::pipe::End as PipeEnd;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// A running ring port.
@@ -38,7 +39,13 @@ impl RingPort {
             Some(name) => Some(Member::join(name, &config.geometry)?),
             None => None,
         };
-        let info = member.as_ref().map_or_else(|| Ok(config.geometry.layout()?), Member::info)?;
+        let join = |name: &String| PipeEnd::join(name, &config.geometry.of_pipe(), true);
+        let end = config.pipe.as_ref().map(join).transpose().map_err(RingError::Pipe)?;
+        let info = match (&member, &end) {
+            (_, Some(end)) => Info { mem_id: end.mem_id(), ..*end.region().info() },
+            (Some(member), None) => member.info()?,
+            (None, None) => config.geometry.layout()?,
+        };
         let traits = Arc::new(Traits::default());
         if !traits.set_header(config.header, &port) {
             return Err(RingError::Header(config.header));
@@ -47,7 +54,7 @@ impl RingPort {
         take_no_descriptors(&listener);
         let name = format!("ring-{}", port.name);
         let state = Mutex::default();
-        let common = Arc::new(Common { port, scheduler, config, member, info, traits, state });
+        let common = Arc::new(Common { port, scheduler, config, member, end, info, traits, state });
         let (line, mut server) = (Line::new()?, Server::new(Arc::clone(&common)));
         let (owner, port) = (Arc::clone(&line), Arc::clone(&common.port));
         let running = Running::start(&line, name, Kinds::RING, move || {

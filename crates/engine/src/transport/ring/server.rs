@@ -12,6 +12,7 @@ use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 use super::super::server::connection::Connection;
 use super::super::server::many::{Place, Requests};
 use super::common::Common;
+use super::end::{borrowed, Piped};
 use super::host::{self, HostRings};
 use super::pipes::{Holder, Memory, OpenEnd};
 use super::taps::{self, Tapped};
@@ -46,6 +47,8 @@ pub(super) enum Role {
     Client(Client),
     /// An end of a pipe.
     End(OpenEnd),
+    /// The rings of an end of a pipe between ports.
+    Piped(Piped),
     /// A monitor's rings.
     Monitor(Watching),
 }
@@ -137,7 +140,11 @@ impl Requests for Server {
             let _ = self.reply(place, Err(Errno::PROTO), &[]);
             return false;
         };
+        let is_piped = self.common.end.is_some();
         let sent = match ask {
+            Ask::Pipe | Ask::Monitor if is_piped => self.reply(place, Err(Errno::OPNOTSUPP), &[]),
+            Ask::SetHeader if is_piped && request.value != 0 => self.reply(place, Err(Errno::INVAL), &[]),
+            Ask::Attach if is_piped => self.attach_end(place),
             Ask::Attach => self.attach(place, request.extra_bufs),
             Ask::Info => self.reply(place, Ok(()), &[]),
             Ask::SetHeader => {
@@ -168,6 +175,10 @@ impl Requests for Server {
                 self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
                 tracing::info!(port = %self.common.port.name, "its client is gone");
             }
+            Role::Piped(piped) => {
+                drop(piped);
+                tracing::info!(port = %self.common.port.name, "its client is gone");
+            }
             Role::End(end) => {
                 if let Some(memory) = &mut self.memory {
                     memory.leave_extra(Holder::End(end));
@@ -182,7 +193,7 @@ impl Requests for Server {
         let keeps = |c: &Conversation| match &c.role {
             Role::Client(_) | Role::End(_) => true,
             Role::Monitor(watching) => watching.pipe.is_some(),
-            Role::None => false,
+            Role::None | Role::Piped(_) => false,
         };
         if !self.conversations.iter().any(keeps) {
             self.memory = None;
@@ -247,6 +258,25 @@ impl Server {
         let mut fds = vec![region.file()];
         fds.extend(kicks.iter().chain(&wakes).map(AsFd::as_fd));
         self.send(place, None, info, &fds)
+    }
+
+    /// The same for an end of a pipe between ports.
+    fn attach_end(&mut self, place: usize) -> io::Result<()> {
+        let Some(end) = self.common.end.clone() else { return Ok(()) };
+        let attached = |c: &Conversation| matches!(c.role, Role::Piped(_));
+        if self.conversations.iter().any(attached) {
+            return self.reply(place, Err(Errno::BUSY), &[]);
+        }
+        match Piped::attach(&self.common, &end) {
+            Ok((piped, info, fds)) => {
+                self.conversations[place].role = Role::Piped(piped);
+                self.send(place, None, info, &borrowed(&fds))
+            }
+            Err(error) => {
+                tracing::warn!(port = %self.common.port.name, "cannot make its end of a pipe: {error}");
+                self.reply(place, Err(Errno::NOMEM), &[])
+            }
+        }
     }
 
     /// The memory, made if nobody has it yet, and then with this many extra buffers at least.

@@ -1,4 +1,4 @@
-//! The guests at both ends: a native ptnet driver with or without headers, or a native virtio-net driver.
+//! The guests at both ends: a native ptnet driver with or without headers, on a switch or in a pipe, or a native virtio-net driver.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,6 +10,7 @@ use sidecore_driver::session::{self, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::slots::pipe::End as PipeEnd;
 use sidecore_engine::transport::functions::Functions;
 use sidecore_engine::transport::vfio_user::{self, VfioUser};
 use sidecore_engine::transport::vhost_user::{self, VhostUser, VhostUserConfig};
@@ -37,6 +38,8 @@ pub enum Kind {
     Plain,
     /// ptnet with headers.
     Header,
+    /// The two ends of a pipe.
+    Pipe,
     /// virtio-net.
     Virtio,
 }
@@ -46,6 +49,7 @@ impl Kind {
         match self {
             Kind::Plain => "ptnet",
             Kind::Header => "ptnet+header",
+            Kind::Pipe => "ptnet+pipe",
             Kind::Virtio => "virtio-net",
         }
     }
@@ -114,7 +118,11 @@ impl End {
             let frontend = Frontend::connect(&path, START).map_err(text)?;
             Nic::Virtio(Box::new(NetDriver::start(frontend, config).map_err(text)?))
         } else {
-            let settings = PtnetConfig { slots: RING.into(), ..PtnetConfig::new(Mac(mac(number))) };
+            let mut settings = PtnetConfig { slots: RING.into(), ..PtnetConfig::new(Mac(mac(number))) };
+            if kind == Kind::Pipe {
+                let end = PipeEnd::join("bench", &settings.geometry().of_pipe(), false).map_err(text)?;
+                settings.pipe = Some(end);
+            }
             let (nic, memory, beside) = functions(settings, &port, stage.scheduler()).map_err(text)?;
             let at = |end: &str| {
                 let mut path = path.clone().into_os_string();

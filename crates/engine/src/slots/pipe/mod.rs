@@ -1,0 +1,313 @@
+//! Pipes between two ports: what one sends the other receives, in the same buffers.
+//!
+//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`Way`](way) in either direction. An end is a
+//! guest's (`device::ptnet`) or a program's (`host::ring`). Each maps all of the memory, so they trust each other with what is in the pipe: its
+//! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells elsewhere, and is judged for alone;
+//! no number that either writes leads out of the pipe's memory.
+//!
+//! The memory is new for whoever comes when nobody is there. Who comes while the other end is there gets what is: an end that goes
+//! and comes again goes on where it was, and may have seen what it left. A pipe is put back to its start when an end begins anew and the
+//! other one is not there.
+//!
+//! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a program's is the second one. A
+//! guest's that comes from another process ([`End::adopt`]) has its old one.
+
+#[cfg(test)]
+mod tests;
+mod way;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::fs::fstat;
+
+pub use way::{Far, Moved, Receiving, Sending};
+
+use self::way::Way;
+use crate::ring::{Geometry, Joined, Region, Side};
+
+/// The first number of a pipe's memory for programs: far from those of ports, of shared memories and of monitors.
+const FIRST_MEMORY: u32 = (1 << 14) + 0x2000;
+
+/// Pipes by their names, and how many ends there have been.
+static PIPES: Mutex<(BTreeMap<String, Weak<Pipe>>, u64)> = Mutex::new((BTreeMap::new(), 0));
+
+/// Why a port cannot be an end of a pipe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PipeError {
+    /// The other end's rings.
+    #[error("pipe {0:?} has another end with other rings: queues, slots and buf-size have to be the same")]
+    OtherRings(String),
+    /// Two ends are there.
+    #[error("pipe {0:?} has two ends already")]
+    NoEnd(String),
+    /// Two programs.
+    #[error(
+        "pipe {0:?} has a program's end already: programs open NAME{{PIPE and NAME}}PIPE of one ring port"
+    )]
+    TwoPrograms(String),
+}
+
+/// A pipe.
+struct Pipe {
+    name: String,
+    geometry: Geometry,
+    mem_id: u32,
+    state: Mutex<State>,
+}
+
+/// Who has an end: a port, by a number of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    owner: Option<u64>,
+    program: bool,
+    /// A VMM or a program is there.
+    used: bool,
+}
+
+struct State {
+    memory: Memory,
+    places: [Place; 2],
+}
+
+impl State {
+    fn place(&mut self, side: Side) -> &mut Place {
+        let [first, second] = &mut self.places;
+        match side {
+            Side::First => first,
+            Side::Second => second,
+        }
+    }
+
+    /// Where the port of this number is.
+    fn side(&self, owner: u64) -> Side {
+        let [first, _] = &self.places;
+        if first.owner == Some(owner) {
+            Side::First
+        } else {
+            Side::Second
+        }
+    }
+
+    fn is_used(&mut self, side: Side) -> bool {
+        self.place(side).used
+    }
+}
+
+/// A way, and who may touch it.
+type Shared = Arc<Mutex<Way>>;
+
+/// The memory, and the ways from each end's rings to the other.
+struct Memory {
+    joined: Joined,
+    ways: [Vec<Shared>; 2],
+    /// Somebody has had it.
+    given: bool,
+}
+
+impl Memory {
+    fn of(joined: Joined) -> Memory {
+        let rings = joined.end(Side::First).info().tx_rings;
+        let ways =
+            |from| (0..rings).map(|ring| Arc::new(Mutex::new(Way::new(joined.way(from, ring))))).collect();
+        Memory { ways: Side::BOTH.map(ways), joined, given: false }
+    }
+
+    /// As it was at first, while nobody has a half of any way.
+    fn restart(&mut self, name: &str) {
+        self.joined.fill(name);
+        for (from, ways) in Side::BOTH.into_iter().zip(&self.ways) {
+            for (ring, way) in (0..).zip(ways) {
+                *way.lock().unwrap_or_else(PoisonError::into_inner) = Way::new(self.joined.way(from, ring));
+            }
+        }
+    }
+
+    /// That from ring `ring` of `from`.
+    fn way(&self, from: Side, ring: usize) -> Option<&Shared> {
+        let [first, second] = &self.ways;
+        match from {
+            Side::First => first.get(ring),
+            Side::Second => second.get(ring),
+        }
+    }
+}
+
+impl Pipe {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A port's end of a pipe, for as long as the port is there.
+pub struct End {
+    pipe: Arc<Pipe>,
+    owner: u64,
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} end of pipe {}", self.side(), self.pipe.name)
+    }
+}
+
+impl End {
+    /// An end of the pipe `name` for a guest's port with these rings, or a program's.
+    ///
+    /// # Errors
+    /// The pipe has no such end to give, or its rings are others; rings out of range. There is no memory.
+    pub fn join(name: &str, geometry: &Geometry, program: bool) -> io::Result<Arc<End>> {
+        let invalid = |error: PipeError| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = pipes.1;
+        pipes.1 += 1;
+        let there = pipes.0.get(name).and_then(Weak::upgrade);
+        let pipe = match there {
+            Some(pipe) if pipe.geometry != *geometry => {
+                return Err(invalid(PipeError::OtherRings(name.to_owned())))
+            }
+            Some(pipe) => pipe,
+            None => {
+                let memory = Memory::of(Joined::new(geometry, name)?);
+                // Numbers are used anew after as many pipes as fit below the monitors'.
+                let mem_id = FIRST_MEMORY + u32::try_from(owner % 0x2000).unwrap_or(0);
+                let pipe = Arc::new(Pipe {
+                    name: name.to_owned(),
+                    geometry: *geometry,
+                    mem_id,
+                    state: Mutex::new(State { memory, places: Default::default() }),
+                });
+                pipes.0.retain(|_, pipe| pipe.strong_count() > 0);
+                pipes.0.insert(name.to_owned(), Arc::downgrade(&pipe));
+                pipe
+            }
+        };
+        let mut state = pipe.state();
+        if program && state.places.iter().any(|place| place.program) {
+            return Err(invalid(PipeError::TwoPrograms(name.to_owned())));
+        }
+        let wanted = if program { [Side::Second, Side::First] } else { Side::BOTH };
+        let free = wanted.into_iter().find(|side| state.place(*side).owner.is_none());
+        let Some(side) = free else { return Err(invalid(PipeError::NoEnd(name.to_owned()))) };
+        *state.place(side) = Place { owner: Some(owner), program, used: false };
+        drop(state);
+        Ok(Arc::new(End { pipe, owner }))
+    }
+
+    /// Which end it is. That may change while neither end is used.
+    pub fn side(&self) -> Side {
+        self.pipe.state().side(self.owner)
+    }
+
+    /// The pipe's name.
+    pub fn name(&self) -> &str {
+        &self.pipe.name
+    }
+
+    /// The number of the memory, for programs.
+    pub fn mem_id(&self) -> u32 {
+        self.pipe.mem_id
+    }
+
+    /// What it has of the memory as it is now.
+    pub fn region(&self) -> Arc<Region> {
+        let state = self.pipe.state();
+        Arc::clone(state.memory.joined.end(state.side(self.owner)))
+    }
+
+    /// A VMM or a program comes: what it has of the memory, which is new if nobody is at the other end and somebody has had the old one.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn enter(&self) -> io::Result<Arc<Region>> {
+        let mut state = self.pipe.state();
+        let side = state.side(self.owner);
+        if !state.is_used(side.other()) && state.memory.given {
+            state.memory = Memory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
+        }
+        state.memory.given = true;
+        let place = state.place(side);
+        place.used = true;
+        let host = !place.program;
+        state.memory.joined.set_interface(side, &self.pipe.name, host);
+        Ok(Arc::clone(state.memory.joined.end(side)))
+    }
+
+    /// It has gone.
+    pub fn leave(&self) {
+        let mut state = self.pipe.state();
+        let side = state.side(self.owner);
+        state.place(side).used = false;
+    }
+
+    /// It comes from another process, as the end `side`, with the memory in `file`. What it has of that.
+    ///
+    /// # Errors
+    /// That is not the pipe's memory, or not its end any more.
+    pub fn adopt(&self, file: OwnedFd, side: Side) -> io::Result<Arc<Region>> {
+        let mut state = self.pipe.state();
+        let own = state.side(self.owner);
+        let others = state.is_used(own.other());
+        if side != own && others {
+            return Err(io::Error::other("its end of the pipe is another's"));
+        }
+        let inode = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        if fstat(&file).map(inode) != fstat(state.memory.joined.file()).map(inode) {
+            if others {
+                return Err(io::Error::other("the other end of its pipe has other memory"));
+            }
+            state.memory = Memory::of(Joined::adopt(&self.pipe.geometry, file)?);
+        }
+        if side != own {
+            state.places.reverse();
+        }
+        state.memory.given = true;
+        state.place(side).used = true;
+        Ok(Arc::clone(state.memory.joined.end(side)))
+    }
+
+    /// Puts the pipe back to its start, unless somebody is at the other end.
+    pub fn restart(&self) {
+        let mut state = self.pipe.state();
+        let side = state.side(self.owner);
+        if !state.is_used(side.other()) {
+            state.memory.restart(&self.pipe.name);
+        }
+    }
+
+    /// The half of ring `ring` on which it sends, nobody's at first; the former one is out. `None`: there is no such ring.
+    pub fn sending(&self, ring: usize) -> Option<Sending> {
+        let state = self.pipe.state();
+        state.memory.way(state.side(self.owner), ring).map(Sending::new)
+    }
+
+    /// The half of ring `ring` on which it receives.
+    pub fn receiving(&self, ring: usize) -> Option<Receiving> {
+        let state = self.pipe.state();
+        state.memory.way(state.side(self.owner).other(), ring).map(Receiving::new)
+    }
+
+    /// Writes where its ring `ring` is, in either direction, for a program that begins.
+    pub fn seat(&self, ring: u32) {
+        let state = self.pipe.state();
+        let side = state.side(self.owner);
+        let places = |from: Side| {
+            let way = state.memory.way(from, usize::try_from(ring).ok()?)?;
+            Some(way.lock().unwrap_or_else(PoisonError::into_inner).places())
+        };
+        if let (Some([sends, _]), Some([_, receives])) = (places(side), places(side.other())) {
+            state.memory.joined.seat(side, ring, sends, receives);
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.pipe.state();
+        let side = state.side(self.owner);
+        *state.place(side) = Place::default();
+    }
+}

@@ -1,0 +1,376 @@
+//! One direction of a pipe: slots in, the same slots out.
+//!
+//! Theory of operation. The sender's ring and the receiver's have the same slots, in the same places, and name the same buffers. What
+//! the sender gives up is written into the receiver's ring where it does not stand there already, and shown to the receiver; what the
+//! receiver releases is the sender's again, with another buffer where the receiver exchanged it (`NS_BUF_CHANGED`). No buffer is touched.
+//! Frames that go round in the same buffers with the same lengths cost two indices a batch, and a look at each slot.
+//!
+//! Nothing is dropped but what cannot be: a slot that names no buffer of the pipe passes without bytes. Only whole frames pass.
+//! A sender whose ring is full waits. While no receiver is there nothing moves.
+//!
+//! Who touches what. The way stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
+//! out, so when that is done nobody touches that end's memory any more.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
+
+use crate::account::Outcome;
+use crate::fault::Fault;
+use crate::observe::PortCounters;
+use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingStats};
+
+/// The end that receives, as the I/O core of the other one tells it of frames.
+pub trait Far: Send + Sync {
+    /// Where its frames are counted.
+    fn counters(&self) -> &PortCounters;
+
+    /// It waits for frames, and some have come. How many interrupts were sent.
+    fn raise(&self) -> u64;
+
+    /// Frames have come, whether it waits for them or not.
+    fn note(&self) {}
+
+    /// It receives no more, for this reason.
+    fn fail(&self, fault: Fault);
+}
+
+/// What a visit moved.
+#[derive(Default)]
+pub struct Moved {
+    /// Frames, with those that were dropped.
+    pub frames: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Those of them that were dropped: a slot names no buffer of the pipe, more bytes than one has, or memory outside.
+    pub bad: u32,
+    /// The sender waits for slots, and there are some.
+    pub room: bool,
+    /// What came to the receiver, and where that is counted.
+    pub out: Option<(PortCounters, Outcome)>,
+}
+
+/// A direction.
+pub(super) struct Way {
+    tx: ClientTx<Hand>,
+    rx: ClientRx<Hand>,
+    /// The sender's `head` up to which everything was looked at: behind it is no whole frame.
+    looked: u32,
+    sender: u64,
+    receiver: u64,
+    far: Option<Arc<dyn Far>>,
+}
+
+/// Numbers of halves, so that one which was replaced takes out nothing but itself.
+static HALVES: AtomicU64 = AtomicU64::new(1);
+
+fn number() -> u64 {
+    HALVES.fetch_add(1, Ordering::Relaxed)
+}
+
+fn lock(way: &Mutex<Way>) -> MutexGuard<'_, Way> {
+    // Indices move behind what they stand for.
+    way.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Way {
+    pub(super) fn new((tx, rx): (ClientTx<Hand>, ClientRx<Hand>)) -> Way {
+        let looked = rx.next();
+        Way { tx, rx, looked, sender: 0, receiver: 0, far: None }
+    }
+
+    /// Where the ring of the sender is, and that of the receiver.
+    pub(super) fn places(&self) -> [[u32; 3]; 2] {
+        [self.tx.place(), self.rx.place()]
+    }
+
+    #[inline]
+    fn has_news(&mut self) -> bool {
+        self.tx.look();
+        self.far.is_some() && (self.tx.last() != self.looked || self.rx.has_moved())
+    }
+
+    #[inline]
+    fn pass(&mut self, limit: usize) -> Moved {
+        let mut moved = Moved::default();
+        self.tx.look();
+        if self.tx.is_lost() {
+            // What the receiver has is not the sender's, whatever it says.
+            self.tx.set_places(self.tx.first(), self.rx.next());
+            return moved;
+        }
+        if self.far.is_some() {
+            self.forward(limit, &mut moved);
+            self.take_back(&mut moved);
+        }
+        moved
+    }
+
+    /// Shows the receiver what the sender has given up, at most `limit` frames.
+    #[inline]
+    fn forward(&mut self, limit: usize, moved: &mut Moved) {
+        let until = self.tx.last();
+        let before = self.rx.next();
+        self.looked = loop {
+            let at = self.rx.next();
+            if at == until || moved.frames == limit {
+                break at;
+            }
+            let word = self.tx.slot(at);
+            let sound = if word.flags() & NS_MOREFRAG == 0 {
+                self.mirror(word, 0, &mut moved.bytes)
+            } else {
+                match self.chain(at, until, &mut moved.bytes) {
+                    Some(sound) => sound,
+                    None => break until,
+                }
+            };
+            moved.frames += 1;
+            moved.bad += u32::from(!sound);
+        };
+        if self.rx.next() == before {
+            return;
+        }
+        let due = self.rx.publish();
+        let Some(far) = &self.far else { return };
+        far.note();
+        let mut outcome = Outcome::new();
+        (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
+        (outcome.occasions, outcome.interrupts) = (1, if due { far.raise() } else { 0 });
+        moved.out = Some((far.counters().clone(), outcome));
+    }
+
+    /// Passes a frame of several slots from `at` on, if its last one is before `until`. False: one of them is bad.
+    #[cold]
+    fn chain(&mut self, at: u32, until: u32, bytes: &mut u64) -> Option<bool> {
+        let (mut end, mut slots) = (at, 1);
+        while self.tx.slot(end).flags() & NS_MOREFRAG != 0 {
+            end = self.tx.after(end);
+            slots += 1;
+            if end == until {
+                return None;
+            }
+        }
+        let mut sound = true;
+        let mut at = at;
+        for left in (0..slots).rev() {
+            let more = if left > 0 { NS_MOREFRAG } else { 0 };
+            sound &= self.mirror(self.tx.slot(at), more, bytes);
+            at = self.tx.after(at);
+        }
+        Some(sound)
+    }
+
+    /// Writes `word` into the receiver's next slot; without bytes if it is bad.
+    #[inline]
+    fn mirror(&mut self, word: SlotWord, flags: u16, bytes: &mut u64) -> bool {
+        let sound = word.flags() & NS_INDIRECT == 0 && self.tx.is_sound(word);
+        let word = if sound {
+            *bytes += u64::from(word.len());
+            SlotWord::new(word.buf_idx(), word.len(), flags)
+        } else {
+            SlotWord::new(0, 0, flags)
+        };
+        self.rx.mirror(word);
+        sound
+    }
+
+    /// Gives the sender what the receiver has released.
+    #[inline]
+    fn take_back(&mut self, moved: &mut Moved) {
+        let Some(far) = &self.far else { return };
+        let from = self.rx.first();
+        self.rx.look();
+        let truncated = self.rx.hands().is_truncated();
+        if truncated || self.rx.is_lost() {
+            far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
+            self.rx.hands().clear();
+            self.far = None;
+            return;
+        }
+        let to = self.rx.first();
+        if from == to {
+            return;
+        }
+        let mut at = from;
+        while at != to {
+            let word = self.rx.slot(at);
+            if word.flags() & NS_BUF_CHANGED != 0 {
+                self.tx.exchange(at, word.buf_idx());
+                self.rx.set_slot(at, SlotWord::new(word.buf_idx(), 0, 0));
+            }
+            at = self.rx.after(at);
+        }
+        moved.room = self.tx.give_back(to);
+    }
+}
+
+/// The half of a way that an end has on which it sends. Dropping it takes it out.
+pub struct Sending {
+    way: Arc<Mutex<Way>>,
+    number: u64,
+}
+
+impl Sending {
+    pub(super) fn new(way: &Arc<Mutex<Way>>) -> Sending {
+        let number = number();
+        lock(way).sender = number;
+        Sending { way: Arc::clone(way), number }
+    }
+
+    /// The way, if this is still its sender's half.
+    #[inline]
+    fn ours(&self) -> Option<MutexGuard<'_, Way>> {
+        Some(lock(&self.way)).filter(|way| way.sender == self.number)
+    }
+
+    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it.
+    pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
+        let Some(mut way) = self.ours() else { return };
+        let place = way.tx.place();
+        let Some(block) = block else { return way.tx.hands().clear() };
+        // What was found bad was another block's.
+        way.tx.forget();
+        let block = way.tx.hands().set_guest(block);
+        if begins {
+            block.begin(place);
+        }
+        // Whoever served it before may have ended before it said so.
+        let [_, hwcur, hwtail] = place;
+        block.publish(hwcur, hwtail);
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> Arc<RingStats> {
+        Arc::clone(lock(&self.way).tx.stats())
+    }
+
+    /// A program has it.
+    pub fn set_program(&mut self) {
+        if let Some(mut way) = self.ours() {
+            way.tx.forget();
+            way.tx.hands().set_program();
+        }
+    }
+
+    /// Moves what was given up and released since, at most `limit` frames.
+    #[inline]
+    pub fn pass(&mut self, limit: usize) -> Moved {
+        self.ours().map_or_else(Moved::default, |mut way| way.pass(limit))
+    }
+
+    /// Whether there is something to move.
+    #[inline]
+    pub fn has_news(&mut self) -> bool {
+        self.ours().is_some_and(|mut way| way.has_news())
+    }
+
+    /// Whether the sender's `head` makes no sense.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.ours().is_some_and(|way| way.tx.is_lost())
+    }
+
+    /// Whether slots wait for the receiver: of what it does the sender's core is not told.
+    pub fn waits(&self) -> bool {
+        self.ours().is_some_and(|way| way.tx.first() != way.tx.last())
+    }
+
+    /// Asks for kicks or declines them. After asking, true means that there is something to move.
+    pub fn want_kicks(&mut self, on: bool) -> bool {
+        let Some(mut way) = self.ours() else { return false };
+        match on {
+            true => way.tx.hands().ask(),
+            false => way.tx.hands().withdraw(),
+        }
+        on && way.has_news()
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(mut way) = self.ours() {
+            way.tx.hands().clear();
+            way.sender = 0;
+        }
+    }
+}
+
+/// The half on which an end receives. Dropping it takes it out.
+pub struct Receiving {
+    way: Arc<Mutex<Way>>,
+    number: u64,
+}
+
+impl Receiving {
+    pub(super) fn new(way: &Arc<Mutex<Way>>) -> Receiving {
+        let number = number();
+        lock(way).receiver = number;
+        Receiving { way: Arc::clone(way), number }
+    }
+
+    fn ours(&self) -> Option<MutexGuard<'_, Way>> {
+        Some(lock(&self.way)).filter(|way| way.receiver == self.number)
+    }
+
+    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it. What it
+    /// releases counts from [`Receiving::show`] on.
+    pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
+        let Some(mut way) = self.ours() else { return };
+        way.far = None;
+        let place = way.rx.place();
+        let Some(block) = block else { return way.rx.hands().clear() };
+        way.rx.forget();
+        let block = way.rx.hands().set_guest(block);
+        if begins {
+            block.begin(place);
+        }
+        let [_, hwcur, hwtail] = place;
+        block.publish(hwcur, hwtail);
+        block.withdraw();
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> Arc<RingStats> {
+        Arc::clone(lock(&self.way).rx.stats())
+    }
+
+    /// A program has it.
+    pub fn set_program(&mut self) {
+        if let Some(mut way) = self.ours() {
+            way.rx.forget();
+            way.rx.hands().set_program();
+        }
+    }
+
+    /// Whoever has it is told of frames by `far` from now on, and what it releases counts.
+    pub fn show(&mut self, far: Arc<dyn Far>) {
+        if let Some(mut way) = self.ours() {
+            way.far = Some(far);
+        }
+    }
+
+    /// No more: when this returns nobody touches the receiver's memory.
+    pub fn hide(&mut self) {
+        if let Some(mut way) = self.ours() {
+            way.far = None;
+        }
+    }
+
+    /// Shows a guest whether the link is up.
+    pub fn set_link(&mut self, up: bool) {
+        if let Some(mut way) = self.ours() {
+            way.rx.hands().block().into_iter().for_each(|block| block.set_link(up));
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let Some(mut way) = self.ours() {
+            (way.far, way.receiver) = (None, 0);
+            way.rx.hands().clear();
+        }
+    }
+}

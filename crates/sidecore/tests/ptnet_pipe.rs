@@ -1,0 +1,182 @@
+//! Pipes between ports of the real program: native drivers as guests, programs of the host, a daemon that is stopped or killed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::time::Instant;
+
+use rig::{Place, LIMIT};
+use rustix::process::Signal;
+use sidecore_driver::ptnet::{Config, Ptnet};
+use sidecore_port::{Interest, Port};
+
+fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn guest(place: &Place, name: &str) -> Ptnet {
+    Ptnet::open(&place.path(name), &Config::default()).unwrap()
+}
+
+fn frame(n: u32) -> Vec<u8> {
+    let mut bytes = [&[0x52; 12][..], &[0x88, 0xb5], &n.to_be_bytes()].concat();
+    bytes.resize(60 + n as usize % 1400, n as u8);
+    bytes
+}
+
+/// More frames than a ring has slots.
+const MANY: u32 = 3000;
+
+fn to_guest(program: &mut Port, guest: &mut Ptnet, many: u32) {
+    let (mut sent, mut got) = (0, 0);
+    await_true("the program's frames", || {
+        while sent < many && program.tx[0].push(&frame(sent)) {
+            sent += 1;
+        }
+        program.tx[0].sync().unwrap();
+        guest
+            .receive(64, |bytes| {
+                assert_eq!(bytes, frame(got));
+                got += 1;
+            })
+            .unwrap();
+        got == many
+    });
+}
+
+fn to_program(guest: &mut Ptnet, program: &mut Port, many: u32) {
+    let (mut sent, mut got) = (0, 0);
+    await_true("the guest's frames", || {
+        while sent < many && guest.queue(&[0; 12], &frame(sent)).unwrap() {
+            sent += 1;
+        }
+        guest.publish().unwrap();
+        program.rx[0].sync().unwrap();
+        while let Some(received) = program.rx[0].take() {
+            assert_eq!(received.bytes(), frame(got));
+            got += 1;
+        }
+        program.rx[0].sync().unwrap();
+        got == many
+    });
+}
+
+#[test]
+fn a_guest_and_a_program_share_a_pipe() {
+    let place = Place::new();
+    let vm = format!("vm=ptnet:{},pipe=p", place.at("vm"));
+    let ring = format!("h=ring:{},pipe=p", place.at("h"));
+    let _daemon = place.daemon(&["--port", &vm, "--port", &ring]);
+    let mut guest = guest(&place, "vm");
+    assert_eq!(place.port("vm")["state"]["pipe"], "p");
+    // Nobody is at the other end: what is sent waits.
+    assert_eq!(guest.send(&[&frame(0)]).unwrap(), 1);
+    let first = guest.next_word().buf_idx() - 1;
+    let mut program = Port::attach(&place.at("h")).unwrap();
+    await_true("the carrier", || place.port("vm")["state"]["link"] == "up");
+    assert!(program.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "the program is not woken");
+    // By its place in the memory, which is one: the buffer in which the guest wrote it.
+    let info = *program.info();
+    let at = program.rx[0].take().unwrap().bytes().as_ptr() as usize;
+    program.rx[0].sync().unwrap();
+    let own = first_buffer(&mut program);
+    let index = (at as i64 - own as i64) / i64::from(info.buf_size) + i64::from(info.first_buf);
+    assert_eq!(index, i64::from(first));
+    to_program(&mut guest, &mut program, MANY);
+    to_guest(&mut program, &mut guest, MANY);
+    // A second program waits its turn; one that comes later goes on where the pipe is.
+    assert!(Port::attach(&place.at("h")).is_err());
+    drop(program);
+    await_true("the carrier goes", || place.port("vm")["state"]["link"] == "down");
+    let mut program = Port::attach(&place.at("h")).unwrap();
+    await_true("the carrier is back", || place.port("vm")["state"]["link"] == "up");
+    to_guest(&mut program, &mut guest, MANY);
+    to_program(&mut guest, &mut program, MANY);
+    let [vm, h] = ["vm", "h"].map(|name| place.port(name)["counters"].clone());
+    assert_eq!((&vm["in_frames"], &vm["out_frames"]), (&h["out_frames"], &h["in_frames"]));
+    assert_eq!(vm["in_frames"], 2 * MANY + 1);
+    assert!(
+        Port::monitor(&place.at("h"), sidecore_port::Sees::Both).is_err(),
+        "nobody looks at these frames"
+    );
+}
+
+/// Where the program's first buffer is: that of its first slot, which it has not used yet.
+fn first_buffer(program: &mut Port) -> usize {
+    program.tx[0].buffer().unwrap().as_ptr() as usize
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_of_a_pipe() {
+    let place = Place::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{},pipe=p", place.at(name)));
+    let start = || place.daemon(&["--port", &ports[0], "--port", &ports[1]]);
+    let mut daemon = start();
+    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    let mut n = 0;
+    for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
+        daemon.end(signal);
+        // Meanwhile frames lie in the ring.
+        assert!(a.send_unheard(&frame(n)).unwrap());
+        daemon = start();
+        for _ in 0..2000 {
+            n += 1;
+            await_true("room", || a.send(&[&frame(n)]).unwrap() == 1);
+            if n % 100 == 0 {
+                take(&mut b, n - 100, n);
+            }
+        }
+        take(&mut b, n, n + 1);
+        n += 1;
+    }
+    assert_eq!(place.port("a")["state"]["peer"], "running");
+}
+
+/// The frames from `from` up to `to`, none else, in order.
+fn take(guest: &mut Ptnet, mut from: u32, to: u32) {
+    await_true("frames", || {
+        guest
+            .receive((to - from) as usize, |bytes| {
+                assert_eq!(bytes, frame(from));
+                from += 1;
+            })
+            .unwrap();
+        from == to
+    });
+}
+
+#[test]
+fn what_cannot_be_a_pipe_is_refused_by_name() {
+    let place = Place::new();
+    let _daemon = place.daemon(&[]);
+    let port = |name: &str, more: &str| format!("{name}=ptnet:{},{more}", place.at(name));
+    place.ok(&["add", &port("a", "pipe=p")]);
+    for (spec, what) in [
+        (port("b", "pipe=p,slots=64"), "slots"),
+        (port("b", "pipe=p,queues=2"), "queues"),
+        (port("b", "pipe=p,switch=lan"), "one of switch, pipe"),
+        (port("b", "pipe=p,wire=w"), "one of wire, pipe"),
+        (port("b", "pipe=p,mac-limit=3"), "does not apply to a pipe"),
+        (port("b", "pipe=a/b"), "is no name"),
+        (format!("b=ring:{},pipe=p,header=12", place.at("b")), "does not apply to an end of a pipe"),
+        ("b=tap:sc-pipe,pipe=p".to_owned(), "does not apply to kind tap"),
+    ] {
+        let why = place.fails(&["add", &spec]);
+        assert!(why.contains(what), "{spec}: {why}");
+    }
+    place.ok(&["add", &port("b", "pipe=p")]);
+    let why = place.fails(&["add", &port("c", "pipe=p")]);
+    assert!(why.contains("two ends"), "{why}");
+    place.ok(&["del", "b"]);
+    place.ok(&["add", &format!("h=ring:{},pipe=p", place.at("h"))]);
+    // Who joins something else leaves the pipe.
+    place.ok(&["set", "h", "switch=lan"]);
+    assert_eq!(place.port("h")["state"]["switch"], "lan");
+    assert!(place.port("h")["state"]["pipe"].is_null());
+}
