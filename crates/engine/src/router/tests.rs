@@ -40,7 +40,7 @@ struct Done {
 
 fn member(port: &Arc<Port>, index: usize) -> Member {
     let addresses = NETS[index].iter().map(|net| net.parse().unwrap()).collect();
-    Member { port: Arc::clone(port), mac: MACS[index], addresses }
+    Member { port: Arc::clone(port), mac: MACS[index], addresses, control: None }
 }
 
 fn net(text: &str) -> Net {
