@@ -239,7 +239,10 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
 
     // What the control plane says is what is done, and is told of.
     let text = world.place.ok(&["explain", "r", "192.168.2.1"]);
-    assert!(text.contains("route: 192.168.2.1/32 (fpm)") && text.contains("next hop: 10.0.2.2 at port v2"), "{text}");
+    assert!(
+        text.contains("route: 192.168.2.1/32 (fpm)") && text.contains("next hop: 10.0.2.2 at port v2"),
+        "{text}"
+    );
     let sockets = [1u8, 2].map(|n| world.sides[usize::from(n) - 1].socket([192, 168, n, 1].into()));
     let [one, two] = &sockets;
     until("datagram across", || stream(one, two, once()).1 == 0 && stream(two, one, once()).1 == 0);
@@ -324,7 +327,12 @@ fn garbage_costs_its_connection() {
     peer.write_all(&[1, 1, 0, 60, 9]).unwrap();
     let mut next = connect();
     // 20.0.0.0/8 is dropped: RTM_NEWROUTE, table main, by BGP, blackhole.
-    let route = [&[28 + 8, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &[2, 8, 0, 0, 254, 186, 0, 6, 0, 0, 0, 0], &[8, 0, 1, 0, 20, 0, 0, 0]].concat();
+    let route = [
+        &[28 + 8, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[2, 8, 0, 0, 254, 186, 0, 6, 0, 0, 0, 0],
+        &[8, 0, 1, 0, 20, 0, 0, 0],
+    ]
+    .concat();
     next.write_all(&[&[1, 1, 0, 40][..], &route].concat()).unwrap();
     until("route", || world.count("routes") == 1);
     assert!(world.count("malformed") >= 1 && world.count("connections") >= 3);

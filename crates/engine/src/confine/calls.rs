@@ -201,7 +201,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
         request(libc::SIOCGIFINDEX), request(libc::SIOCGIFNAME), request(libc::SIOCGIFMTU),
         request(libc::SIOCGIFFLAGS), request(libc::SIOCETHTOOL), request(libc::TUNSETCARRIER as c_ulong),
     ], "interfaces, and their carrier";
-    SYS_openat TALK, [], "files of our own; which ones landlock says";
+    SYS_openat TALK.union(RO), [], "files of our own; which ones landlock says; the C library asks for the kernel's way with memory when it gives much back";
     SYS_openat2 TALK, [], "the same";
     SYS_unlinkat TALK, [], "sockets and journals that are gone";
     #[cfg(target_arch = "x86_64")]

@@ -66,7 +66,8 @@ pub fn start(mode: Mode, direct: bool) -> Result<(), String> {
     let more = if direct { Kinds::DIRECT } else { Kinds(0) };
     let mut own = Vec::new();
     for kind in NARROW {
-        let opens = Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).union(Kinds::ROUTES).meets(kind);
+        let opens =
+            Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).union(Kinds::ROUTES).meets(kind);
         let may = if opens { kind.union(more) } else { kind };
         own.push((may, filter::of(may, mode)?));
     }

@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn frames_come_whole_however_they_are_cut() {
         let one = frame(&Builder::new(kind::NEWROUTE, 0, 1, &[7; 12]).end());
-        let two = [Builder::new(kind::DELROUTE, 0, 2, &[]).end(), Builder::new(kind::NEWROUTE, 0, 3, &[]).end()];
+        let two =
+            [Builder::new(kind::DELROUTE, 0, 2, &[]).end(), Builder::new(kind::NEWROUTE, 0, 3, &[]).end()];
         let all = [one, frame(&two.concat())].concat();
         for size in 1..=all.len() {
             let (mut stream, mut seen) = (Stream::default(), Vec::new());

@@ -278,7 +278,8 @@ mod tests {
     #[test]
     fn neighbours_are_read() {
         let mac = [2, 0, 0, 0, 0, 9];
-        let known = |always| Neighbour { link: 9, address: [10, 0, 0, 2].into(), mac: Some(Mac(mac)), always };
+        let known =
+            |always| Neighbour { link: 9, address: [10, 0, 0, 2].into(), mac: Some(Mac(mac)), always };
         assert_eq!(one(kind::NEWNEIGH, REACHABLE, Some(mac)), Some(known(false)));
         assert_eq!(one(kind::NEWNEIGH, 0x80, Some(mac)), Some(known(true)));
         assert_eq!(one(kind::NEWNEIGH, 0x04, Some(mac)), None, "stale: as it was");

@@ -76,7 +76,9 @@ fn via(value: &[u8]) -> Result<IpAddr, Malformed> {
 fn is_routed(net: Net) -> bool {
     match net.address {
         IpAddr::V4(it) => !it.is_multicast() && !it.is_loopback(),
-        IpAddr::V6(it) => !it.is_multicast() && !it.is_unicast_link_local() && (net.len < 128 || !it.is_loopback()),
+        IpAddr::V6(it) => {
+            !it.is_multicast() && !it.is_unicast_link_local() && (net.len < 128 || !it.is_loopback())
+        }
     }
 }
 
@@ -117,9 +119,9 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
         (PROHIBIT, _) => Way::Prohibit,
         (UNICAST, Some(id)) if id != 0 => Way::Object(id),
         (UNICAST, _) if elsewhere => Way::Hops(Vec::new()),
-        (UNICAST, _) => Way::Hops(paths.unwrap_or_else(|| {
-            link.map(|link| FedHop { link, gateway: near }).into_iter().collect()
-        })),
+        (UNICAST, _) => Way::Hops(
+            paths.unwrap_or_else(|| link.map(|link| FedHop { link, gateway: near }).into_iter().collect()),
+        ),
         _ => return Ok(None),
     };
     Ok(Some((Change::Route(net, way), protocol)))
@@ -229,7 +231,8 @@ mod tests {
     fn several_paths_are_read() {
         let path = |link: u32, gateway: [u8; 4]| {
             let link = link.to_ne_bytes();
-            [&16u16.to_ne_bytes()[..], &[0, 0], &link, &8u16.to_ne_bytes(), &5u16.to_ne_bytes(), &gateway].concat()
+            [&16u16.to_ne_bytes()[..], &[0, 0], &link, &8u16.to_ne_bytes(), &5u16.to_ne_bytes(), &gateway]
+                .concat()
         };
         let paths = [path(7, [10, 0, 0, 3]), path(4, [10, 0, 1, 2])].concat();
         let several = route4(kind::NEWROUTE, 0, UNICAST).with(rta::MULTIPATH, &paths);
@@ -243,15 +246,20 @@ mod tests {
 
     #[test]
     fn next_hops_and_their_groups_are_read() {
-        let object = |kind| Builder::new(kind, 0, 0, &[IPV4, 0, 11, 0, 0, 0, 0, 0]).with(nha::ID, &9u32.to_ne_bytes());
-        let hop = object(kind::NEWNEXTHOP).with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
+        let object =
+            |kind| Builder::new(kind, 0, 0, &[IPV4, 0, 11, 0, 0, 0, 0, 0]).with(nha::ID, &9u32.to_ne_bytes());
+        let hop =
+            object(kind::NEWNEXTHOP).with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
         let expected = Object::Hop(FedHop { link: 2, gateway: Some([10, 0, 0, 2].into()) });
         assert_eq!(one(hop), Ok(Some((Change::Object(9, expected), 11))));
         let members = [&3u32.to_ne_bytes()[..], &[0; 4], &4u32.to_ne_bytes(), &[0; 4]].concat();
         let group = object(kind::NEWNEXTHOP).with(nha::GROUP, &members);
         assert_eq!(one(group), Ok(Some((Change::Object(9, Object::Group(vec![3, 4])), 11))));
         assert_eq!(one(object(kind::DELNEXTHOP)), Ok(Some((Change::ObjectGone(9), 11))));
-        assert_eq!(one(object(kind::NEWNEXTHOP).with(nha::BLACKHOLE, &[])), Ok(Some((Change::Object(9, Object::Blackhole), 11))));
+        assert_eq!(
+            one(object(kind::NEWNEXTHOP).with(nha::BLACKHOLE, &[])),
+            Ok(Some((Change::Object(9, Object::Blackhole), 11)))
+        );
         assert_eq!(one(Builder::new(kind::NEWNEXTHOP, 0, 0, &[0; 8])), Err(Malformed), "without a number");
     }
 

@@ -95,7 +95,8 @@ impl Session {
     pub fn start(router: &Arc<Router>, config: Config) -> io::Result<Session> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
-        let shared = Shared { wake, stop: AtomicBool::new(false), view: Mutex::new((view, Seconds::default())) };
+        let shared =
+            Shared { wake, stop: AtomicBool::new(false), view: Mutex::new((view, Seconds::default())) };
         let shared = Arc::new(shared);
         let (namespace, grace) = (config.namespace.clone(), config.grace);
         let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(router), config);
@@ -127,7 +128,11 @@ impl Session {
         (view.routes, view.stale, view.objects) = (fed.routes as u64, fed.stale as u64, fed.objects as u64);
         view.sweep_in_s = seconds.sweep.filter(|_| fed.stale > 0).map(|then| then.saturating_sub(now));
         (view.digest, view.refused) = (format!("{:016x}", fed.digest), fed.refused);
-        let class = |(class, passed, refused): (&str, u64, u64)| ClassView { class: class.to_owned(), passed, refused };
+        let class = |(class, passed, refused): (&str, u64, u64)| ClassView {
+            class: class.to_owned(),
+            passed,
+            refused,
+        };
         view.classes = self.router.punted().into_iter().map(class).collect();
         view
     }
@@ -277,7 +282,9 @@ impl Worker {
         if self.view.trouble != why {
             match &why {
                 Some(why) => tracing::error!(router = %self.router.name, "its control plane: {why}"),
-                None => tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.config.namespace),
+                None => {
+                    tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.config.namespace)
+                }
             }
             self.view.trouble = why;
         }
@@ -412,7 +419,9 @@ impl Worker {
             Ok(()) => {}
             // Somebody was faster.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EEXIST | libc::EADDRNOTAVAIL)) => {}
-            Err(e) => tracing::warn!(router = %self.router.name, "address {net} at {} in its namespace: {e}", wanted.name),
+            Err(e) => {
+                tracing::warn!(router = %self.router.name, "address {net} at {} in its namespace: {e}", wanted.name)
+            }
         }
     }
 
@@ -434,7 +443,9 @@ impl Worker {
 
     fn accept(&mut self, open: &mut Open) {
         // Non-blocking by a flag of its own: the listener's is not inherited.
-        let Ok(zebra) = accept_with(&open.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let Ok(zebra) = accept_with(&open.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
         // The newest counts: an older one may be of a zebra that is gone.
         self.disconnected(open);
         self.stream = Stream::default();
@@ -527,7 +538,11 @@ impl Worker {
     fn compare(&mut self, open: &mut Open) -> io::Result<()> {
         let due = *self.compare.due.get_or_insert_with(|| Instant::now() + COMPARE);
         let silent = self.pending.heard.is_none() && self.pending.changes.is_empty();
-        if open.zebra.is_none() || !silent || Instant::now() < due || self.seconds.sweep.is_some() && self.router.fed().stale > 0 {
+        if open.zebra.is_none()
+            || !silent
+            || Instant::now() < due
+            || self.seconds.sweep.is_some() && self.router.fed().stale > 0
+        {
             return Ok(());
         }
         let begun = Instant::now();
@@ -583,7 +598,12 @@ mod tests {
     fn of_one_prefix_the_last_word_counts_and_a_last_deletion_waits() {
         let mut pending = Pending::default();
         let (a, b) = (net("10.0.0.0/8"), net("20.0.0.0/8"));
-        for change in [Change::Gone(a), Change::Route(a, Way::Object(1)), Change::Route(b, Way::Blackhole), Change::Gone(b)] {
+        for change in [
+            Change::Gone(a),
+            Change::Route(a, Way::Object(1)),
+            Change::Route(b, Way::Blackhole),
+            Change::Gone(b),
+        ] {
             pending.push(change);
         }
         assert_eq!(pending.take(true), [Change::Route(a, Way::Object(1))]);

@@ -175,7 +175,9 @@ mod tests {
 
     #[test]
     fn messages_are_what_they_were_made_of() {
-        let one = Builder::new(kind::NEWROUTE, REQUEST | ACK, 7, &[1, 2, 3, 4]).with(1, &[10, 0, 0]).with(0x8002, b"x");
+        let one = Builder::new(kind::NEWROUTE, REQUEST | ACK, 7, &[1, 2, 3, 4])
+            .with(1, &[10, 0, 0])
+            .with(0x8002, b"x");
         let all = [one.end(), Builder::new(kind::DONE, 0, 8, &[]).end()].concat();
         let got: Vec<_> = messages(&all).map(Result::unwrap).collect();
         assert_eq!((got[0].kind, got[0].flags, got[0].sequence), (kind::NEWROUTE, REQUEST | ACK, 7));

@@ -227,13 +227,21 @@ fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {
 /// Runs `work` on a thread in the namespace at `netns`, and waits for it.
 pub(super) fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let space = open_file(netns, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
-        let why = format!("there is no network namespace \"{}\": {}; `ip netns add NAME` makes one", netns.display(), io::Error::from(e));
+        let why = format!(
+            "there is no network namespace \"{}\": {}; `ip netns add NAME` makes one",
+            netns.display(),
+            io::Error::from(e)
+        );
         io::Error::new(io::Error::from(e).kind(), why)
     })?;
     std::thread::scope(|scope| {
         let run = || {
             move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|e| {
-                let why = format!("cannot enter the network namespace \"{}\": {}", netns.display(), io::Error::from(e));
+                let why = format!(
+                    "cannot enter the network namespace \"{}\": {}",
+                    netns.display(),
+                    io::Error::from(e)
+                );
                 io::Error::new(io::ErrorKind::PermissionDenied, why)
             })?;
             work()

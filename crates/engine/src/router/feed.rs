@@ -131,7 +131,8 @@ impl Fed {
             Some((member.port.id, hop.gateway.map(number)))
         };
         let here: Vec<(PortId, Option<u128>)> = hops.iter().filter_map(at).collect();
-        if let (Some((port, None)), true) = (here.first(), here.iter().all(|(_, gateway)| gateway.is_none())) {
+        if let (Some((port, None)), true) = (here.first(), here.iter().all(|(_, gateway)| gateway.is_none()))
+        {
             return Leads::OnLink(*port);
         }
         let mut via: Vec<_> = here.into_iter().filter_map(|(port, gateway)| Some((port, gateway?))).collect();
@@ -321,7 +322,8 @@ impl Router {
         let stale: Vec<Change> = {
             let fed = &self.control().fed;
             let old = |said: &u32| *said != fed.generation;
-            let routes = fed.routes.iter().filter(|(_, (_, said))| old(said)).map(|(net, _)| Change::Gone(*net));
+            let routes =
+                fed.routes.iter().filter(|(_, (_, said))| old(said)).map(|(net, _)| Change::Gone(*net));
             let objects = fed.objects.iter().filter(|(_, (_, said))| old(said));
             routes.chain(objects.map(|(id, _)| Change::ObjectGone(*id))).collect()
         };

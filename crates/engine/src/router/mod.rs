@@ -207,14 +207,16 @@ impl Seat {
                     IPV4 => judge4(batch, frame, &plan)
                         .map(|address| four.push(place, address))
                         .map_err(Refused::from),
-                    IPV6 => judge6(frame, &plan).map_err(Refused::from).map(|address| match is_link_local6(address) {
-                        // No route leads to a neighbour's own address, not even the default one.
-                        true => found
-                            .iter_mut()
-                            .skip(place)
-                            .take(1)
-                            .for_each(|it| *it = Some((NO_ROUTE, address))),
-                        false => six.push(place, address),
+                    IPV6 => judge6(frame, &plan).map_err(Refused::from).map(|address| {
+                        match is_link_local6(address) {
+                            // No route leads to a neighbour's own address, not even the default one.
+                            true => found
+                                .iter_mut()
+                                .skip(place)
+                                .take(1)
+                                .for_each(|it| *it = Some((NO_ROUTE, address))),
+                            false => six.push(place, address),
+                        }
                     }),
                     _ => router.hear(desk, batch, frame, at, now),
                 },

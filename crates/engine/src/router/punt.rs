@@ -75,9 +75,8 @@ impl Punt {
 
     /// Each class with what went on and what did not.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
-        let counts = |bucket: &Bucket| {
-            (bucket.passed.load(Ordering::Relaxed), bucket.refused.load(Ordering::Relaxed))
-        };
+        let counts =
+            |bucket: &Bucket| (bucket.passed.load(Ordering::Relaxed), bucket.refused.load(Ordering::Relaxed));
         CLASSES.iter().zip(&self.0).map(move |((_, name, ..), bucket)| {
             let (passed, refused) = counts(bucket);
             (*name, passed, refused)

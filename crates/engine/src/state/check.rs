@@ -161,7 +161,10 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
             bad("name", "another router has this name".to_owned());
         }
         if router.grace.is_some() && router.control.is_none() {
-            bad("grace", "does not apply to a router without a control plane; allowed: with control".to_owned());
+            bad(
+                "grace",
+                "does not apply to a router without a control plane; allowed: with control".to_owned(),
+            );
         }
         if router.control.as_ref().is_some_and(|it| it.is_empty() || matches!(&**it, "." | "..")) {
             bad("control", "a network namespace has a name or a path".to_owned());
@@ -203,7 +206,10 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
     let Joint::Router(router) = port.joint() else {
         if port.control_of.is_some() {
             if !is_control(spec, port) {
-                bad("control-of", "such ports are made by a router with control=NAMESPACE, and by nobody else".to_owned());
+                bad(
+                    "control-of",
+                    "such ports are made by a router with control=NAMESPACE, and by nobody else".to_owned(),
+                );
             }
             return;
         }

@@ -19,9 +19,9 @@ use crate::device::VirtioDevice;
 use crate::disk::{self, Disk};
 use crate::fabric::Scheduler;
 use crate::hold;
+use crate::host::netns;
 use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
-use crate::host::netns;
 use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
@@ -462,7 +462,8 @@ fn forget_tap(spec: &PortSpec) {
     let (Some(namespace), true) = (&spec.netns, spec.control_of.is_some()) else { return };
     let netns = netns::path(namespace);
     // With its namespace it has gone already.
-    if let Err(e) = remove_tap(&netns, &spec.place).or_else(|e| if netns.exists() { Err(e) } else { Ok(()) }) {
+    if let Err(e) = remove_tap(&netns, &spec.place).or_else(|e| if netns.exists() { Err(e) } else { Ok(()) })
+    {
         tracing::warn!(port = %spec.name, "the interface {} stays in its namespace: {e}", spec.place);
     }
 }

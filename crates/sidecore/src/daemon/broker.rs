@@ -61,9 +61,11 @@ pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) ->
 /// The paths that a configuration names, each for what it is for.
 fn named(spec: &Spec) -> Vec<Named> {
     let ports = spec.ports.iter().flat_map(named_by_port);
-    let namespaces = spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
+    let namespaces =
+        spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
     let programs = spec.switches.iter().filter_map(|switch| switch.lookup.as_ref()?.program());
-    let all = ports.chain(namespaces).chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
+    let all =
+        ports.chain(namespaces).chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
     // The daemon says what is wrong with a path that is none.
     all.filter(|named| Named::decode(&named.encode()).as_ref() == Ok(named)).collect()
 }

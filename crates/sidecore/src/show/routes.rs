@@ -1,6 +1,8 @@
 //! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
 
-use sidecore_engine::state::routers::{ControlView, Explained, HopView, Neighbours, RouteView, Routers, Routes};
+use sidecore_engine::state::routers::{
+    ControlView, Explained, HopView, Neighbours, RouteView, Routers, Routes,
+};
 
 use crate::cli::ExplainArgs;
 use crate::client::{segment, Client};
@@ -42,7 +44,8 @@ pub fn routers(answer: &Routers) -> String {
             ]);
         }
     }
-    let controls = answer.routers.iter().filter_map(|router| Some(control(&router.name, router.control.as_ref()?)));
+    let controls =
+        answer.routers.iter().filter_map(|router| Some(control(&router.name, router.control.as_ref()?)));
     table.text() + &controls.collect::<String>()
 }
 

@@ -43,8 +43,8 @@ use crate::host::interface::Interface;
 use crate::host::netns;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::wire::Offloads;
-pub(crate) use inside::{remove_tap_here, tap_in_here};
 pub use inside::{remove_tap, tap_in, TapIn};
+pub(crate) use inside::{remove_tap_here, tap_in_here};
 use open::{open_by_name, open_inside, take_passed, Opened, Origin};
 pub use open::{TapError, TapSource};
 use queue::{Shared, TapEgress, TapIngress};
@@ -151,8 +151,17 @@ impl Tap {
         if for_all {
             tracing::warn!(port = %inner.port.name, interface = %name, "{FOR_ALL}");
         }
-        let mut tap =
-            Tap { name, origin, interface, netns, accepts, for_all, inner, stop: Arc::new(stop), watcher: None };
+        let mut tap = Tap {
+            name,
+            origin,
+            interface,
+            netns,
+            accepts,
+            for_all,
+            inner,
+            stop: Arc::new(stop),
+            watcher: None,
+        };
         tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let inner = &tap.inner;
         let mut lent = inner.lent.lock().unwrap_or_else(PoisonError::into_inner);

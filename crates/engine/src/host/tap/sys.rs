@@ -108,8 +108,7 @@ fn has_no_owner(name: &str) -> bool {
 /// Whether the interface outlives its last descriptor.
 pub(in crate::host) fn set_stays(queue: &OwnedFd, stays: bool) -> io::Result<()> {
     // SAFETY: TUNSETPERSIST takes a flag in place of a pointer.
-    let result =
-        unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, c_ulong::from(stays)) };
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, c_ulong::from(stays)) };
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

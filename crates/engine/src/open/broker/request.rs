@@ -373,12 +373,30 @@ mod tests {
             Request::Door,
             Request::Disk { path: path(), read_only: true },
             Request::Inside { netns: path(), what: 1 << 16 | 2620 },
-            Request::TapIn { netns: path(), name: name(), mac: Some([2, 0, 0, 0, 0, 0]), mtu: 1500, stays: true },
+            Request::TapIn {
+                netns: path(),
+                name: name(),
+                mac: Some([2, 0, 0, 0, 0, 0]),
+                mtu: 1500,
+                stays: true,
+            },
             Request::TapIn { netns: path(), name: "x".repeat(15), mac: None, mtu: 68, stays: false },
             Request::TapOut { netns: path(), name: name() },
             Request::MtuIn { netns: path(), name: name(), mtu: 9000 },
-            Request::AddressIn { netns: path(), name: name(), address: [10, 0, 0, 1].into(), len: 24, there: true },
-            Request::AddressIn { netns: path(), name: name(), address: [7u16; 8].into(), len: 128, there: false },
+            Request::AddressIn {
+                netns: path(),
+                name: name(),
+                address: [10, 0, 0, 1].into(),
+                len: 24,
+                there: true,
+            },
+            Request::AddressIn {
+                netns: path(),
+                name: name(),
+                address: [7u16; 8].into(),
+                len: 128,
+                there: false,
+            },
         ]
     }
 
