@@ -150,11 +150,12 @@ const OURS: &str = "router bgp 65000\n no bgp ebgp-requires-policy\n timers bgp 
 const FPM: &str = "fpm address 127.0.0.1 port 2620\n";
 
 struct World {
-    _host: Net,
+    host: Net,
     control: Net,
     sides: [Net; 2],
     place: Place,
-    daemon: Daemon,
+    args: Vec<String>,
+    daemon: Option<Daemon>,
 }
 
 impl World {
@@ -172,8 +173,17 @@ impl World {
             args.extend(["--port".to_owned(), format!("v{n}=packet:v{n},router=r,address=10.0.{n}.1/24")]);
             side
         });
-        let daemon = Daemon::start(inside(&host, &place).arg("run").args(args));
-        World { _host: host, control, sides, place, daemon }
+        let mut world = World { host, control, sides, place, args, daemon: None };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        self.daemon = Some(Daemon::start(inside(&self.host, &self.place).arg("run").args(&self.args)));
+    }
+
+    fn end(&mut self, signal: Signal) -> std::process::ExitStatus {
+        self.daemon.take().unwrap().end(signal)
     }
 
     /// The control plane's state.
@@ -227,9 +237,9 @@ fn stream(from: &UdpSocket, to: &UdpSocket, mut done: impl FnMut() -> bool) -> (
 
 #[test]
 fn routes_come_from_frr_and_forwarding_outlives_it() {
-    let world = World::new();
+    let mut world = World::new();
     let mut frr = world.frr();
-    let _neighbours = [
+    let mut neighbours = [
         Frr::start(&world.sides[0], &world.place, "one", "", &neighbour(1, MANY)),
         Frr::start(&world.sides[1], &world.place, "two", "", &neighbour(2, 0)),
     ];
@@ -277,8 +287,15 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     assert!(sent > 0 && lost == 0, "{lost} of {sent} while FRR came back");
     assert_eq!(world.count("routes"), u64::from(MANY) + 4);
 
+    // The daemon is killed under FRR: the next one takes the interfaces, and all comes back.
+    world.end(Signal::KILL);
+    world.start();
+    until("all of it again", || {
+        world.count("routes") == u64::from(MANY) + 4 && world.state()["connected"] == true
+    });
+    until("datagram across", || stream(one, two, once()).1 == 0 && stream(two, one, once()).1 == 0);
+
     // What is gone there is gone here.
-    let mut neighbours = _neighbours;
     neighbours[0].kill();
     until("withdrawal", || world.count("routes") <= 3 + 1);
     assert!(!world.place.ok(&["explain", "r", "20.0.9.1"]).contains("fpm"));
@@ -292,7 +309,8 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     };
     world.place.ok(&["del", "v2"]);
     assert!(there().contains(" v1:") && !there().contains(" v2:"), "{}", there());
-    assert!(world.daemon.end(Signal::TERM).success());
+    assert!(world.end(Signal::TERM).success());
+    assert!(there().contains(" v1:"), "{}", there());
 }
 
 /// True from the second time on.
@@ -337,5 +355,12 @@ fn garbage_costs_its_connection() {
     until("route", || world.count("routes") == 1);
     assert!(world.count("malformed") >= 1 && world.count("connections") >= 3);
     assert!(world.place.ok(&["explain", "r", "20.9.9.9"]).contains("dropped, blackhole"));
-    assert!(world.place.ok(&["show", "routers"]).contains("zebra"));
+    assert!(world.place.ok(&["show", "routers"]).contains("zebra is connected"));
+
+    // The kernel has not what was said, and has what was not: the one goes, and for the other all is to be said again.
+    world.control.ip("route add 30.0.0.0/8 dev v1 proto 186");
+    until("correction", || world.count("routes") == 0);
+    next.set_read_timeout(Some(LIMIT)).unwrap();
+    assert!(matches!(next.read(&mut [0; 8]), Ok(0) | Err(_)), "the connection ends");
+    assert_eq!((world.count("corrected"), world.count("replays")), (1, 1));
 }

@@ -273,4 +273,54 @@ mod tests {
         assert_eq!(one(route4(kind::NEWROUTE, 8, UNICAST).with(rta::DST, &[1, 2])), Err(Malformed));
         assert_eq!(one(Builder::new(kind::NEWROUTE, 0, 0, &[0; 4])), Err(Malformed));
     }
+
+    proptest::proptest! {
+        /// Whatever comes, in whatever pieces: it is taken the same way, and the router has what was said last of each prefix.
+        #[test]
+        fn any_stream_is_taken_or_refused_however_it_is_cut(
+            flips in proptest::collection::vec((0usize..400, proptest::num::u8::ANY), 0..24),
+            cut in 1usize..64,
+        ) {
+            use crate::control::fpm::{frame, Stream};
+            let hop = Builder::new(kind::NEWNEXTHOP, 0, 0, &[IPV4, 0, 11, 0, 0, 0, 0, 0]).with(nha::ID, &9u32.to_ne_bytes());
+            let hop = hop.with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
+            let one = route4(kind::NEWROUTE, 16, UNICAST).with(rta::DST, &[20, 1, 0, 0]).with(rta::NH_ID, &9u32.to_ne_bytes());
+            let two = route4(kind::NEWROUTE, 8, BLACKHOLE).with(rta::DST, &[30, 0, 0, 0]);
+            let gone = route4(kind::DELROUTE, 8, UNICAST).with(rta::DST, &[30, 0, 0, 0]);
+            let mut bytes: Vec<u8> = [hop, one, two, gone].into_iter().flat_map(|it| frame(&it.end())).collect();
+            for (at, value) in flips {
+                let len = bytes.len();
+                bytes[at % len] = value;
+            }
+            let take = |parts: &mut dyn Iterator<Item = &[u8]>| {
+                let (mut stream, mut all) = (Stream::default(), Vec::new());
+                let sound = parts.all(|part| {
+                    stream.take(part, |message| all.extend(said(message).ok().flatten().map(|(it, _)| it))).is_ok()
+                });
+                (sound, all)
+            };
+            let (sound, whole) = take(&mut std::iter::once(&bytes[..]));
+            let (same, parts) = take(&mut bytes.chunks(cut));
+            proptest::prop_assert!(sound == same && (!sound || whole == parts));
+            ROUTER.with(|router| {
+                router.feed(&parts, 1);
+                for (at, change) in parts.iter().enumerate() {
+                    let (net, there) = match change {
+                        Change::Route(net, _) => (net, true),
+                        Change::Gone(net) => (net, false),
+                        _ => continue,
+                    };
+                    let later = parts[at + 1..].iter().any(|it| matches!(it, Change::Route(other, _) | Change::Gone(other) if other == net));
+                    assert!(later || router.is_fed(net) == there, "{net}");
+                }
+                router.next_generation();
+                router.sweep(1);
+                assert_eq!(router.fed(), crate::router::FedCounts::default());
+            });
+        }
+    }
+
+    thread_local! {
+        static ROUTER: crate::router::Router = crate::router::Router::new("r").unwrap();
+    }
 }
