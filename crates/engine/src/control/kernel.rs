@@ -272,7 +272,8 @@ mod tests {
             None => builder,
         }
         .end();
-        neighbour(messages(&all).next().unwrap().unwrap()).unwrap()
+        let message = messages(&all).next().unwrap().unwrap();
+        neighbour(message).unwrap()
     }
 
     #[test]

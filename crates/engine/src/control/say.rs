@@ -292,15 +292,15 @@ mod tests {
                 let len = bytes.len();
                 bytes[at % len] = value;
             }
-            let take = |parts: &mut dyn Iterator<Item = &[u8]>| {
+            let take = |parts: Vec<&[u8]>| {
                 let (mut stream, mut all) = (Stream::default(), Vec::new());
-                let sound = parts.all(|part| {
+                let sound = parts.into_iter().all(|part| {
                     stream.take(part, |message| all.extend(said(message).ok().flatten().map(|(it, _)| it))).is_ok()
                 });
                 (sound, all)
             };
-            let (sound, whole) = take(&mut std::iter::once(&bytes[..]));
-            let (same, parts) = take(&mut bytes.chunks(cut));
+            let (sound, whole) = take(vec![&bytes[..]]);
+            let (same, parts) = take(bytes.chunks(cut).collect());
             proptest::prop_assert!(sound == same && (!sound || whole == parts));
             ROUTER.with(|router| {
                 router.feed(&parts, 1);
