@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["router"],
     &["fabric"],
     &["host", "device"],
+    &["control"],
     &["transport", "broker"],
     &["state"],
 ];

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::carry::{How, Transaction, Undone};
 use super::check::check;
+use super::control::{with_control, without_control, Controls};
 use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
@@ -87,6 +88,7 @@ pub struct Engine {
     pub(super) daemon: DaemonSpec,
     inner: Arc<Mutex<Inner>>,
     _follower: Follower,
+    pub(super) controls: Controls,
 }
 
 impl Engine {
@@ -102,7 +104,7 @@ impl Engine {
         let inner = Arc::new(Mutex::new(inner));
         let follower = Follower::start(&inner);
         let means = Means { kinds, fabric, counters, links: follower.events() };
-        Engine { means, daemon, inner, _follower: follower }
+        Engine { means, daemon, inner, _follower: follower, controls: Controls::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -114,7 +116,7 @@ impl Engine {
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
         let inner = self.lock();
-        Spec { daemon: self.daemon.clone(), ..inner.on_demand.without(inner.spec.clone()) }
+        Spec { daemon: self.daemon.clone(), ..inner.on_demand.without(without_control(inner.spec.clone())) }
     }
 
     /// All ports and switches, also those made on demand.
@@ -151,7 +153,11 @@ impl Engine {
         let stopped = stopped(&self.lock());
         // What is not found now is missed again below.
         let _sought = self.seek(&stopped);
+        let was = stopped.len();
         self.means.try_again(&mut self.lock());
+        if was > 0 {
+            self.follow_control();
+        }
     }
 
     /// Adds ports or switches: all of them or none.
@@ -292,8 +298,9 @@ impl Engine {
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
         self.means.reap(&mut inner);
-        let (mut wanted, mut on_demand) = (inner.spec.clone(), inner.on_demand.clone());
+        let (mut wanted, mut on_demand) = (without_control(inner.spec.clone()), inner.on_demand.clone());
         edit(&mut wanted, &mut on_demand)?;
+        let mut wanted = with_control(wanted);
         // Budgets are checked against the cores that there are.
         wanted.daemon = wanted.daemon.or(self.daemon.clone());
         let findings = check(&wanted, self.means.kinds);
@@ -319,9 +326,15 @@ impl Engine {
             let stuck = self.lock().leaving.named(&late);
             stuck.iter().for_each(|port| self.means.fabric.evict(port));
             self.means.reap(&mut self.lock());
+            self.follow_control();
             done?;
         }
         Ok(changes)
+    }
+
+    /// Has each control plane that there is to be followed.
+    fn follow_control(&self) {
+        self.controls.follow(&self.spec(), &self.means.fabric);
     }
 
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
@@ -351,6 +364,7 @@ impl Engine {
     /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
+        self.controls.end();
         let mut inner = self.lock();
         self.means.fabric.rest(true);
         let mut endings = Vec::new();

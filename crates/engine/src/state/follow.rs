@@ -3,13 +3,14 @@
 //! Theory of operation. Ports raise an event when somebody behind them comes or goes. One thread waits for it
 //! and looks at all wires; so does every change of the configuration. An end's carrier is up if the other
 //! end is *ready*, which does not depend on that end's own carrier: two ends that follow each other do not
-//! hold each other down. A port on a switch always has a carrier.
+//! hold each other down. A port on a switch always has a carrier. One that stands for a router's port before a control plane has
+//! it while that port is ready.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::live::Inner;
-use super::spec::Joint;
+use super::spec::{Joint, PortSpec};
 use crate::port::LinkEvents;
 
 /// The thread; it ends when this is dropped.
@@ -57,13 +58,14 @@ impl Inner {
         let ready = |name: &str| {
             self.ports.get(name).is_some_and(|end| end.port.is_ready() && end.spec.link_wanted())
         };
-        let carrier = |name: &str, line: Option<Joint<'_>>| match line {
-            None => true,
-            Some(_) => {
+        let carrier = |name: &str, spec: &PortSpec| match (spec.joint(), spec.line()) {
+            (Joint::Control(of), _) => ready(of),
+            (_, None) => true,
+            (_, line) => {
                 self.ports.iter().any(|(other, end)| other != name && end.spec.line() == line && ready(other))
             }
         };
-        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, live.spec.line())).collect();
+        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec)).collect();
         for (live, up) in self.ports.values_mut().zip(up) {
             if live.port.carrier() == up {
                 continue;
