@@ -83,6 +83,31 @@ impl Bound {
         })
     }
 
+    /// Changes how many bytes entry `n` offers, which the device must not hold: a buffer stays where it is, a frame in it may be
+    /// shorter than the last one.
+    #[inline]
+    pub fn set_len(&mut self, n: u16, len: u32) {
+        let at = usize::from(n & self.mask);
+        if self.options.packed {
+            self.words[at] = self.words[at] & !0xffff_ffff | u64::from(len);
+        } else {
+            // The flags stand behind the length, and those of a bound entry are none but DESC_F_WRITE.
+            let word = self.parts.desc.load64(2 * at + 1, Ordering::Relaxed) & !0xffff_ffff;
+            self.parts.desc.store64(2 * at + 1, word | u64::from(len), Ordering::Relaxed);
+        }
+    }
+
+    /// Where a new connection goes on with a split ring: at the first entry that the old one did not give back.
+    ///
+    /// # Errors
+    /// The ring is packed, which keeps no such index in memory.
+    pub fn base(&self) -> Result<u32> {
+        if self.options.packed {
+            return Err(Error::Config("a packed ring does not tell where it was".into()));
+        }
+        Ok(self.parts.used.load16(1, Ordering::Acquire).into())
+    }
+
     /// Entries that the device holds.
     #[inline]
     pub fn outstanding(&self) -> u16 {

@@ -102,3 +102,39 @@ fn out_of_order_is_named() {
         assert!(error.unwrap().to_string().starts_with("queue 5: the device g"));
     }
 }
+
+/// A buffer stays where it is when its length changes, and a new connection goes on where the device was.
+#[test]
+fn lengths_change_and_the_place_is_known() {
+    for packed in [false, true] {
+        let (mut bound, mut device) = bench(packed, false);
+        for lap in 0..3u16 {
+            for n in 0..ENTRIES {
+                bound.set_len(n, 60 + u32::from(lap));
+            }
+            bound.set_len(3, 1514);
+            bound.offer(ENTRIES);
+            while device.take() {}
+            for (n, chain) in (0u16..).zip(&device.held) {
+                let len = if n == 3 { 1514 } else { 60 + u32::from(lap) };
+                assert_eq!(chain.bufs, [Buf { len, ..buffer(n) }], "{packed}");
+            }
+            let given = device.held.len() - 1;
+            let chains: Vec<Taken> = device.held.drain(..).collect();
+            chains[..given].iter().for_each(|chain| device.give(chain, 1));
+            if !packed {
+                let gone = u32::from(lap * ENTRIES) + u32::try_from(given).unwrap();
+                assert_eq!(bound.base().unwrap(), gone, "all but the last are done");
+            } else {
+                assert!(bound.base().is_err(), "a packed ring keeps no index");
+            }
+            device.give(&chains[given], 1);
+            let mut left = ENTRIES;
+            while left > 0 {
+                let n = pending(&mut bound, left);
+                bound.take_back(n).unwrap();
+                left -= n;
+            }
+        }
+    }
+}

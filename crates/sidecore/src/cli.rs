@@ -550,6 +550,9 @@ pub enum Benchmark {
     /// The router: frames of 64 bytes between two ring ports on one core, by the number of routes and flows, beside the kernel's
     /// forwarding. Takes two processors; root for the kernel.
     Router(bench::router::Args),
+    /// RFC 2544 between two ports, with the search of RFC 9971: rates without loss and with half a percent, latency by load, loss
+    /// curve, longest burst, recovery, reset; our switch or router, others beside it, or ports that are there. Takes two processors.
+    Rfc2544(Box<bench::rfc2544::Args>),
     /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
     Limit(bench::vale::LimitArgs),
     /// The figure of a benchmark, drawn again from what it printed with `--json`.

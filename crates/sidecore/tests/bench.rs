@@ -17,13 +17,18 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What `sidecore bench NAME --quick --json` prints; `None` on a machine with one processor.
 fn bench(name: &str) -> Option<Value> {
+    bench_with(name, &[])
+}
+
+/// The same with further words.
+fn bench_with(name: &str, more: &[&str]) -> Option<Value> {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         eprintln!("skipped: needs two processors");
         return None;
     }
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
-    let output = command.args(["bench", name, "--quick", "--json"]).output().unwrap();
+    let output = command.args(["bench", name, "--quick", "--json"]).args(more).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "bench {name}: {errors}");
     assert!(errors.contains("round 1/1: "), "bench {name} tells how far it is: {errors}");
@@ -208,18 +213,99 @@ fn router() {
     let Some(answer) = bench("router") else { return };
     let rows = answer["rows"].as_array().unwrap();
     let ours: Vec<_> = rows.iter().filter(|row| row["candidate"] == "sidecore").collect();
-    assert_eq!(
-        ours.iter().map(|row| row["family"].as_str().unwrap()).collect::<Vec<_>>(),
-        ["IPv4", "IPv4", "IPv6", "IPv6"]
-    );
+    for ports in ["ring", "virtio"] {
+        let of = ours.iter().filter(|row| row["ports"] == ports);
+        let families: Vec<_> = of.map(|row| row["family"].as_str().unwrap()).collect();
+        assert_eq!(families, ["IPv4", "IPv4", "IPv6", "IPv6"], "{ports}");
+    }
     assert!(
         ours.iter().all(|row| row["lost"] == 0 && row["ns_per_frame"].as_f64().unwrap() > 0.0),
         "{answer}"
     );
     assert!(rows.iter().all(|row| row["mpps"].as_f64().unwrap() > 0.0), "{answer}");
     let summary = answer["summary"].as_object().unwrap();
-    assert!(summary["mpps_1m"].as_f64().unwrap() > 0.0 && summary["ratio_l3fwd"].is_null());
-    assert!(answer["notes"][0].as_str().unwrap().starts_with("l3fwd: "), "{answer}");
+    assert!(
+        ["mpps_1m", "mpps_1m_virtio"].iter().all(|key| summary[*key].as_f64().unwrap() > 0.0),
+        "{answer}"
+    );
+    // It is there, or the output says why not.
+    let notes = answer["notes"].as_array().unwrap();
+    let says_why = notes.iter().any(|note| note.as_str().unwrap().starts_with("l3fwd: "));
+    assert_eq!(summary["ratio_l3fwd"].is_null(), says_why, "{answer}");
+}
+
+/// What every row of `rfc2544` has.
+fn report(answer: &Value) {
+    for row in answer["rows"].as_array().unwrap() {
+        let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}: {row}"));
+        let (ndr, pdr) = (number(&row["ndr"]["mpps"]["mean"]), number(&row["pdr"]["mpps"]["mean"]));
+        assert!(pdr > 0.0 && ndr <= pdr * 1.06, "less may pass without loss than with some: {row}");
+        let loads: Vec<_> =
+            row["latency"].as_array().unwrap().iter().map(|it| number(&it["percent_of_ndr"])).collect();
+        assert_eq!(loads, [10.0, 50.0, 90.0, 100.0]);
+        for latency in row["latency"].as_array().unwrap() {
+            let [p50, p99, max] = ["p50_us", "p99_us", "max_us"].map(|key| number(&latency[key]));
+            assert!(p50 > 0.0 && p50 <= p99 && p99 <= max * 1.001, "{latency}");
+        }
+        let curve = row["curve"].as_array().unwrap();
+        assert!(curve.len() >= 2, "{row}");
+        for point in curve {
+            let stages = point["stages"].as_object().unwrap();
+            assert_eq!(stages["unexplained"], 0, "the daemon names every loss: {point}");
+            let [offered, delivered] = ["offered_mpps", "delivered_mpps"].map(|key| number(&point[key]));
+            assert!(offered > 0.0 && delivered <= offered * 1.001, "{point}");
+        }
+        assert!(
+            number(&row["back_to_back"]["frames"]["mean"]) >= 0.0 && number(&row["trials"]) > 10.0,
+            "{row}"
+        );
+    }
+    for own in answer["generator"].as_array().unwrap() {
+        assert!(own["mpps"].as_f64().unwrap() > 0.0, "{answer}");
+    }
+}
+
+#[test]
+fn rfc2544() {
+    let file = std::env::temp_dir().join(format!("sc-rfc2544-{}.svg", std::process::id()));
+    let Some(answer) = bench_with("rfc2544", &["--svg", &file.to_string_lossy()]) else { return };
+    report(&answer);
+    let sizes: Vec<_> =
+        answer["rows"].as_array().unwrap().iter().map(|row| row["size"].as_str().unwrap()).collect();
+    assert_eq!(sizes, ["64", "1518"]);
+    for row in answer["rows"].as_array().unwrap() {
+        assert!(row["reset_ms"]["mean"].as_f64().unwrap() > 0.0, "a kill is noticed: {row}");
+        assert!(row["recovery_ms"]["mean"].as_f64().unwrap() >= 0.0, "{row}");
+    }
+    let summary = answer["summary"].as_object().unwrap();
+    assert_eq!((&summary["candidate"], &summary["size"]), (&"sidecore".into(), &"64".into()));
+    assert!(summary["ndr_mpps"].is_number() && summary["p99_us_at_50"].as_f64().unwrap() > 0.0);
+    assert!(summary["ratio_testpmd"].is_null(), "nobody was beside us");
+    let svg = std::fs::read_to_string(&file).unwrap();
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(svg.matches("<polyline").count(), 1 + 2 * (1 + 1 + 2), "three charts for each size");
+}
+
+/// The ports of a daemon that runs: its drop counters explain what is lost.
+#[test]
+fn rfc2544_ring_ports_of_a_daemon() {
+    let place = rig::Place::new();
+    let _daemon = place.daemon(&["--cores", "1", "--port", "a=ring:a", "--port", "b=ring:b"]);
+    let (a, b, socket) = (place.at("ring/a"), place.at("ring/b"), place.at("control.sock"));
+    let words = ["--ports", &a, &b, "--socket", &socket, "--sizes", "128", "--flows", "100"];
+    let Some(answer) = bench_with("rfc2544", &words) else { return };
+    report(&answer);
+    let row = &answer["rows"][0];
+    assert_eq!((&row["candidate"], &row["size"]), (&"target".into(), &"128".into()));
+    assert!(row["reset_ms"].is_null(), "a daemon that somebody else has started is left alone");
+}
+
+#[test]
+fn rfc2544_router_with_flows_of_mixed_sizes() {
+    let Some(answer) = bench_with("rfc2544", &["--router", "--imix", "--flows", "1000"]) else { return };
+    report(&answer);
+    let row = &answer["rows"][0];
+    assert_eq!((&row["candidate"], &row["size"]), (&"sidecore-router".into(), &"imix".into()));
 }
 
 #[test]

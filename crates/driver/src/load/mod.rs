@@ -8,10 +8,12 @@
 
 mod clock;
 mod end;
+mod lane;
 mod limit;
 mod port;
 
 pub use end::{End, TAG_MASK};
+pub use lane::{Lane, LaneConfig};
 pub use limit::copy_limit;
 pub use port::{frame, TAG};
 
@@ -142,6 +144,12 @@ pub fn ticks_per_ns() -> f64 {
     1.0 / Clock::new().ns(1)
 }
 
+/// The time stamp counter: processor cycles of a constant rate, [`ticks_per_ns`] of them in a nanosecond.
+#[inline]
+pub fn now() -> u64 {
+    ticks()
+}
+
 /// Pins the calling thread to one core.
 pub fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
@@ -168,6 +176,12 @@ impl Load {
     pub fn run(&mut self) -> Result<LoadReport> {
         self.warm_up()?;
         self.measure()
+    }
+
+    /// The time stamp counter: processor cycles of a constant rate, [`ticks_per_ns`] of them in a nanosecond.
+    #[inline]
+    pub fn now() -> u64 {
+        ticks()
     }
 
     /// Pins the calling thread, waits until frames pass both ways, then drives without counting.

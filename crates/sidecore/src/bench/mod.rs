@@ -19,6 +19,7 @@ pub mod ours;
 pub mod peers;
 pub mod ptnet;
 pub mod pvp;
+pub mod rfc2544;
 pub mod router;
 pub mod sched;
 pub mod storage;

@@ -66,9 +66,20 @@ impl Switch {
         scratch: &Scratch,
         ports: &[String],
     ) -> Result<Self, PeerError> {
+        Self::start_as(program, io_core, scratch, ports, &[])
+    }
+
+    /// The same with further words for `sidecore run`.
+    pub fn start_as(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        ports: &[String],
+        more: &[&str],
+    ) -> Result<Self, PeerError> {
         let (log, socket) = (scratch.file("log"), scratch.file("ctl"));
         let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
-            command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket);
+            command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
             for (number, port) in ports.iter().enumerate() {
                 command.arg("--port").arg(format!("p{number}={port}"));
             }
@@ -77,6 +88,16 @@ impl Switch {
             || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
         process.wait_until("it is ready", START, ready)?;
         Ok(Self { process, program: program.to_owned(), socket })
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ends it as the kernel ends what has no memory left: at once.
+    pub fn kill(&mut self) {
+        self.process.kill();
     }
 
     /// Its process.

@@ -17,7 +17,7 @@
 //! | `pace`, `meter` | when, and how much |
 //! | `report` | what is printed |
 
-mod address;
+pub mod address;
 pub mod args;
 mod dump;
 pub mod end;
@@ -27,7 +27,7 @@ mod pace;
 mod ping;
 mod plan;
 mod receive;
-mod replay;
+pub mod replay;
 mod report;
 mod send;
 mod units;

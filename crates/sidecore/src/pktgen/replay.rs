@@ -99,6 +99,21 @@ impl Recording {
         let Collected { bytes, ends, longest, cut } = found;
         Ok(Recording { bytes: bytes.into(), ends: ends.into(), longest, cut })
     }
+
+    /// Its frames, in their order.
+    pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(self.ends.iter()).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// Of these frames.
+    #[cfg(test)]
+    pub fn of(frames: &[&[u8]]) -> Recording {
+        let mut found = Collected::default();
+        frames.iter().for_each(|frame| found.add(frame, 0).unwrap());
+        let Collected { bytes, ends, longest, cut } = found;
+        Recording { bytes: bytes.into(), ends: ends.into(), longest, cut }
+    }
 }
 
 /// Sends a recording.

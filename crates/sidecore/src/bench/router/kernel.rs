@@ -11,7 +11,7 @@ use sidecore_engine::router::{Static, Target};
 
 use super::super::common::{text, Result};
 use super::super::net::Net;
-use super::stage::{gateway4, own4, GATEWAYS, SIZE};
+use super::ends::{gateway4, own4, GATEWAYS, SIZE};
 use crate::pktgen::end::host;
 use crate::pktgen::end::{Lane, Source};
 

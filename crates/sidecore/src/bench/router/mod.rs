@@ -1,11 +1,14 @@
 //! `sidecore bench router`: frames of 64 bytes through the router, on one core, by the number of routes and of flows.
 //!
-//! A router in this process is served by one I/O core, between two ring ports; one thread on another processor sends and receives by
-//! turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes of the table, one after the other.
-//! The peer is the Linux kernel (`kernel`), with the same routes up to 10,000. DPDK's `l3fwd` is an example that is shipped
-//! as source, if at all: its ratio is null, and the output says why.
+//! A router in this process is served by one I/O core, between two ring ports, then between two virtio ports; one thread on another
+//! processor sends and receives by turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes
+//! of the table, one after the other. Peers are the Linux kernel (`kernel`), with the same routes up to 10,000, and DPDK's `l3fwd` over
+//! vhost (`l3fwd`), with as many as it has room for: an example that Debian ships as source, so it is built at first use. Where that cannot
+//! be, its ratio is null, and the output says why.
 
+mod ends;
 mod kernel;
+mod l3fwd;
 mod stage;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,8 +18,10 @@ use sidecore_engine::router::Static;
 
 use super::common::{middle, Common, Result};
 use super::fib::tables::{self, Keys, Random, Route};
+use ends::{frame, is_far, Kind, Sample, SIZE};
 use kernel::Kernel;
-use stage::{frame, via, Sample, Stage, SIZE};
+use l3fwd::L3fwd;
+use stage::{via, Stage};
 
 /// Flows that are many.
 const MANY: usize = 100_000;
@@ -59,9 +64,11 @@ struct Row {
 
 #[derive(Clone, Debug, Serialize)]
 struct Summary {
-    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options.
+    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports, and
+    /// between virtio ports.
     mpps_1m: f64,
-    /// Against DPDK's l3fwd, and against the price of a frame that the kernel forwards.
+    mpps_1m_virtio: f64,
+    /// Between virtio ports against DPDK's l3fwd there; between ring ports against the price of a frame that the kernel forwards.
     ratio_l3fwd: Option<f64>,
     ratio_kernel: Option<f64>,
 }
@@ -88,14 +95,6 @@ fn table<A: Copy>(
     Table { family, routes, one: frames[..1].to_vec(), many: frames }
 }
 
-/// Whether only routes lead there: it is no address of a network between, nor one that no packet may have.
-fn is_far(it: &IpAddr) -> bool {
-    match it {
-        IpAddr::V4(it) => !matches!(it.octets(), [0 | 127 | 224..=255, ..] | [10, 255, ..] | [169, 254, ..]),
-        IpAddr::V6(it) => it.segments()[0] >> 8 != 0xfd,
-    }
-}
-
 fn v4(routes: usize, many: usize) -> Table {
     let all = tables::v4(routes);
     let below = |random: &mut Random, (address, len, _): Route<u32>| {
@@ -119,58 +118,39 @@ pub fn run(args: &Args) -> Result<()> {
     let io_core = *common.io_cores.first().ok_or("no processor for the I/O core")?;
     let few = |numbers: &[u32]| if common.quick { vec![100] } else { numbers.to_vec() };
     let many = if common.quick { 1000 } else { MANY };
-    let stage = Stage::start(io_core)?;
     let mut rows = Vec::new();
-    let tables = few(&args.v4).into_iter().map(|n| v4(n as usize, many));
-    let tables = tables.chain(few(&args.v6).into_iter().map(|n| v6(n as usize, many)));
     let mut greatest: Option<Table> = None;
-    for table in tables {
-        let load_seconds = stage.routes(&table.routes);
-        let mut samples: [Vec<Sample>; 2] = Default::default();
-        for round in 1..=common.rounds {
-            for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
-                let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
-                let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
-                let (family, mpps) = (table.family, sample.mpps);
-                eprintln!("round {round}/{rounds}: {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps");
-                samples.push(sample);
+    for kind in Kind::ALL {
+        let stage = Stage::start(io_core, kind)?;
+        let tables = few(&args.v4).into_iter().map(|n| v4(n as usize, many));
+        for table in tables.chain(few(&args.v6).into_iter().map(|n| v6(n as usize, many))) {
+            rows.extend(ours(&common, &stage, kind, &table)?);
+            let is_more = |it: &Table| it.routes.len() < table.routes.len();
+            if table.family == "IPv4" && greatest.as_ref().is_none_or(is_more) {
+                greatest = Some(table);
             }
         }
-        for (samples, flows) in samples.iter().zip([1, table.many.len()]) {
-            rows.push(Row {
-                candidate: "sidecore",
-                family: table.family,
-                ports: "ring",
-                routes: table.routes.len(),
-                flows,
-                mpps: middle(samples, |it| it.mpps),
-                samples: samples.iter().map(|it| it.mpps).collect(),
-                ns_per_frame: middle(samples, |it| it.ns),
-                lost: samples.iter().map(|it| it.lost).sum(),
-                load_seconds: Some(load_seconds),
-                bytes: Some(stage.bytes()),
-            });
-        }
-        if table.family == "IPv4" && greatest.as_ref().is_none_or(|it| it.routes.len() < table.routes.len()) {
-            greatest = Some(table);
-        }
     }
-    let peer = greatest.as_ref().map(|table| beside_kernel(&common, table)).transpose();
-    let mut notes = vec!["l3fwd: Debian's dpdk package has no such program".to_owned()];
-    match peer {
-        Ok(row) => rows.extend(row),
-        Err(why) => notes.push(format!("kernel: {why}")),
-    }
-    let of = |candidate: &str| {
-        let all =
-            rows.iter().filter(|row| row.candidate == candidate && row.family == "IPv4" && row.flows > 1);
-        all.max_by_key(|row| row.routes)
+    let mut notes = Vec::new();
+    let mut add = |name: &str, peer: Option<Result<Row>>| match peer {
+        Some(Ok(row)) => rows.push(row),
+        Some(Err(why)) => notes.push(format!("{name}: {why}")),
+        None => {}
     };
-    let ours = of("sidecore");
+    add("l3fwd", greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table)));
+    add("kernel", greatest.as_ref().map(|table| beside_kernel(&common, table)));
+    let of = |candidate: &str, ports: &str| {
+        let all = rows.iter().filter(|row| row.candidate == candidate && row.ports == ports);
+        all.filter(|row| row.family == "IPv4" && row.flows > 1).max_by_key(|row| row.routes)
+    };
+    let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
     let summary = Summary {
-        mpps_1m: ours.map_or(f64::NAN, |row| row.mpps),
-        ratio_l3fwd: None,
-        ratio_kernel: ours.zip(of("kernel")).map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
+        mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
+        mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
+        ratio_l3fwd: virtio.zip(of("l3fwd", "virtio")).map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
+        ratio_kernel: ring
+            .zip(of("kernel", "veth"))
+            .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
     };
     if common.json {
         let all = serde_json::json!({
@@ -181,6 +161,64 @@ pub fn run(args: &Args) -> Result<()> {
     }
     print(&rows, &notes, &summary);
     Ok(())
+}
+
+/// One flow and many through the router with this table.
+fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<Row>> {
+    let load_seconds = stage.routes(&table.routes);
+    let mut samples: [Vec<Sample>; 2] = Default::default();
+    for round in 1..=common.rounds {
+        for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
+            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
+            let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
+            let (family, ports, mpps) = (table.family, kind.name(), sample.mpps);
+            eprintln!(
+                "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps"
+            );
+            samples.push(sample);
+        }
+    }
+    let row = |(samples, flows): (&Vec<Sample>, usize)| Row {
+        candidate: "sidecore",
+        family: table.family,
+        ports: kind.name(),
+        routes: table.routes.len(),
+        flows,
+        mpps: middle(samples, |it| it.mpps),
+        samples: samples.iter().map(|it| it.mpps).collect(),
+        ns_per_frame: middle(samples, |it| it.ns),
+        lost: samples.iter().map(|it| it.lost).sum(),
+        load_seconds: Some(load_seconds),
+        bytes: Some(stage.bytes()),
+    };
+    Ok(samples.iter().zip([1, table.many.len()]).map(row).collect())
+}
+
+/// DPDK's l3fwd with many flows, and as many of the routes as its table has room for.
+fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<Row> {
+    let routes = l3fwd::fitting(&table.routes);
+    let frames: Vec<_> = routes.iter().map(|route| frame(route.prefix.address)).collect();
+    let first = frames.first().ok_or("no route of the table fits")?;
+    let peer = L3fwd::start(io_core, &routes)?;
+    let mut samples = Vec::new();
+    for round in 1..=common.rounds {
+        let sample = peer.play(common.load_core, first, |ends| ends.measure(&frames, common.window))?;
+        eprintln!("round {round}/{}: l3fwd: {:.2} Mpps", common.rounds, sample.mpps);
+        samples.push(sample);
+    }
+    Ok(Row {
+        candidate: "l3fwd",
+        family: "IPv4",
+        ports: "virtio",
+        routes: routes.len(),
+        flows: frames.len(),
+        mpps: middle(&samples, |it| it.mpps),
+        samples: samples.iter().map(|it| it.mpps).collect(),
+        ns_per_frame: middle(&samples, |it| it.ns),
+        lost: samples.iter().map(|it| it.lost).sum(),
+        load_seconds: None,
+        bytes: None,
+    })
 }
 
 /// The kernel with many flows, and as many of the routes as it is given.
@@ -222,6 +260,9 @@ fn print(rows: &[Row], notes: &[String], summary: &Summary) {
         );
     }
     notes.iter().for_each(|note| println!("{note}"));
+    if let Some(ratio) = summary.ratio_l3fwd {
+        println!("between virtio ports against l3fwd: {ratio:.2} times as many frames");
+    }
     if let Some(ratio) = summary.ratio_kernel {
         println!("against the kernel: {ratio:.1} times as many frames for the same processor time");
     }

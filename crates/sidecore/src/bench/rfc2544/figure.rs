@@ -1,0 +1,90 @@
+//! The figure: the rate without loss by size, then, size by size, what arrives and what is lost by what is offered, and latency by load,
+//! of all candidates.
+
+use super::super::draw::{chart, stack, Axis, Line};
+use super::report::{CurveRow, Row};
+
+const NOTE: &str =
+    "sidecore bench rfc2544 --svg FILE; one tester, one processor for each target, repetitions by turns";
+
+fn axis(label: &str, log: bool) -> Axis<'_> {
+    Axis { label, log }
+}
+
+/// Draws these rows.
+pub fn draw(rows: &[Row]) -> String {
+    let mut sizes: Vec<&str> = Vec::new();
+    rows.iter().for_each(|row| {
+        if !sizes.contains(&row.size.as_str()) {
+            sizes.push(&row.size);
+        }
+    });
+    let mut charts = Vec::new();
+    if sizes.len() > 1 {
+        charts.push(by_size(rows));
+    }
+    for size in sizes {
+        let of: Vec<&Row> = rows.iter().filter(|row| row.size == size).collect();
+        let curve = |value: fn(&CurveRow) -> f64| -> Vec<Line> {
+            let line = |row: &&Row| Line {
+                name: row.candidate.to_owned(),
+                points: row.curve.iter().map(|point| (point.asked_mpps, value(point))).collect(),
+            };
+            of.iter().map(line).collect()
+        };
+        let offered = axis("offered, million frames a second", false);
+        charts.push(chart(
+            &format!("Frames of {size} bytes that arrive"),
+            NOTE,
+            offered,
+            axis("delivered, million frames a second", false),
+            &curve(|point| point.delivered_mpps),
+        ));
+        charts.push(chart(
+            &format!("Frames of {size} bytes that are lost"),
+            NOTE,
+            offered,
+            axis("lost, percent", false),
+            &curve(|point| 100.0 * point.loss_ratio.mean),
+        ));
+        let mut lines = Vec::new();
+        for row in &of {
+            for (name, value) in [("p50", 0), ("p99", 1)] {
+                let point = |it: &super::report::LatencyRow| {
+                    (f64::from(it.percent_of_ndr), [it.p50_us, it.p99_us][value])
+                };
+                let points = row.latency.iter().map(point).collect();
+                lines.push(Line { name: format!("{}, {name}", row.candidate), points });
+            }
+        }
+        charts.push(chart(
+            &format!("Latency of frames of {size} bytes"),
+            NOTE,
+            axis("load, percent of the target's own NDR", false),
+            axis("microseconds one way", true),
+            &lines,
+        ));
+    }
+    stack(&charts)
+}
+
+/// The NDR by frame size (RFC 2544 §26.1).
+fn by_size(rows: &[Row]) -> String {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let Ok(size) = row.size.parse::<f64>() else { continue };
+        let point = (size, row.ndr.mpps.mean);
+        match lines.iter_mut().find(|line| line.name == row.candidate) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: row.candidate.to_owned(), points: vec![point] }),
+        }
+    }
+    lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    chart(
+        "Rate without loss",
+        NOTE,
+        axis("bytes of a frame", false),
+        axis("million frames a second", false),
+        &lines,
+    )
+}

@@ -1,0 +1,91 @@
+//! Where frames were lost: each loss has a stage, or is named as unexplained.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Frames by the stage that lost them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Stages {
+    /// Not offered: the tester came late. They are no loss of the target's.
+    pub generator_late: u64,
+    /// The sender's queue was full when they were due: the target had not taken what was there.
+    pub refused: u64,
+    /// Dropped by the daemon, by its names.
+    pub dropped: BTreeMap<String, u64>,
+    /// Dropped since the receiver's queue was full (`ring_full` of the daemon).
+    pub receiver_full: u64,
+    /// Came with a wrong length.
+    pub corrupt: u64,
+    /// Lost, and nobody says where: the target keeps no counters that we read, or they do not add up.
+    pub unexplained: u64,
+}
+
+impl Stages {
+    /// Of a trial that lost `lost` frames, `refused` of them refused, with the daemon's counters before and after it.
+    pub fn of(
+        late: u64,
+        refused: u64,
+        corrupt: u64,
+        lost: u64,
+        counters: Option<(&BTreeMap<String, u64>, &BTreeMap<String, u64>)>,
+    ) -> Stages {
+        let mut dropped = BTreeMap::new();
+        for (reason, after) in counters.map_or(&BTreeMap::new(), |(_, after)| after) {
+            let before = counters.and_then(|(before, _)| before.get(reason)).copied().unwrap_or(0);
+            if *after > before {
+                dropped.insert(reason.clone(), after - before);
+            }
+        }
+        let receiver_full = dropped.remove("ring_full").unwrap_or(0);
+        let named = refused + corrupt + receiver_full + dropped.values().sum::<u64>();
+        let unexplained = lost.saturating_sub(named);
+        Stages { generator_late: late, refused, dropped, receiver_full, corrupt, unexplained }
+    }
+
+    /// Those of another trial, too.
+    pub fn add(&mut self, other: &Stages) {
+        self.generator_late += other.generator_late;
+        self.refused += other.refused;
+        self.receiver_full += other.receiver_full;
+        self.corrupt += other.corrupt;
+        self.unexplained += other.unexplained;
+        for (reason, frames) in &other.dropped {
+            *self.dropped.entry(reason.clone()).or_default() += frames;
+        }
+    }
+
+    /// For people: the stages that lost something.
+    pub fn text(&self) -> String {
+        let fixed =
+            [("refused", self.refused), ("receiver full", self.receiver_full), ("corrupt", self.corrupt)];
+        let named = self.dropped.iter().map(|(reason, frames)| (reason.as_str(), *frames));
+        let rest = [("unexplained", self.unexplained), ("not offered", self.generator_late)];
+        let all = fixed.into_iter().chain(named).chain(rest).filter(|(_, frames)| *frames > 0);
+        all.map(|(stage, frames)| format!("{frames} {stage}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_loss_has_a_stage() {
+        let before = BTreeMap::from([("ring_full".to_owned(), 5), ("no_route".to_owned(), 1)]);
+        let after =
+            BTreeMap::from([("ring_full".to_owned(), 12), ("no_route".to_owned(), 1), ("mtu".to_owned(), 3)]);
+        let stages = Stages::of(9, 4, 1, 20, Some((&before, &after)));
+        assert_eq!((stages.receiver_full, stages.dropped.get("mtu"), stages.dropped.len()), (7, Some(&3), 1));
+        assert_eq!((stages.generator_late, stages.unexplained), (9, 5), "what is late is not lost");
+        assert_eq!(
+            stages.text(),
+            "4 refused, 7 receiver full, 1 corrupt, 3 mtu, 5 unexplained, 9 not offered"
+        );
+        let others = Stages::of(0, 4, 0, 20, None);
+        assert_eq!((others.unexplained, others.dropped.len()), (16, 0));
+        let mut both = stages.clone();
+        both.add(&stages);
+        assert_eq!((both.refused, both.dropped.get("mtu"), both.unexplained), (8, Some(&6), 10));
+    }
+}

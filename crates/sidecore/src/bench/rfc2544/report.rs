@@ -1,0 +1,340 @@
+//! What the repetitions come to: figures with their intervals, as JSON and as a table.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::loss::Stages;
+use super::measure::{OwnLimit, Repetition, LOADS};
+use super::search::Found;
+use super::stats::{deviation, rule_of_three, Figure, Ratio};
+use super::traffic::Traffic;
+
+/// A rate that a search has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rate {
+    /// Million frames a second: the lower bounds of the repetitions.
+    pub mpps: Figure,
+    /// Gigabits a second of frames with check sequence, as the mean.
+    pub gbits: f64,
+    /// What of that arrives, as the mean of conditional throughputs.
+    pub conditional_mpps: f64,
+    /// Frames offered at the lower bounds, and the greatest loss ratio that they leave possible if none was lost (95 %).
+    pub frames: f64,
+    pub no_loss_bound: Option<f64>,
+    /// Repetitions without a lower or an upper bound: the least load is beyond the goal, or the greatest within it.
+    pub without_lower: usize,
+    pub without_upper: usize,
+}
+
+/// Latency at one part of the NDR.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyRow {
+    pub percent_of_ndr: u32,
+    pub mpps: f64,
+    /// Of all frames of all repetitions, in microseconds.
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+    pub frames: u64,
+    pub lost: u64,
+    /// Least and greatest of the repetitions' own.
+    pub p50_us_range: [f64; 2],
+    pub p99_us_range: [f64; 2],
+}
+
+/// A point of the loss curve.
+#[derive(Clone, Debug, Serialize)]
+pub struct CurveRow {
+    pub percent_of_pdr: u32,
+    /// Asked for, offered (all but what the tester was late with), and delivered.
+    pub asked_mpps: f64,
+    pub offered_mpps: f64,
+    pub delivered_mpps: f64,
+    pub loss_ratio: Figure,
+    pub stages: Stages,
+}
+
+/// Bursts (RFC 9004).
+#[derive(Clone, Debug, Serialize)]
+pub struct Bursts {
+    pub mpps: f64,
+    pub frames: Figure,
+    pub deviation: f64,
+    /// Microseconds for which the target stores what it cannot pass on: of the burst, and less what it passes on meanwhile.
+    pub implied_buffer_us: f64,
+    pub corrected_buffer_us: f64,
+}
+
+/// A candidate at one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub candidate: &'static str,
+    pub size: String,
+    pub ndr: Rate,
+    pub pdr: Rate,
+    /// Where frames were lost at the upper bounds of the NDR.
+    pub lost_beyond_ndr: Stages,
+    pub latency: Vec<LatencyRow>,
+    pub curve: Vec<CurveRow>,
+    pub back_to_back: Option<Bursts>,
+    pub recovery_ms: Option<Figure>,
+    pub reset_ms: Option<Figure>,
+    pub reordered: u64,
+    pub duplicated: u64,
+    pub trials: u64,
+    /// Trials that were made again since tester or target had waited for its processor, or frames were late.
+    pub repeated_trials: u64,
+    /// The tester was the limit, or its own limit is less than 1.25 times as far: the rates are at least these.
+    pub generator_limited: bool,
+}
+
+/// Microseconds of units of 16 ticks.
+fn us(units: u64, per_ns: f64) -> f64 {
+    16.0 * units as f64 / per_ns / 1e3
+}
+
+fn merged(all: impl Iterator<Item = Histogram<u64>>) -> Option<Histogram<u64>> {
+    all.reduce(|mut sum, next| {
+        // Same bounds: adding cannot fail.
+        let _ = sum.add(&next);
+        sum
+    })
+}
+
+fn rate(found: &[Found], bytes: f64, goal_is_zero: bool) -> Option<Rate> {
+    let mpps = Figure::of(found.iter().map(|it| it.lower.unwrap_or(0) as f64 / 1e6))?;
+    let frames = found.iter().map(|it| it.frames).sum();
+    let whole = found.iter().all(|it| it.lower.is_none_or(|load| it.conditional >= load as f64));
+    Some(Rate {
+        gbits: mpps.mean * bytes * 8.0 / 1e3,
+        conditional_mpps: found.iter().map(|it| it.conditional).sum::<f64>() / found.len() as f64 / 1e6,
+        frames,
+        no_loss_bound: (goal_is_zero && whole && frames > 0.0).then(|| rule_of_three(frames)),
+        without_lower: found.iter().filter(|it| it.lower.is_none()).count(),
+        without_upper: found.iter().filter(|it| it.upper.is_none()).count(),
+        mpps,
+    })
+}
+
+fn latency(repetitions: &[Repetition], percent: u32) -> Option<LatencyRow> {
+    let of = || {
+        repetitions
+            .iter()
+            .flat_map(move |r| r.latency.iter().filter(move |l| l.percent == percent).map(move |l| (r, l)))
+    };
+    let all = merged(of().map(|(_, l)| l.delays.clone()))?;
+    let per_ns = repetitions.first()?.per_ns;
+    let at = |quantile: f64| us(all.value_at_quantile(quantile), per_ns);
+    let range = |quantile: f64| {
+        let each = of().map(|(_, l)| us(l.delays.value_at_quantile(quantile), per_ns));
+        each.fold([f64::MAX, 0.0], |[least, most], value| [value.min(least), value.max(most)])
+    };
+    Some(LatencyRow {
+        percent_of_ndr: percent,
+        mpps: Figure::of(of().map(|(_, l)| l.rate / 1e6))?.mean,
+        p50_us: at(0.5),
+        p90_us: at(0.9),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        max_us: us(all.max(), per_ns),
+        frames: all.len(),
+        lost: of().map(|(_, l)| l.lost).sum(),
+        p50_us_range: range(0.5),
+        p99_us_range: range(0.99),
+    })
+}
+
+fn curve(repetitions: &[Repetition]) -> Vec<CurveRow> {
+    let percents: std::collections::BTreeSet<u32> =
+        repetitions.iter().flat_map(|r| r.curve.iter().map(|point| point.percent)).collect();
+    let row = |percent: u32| {
+        let points: Vec<_> = repetitions
+            .iter()
+            .flat_map(|r| r.curve.iter().filter(|point| point.percent == percent))
+            .collect();
+        let mean = |value: fn(&super::measure::Point) -> f64| {
+            points.iter().map(|point| value(point)).sum::<f64>() / points.len().max(1) as f64
+        };
+        let mut stages = Stages::default();
+        points.iter().for_each(|point| stages.add(&point.stages));
+        Some(CurveRow {
+            percent_of_pdr: percent,
+            asked_mpps: mean(|point| point.asked) / 1e6,
+            offered_mpps: mean(|point| point.offered) / 1e6,
+            delivered_mpps: mean(|point| point.delivered) / 1e6,
+            loss_ratio: Figure::of(points.iter().map(|point| point.loss_ratio))?,
+            stages,
+        })
+    };
+    percents.into_iter().filter_map(row).collect()
+}
+
+fn bursts(repetitions: &[Repetition], throughput: f64) -> Option<Bursts> {
+    let samples: Vec<f64> =
+        repetitions.iter().flat_map(|r| r.bursts.iter().map(|frames| *frames as f64)).collect();
+    let rate = repetitions.iter().map(|r| r.burst_rate).sum::<f64>() / repetitions.len().max(1) as f64;
+    let frames = Figure::of(samples.iter().copied())?;
+    let implied = frames.mean / rate * 1e6;
+    Some(Bursts {
+        mpps: rate / 1e6,
+        deviation: deviation(&samples),
+        implied_buffer_us: implied,
+        corrected_buffer_us: implied * (1.0 - throughput * 1e6 / rate).max(0.0),
+        frames,
+    })
+}
+
+impl Row {
+    /// What the repetitions say. None: there is none.
+    pub fn of(
+        candidate: &'static str,
+        size: &str,
+        traffic: &Traffic,
+        own: &OwnLimit,
+        repetitions: &[Repetition],
+    ) -> Option<Row> {
+        let bytes = traffic.mean_size();
+        let found = |which: fn(&Repetition) -> Found| repetitions.iter().map(which).collect::<Vec<_>>();
+        let ndr = rate(&found(|r| r.ndr), bytes, true)?;
+        let pdr = rate(&found(|r| r.pdr), bytes, false)?;
+        let mut lost_beyond_ndr = Stages::default();
+        repetitions.iter().for_each(|r| lost_beyond_ndr.add(&r.beyond));
+        let count = |value: fn(&Repetition) -> u64| repetitions.iter().map(value).sum();
+        let near = pdr.mpps.mean * 1e6 > 0.8 * own.rate;
+        Some(Row {
+            candidate,
+            size: size.to_owned(),
+            lost_beyond_ndr,
+            latency: LOADS.iter().filter_map(|percent| latency(repetitions, *percent)).collect(),
+            curve: curve(repetitions),
+            back_to_back: bursts(repetitions, ndr.mpps.mean),
+            recovery_ms: Figure::of(repetitions.iter().filter_map(|r| r.recovery_ms)),
+            reset_ms: Figure::of(repetitions.iter().filter_map(|r| r.reset_ms)),
+            reordered: count(|r| r.reordered),
+            duplicated: count(|r| r.twice),
+            trials: count(|r| r.trials),
+            repeated_trials: count(|r| r.repeated),
+            generator_limited: near || repetitions.iter().any(|r| r.limited),
+            ndr,
+            pdr,
+        })
+    }
+
+    /// The table's lines.
+    pub fn print(&self) {
+        let rate = |rate: &Rate| {
+            let half = rate.mpps.ci99.map_or(String::new(), |half| format!(" ± {half:.3}"));
+            format!("{:.3}{half}", rate.mpps.mean)
+        };
+        let limited = if self.generator_limited { "  AT LEAST: the tester is the limit" } else { "" };
+        println!(
+            "{:<15} {:>8}  NDR {:<16} PDR {:<16} Mpps  {:.2} Gbit/s{limited}",
+            self.candidate,
+            self.size,
+            rate(&self.ndr),
+            rate(&self.pdr),
+            self.ndr.gbits
+        );
+        if let Some(bound) = self.ndr.no_loss_bound {
+            println!(
+                "    NDR: none of {:.2e} frames lost, so less than {bound:.0e} of all (95 %)",
+                self.ndr.frames
+            );
+        }
+        let beyond = self.lost_beyond_ndr.text();
+        if !beyond.is_empty() {
+            println!("    beyond: {beyond}");
+        }
+        for row in &self.latency {
+            println!(
+                "    latency at {:>3} % of NDR: p50 {:.1}  p99 {:.1}  max {:.0} µs",
+                row.percent_of_ndr, row.p50_us, row.p99_us, row.max_us
+            );
+        }
+        for row in self.curve.iter().rev() {
+            let stages = row.stages.text();
+            println!(
+                "    {:>3} % of PDR: offered {:.3}, delivered {:.3} Mpps, lost {:.3} %  {stages}",
+                row.percent_of_pdr,
+                row.offered_mpps,
+                row.delivered_mpps,
+                100.0 * row.loss_ratio.mean
+            );
+        }
+        if let Some(bursts) = &self.back_to_back {
+            let Figure { mean, min, max, .. } = bursts.frames;
+            println!(
+                "    longest burst at {:.2} Mpps: {mean:.0} frames ({min:.0} – {max:.0}, s {:.0}); buffer {:.0} µs",
+                bursts.mpps, bursts.deviation, bursts.corrected_buffer_us
+            );
+        }
+        for (what, figure) in [("recovery from overload", &self.recovery_ms), ("reset", &self.reset_ms)] {
+            if let Some(Figure { mean, min, max, .. }) = figure {
+                println!("    {what}: {mean:.1} ms ({min:.1} – {max:.1})");
+            }
+        }
+        if self.reordered + self.duplicated > 0 {
+            println!("    {} frames out of order, {} twice", self.reordered, self.duplicated);
+        }
+    }
+}
+
+/// The first candidate at the first size, and its NDR against others'. What was not measured is null.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub candidate: &'static str,
+    pub size: String,
+    pub ndr_mpps: f64,
+    pub pdr_mpps: f64,
+    pub p99_us_at_50: Option<f64>,
+    pub reset_ms: Option<f64>,
+    /// By pairs of repetitions, with 99 % intervals.
+    pub ratio_bridge: Option<Ratio>,
+    pub ratio_testpmd: Option<Ratio>,
+    pub ratio_ovs: Option<Ratio>,
+}
+
+impl Summary {
+    /// Of these rows.
+    pub fn of(rows: &[Row]) -> Option<Summary> {
+        let first = rows.first()?;
+        let beside = |candidate: &str| {
+            let other = rows.iter().find(|row| row.candidate == candidate && row.size == first.size)?;
+            let pairs = first.ndr.mpps.samples.iter().copied().zip(other.ndr.mpps.samples.iter().copied());
+            Ratio::of(pairs)
+        };
+        let half = first.latency.iter().find(|row| row.percent_of_ndr == 50);
+        Some(Summary {
+            candidate: first.candidate,
+            size: first.size.clone(),
+            ndr_mpps: first.ndr.mpps.mean,
+            pdr_mpps: first.pdr.mpps.mean,
+            p99_us_at_50: half.map(|row| row.p99_us),
+            reset_ms: first.reset_ms.as_ref().map(|figure| figure.mean),
+            ratio_bridge: beside("bridge"),
+            ratio_testpmd: beside("testpmd"),
+            ratio_ovs: beside("ovs"),
+        })
+    }
+}
+
+/// What the tester can do without a target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Own {
+    pub ends: &'static str,
+    pub size: String,
+    pub mpps: f64,
+    /// At half of that rate, in microseconds.
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+impl Own {
+    /// Between ends of this kind.
+    pub fn of(ends: &'static str, size: &str, own: &OwnLimit) -> Own {
+        let at = |quantile: f64| us(own.delays.value_at_quantile(quantile), own.per_ns);
+        Own { ends, size: size.to_owned(), mpps: own.rate / 1e6, p50_us: at(0.5), p99_us: at(0.99) }
+    }
+}
