@@ -233,7 +233,7 @@ fn a_vmm_that_may_not_open_the_socket_is_named_and_the_command_mends_it() {
     let _daemon = place.daemon(&["--port", &format!("vm=vhost-user:{socket}")]);
     // Nobody tries: nothing is wrong, and who may is told.
     let text = place.ok(&["doctor", "vm"]);
-    assert!(text.contains("users that may connect") && text.contains("0700"), "{text}");
+    assert!(text.contains("who may connect") && text.contains("0700"), "{text}");
     let stranger = Stranger::new(&socket);
     is_named(&place, "vm", "socket_rights", "sidecore set vm mode=0660 owner=:");
     let (_, mend) = wrong(&place, "vm").remove(0);

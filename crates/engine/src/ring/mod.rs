@@ -12,7 +12,7 @@
 //! monitors an I/O core follows the rings ([`ClientTx::follow`], [`PipeGate`]). The users of a pipe share memory with the port's
 //! client.
 //!
-//! An operator can have ports share one memory ([`SharedMemory`]), each with a part of its own. Then their clients
+//! Ports whose operator wants that share one memory ([`SharedMemory`]), each with a part of its own: then their clients
 //! can exchange buffers, and see all of each other's frames. A buffer number can name any of them.
 //!
 //! Limits. Slots are given back in order. A region has one client and the users of its pipes. A client can exchange buffers (zero copy)

@@ -67,7 +67,7 @@ pub(super) fn troubles(facts: &Facts) -> Vec<Trouble> {
             of_peer(status, port, &mut say);
         }
         if let (false, Some(wire)) = (port.carrier(), &spec.wire) {
-            let text = format!("the other end of wire {wire} has no peer");
+            let text = format!("nobody is behind the other end of wire {wire}");
             say(true, "link", "wire_down", text, Some("sidecore show ports".to_owned()));
         }
     }

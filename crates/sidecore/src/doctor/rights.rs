@@ -52,7 +52,7 @@ pub(super) fn look(port: &str, socket: &Path, about: &About) -> Option<Trouble> 
         };
         return Some(trouble(true, "socket_rights", text, mend));
     }
-    let text = format!("users that may connect: {}", shown(socket));
+    let text = format!("who may connect: {}", shown(socket));
     let mend = format!("if the VMM runs as another user: sidecore set {port} mode=0660 owner=:GROUP");
     Some(trouble(false, "socket", text, mend))
 }
