@@ -117,6 +117,7 @@ struct Row {
     /// Frames lost between ends that lose none themselves, over all rounds.
     lost: u64,
     /// Million frames a second, by the distance of the two processors.
+    #[serde(default)]
     modes: serde_json::Value,
     #[serde(skip)]
     told: String,

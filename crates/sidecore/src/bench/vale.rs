@@ -122,6 +122,7 @@ pub struct Row {
     /// Rate of delivered frames against the rate at which they could be copied.
     of_limit: f64,
     /// Frames delivered a second, in millions, by the distance of the two processors.
+    #[serde(default)]
     modes: serde_json::Value,
     #[serde(skip)]
     told: String,

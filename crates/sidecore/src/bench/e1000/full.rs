@@ -42,6 +42,7 @@ pub struct Row {
     /// Whether the drivers' memory had huge pages.
     pub huge_pages: bool,
     /// Million frames a second, by the distance of the two processors.
+    #[serde(default)]
     pub modes: serde_json::Value,
     #[serde(skip)]
     told: String,

@@ -62,6 +62,7 @@ struct Row {
     /// Frames that did not come, or not in their place.
     lost: u64,
     /// Million frames a second, by the distance of the two processors.
+    #[serde(default)]
     modes: serde_json::Value,
     #[serde(skip)]
     told: String,
