@@ -198,6 +198,7 @@ impl Request {
             Request::Door => (21, [0; 5], Vec::new()),
             Request::Disk { path: at, read_only, look } => {
                 (22, [flag(*read_only), flag(*look), 0, 0, 0], path(at))
+            }
             Request::Inside { netns, what } => (23, [u64::from(*what), 0, 0, 0, 0], path(netns)),
             Request::TapIn { netns, name, mac, mtu, stays } => {
                 let [a, b] = packed(name);
