@@ -49,6 +49,15 @@ impl Deadline {
         now.wrapping_sub(self.begun) > self.time
     }
 
+    /// Has the pages of a frame's `pieces` found where there is more than one stretch; false if that takes too long. Whoever delivers the
+    /// frame, or cuts it, has no way to stop in the middle and go on.
+    #[inline]
+    pub fn find_frame(self, pieces: &[Piece]) -> bool {
+        let far = pieces.iter().filter(|piece| !piece.is_empty()).count() > 1
+            || pieces.iter().any(Piece::is_in_two_blocks);
+        !far || self.find(pieces, u64::MAX)
+    }
+
     /// The same, without time for a look when it is past.
     #[inline]
     #[must_use]

@@ -271,11 +271,7 @@ impl TxRing {
             };
             if room && word & tx::EOP != 0 {
                 let count = batch.pieces.len() - first;
-                // Whoever delivers the frame, or cuts it, has no way to stop in the middle and go on.
-                let list = batch.pieces.range(first, count);
-                let far = list.iter().filter(|piece| !piece.is_empty()).count() > 1
-                    || list.iter().any(Piece::is_in_two_blocks);
-                if far && !batch.deadline().find(list, u64::MAX) {
+                if !batch.deadline().find_frame(batch.pieces.range(first, count)) {
                     self.reports.truncate(reports);
                     batch.pieces.truncate(first);
                     return Ok(Taken::Later);

@@ -228,7 +228,7 @@ impl TxRing {
             place = next;
             if room && word & LS != 0 {
                 let pieces = batch.pieces.len() - first;
-                if !batch.deadline().find_beginnings(batch.pieces.range(first, pieces)) {
+                if !batch.deadline().find_frame(batch.pieces.range(first, pieces)) {
                     break;
                 }
                 self.at = place;
