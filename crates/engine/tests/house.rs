@@ -174,7 +174,6 @@ const NO_CIRCLES: &[&str] = &[
     "core",
     "device/e1000",
     "device/e1000/irq",
-    "device/e1000/rx",
     "device/moderation",
     "device/pci",
     "device/ptnet",
