@@ -28,15 +28,15 @@ fn hash(address: u64) -> u32 {
     /// The polynomial, its highest power in the lowest bit; of each value of four bits what they leave.
     const TABLE: [u32; 16] = {
         let mut table = [0u32; 16];
-        let mut value = 0;
+        let mut value = 0u32;
         while value < 16 {
-            let mut crc = value as u32;
+            let mut crc = value;
             let mut bit = 0;
             while bit < 4 {
                 crc = if crc & 1 != 0 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
                 bit += 1;
             }
-            table[value] = crc;
+            table[value as usize] = crc;
             value += 1;
         }
         table

@@ -5,7 +5,7 @@
 //! said otherwise.
 
 /// Bytes of the register space, in both BARs.
-pub const SPACE: u64 = 256;
+pub const SPACE: u32 = 256;
 
 /// `IDR0`–`IDR5`: the station's address.
 pub const IDR: u32 = 0x00;

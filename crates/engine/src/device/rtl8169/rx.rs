@@ -30,7 +30,8 @@ use crate::wire::{Offload, Outline4};
 
 const FCS: u32 = 4;
 /// Longest frame, with FCS.
-const RX_LEN: u32 = desc::RX_LEN as u32;
+const RX_LEN: u32 = 0x3fff;
+const _: () = assert!(RX_LEN as u64 == desc::RX_LEN);
 /// EtherType of a tag (802.1Q §9.6).
 const VLAN: u16 = 0x8100;
 const TCP: u8 = 6;

@@ -164,13 +164,11 @@ impl TxRing {
     /// but to be sent. False: it is something else, and nothing has been done.
     #[inline]
     fn plain(&mut self, batch: &mut Batch, place: u32, word: u64) -> bool {
-        let len = word & TX_LEN;
-        let usual = word & LS != 0 && len >= u64::from(MIN_PADDED) && is_plain(word);
+        let len = (word & TX_LEN) as u32;
+        let usual = word & LS != 0 && len >= MIN_PADDED && is_plain(word);
         if !usual || self.skipping {
             return false;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "sixteen bits")]
-        let len = len as u32;
         let buffer = self.ring.buffer(place);
         let Some(mut piece) = self.ring.map().translate(buffer, len, &mut self.hint) else { return false };
         let Some((frame, pieces)) = batch.next_frame() else { return false };
