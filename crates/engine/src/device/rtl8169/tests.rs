@@ -41,19 +41,17 @@ const ONE: u64 = desc::FS | desc::LS;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<(u64, HashMap<u64, Box<dyn NetSeat>>)>,
+    queues: Mutex<HashMap<u64, Box<dyn NetSeat>>>,
+    next: AtomicU64,
 }
 
 impl Scheduler for Desk {
     fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
         seat.queue().want_kicks(false);
-        let mut desk = self.queues.lock().unwrap();
-        desk.0 += 1;
-        let key = desk.0;
-        desk.1.insert(key, seat);
-        drop(desk);
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        self.queues.lock().unwrap().insert(key, seat);
         Box::new(move || {
-            let seat = self.queues.lock().unwrap().1.remove(&key);
+            let seat = self.queues.lock().unwrap().remove(&key);
             if let Some(seat) = seat {
                 seat.go_home();
             }
@@ -179,7 +177,7 @@ impl Rig {
     /// One poll of the transmit queue: the frames with their offloads, and what was counted.
     fn poll(&self) -> (Vec<(Vec<u8>, Offload)>, Tally) {
         let mut desk = self.desk.queues.lock().unwrap();
-        let queue = desk.1.values_mut().next().expect("the transmit queue is not served").queue();
+        let queue = desk.values_mut().next().expect("the transmit queue is not served").queue();
         let (mut batch, mut tally) = (Batch::new(), Tally::default());
         queue.fetch(&mut batch, &mut tally);
         let frames = batch.frames().iter().map(|f| (bytes(&batch, f), f.offload)).collect();
@@ -189,7 +187,7 @@ impl Rig {
 
     fn may_sleep(&self) -> bool {
         let mut desk = self.desk.queues.lock().unwrap();
-        !desk.1.values_mut().next().expect("the transmit queue is not served").queue().want_kicks(true)
+        !desk.values_mut().next().expect("the transmit queue is not served").queue().want_kicks(true)
     }
 
     fn deliver(&self, frames: &[(&[u8], Offload)]) -> Outcome {

@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Rig {
     fn poll_if_served(&self) {
-        if !self.desk.queues.lock().unwrap().1.is_empty() {
+        if !self.desk.queues.lock().unwrap().is_empty() {
             let (frames, tally) = self.poll();
             let drops: u32 = tally.drops.counts().iter().sum();
             assert_eq!(tally.frames, frames.len() as u64 + u64::from(drops));
