@@ -136,8 +136,8 @@ pub(super) struct RxRing {
 impl RxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
         RxRing {
-            shared,
             ring: Ring::new(map, journal, shared.csb.then_some(Side::Receive)),
+            shared,
             hint: 0,
             stopped: false,
             ahead: Vec::with_capacity(AHEAD + MAX_DESCRIPTORS),

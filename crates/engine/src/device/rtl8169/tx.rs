@@ -69,8 +69,8 @@ pub(super) struct TxRing {
 impl TxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> TxRing {
         TxRing {
-            shared,
             ring: Ring::new(map, journal, shared.csb.then_some(Side::Transmit)),
+            shared,
             enabled: false,
             stopped: false,
             hint: 0,
