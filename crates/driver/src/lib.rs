@@ -26,6 +26,7 @@
 
 pub mod blk;
 pub mod bound;
+mod csb;
 pub mod e1000;
 pub mod error;
 pub mod frontend;

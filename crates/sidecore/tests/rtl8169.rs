@@ -195,6 +195,50 @@ fn a_card_goes_on_after_a_restart() {
     }
 }
 
+/// With a status block: a steady sender rings no doorbell, and its receiver is told by its wishes.
+#[test]
+fn a_status_block_takes_the_place_of_doorbells() {
+    let place = Place::new();
+    let [a, b] = ["a", "b"].map(|name| format!("{name}=rtl8169:{},csb=on", place.at(name)));
+    let _daemon = place.daemon(&["--port", &a, "--port", &b]);
+    let config = Config { ring: 64, csb: true, ..Config::default() };
+    let [mut a, mut b] = ["a", "b"].map(|name| Rtl8169::open(&place.path(name), &config).unwrap());
+    stream(&mut a, &mut b, 0..100);
+    let before = a.traps().writes;
+    stream(&mut a, &mut b, 100..3100);
+    let doorbells = a.traps().writes - before;
+    assert!(doorbells < 1500, "{doorbells} doorbells for 3000 frames");
+    let heads = a.heads().unwrap();
+    assert_eq!(heads[0], 3100 % 64);
+    // Asleep, the device asks for one.
+    let seen = &mut 0;
+    b.arm_all().unwrap();
+    for n in 0..20 {
+        std::thread::sleep(Duration::from_millis(n));
+        stream_by_interrupts(&mut a, &mut b, n as u32, seen);
+    }
+    assert_eq!(*seen, 20);
+    // A block that lies: outside of the memory, and no page.
+    for low in [0xffff_f000u32, 0x123] {
+        a.client().write32(MEMORY, 0x70, low).unwrap();
+        a.client().write(MEMORY, 0x38, &[0x40]).unwrap();
+        await_true("the port stops", || place.port("a").to_string().contains("\"fault\":\""));
+        a.start().unwrap();
+        stream(&mut a, &mut b, 0..10);
+    }
+}
+
+/// One frame, for which the receiver waits.
+fn stream_by_interrupts(a: &mut Rtl8169, b: &mut Rtl8169, n: u32, seen: &mut u32) {
+    assert_eq!(a.send(&[&frame(1, n)]).unwrap(), 1);
+    let before = *seen;
+    await_true("a frame by an interrupt", || {
+        b.service(64, |_| *seen += 1).unwrap();
+        *seen > before
+    });
+    await_true("the sender's descriptor", || a.reclaim());
+}
+
 /// Killed again and again while frames are under way: what is lost or comes twice is at most what was under way.
 #[test]
 fn a_card_lives_through_a_storm() {

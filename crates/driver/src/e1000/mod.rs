@@ -11,7 +11,6 @@
 //!
 //! Limits: legacy transmit descriptors (a frame is one descriptor; no offloads), frames up to the size of a buffer.
 
-mod block;
 mod eeprom;
 mod pair;
 #[allow(missing_docs)] // names and numbers out of a manual
@@ -25,13 +24,13 @@ use std::time::Duration;
 use sidecore_abi::csb;
 use sidecore_abi::pci::command;
 
-use self::block::Block;
 use self::pair::Pair;
 pub use self::pair::RSS_KEY;
 use self::regs::{BAR, RX, TAIL, TX};
 
+use crate::csb::Block;
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Page};
+use crate::memory::{Memory, Page, View};
 use crate::vfio::{Client, Event, Traps, Window};
 
 /// Bytes of a receive buffer: what `RCTL` says without further bits.
@@ -485,5 +484,26 @@ fn store(client: &mut Client, window: Option<&Window>, register: u64, value: u32
     match window {
         Some(window) if window.write32(register, value) => Ok(()),
         _ => client.post32(BAR, register, value),
+    }
+}
+
+impl E1000 {
+    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
+    /// says nothing of itself.
+    pub fn want_room(&mut self) {
+        if let Some(block) = self.block.as_ref().filter(|_| !self.pair.tx.has_room()) {
+            block.want_room();
+            self.reclaim();
+        }
+    }
+
+    /// Where the device says in the status block that it is: transmit, receive.
+    pub fn heads(&self) -> Option<[u32; 2]> {
+        self.block.as_ref().map(Block::heads)
+    }
+
+    /// The status block, for a driver that lies.
+    pub fn status_block(&self) -> Option<&View> {
+        self.block.as_ref().map(Block::words)
     }
 }

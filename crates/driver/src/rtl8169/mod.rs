@@ -16,10 +16,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidecore_abi::pci::command;
+use sidecore_abi::csb;
+use sidecore_abi::pci::{command, SUBSYSTEM};
 
 use self::regs::BAR;
 use self::ring::Ring;
+use crate::csb::Block;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Page, View};
 use crate::vfio::{Client, Event, Traps};
@@ -37,11 +39,13 @@ pub struct Config {
     pub ring: u16,
     /// Kind of memory behind rings and buffers.
     pub page: Page,
+    /// Use a communication status block, which not every device has.
+    pub csb: bool,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { ring: 256, page: Page::Small }
+        Config { ring: 256, page: Page::Small, csb: false }
     }
 }
 
@@ -56,6 +60,7 @@ pub struct Rtl8169 {
     untold: bool,
     /// The pin, and the event that tells of its end.
     pin: (Event, Event),
+    block: Option<Block>,
     /// In the middle of [`Rtl8169::service`]: interrupts are masked.
     polling: bool,
 }
@@ -80,13 +85,18 @@ impl Rtl8169 {
             return Err(Error::Config(format!("chip version {version:#x} is not known")));
         }
         let mac = eeprom::read_mac(&mut client)?;
-        let memory = Memory::new(2 * Ring::size(config.ring, BUFFER) + 4096, config.page)?;
+        if config.csb && client.config16(SUBSYSTEM)? != csb::SUBSYSTEM {
+            return Err(Error::Missing("a communication status block".to_owned()));
+        }
+        let rings = 2 * Ring::size(config.ring, BUFFER);
+        let memory = Memory::new(rings + 4096 + Block::ROOM, config.page)?;
         client.map_memory(&memory)?;
+        let block = if config.csb { Some(Block::new(&memory)?) } else { None };
         let pin = (Event::new()?, Event::new()?);
         client.wire_pin(&pin.0, Some(&pin.1))?;
         let tx = Ring::new(&memory, config.ring, BUFFER)?;
         let rx = Ring::new(&memory, config.ring, BUFFER)?;
-        let mut driver = Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, polling: false };
+        let mut driver = Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, block, polling: false };
         driver.start()?;
         Ok(driver)
     }
@@ -112,6 +122,15 @@ impl Rtl8169 {
             return Err(Error::Device("IDR does not hold the EEPROM's address".to_owned()));
         }
         (self.polling, self.untold) = (false, false);
+        if let Some(block) = &self.block {
+            // Before the block begins anew the reset has made the device forget it.
+            block.restart();
+            let address = block.address();
+            #[allow(clippy::cast_possible_truncation)] // the halves
+            for (at, half) in [(regs::CSBAH, (address >> 32) as u32), (regs::CSBAL, address as u32)] {
+                self.client.write32(BAR, at, half)?;
+            }
+        }
         self.tx.restart();
         self.rx.restart();
         while self.rx.room().is_some() {
@@ -122,6 +141,9 @@ impl Rtl8169 {
             for (at, half) in [(4, (base >> 32) as u32), (0, base as u32)] {
                 self.client.write32(BAR, register + at, half)?;
             }
+        }
+        if let Some(block) = &self.block {
+            block.turn_on();
         }
         self.write(regs::RMS, &0x3fffu16.to_le_bytes())?;
         self.write(regs::CPCR, &0u32.to_le_bytes())?;
@@ -156,6 +178,25 @@ impl Rtl8169 {
     /// The descriptors of the transmit and the receive ring, for a driver that lies.
     pub fn descriptors(&self) -> [&View; 2] {
         [self.tx.words(), self.rx.words()]
+    }
+
+    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
+    /// says nothing of itself.
+    pub fn want_room(&mut self) {
+        if let Some(block) = self.block.as_ref().filter(|_| self.tx.room().is_none()) {
+            block.want_room();
+            self.reclaim();
+        }
+    }
+
+    /// Where the device says in the status block that it is: transmit, receive.
+    pub fn heads(&self) -> Option<[u32; 2]> {
+        self.block.as_ref().map(Block::heads)
+    }
+
+    /// The status block, for a driver that lies.
+    pub fn status_block(&self) -> Option<&View> {
+        self.block.as_ref().map(Block::words)
     }
 
     /// Register `register` of the PHY.
@@ -210,6 +251,9 @@ impl Rtl8169 {
     /// The device does not answer.
     pub fn doorbell(&mut self) -> Result<()> {
         if std::mem::take(&mut self.untold) {
+            if self.block.as_ref().is_some_and(|block| !block.set_tx_tail(self.tx.tail())) {
+                return Ok(());
+            }
             self.client.post(BAR, regs::TPPOLL, &[regs::NPQ])?;
         }
         Ok(())
@@ -250,6 +294,9 @@ impl Rtl8169 {
     /// # Errors
     /// The device does not answer.
     pub fn arm_all(&mut self) -> Result<()> {
+        if let Some(block) = &self.block {
+            block.want_receive(true);
+        }
         self.set_mask(regs::ROK | regs::TOK | regs::LINK)
     }
 
@@ -288,10 +335,16 @@ impl Rtl8169 {
             self.end_of_interrupt()?;
         }
         self.reclaim();
+        if let Some(block) = &self.block {
+            block.has_room();
+            block.want_receive(false);
+        }
         let done = self.receive(budget, see)?;
         self.polling = done == budget;
         if !self.polling {
             self.arm_all()?;
+            // What came before the wish was heard is served without an interrupt.
+            self.polling = self.block.is_some() && self.rx.oldest().is_some();
         }
         Ok(Some(done))
     }

@@ -14,6 +14,9 @@ pub const RCR: u64 = 0x44;
 pub const CR9346: u64 = 0x50;
 pub const PHYAR: u64 = 0x60;
 pub const RMS: u64 = 0xda;
+/// Where a status block is.
+pub const CSBAL: u64 = 0x70;
+pub const CSBAH: u64 = 0x74;
 pub const CPCR: u64 = 0xe0;
 pub const RDSAR: u64 = 0xe4;
 

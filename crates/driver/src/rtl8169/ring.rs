@@ -57,6 +57,11 @@ impl Ring {
         }
     }
 
+    /// The place of the next descriptor: the tail.
+    pub(super) fn tail(&self) -> u16 {
+        self.next
+    }
+
     /// The place of the next descriptor, if the driver has one left to give.
     pub(super) fn room(&self) -> Option<u16> {
         (self.given < self.count).then_some(self.next)

@@ -2,6 +2,7 @@
 //! carries its conversation with the VMM knows messages and memory. [`VirtioDevice`] is all that a
 //! virtio transport knows of a device.
 
+mod csb;
 pub mod e1000;
 mod eeprom;
 mod lent;

@@ -251,7 +251,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "rtl8169",
         place: Place::Socket,
-        keys: "mode owner mac moderation memory-file prefault fd",
+        keys: "mode owner mac moderation csb memory-file prefault fd",
         start: start_rtl8169,
         holder: holder_beside,
         ..PLAIN
@@ -403,6 +403,7 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
 fn start_rtl8169(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
     let mut config = Rtl8169Config::new(mac);
+    config.csb = spec.csb == Some(Toggle::On);
     if let Some(gap) = spec.moderation {
         config.moderation = Duration::from_micros(gap.get().into());
     }

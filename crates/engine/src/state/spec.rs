@@ -236,7 +236,7 @@ options! {
             moderation: Number<0, 1000> = "moderation", Kind, "8; vhost-user: 0";
             /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
             receive_share: Number<10, 100> = "receive-share", Kind, "100";
-            /// Whether the 82540EM has a communication status block.
+            /// Whether the card has a communication status block.
             csb: Toggle = "csb", Kind, "`off`";
             /// Files that the VMM may give as its memory: `memory`: those of memfd, tmpfs and hugetlbfs; `any`: all
             /// that can be mapped.

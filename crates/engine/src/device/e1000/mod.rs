@@ -10,7 +10,7 @@
 //!
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
 //! registers describe it, `transmitter`, `tx` and `packet` the way in, `receiver`, `rss`, `filter` and `rx` the way out, `irq` who is told when,
-//! `csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
+//! `device::csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
 //! `config` is what an operator chooses, and `function` what the guest's bus finds.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
@@ -26,7 +26,6 @@
 
 mod access;
 mod config;
-mod csb;
 mod eeprom;
 mod filter;
 mod function;

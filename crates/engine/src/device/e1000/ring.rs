@@ -15,17 +15,28 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::csb::{Block, Side};
+use sidecore_abi::csb::{CSBAH, CSBAL};
+
 use super::journal::{Journal, Position};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
 use super::regs::TX_RINGS;
 use super::state::Registers;
+use crate::device::csb::{Block, Side};
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
 /// Heads are published when a ring runs empty and at least every so many descriptors: publishing takes the
 /// cache line away from the guest, which writes its tail there.
 const PUBLISH_EVERY: u32 = 64;
+
+/// Where the status block is. The low half is written last, and alone says whether there is one: half an address is none.
+#[inline]
+fn block_at(regs: &Registers) -> u64 {
+    match regs.acquire(CSBAL) {
+        0 => 0,
+        low => u64::from(regs.get(CSBAH)) << 32 | u64::from(low),
+    }
+}
 
 /// One direction's ring, as its owner sees it.
 pub(super) struct Ring {
@@ -77,7 +88,7 @@ impl Ring {
     #[inline]
     pub(super) fn poll(&mut self, regs: &Registers, bad_tails: &AtomicU64) -> Result<u32, Fault> {
         let tail = match &mut self.block {
-            Some(block) => block.tail(regs, &self.map, self.head)?,
+            Some(block) => block.tail(block_at(regs), &self.map, self.head)?,
             None => None,
         };
         let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
@@ -208,7 +219,7 @@ impl Ring {
     /// Descriptors from the head on to the tail as it is now, if the ring can be found in the guest's memory.
     pub(super) fn look(&mut self, regs: &Registers) -> Option<u32> {
         let tail = match &mut self.block {
-            Some(block) => block.tail(regs, &self.map, self.head).ok()?,
+            Some(block) => block.tail(block_at(regs), &self.map, self.head).ok()?,
             None => None,
         };
         let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);

@@ -60,6 +60,7 @@ impl Rtl8169 {
             INTERRUPTS => self.interrupt_word(value, mask),
             regs::IDR | 0x04 | regs::CONFIG3 if unlocked => change(mask),
             regs::IDR | 0x04 | regs::CONFIG3 | regs::PHYSTATUS => {}
+            regs::CSBAL | regs::CSBAH if !self.settings.csb => {}
             regs::CR9346 => {
                 // 9346CR itself is never locked.
                 change(if unlocked { mask } else { mask & 0xff });
@@ -205,7 +206,11 @@ impl Rtl8169 {
             format!("trapped-reads={}", count(&traps.reads)),
             format!("trapped-writes={}", count(&traps.writes)),
         ];
-        let mode = "doorbells trap: they share a page with all other registers";
+        let mode = if self.shared.regs.get(regs::CSBAL) == 0 {
+            "doorbells trap: they share a page with all other registers"
+        } else {
+            "doorbells trap only while the I/O core sleeps: csb"
+        };
         ["intx", mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
     }
 }

@@ -14,11 +14,13 @@ pub struct Rtl8169Config {
     pub mac: Mac,
     /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
     pub moderation: Duration,
+    /// It has a communication status block (`sidecore_abi::csb`).
+    pub csb: bool,
 }
 
 impl Rtl8169Config {
     /// One with address `mac`.
     pub fn new(mac: Mac) -> Rtl8169Config {
-        Rtl8169Config { mac, moderation: FLOOR }
+        Rtl8169Config { mac, moderation: FLOOR, csb: false }
     }
 }

@@ -15,12 +15,15 @@ pub(super) fn regions() -> [Option<Region>; REGIONS] {
     [registers(Space::Io), registers(Space::Memory32), None, None, None, None, None]
 }
 
-pub(super) fn config_space() -> ConfigSpace {
+/// `csb`: a driver shall find out that there is a status block.
+pub(super) fn config_space(csb: bool) -> ConfigSpace {
+    let (subsystem_vendor, subsystem) =
+        if csb { (0x1af4, sidecore_abi::csb::SUBSYSTEM) } else { (0x10ec, 0x8169) };
     let identity = Identity {
         vendor: 0x10ec,
         device: 0x8169,
-        subsystem_vendor: 0x10ec,
-        subsystem: 0x8169,
+        subsystem_vendor,
+        subsystem,
         class: 0x02_0000,
         revision: 0x10,
         has_pin: true,

@@ -6,7 +6,7 @@
 //! an I/O core that serves the ring looks at them, and a doorbell only wakes it when it sleeps.
 //!
 //! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its descriptors tell it,
-//! `transmitter`, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when; `journal` and `persist` what
+//! `transmitter`, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when, `device::csb` how a driver that knows of it does without doorbells; `journal` and `persist` what
 //! another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does. `config` is
 //! what an operator chooses, and `function` what the guest's bus finds.
 //!
@@ -42,7 +42,7 @@ mod tx;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 pub use self::config::Rtl8169Config;
@@ -114,11 +114,13 @@ impl Rtl8169 {
         let (places, [tx_journal, rx_journal]) = places.map_or_else(Journal::create, Journal::open)?;
         let interrupts = Interrupts::new(true, 0, 0, &port.bell);
         let shared = Arc::new(Shared {
+            csb: settings.csb,
             port,
             regs: Registers::new(),
             irq: Irq::new(interrupts, settings.moderation)?,
             stats: Stats::default(),
             sizes: [const { AtomicU32::new(0) }; 2],
+            received: AtomicBool::new(false),
             traps: Traps::default(),
         });
         shared.port.set_accepts(Offloads::VALID);
@@ -127,7 +129,7 @@ impl Rtl8169 {
         let rx = RxRing::new(Arc::clone(&shared), Arc::clone(&map), rx_journal);
         Ok(Rtl8169 {
             settings,
-            config: config_space(),
+            config: config_space(settings.csb),
             eeprom: Eeprom::new(settings.mac.0),
             phy: Phy::new(true),
             scheduler,
@@ -322,7 +324,7 @@ impl PciDevice for Rtl8169 {
             index: 0,
             direction,
             size: self.shared.sizes[ring].load(Ordering::Relaxed),
-            kind: "trapping",
+            kind: if self.shared.block() == 0 { "trapping" } else { "csb" },
             state: if on { "running".to_owned() } else { self.why_off(enable) },
             interrupts,
         };

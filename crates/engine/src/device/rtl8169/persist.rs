@@ -22,7 +22,8 @@ const SIZE: usize = REST + 2;
 
 impl Persist for Rtl8169 {
     fn format(&self) -> Format {
-        Format { kind: "rtl8169".to_owned(), version: VERSION, size: SIZE }
+        let kind = if self.settings.csb { "rtl8169,csb" } else { "rtl8169" };
+        Format { kind: kind.to_owned(), version: VERSION, size: SIZE }
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {

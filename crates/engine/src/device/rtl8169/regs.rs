@@ -71,6 +71,9 @@ pub const PHYAR: u32 = 0x60;
 pub const PHYSTATUS: u32 = 0x6c;
 /// `PHYStatus`: transmit and receive flow control, 1000 Mb/s, link, full duplex.
 pub const PHYSTATUS_UP: u32 = 1 << 6 | 1 << 5 | 1 << 4 | 1 << 1 | 1;
+/// Where a status block is (`sidecore_abi::csb`): words that the part reserves, there only with the option.
+pub const CSBAL: u32 = 0x70;
+pub const CSBAH: u32 = 0x74;
 /// The word with `RMS` (its upper half): the longest frame that is received, with FCS; 14 bits.
 pub const RMS: u32 = 0xd8;
 /// `C+CR` (the lower half) and the mitigation of interrupts.

@@ -18,6 +18,7 @@ use super::regs::{self, desc};
 use super::ring::{Ring, MAX};
 use super::shared::Shared;
 use super::stats::{self, Received};
+use crate::device::csb::Side;
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::Source;
 use crate::fault::Fault;
@@ -135,8 +136,8 @@ pub(super) struct RxRing {
 impl RxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
         RxRing {
+            ring: Ring::new(map, journal, shared.csb.then_some(Side::Receive)),
             shared,
-            ring: Ring::new(map, journal),
             hint: 0,
             stopped: false,
             ahead: Vec::with_capacity(AHEAD + MAX_DESCRIPTORS),
@@ -277,6 +278,10 @@ impl EgressQueue for RxRing {
         let shared = Arc::clone(&self.shared);
         let rules = Rules::new(&shared);
         let (mut missed, mut delivered, mut frames) = (0, 0, Received::default());
+        if let Err(fault) = self.ring.look_at_block(shared.block()) {
+            self.stop(fault);
+        }
+        let from = self.ring.head;
         self.ahead.clear();
         (self.next, self.ahead_to) = (0, self.ring.head);
         for (index, &pick) in picks.iter().enumerate() {
@@ -332,13 +337,17 @@ impl EgressQueue for RxRing {
         self.give_back();
         if delivered > 0 {
             shared.stats.received(&frames);
-            outcome.occasions += 1;
-            outcome.interrupts += shared.irq.received(delivered);
+            shared.received.store(true, Ordering::Relaxed);
         }
-        if missed > 0 {
-            stats::add(&shared.stats.missed, missed);
-            outcome.occasions += 1;
-            outcome.interrupts += shared.irq.raise(RDU);
+        stats::add(&shared.stats.missed, missed);
+        if self.ring.wants_interrupt(from) {
+            outcome.occasions += u64::from(delivered > 0) + u64::from(missed > 0);
+            if delivered > 0 {
+                outcome.interrupts += shared.irq.received(delivered);
+            }
+            if missed > 0 {
+                outcome.interrupts += shared.irq.raise(RDU);
+            }
         }
         if self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);

@@ -57,7 +57,17 @@ impl Registers {
 
     /// The values of the chip's own reset: the station's address stays.
     pub(super) fn soft_reset(&self) {
-        let kept = [regs::IDR, regs::IDR + 4, regs::MAR, regs::MAR + 4, regs::CR9346, regs::CONFIG3];
+        // Where the status block is outlives the chip's reset, as an e1000's does.
+        let kept = [
+            regs::IDR,
+            regs::IDR + 4,
+            regs::MAR,
+            regs::MAR + 4,
+            regs::CR9346,
+            regs::CONFIG3,
+            regs::CSBAL,
+            regs::CSBAH,
+        ];
         let kept = kept.map(|offset| (offset, self.get(offset)));
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         for (offset, value) in kept {

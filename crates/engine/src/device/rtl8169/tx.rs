@@ -16,6 +16,7 @@ use super::regs::desc::{LS, OWN, TX_LEN};
 use super::ring::{Ring, MAX};
 use super::shared::Shared;
 use super::stats;
+use crate::device::csb::Side;
 use crate::device::packet::{headers, MIN_PADDED};
 use crate::fault::Fault;
 use crate::frame::Batch;
@@ -68,8 +69,8 @@ pub(super) struct TxRing {
 impl TxRing {
     pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> TxRing {
         TxRing {
+            ring: Ring::new(map, journal, shared.csb.then_some(Side::Transmit)),
             shared,
-            ring: Ring::new(map, journal),
             enabled: false,
             stopped: false,
             hint: 0,
@@ -137,6 +138,16 @@ impl TxRing {
         }
         let place = self.waits_for.unwrap_or(self.ring.head);
         self.is_running() && self.look(place).is_some_and(|word| word & OWN != 0)
+    }
+
+    /// Asks for doorbells, or no longer, where a status block lets us.
+    pub(super) fn ask_for_kicks(&mut self, on: bool) {
+        self.ring.ask_for_kicks(on);
+    }
+
+    /// Whether a status block lets us choose.
+    pub(super) fn has_block(&self) -> bool {
+        self.ring.has_wishes()
     }
 
     fn look(&mut self, place: u32) -> Option<u64> {
@@ -276,6 +287,7 @@ impl TxRing {
         if self.marks.is_empty() {
             return;
         }
+        let from = self.ring.head;
         self.ring.give_back(&self.marks, self.at);
         self.shared.sizes[0].store(self.ring.size, Ordering::Relaxed);
         let given = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
@@ -292,14 +304,24 @@ impl TxRing {
         if half {
             self.unreported = 0;
         }
-        tally.occasions += 1;
-        tally.interrupts += self.shared.irq.sent(std::mem::take(&mut self.frames), half);
+        let frames = std::mem::take(&mut self.frames);
+        if self.ring.wants_interrupt(from) {
+            // A driver with a status block says what it wants itself.
+            let at_once = half || self.ring.has_wishes();
+            tally.occasions += 1;
+            tally.interrupts += self.shared.irq.sent(frames, at_once);
+        }
     }
 
-    /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`.
-    pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+    /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
+    /// there was nothing.
+    pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         if !self.is_running() {
-            return;
+            return false;
+        }
+        if let Err(fault) = self.ring.look_at_block(self.shared.block()) {
+            self.stop(fault);
+            return false;
         }
         self.waits_for = None;
         self.at = self.ring.head;
@@ -340,6 +362,7 @@ impl TxRing {
         if self.marks.is_empty() && self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);
         }
+        !self.marks.is_empty()
     }
 
     #[inline]

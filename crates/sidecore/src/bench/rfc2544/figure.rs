@@ -26,9 +26,9 @@ pub fn draw(rows: &[Row]) -> String {
     for size in sizes {
         let of: Vec<&Row> = rows.iter().filter(|row| row.size == size).collect();
         let curve = |value: fn(&CurveRow) -> f64| -> Vec<Line> {
-            let line = |row: &&Row| Line {
-                name: row.candidate.to_owned(),
-                points: row.curve.iter().map(|point| (point.asked_mpps, value(point))).collect(),
+            let line = |row: &&Row| {
+                let points = row.curve.iter().map(|point| (point.asked_mpps, value(point))).collect();
+                Line::new(row.candidate.to_owned(), points)
             };
             of.iter().map(line).collect()
         };
@@ -54,7 +54,7 @@ pub fn draw(rows: &[Row]) -> String {
                     (f64::from(it.percent_of_ndr), [it.p50_us, it.p99_us][value])
                 };
                 let points = row.latency.iter().map(point).collect();
-                lines.push(Line { name: format!("{}, {name}", row.candidate), points });
+                lines.push(Line::new(format!("{}, {name}", row.candidate), points));
             }
         }
         charts.push(chart(
@@ -76,7 +76,7 @@ fn by_size(rows: &[Row]) -> String {
         let point = (size, row.ndr.mpps.mean);
         match lines.iter_mut().find(|line| line.name == row.candidate) {
             Some(line) => line.points.push(point),
-            None => lines.push(Line { name: row.candidate.to_owned(), points: vec![point] }),
+            None => lines.push(Line::new(row.candidate.to_owned(), vec![point])),
         }
     }
     lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{self, Csb, NONE, SEEN, WANTED};
 
-use super::E1000;
 use crate::error::Result;
 use crate::memory::{Memory, View};
 
@@ -102,26 +101,5 @@ impl Block {
     /// The whole page, to lie in.
     pub(super) fn words(&self) -> &View {
         &self.words
-    }
-}
-
-impl E1000 {
-    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
-    /// says nothing of itself.
-    pub fn want_room(&mut self) {
-        if let Some(block) = self.block.as_ref().filter(|_| !self.pair.tx.has_room()) {
-            block.want_room();
-            self.reclaim();
-        }
-    }
-
-    /// Where the device says in the status block that it is: transmit, receive.
-    pub fn heads(&self) -> Option<[u32; 2]> {
-        self.block.as_ref().map(Block::heads)
-    }
-
-    /// The status block, for a driver that lies.
-    pub fn status_block(&self) -> Option<&View> {
-        self.block.as_ref().map(Block::words)
     }
 }

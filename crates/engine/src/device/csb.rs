@@ -1,9 +1,9 @@
 //! The communication status block (`sidecore_abi::csb`), as one ring's owner sees it.
 //!
-//! Theory of operation. The block's address stands in two registers of the receive ring's line, on the shared page:
-//! nobody is told when the driver writes them, so each ring compares them when it is polled. While the block is on,
+//! Theory of operation. The block's address stands in two registers. An e1000's lie on the shared page, where nobody is told when
+//! the driver writes them, so each ring compares the address when it is polled. While the block is on,
 //! the ring's tail is the block's, the head is published there, and the guest is interrupted only if it says that it
-//! wants to be. Both kick protocols are served: the flags by looking at them behind a fence, the thresholds by
+//! wants to be. A ring that needs no tail, as an rtl8169's, looks at the rest. Both kick protocols are served: the flags by looking at them behind a fence, the thresholds by
 //! comparing them with the way that the head made.
 //!
 //! The transmit queue's core asks for kicks only while it sleeps for long and a kick could wake it, which a store to a
@@ -17,9 +17,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-use sidecore_abi::csb::{self, Csb, CSBAH, CSBAL, NONE, WANTED};
+use sidecore_abi::csb::{self, Csb, NONE, WANTED};
 
-use super::state::Registers;
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
@@ -73,22 +72,17 @@ impl Block {
         *self = Block::new(self.side);
     }
 
-    /// The ring's tail, if the block is on. `head` is where the ring is.
+    /// The ring's tail, if the block is on. `address` is what the registers say, zero if there is none; `head` is where the ring is.
     ///
     /// # Errors
     /// The driver named a page that is none, or is not in its memory.
     #[inline]
     pub(super) fn tail(
         &mut self,
-        regs: &Registers,
+        address: u64,
         map: &Arc<GuestMap>,
         head: u32,
     ) -> Result<Option<u32>, Fault> {
-        // The low half is written last, and alone says whether there is a block: half an address is none.
-        let address = match regs.acquire(CSBAL) {
-            0 => 0,
-            low => u64::from(regs.get(CSBAH)) << 32 | u64::from(low),
-        };
         if address != self.address {
             self.find(address, map)?;
         }
