@@ -168,21 +168,6 @@ proptest! {
     }
 }
 
-/// Whoever delivers a frame has no way to stop among its pieces: where it has several, their pages are found by the clock before.
-#[test]
-fn pages_of_all_pieces_are_found_when_a_frame_is_fetched() {
-    let options = Options { entries: 16, packed: false, event_idx: true, in_order: false };
-    let mut rig = Rig::new(options);
-    assert!(rig.offer(0, Wish { len: 60_000, cut: None }));
-    rig.driver.publish();
-    let pages = || rustix::fs::fstat(rig.memory.fd()).unwrap().st_blocks / 8;
-    let before = pages();
-    let (mut batch, mut tally) = (Batch::new(), Tally::default());
-    rig.ring.fetch(&mut batch, &mut tally);
-    assert_eq!((batch.len(), pages() - before), (1, 15), "nobody had touched the pages of its second piece");
-    rig.ring.release(&mut tally);
-}
-
 /// What 256 frames may be, and never more than this of the largest.
 #[test]
 fn plain_frames_fill_a_batch_and_large_ones_do_not() {
