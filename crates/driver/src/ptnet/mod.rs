@@ -357,6 +357,19 @@ impl Ptnet {
         Ok(room)
     }
 
+    /// Gives the next `count` slots of the ring up as they are; returns how many were ours. Publishes once.
+    ///
+    /// # Errors
+    /// The kick is not answered.
+    pub fn send_again(&mut self, count: usize) -> Result<usize> {
+        let ring = &mut self.pairs[self.pair].tx;
+        let wanted = u32::try_from(count).unwrap_or(u32::MAX);
+        let room = if ring.space() < wanted { ring.look().min(wanted) } else { wanted };
+        (0..room).for_each(|_| ring.release());
+        self.publish()?;
+        Ok(room as usize)
+    }
+
     /// Writes `word` into the next slot and gives it up, whatever it says; false: there is no room.
     pub fn queue_word(&mut self, word: SlotWord) -> bool {
         let ring = &mut self.pairs[self.pair].tx;
@@ -475,6 +488,11 @@ impl Ptnet {
     /// Wants an interrupt when frames come. True: some have come already.
     pub fn arm(&mut self, on: bool) -> bool {
         self.pairs[self.pair].rx.want_interrupts(on)
+    }
+
+    /// Wants an interrupt when there is room to send again. True: there is already.
+    pub fn arm_sending(&mut self, on: bool) -> bool {
+        self.pairs[self.pair].tx.want_interrupts(on)
     }
 
     /// Waits for the interrupt of the ring on which is received, or sent, `limit` at most. 0: none came.
