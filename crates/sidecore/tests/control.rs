@@ -303,14 +303,14 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     drop(neighbours);
 
     // The daemon's end leaves the interfaces for the next one; a port that goes takes its own along.
-    let there = || {
+    let there = |world: &World| {
         let output = world.control.command("ip").args(["-o", "link"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     world.place.ok(&["del", "v2"]);
-    assert!(there().contains(" v1:") && !there().contains(" v2:"), "{}", there());
+    assert!(there(&world).contains(" v1:") && !there(&world).contains(" v2:"), "{}", there(&world));
     assert!(world.end(Signal::TERM).success());
-    assert!(there().contains(" v1:"), "{}", there());
+    assert!(there(&world).contains(" v1:"), "{}", there(&world));
 }
 
 /// True from the second time on.
