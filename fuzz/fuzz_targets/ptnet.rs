@@ -132,7 +132,9 @@ impl Run<'_> {
             data = rest;
             let value = u32::from_le_bytes([*b, *c, *d, *e]);
             match what % 16 {
-                0 | 1 => self.nic.write(0, REGISTERS[usize::from(*a) % REGISTERS.len()], &value.to_le_bytes()),
+                0 | 1 => {
+                    self.nic.write(0, REGISTERS[usize::from(*a) % REGISTERS.len()], &value.to_le_bytes())
+                }
                 2 => self.nic.write(usize::from(*a % 6), u64::from(*b), &[*c, *d][..1 + usize::from(*e & 1)]),
                 3 => {
                     self.nic.read(usize::from(*a % 6), u64::from(*b), &mut [0; 4]);
@@ -141,7 +143,8 @@ impl Run<'_> {
                 4 => pci::write_config(&mut self.nic, u64::from(*a), &[*b, *c]),
                 // A block's word: of a ring, on either side.
                 5 | 6 => {
-                    let block = BLOCKS[usize::from(*what >> 7)] + 64 * u64::from(*a & 3) + 4 * u64::from(*a >> 2 & 3);
+                    let block =
+                        BLOCKS[usize::from(*what >> 7)] + 64 * u64::from(*a & 3) + 4 * u64::from(*a >> 2 & 3);
                     let small = if *what & 0x40 == 0 { value % (SLOTS + 2) } else { value };
                     self.world.guest.write(block, &small.to_le_bytes());
                 }

@@ -61,7 +61,10 @@ fn run(world: &mut World, flags: u8, data: &[u8]) {
         data
     } else {
         let (first, rest) = data.split_at(data.len().min(8 * words));
-        first.chunks_exact(8).enumerate().for_each(|(i, word)| slot.set(i, u64::from_le_bytes(word.try_into().unwrap())));
+        first
+            .chunks_exact(8)
+            .enumerate()
+            .for_each(|(i, word)| slot.set(i, u64::from_le_bytes(word.try_into().unwrap())));
         rest
     };
     let start = |world: &World, at: Position| {
@@ -179,7 +182,8 @@ fn pick(world: &mut World, queue: &mut Queue, want: usize, flying: &mut Vec<Requ
         let (readable, writable) = (usize::from(request.readable), usize::from(request.writable));
         let pieces = world.pieces.range(request.start as usize, readable + writable);
         assert_eq!(pieces.len(), readable + writable);
-        let bytes = |pieces: &[sidecore_engine::mem::Piece]| pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let bytes =
+            |pieces: &[sidecore_engine::mem::Piece]| pieces.iter().map(|piece| piece.len()).sum::<usize>();
         assert_eq!(bytes(&pieces[..readable]), request.read_len as usize);
         assert_eq!(bytes(&pieces[readable..]), request.write_len as usize);
         for piece in pieces {

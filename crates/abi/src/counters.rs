@@ -132,10 +132,12 @@ pub enum DropReason {
     NoNeighbour = 38,
     /// A router cut it into fragments, which went on in its place: no loss.
     Fragmented = 39,
+    /// It is for the router itself, and beyond what its class may bring to the control plane.
+    PuntLimit = 40,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 40] = [
+pub const DROPS: [(DropReason, &str, &str); 41] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -220,6 +222,11 @@ pub const DROPS: [(DropReason, &str, &str); 40] = [
         "the station of the next hop is not known yet, or does not answer",
     ),
     (DropReason::Fragmented, "fragmented", "cut into fragments, which went on in its place: no loss"),
+    (
+        DropReason::PuntLimit,
+        "punt_limit",
+        "for the router itself, and beyond what its class may bring to the control plane",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

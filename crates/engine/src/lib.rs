@@ -4,13 +4,15 @@
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
 //! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
-//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `transport`, `broker` → `state`.
+//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `control` → `transport`, `broker` →
+//! `state`.
 //!
 //! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
 
 pub mod account;
 pub mod broker;
 pub mod confine;
+pub mod control;
 pub mod core;
 pub mod device;
 pub mod disk;

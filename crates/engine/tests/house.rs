@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["router"],
     &["fabric"],
     &["host", "device"],
+    &["control"],
     &["transport", "broker"],
     &["state"],
 ];
@@ -171,6 +172,7 @@ fn every_engine_file_says_what_it_is_for() {
 const NO_CIRCLES: &[&str] = &[
     "broker",
     "confine",
+    "control",
     "core",
     "device/e1000",
     "device/e1000/irq",

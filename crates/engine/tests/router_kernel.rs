@@ -254,6 +254,7 @@ impl Ours {
                 Net { address: net4(i, 1).into(), len: 24 },
                 Net { address: net6(i, 1).into(), len: 64 },
             ],
+            control: None,
         };
         let members: Vec<Member> = self.ports.iter().enumerate().map(member).collect();
         self.router.configure(&members, routes, SECOND);

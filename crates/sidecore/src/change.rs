@@ -7,7 +7,7 @@ use serde_json::{json, Map, Value};
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{text, BadSpec, RouterSpec, Spec, Verb};
+use sidecore_engine::state::{text, BadSpec, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
@@ -46,16 +46,18 @@ pub fn add(args: &AddArgs) -> Outcome {
             spec.switches =
                 args.specs.iter().map(|s| text::switch(s).map_err(bad)).collect::<Result<_, _>>()?
         }
-        (_, true) => {}
+        (_, true) => {
+            spec.routers =
+                args.specs.iter().map(|s| text::router(s).map_err(bad)).collect::<Result<_, _>>()?
+        }
         _ => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
     }
     broker::tell(&args.control.path(), &spec);
     let client = client(&args.control)?;
     let path = collection(args.switch, args.router);
-    let routers: Vec<RouterSpec> = args.specs.iter().map(|name| RouterSpec::new(name)).collect();
     report(&match (args.switch, args.router) {
         (true, _) => client.send(Method::POST, path, &spec.switches)?,
-        (_, true) => client.send(Method::POST, path, &routers)?,
+        (_, true) => client.send(Method::POST, path, &spec.routers)?,
         _ => client.send(Method::POST, path, &spec.ports)?,
     })
 }

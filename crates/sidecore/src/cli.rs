@@ -178,8 +178,8 @@ pub struct RunArgs {
     /// Switch to add to those of the file.
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]")]
     pub switches: Vec<String>,
-    /// Router to add to those of the file.
-    #[arg(long = "router", value_name = "NAME")]
+    /// Router to add to those of the file; keys: control, grace.
+    #[arg(long = "router", value_name = "NAME[,KEY=VALUE]")]
     pub routers: Vec<String>,
     #[command(flatten)]
     pub control: Control,
@@ -284,7 +284,7 @@ pub struct AddArgs {
     /// Add switches instead of ports.
     #[arg(long)]
     pub switch: bool,
-    /// Add routers instead of ports; each is a name.
+    /// Add routers instead of ports, each as `NAME[,control=NAMESPACE][,grace=SECONDS]`.
     #[arg(long, conflicts_with = "switch")]
     pub router: bool,
     #[command(flatten)]

@@ -77,7 +77,10 @@ fn every_thread_has_its_filter() {
     assert_eq!(sandbox["refused"].as_array().map(Vec::len), Some(0), "{sandbox}");
     let kinds: Vec<&str> =
         sandbox["seccomp"].as_array().unwrap().iter().map(|f| f["threads"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["control", "io-core", "vhost-user", "vfio-user", "ring", "netmap", "watch", "rings"]);
+    assert_eq!(
+        kinds,
+        ["control", "io-core", "vhost-user", "vfio-user", "ring", "netmap", "watch", "rings", "routes"]
+    );
     // Three filters for the whole process (clone3, what is fatal, what is allowed), one more for a kind's own.
     for thread in threads(&about["pid"].to_string()) {
         let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers", "rings"];

@@ -14,6 +14,7 @@
 //!   never answer, and other requests go on ([`openers`]);
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
+//! * network namespaces that are [`Named`]: TAPs, MTUs and addresses in them, rtnetlink to ask and hear, a listener at their loopback;
 //! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*. Where there is one,
 //!   that is much: a packet socket can be turned to any interface.
 //!

@@ -104,6 +104,11 @@ impl Rules {
     pub(super) fn allow_interface(&mut self, name: &str) -> io::Result<()> {
         self.allow(Named::Interface(name.to_owned()), "opens interfaces")
     }
+
+    /// Whether the network namespace at `path` may be entered.
+    pub(super) fn allow_namespace(&mut self, path: &Path) -> io::Result<()> {
+        self.allow(Named::Namespace(path.to_owned()), "enters network namespaces")
+    }
 }
 
 #[cfg(test)]

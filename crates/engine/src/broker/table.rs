@@ -12,6 +12,8 @@ use crate::disk::opener;
 use crate::door;
 use crate::hold;
 use crate::host::broker as host;
+use crate::host::netns::{self, AddressIn};
+use crate::host::tap::{self, TapIn};
 use crate::open::broker::{Answer, Refusal, Request};
 use crate::open::socket::{self, Wanted};
 use crate::open::{self, own_file};
@@ -136,6 +138,28 @@ impl Broker {
             Request::Mtu { name, mtu } => {
                 self.rules.allow_interface(&name)?;
                 host::mtu(&name, mtu)
+            }
+            Request::Inside { netns, what } => {
+                self.rules.allow_namespace(&netns)?;
+                let socket = netns::socket_of(what).ok_or_else(|| bad("there is no such socket"))?;
+                Ok(Answer::fd(netns::open_here(&netns, socket)?))
+            }
+            Request::TapIn { netns, name, mac, mtu, stays } => {
+                self.rules.allow_namespace(&netns)?;
+                Ok(Answer::fd(tap::tap_in_here(&TapIn { netns, name, mac, mtu, stays })?))
+            }
+            Request::TapOut { netns, name } => {
+                self.rules.allow_namespace(&netns)?;
+                Ok(tap::remove_tap_here(&netns, &name).map(|()| Answer::default())?)
+            }
+            Request::MtuIn { netns, name, mtu } => {
+                self.rules.allow_namespace(&netns)?;
+                Ok(netns::set_mtu_here(&netns, &name, mtu).map(|()| Answer::default())?)
+            }
+            Request::AddressIn { netns, name, address, len, there } => {
+                self.rules.allow_namespace(&netns)?;
+                let wanted = AddressIn { netns, name, address, len, there };
+                Ok(netns::set_address_here(&wanted).map(|()| Answer::default())?)
             }
             Request::Up { name } => {
                 self.rules.allow_interface(&name)?;

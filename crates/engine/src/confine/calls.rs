@@ -40,6 +40,7 @@ const NM: K = K::NETMAP;
 const WA: K = K::WATCH;
 const CT: K = K::CONTROL;
 const RS: K = K::RINGS;
+const RO: K = K::ROUTES;
 /// What takes privileges: only where no broker does it.
 const OWN: K = K::DIRECT;
 const ALL: K = K::all();
@@ -50,7 +51,7 @@ const EVERY: K = ALL.union(DR);
 /// Whoever talks with a peer.
 const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
 /// All but the I/O cores.
-const SLOW: K = TALK.union(WA);
+const SLOW: K = TALK.union(WA).union(RO);
 /// Whoever makes ports.
 const MAKE: K = NM.union(CT);
 
@@ -141,9 +142,9 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_getrusage IO, [], "whether a delivery that took long had the processor";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
-    SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
+    SYS_sendto IO.union(TALK).union(RO), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
     SYS_sendmmsg IO, [], "frames to a packet socket";
-    SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
+    SYS_recvfrom IO.union(TALK).union(RO), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
         "a queue's kick is watched by a duplicate";
     SYS_getsockopt IO.union(SLOW).union(DR), [], "errors of sockets; who is there; kinds of sockets; statistics of packet sockets";
@@ -152,8 +153,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_poll SLOW.union(DR), [], "waits";
     SYS_ppoll SLOW.union(DR), [], "waits";
     SYS_recvmsg SLOW.union(DR), [], "messages with descriptors; netlink";
-    SYS_sendmsg TALK.union(DR), [], "messages with descriptors";
-    SYS_accept4 TALK, [], "peers";
+    SYS_sendmsg TALK.union(DR).union(RO), [], "messages with descriptors";
+    SYS_accept4 TALK.union(RO), [], "peers";
     SYS_shutdown TALK, [], "the end of a conversation";
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
@@ -200,7 +201,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
         request(libc::SIOCGIFINDEX), request(libc::SIOCGIFNAME), request(libc::SIOCGIFMTU),
         request(libc::SIOCGIFFLAGS), request(libc::SIOCETHTOOL), request(libc::TUNSETCARRIER as c_ulong),
     ], "interfaces, and their carrier";
-    SYS_openat TALK, [], "files of our own; which ones landlock says";
+    SYS_openat TALK.union(RO), [], "files of our own; which ones landlock says; the C library asks for the kernel's way with memory when it gives much back";
     SYS_openat2 TALK, [], "the same";
     SYS_unlinkat TALK, [], "sockets and journals that are gone";
     #[cfg(target_arch = "x86_64")]

@@ -34,12 +34,14 @@ kinds! {
     DOOR = 8, "door";
     /// The thread that makes rings of io_uring (`crate::mem::rings`).
     RINGS = 9, "rings";
+    /// The thread that follows a router's control plane.
+    ROUTES = 10, "routes";
 }
 
 impl Kinds {
     /// Every kind of the daemon's.
     pub(super) const fn all() -> Kinds {
-        Kinds(0x2ff)
+        Kinds(0x6ff)
     }
 
     pub(super) const fn union(self, other: Kinds) -> Kinds {

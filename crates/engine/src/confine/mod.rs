@@ -39,10 +39,10 @@ static FILTERS: OnceLock<Filters> = OnceLock::new();
 static ENTERED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 /// Set once a thread could not narrow itself.
 static FAILED: AtomicU8 = AtomicU8::new(0);
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 
 /// The kinds that narrow themselves. Control is left with what the whole process may.
-const NARROW: [Kinds; 7] = [
+const NARROW: [Kinds; 8] = [
     Kinds::IO_CORE,
     Kinds::VHOST_USER,
     Kinds::VFIO_USER,
@@ -50,6 +50,7 @@ const NARROW: [Kinds; 7] = [
     Kinds::NETMAP,
     Kinds::WATCH,
     Kinds::RINGS,
+    Kinds::ROUTES,
 ];
 
 /// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow threads further.
@@ -65,7 +66,8 @@ pub fn start(mode: Mode, direct: bool) -> Result<(), String> {
     let more = if direct { Kinds::DIRECT } else { Kinds(0) };
     let mut own = Vec::new();
     for kind in NARROW {
-        let opens = Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).meets(kind);
+        let opens =
+            Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).union(Kinds::ROUTES).meets(kind);
         let may = if opens { kind.union(more) } else { kind };
         own.push((may, filter::of(may, mode)?));
     }

@@ -152,6 +152,11 @@ impl Interface {
         &self.name
     }
 
+    /// The socket by which the kernel is asked.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// Its number.
     pub(super) fn index(&self) -> io::Result<c_int> {
         let mut ifreq = request(&self.name)?;

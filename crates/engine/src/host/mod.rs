@@ -4,6 +4,8 @@ pub(crate) mod broker;
 mod describe;
 mod interface;
 mod mapping;
+pub mod netlink;
+pub mod netns;
 pub mod nic;
 pub mod packet;
 mod passed;

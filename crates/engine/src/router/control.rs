@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
 
+use super::feed::{Leads, Way};
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
-use super::rib::{Control, Key, Member, Origin, Static, Wanted};
+use super::rib::{Control, Key, Member, Origin, Retired, Route, Static, Wanted};
 use super::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use super::Router;
 use crate::account::{DropReason, PortId};
@@ -47,94 +48,177 @@ impl Router {
     pub fn configure(&self, members: &[Member], statics: &[Static], now: u32) {
         let control = &mut *self.control();
         self.reclaim(control);
+        control.members = members.to_vec();
         let Wanted { mut routes, idle } = Wanted::of(members, statics);
         control.idle = idle;
+        // What was in the way of a route of the control plane, and is not any more, gives it its place.
+        let mut gone = Vec::new();
+        for (net, old) in &control.routes {
+            if old.origin == Origin::Fed || routes.contains_key(net) {
+                continue;
+            }
+            match control.fed.routes.get(net) {
+                Some((key, _)) => {
+                    routes.insert(*net, Route { origin: Origin::Fed, key: Arc::clone(key) });
+                }
+                None => gone.push(*net),
+            }
+        }
         let changed: Vec<Net> = routes
             .iter()
             .filter(|(net, it)| control.routes.get(net) != Some(it))
             .map(|(net, _)| *net)
             .collect();
-        let gone: Vec<Net> = control.routes.keys().filter(|net| !routes.contains_key(net)).copied().collect();
-
-        let keys: BTreeSet<Key> =
-            changed.iter().filter_map(|net| Some(routes.get(net)?.key.clone())).collect();
+        let keys: BTreeSet<Arc<Key>> =
+            changed.iter().filter_map(|net| Some(Arc::clone(&routes.get(net)?.key))).collect();
         for key in keys {
-            if !control.numbers.contains_key(&key) {
-                let group = self.group(members, &key, now);
-                let number = control.number();
-                if let Some(place) = control.groups.get_mut(number as usize) {
-                    *place = Arc::new(group);
-                }
-                control.numbers.insert(key, (number, 0));
-            }
+            self.number(control, key, now);
         }
-        self.publish(control, members);
+        let old = self.refresh(control, |_| true, now);
+        self.publish(control);
+        self.retire_groups(control, old);
 
         for net in gone {
-            control.remove(net);
-            if let Some(old) = control.routes.remove(&net) {
-                Self::less(control, &old.key);
-            }
+            self.withdraw(control, net);
         }
         for net in changed {
-            let Some(route) = routes.remove(&net) else { continue };
-            let Some((number, uses)) = control.numbers.get_mut(&route.key) else { continue };
-            *uses += 1;
-            let number = *number;
-            if let Err(why) = control.insert(net, number) {
-                tracing::error!(router = %self.name, "route {net} is not in force: {why}");
-                Self::less(control, &route.key);
-                continue;
-            }
-            if let Some(old) = control.routes.insert(net, route) {
-                Self::less(control, &old.key);
+            if let Some(route) = routes.remove(&net) {
+                self.install(control, net, route);
             }
         }
-        if let Err(why) = control.v6.commit() {
-            tracing::error!(router = %self.name, "changes of IPv6 routes are not in force: {why}");
-        }
-        // Those that no route came to after all.
-        let unused: Vec<Key> =
-            control.numbers.iter().filter(|(_, (_, uses))| *uses == 0).map(|(key, _)| key.clone()).collect();
-        unused.iter().for_each(|key| self.retire(control, key));
+        self.settle(control);
         self.neighbours.retain(|port| members.iter().any(|member| member.port.id == port));
     }
 
-    /// The group of `key`, with its neighbours pinned.
-    fn group(&self, members: &[Member], key: &Key, now: u32) -> Group {
-        match key {
-            Key::Local => Group::Local,
-            Key::Broadcast => Group::Broadcast,
-            Key::OnLink(port) => Group::OnLink(*port),
-            Key::Blackhole => Group::Blackhole,
-            Key::Unreachable => Group::Unreachable,
-            Key::Prohibit => Group::Prohibit,
-            Key::Via(hops) => {
-                let hop = |(port, gateway): &(PortId, u128)| {
-                    let target = members.iter().find(|member| member.port.id == *port)?;
-                    let place = self.neighbours.pin(*port, *gateway, now);
-                    let Some(place) = place else {
-                        tracing::error!(router = %self.name, "no room for gateway {}", address(*gateway));
-                        return None;
-                    };
-                    let (port, gateway, counts) = (*port, *gateway, Arc::new(HopCounts::new()));
-                    Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
-                };
-                Group::Via(hops.iter().filter_map(hop).collect())
+    /// The one [`Key`] that means what `key` does, with a group and a number; the first route to it is still to come.
+    pub(super) fn number(&self, control: &mut Control, key: Arc<Key>, now: u32) -> Arc<Key> {
+        if let Some((known, _)) = control.numbers.get_key_value(&key) {
+            return Arc::clone(known);
+        }
+        let group = self.group(control, &key, None, now);
+        let number = control.number();
+        if let Some(place) = control.groups.get_mut(number as usize) {
+            *place = Arc::new(group);
+        }
+        control.numbers.insert(Arc::clone(&key), (number, 0));
+        key
+    }
+
+    /// Has the tables lead `net` where `route` does, whose key has a number.
+    pub(super) fn install(&self, control: &mut Control, net: Net, route: Route) -> bool {
+        let Some((number, uses)) = control.numbers.get_mut(&route.key) else { return false };
+        *uses += 1;
+        let number = *number;
+        if let Err(why) = control.insert(net, number) {
+            // Of a control plane's there may be many; they are counted.
+            if route.origin != Origin::Fed {
+                tracing::error!(router = %self.name, "route {net} is not in force: {why}");
             }
+            Self::less(control, &route.key);
+            return false;
+        }
+        if let Some(old) = control.routes.insert(net, route) {
+            Self::less(control, &old.key);
+        }
+        true
+    }
+
+    /// Has the tables have no route for `net`.
+    pub(super) fn withdraw(&self, control: &mut Control, net: Net) {
+        control.remove(net);
+        if let Some(old) = control.routes.remove(&net) {
+            Self::less(control, &old.key);
         }
     }
 
-    fn publish(&self, control: &mut Control, members: &[Member]) {
+    /// The end of a change: what was noted holds, and groups that no route leads to are retired.
+    pub(super) fn settle(&self, control: &mut Control) {
+        if let Err(why) = control.v6.commit() {
+            tracing::error!(router = %self.name, "changes of IPv6 routes are not in force: {why}");
+        }
+        let unused = control.numbers.iter().filter(|(_, (_, uses))| *uses == 0);
+        let unused: Vec<Arc<Key>> = unused.map(|(key, _)| Arc::clone(key)).collect();
+        unused.iter().for_each(|key| self.retire(control, key));
+    }
+
+    /// The group of `key`, with its neighbours pinned. What `old`, which it takes the place of, has counted stays.
+    fn group(&self, control: &Control, key: &Key, old: Option<&Group>, now: u32) -> Group {
+        let hops = match key {
+            Key::Local => return Group::Local,
+            Key::Broadcast => return Group::Broadcast,
+            Key::OnLink(port) => return Group::OnLink(*port),
+            Key::Blackhole => return Group::Blackhole,
+            Key::Unreachable => return Group::Unreachable,
+            Key::Prohibit => return Group::Prohibit,
+            Key::Via(hops) => hops.clone(),
+            Key::Fed(way) => match control.fed.leads(way, &control.members) {
+                Leads::Blackhole => return Group::Blackhole,
+                Leads::OnLink(port) => return Group::OnLink(port),
+                Leads::Via(hops) => hops,
+            },
+        };
+        let before = match old {
+            Some(Group::Via(before)) => &before[..],
+            _ => &[],
+        };
+        let hop = |(port, gateway): (PortId, u128)| {
+            let target = control.members.iter().find(|member| member.port.id == port)?;
+            let Some(place) = self.neighbours.pin(port, gateway, now) else {
+                tracing::error!(router = %self.name, "no room for gateway {}", address(gateway));
+                return None;
+            };
+            let same = before.iter().find(|hop| (hop.port, hop.gateway) == (port, gateway));
+            let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
+            Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
+        };
+        Group::Via(hops.into_iter().filter_map(hop).collect())
+    }
+
+    /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that they take the place
+    /// of, to be retired when the plan with the new ones is published.
+    pub(super) fn refresh(
+        &self,
+        control: &mut Control,
+        which: impl Fn(&Way) -> bool,
+        now: u32,
+    ) -> Vec<Arc<Group>> {
+        let fed = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
+            Key::Fed(way) if which(way) => Some((Arc::clone(key), *number)),
+            _ => None,
+        };
+        let keys: Vec<(Arc<Key>, u32)> = control.numbers.iter().filter_map(fed).collect();
+        let mut replaced = Vec::new();
+        for (key, number) in keys {
+            let Some(old) = control.groups.get(number as usize).cloned() else { continue };
+            let new = self.group(control, &key, Some(&old), now);
+            if let Some(place) = control.groups.get_mut(number as usize) {
+                *place = Arc::new(new);
+            }
+            replaced.push(old);
+        }
+        replaced
+    }
+
+    /// Their pins go when no core can be on its way there.
+    pub(super) fn retire_groups(&self, control: &mut Control, groups: Vec<Arc<Group>>) {
+        if !groups.is_empty() {
+            let epoch = self.epochs.begin();
+            control.retired.extend(groups.into_iter().map(|group| (epoch, Retired::Group(group))));
+        }
+    }
+
+    pub(super) fn publish(&self, control: &mut Control) {
+        let Control { members, limits, groups, .. } = control;
         let there = |port: &PortId| members.iter().any(|member| member.port.id == *port);
-        control.limits.retain(|port, _| there(port));
-        let limits = &mut control.limits;
+        limits.retain(|port, _| there(port));
         let interface = |member: &Member| {
             let limits = limits.entry(member.port.id).or_insert_with(|| Arc::new(Limits::new()));
-            Arc::new(Interface::new(&member.port, member.mac, &member.addresses, Arc::clone(limits)))
+            let mut made = Interface::new(&member.port, member.mac, &member.addresses, Arc::clone(limits));
+            made.control = member.control;
+            Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
-        self.plan.replace(Arc::new(Plan::new(control.groups.clone(), interfaces)));
+        self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
     }
 
     /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
@@ -147,21 +231,25 @@ impl Router {
     /// Its number is used again when no core is on its way there.
     fn retire(&self, control: &mut Control, key: &Key) {
         if let Some((number, _)) = control.numbers.remove(key) {
-            control.retired.push_back((self.epochs.begin(), number));
+            control.retired.push_back((self.epochs.begin(), Retired::Number(number)));
         }
     }
 
-    fn reclaim(&self, control: &mut Control) {
+    pub(super) fn reclaim(&self, control: &mut Control) {
         let reached = self.epochs.reached();
-        while let Some((_, number)) = control.retired.front().copied().filter(|(epoch, _)| *epoch <= reached)
-        {
-            control.retired.pop_front();
-            let Some(place) = control.groups.get_mut(number as usize) else { continue };
-            let old = std::mem::replace(place, Arc::new(Group::Nothing));
+        while control.retired.front().is_some_and(|(epoch, _)| *epoch <= reached) {
+            let Some((_, retired)) = control.retired.pop_front() else { return };
+            let old = match retired {
+                Retired::Group(group) => group,
+                Retired::Number(number) => {
+                    let Some(place) = control.groups.get_mut(number as usize) else { continue };
+                    control.free.push(number);
+                    std::mem::replace(place, Arc::new(Group::Nothing))
+                }
+            };
             if let Group::Via(hops) = &*old {
                 hops.iter().for_each(|hop| self.neighbours.unpin(hop.place));
             }
-            control.free.push(number);
         }
     }
 }
@@ -177,7 +265,7 @@ impl Router {
                 prefix: *net,
                 origin: origin(route.origin).to_owned(),
                 action: action(&route.key).to_owned(),
-                port: match &route.key {
+                port: match &*route.key {
                     Key::OnLink(port) => port_name(&plan, *port),
                     _ => None,
                 },
@@ -232,6 +320,31 @@ impl Router {
         let mut all: Vec<NeighbourView> = self.neighbours.all(now).into_iter().map(view).collect();
         all.sort_by(|a, b| (&a.port, a.address).cmp(&(&b.port, b.address)));
         all
+    }
+
+    /// The control plane's kernel says that station `mac` has `address` at the port of this name: see `Neighbours::told`.
+    pub fn told(&self, port: &str, address: IpAddr, mac: Option<Mac>, fixed: bool, now: u32) {
+        let (_, plan) = self.plan.take();
+        let Some(at) = plan.interfaces().find(|at| at.port.name == port) else { return };
+        let it = super::net::number(address);
+        if at.has(it) || !at.reaches(address) && !fixed {
+            return;
+        }
+        let word = mac.map(|Mac([a, b, c, d, e, f])| u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
+        self.neighbours.told(at.id, it, word.filter(|word| *word != 0), fixed, now);
+    }
+
+    /// What its ports have handed on to the control plane: each class with frames, and with those beyond its limit.
+    pub fn punted(&self) -> Vec<(&'static str, u64, u64)> {
+        let (_, plan) = self.plan.take();
+        let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
+        for (class, passed, refused) in plan.interfaces().flat_map(|at| at.limits.punt.counts()) {
+            match sums.iter_mut().find(|(name, ..)| *name == class) {
+                Some((_, all, none)) => (*all, *none) = (*all + passed, *none + refused),
+                None => sums.push((class, passed, refused)),
+            }
+        }
+        sums
     }
 
     /// Its ports, and what it takes.
@@ -344,6 +457,7 @@ fn origin(origin: Origin) -> &'static str {
         Origin::Own => "own",
         Origin::Connected => "connected",
         Origin::Static => "static",
+        Origin::Fed => "fpm",
     }
 }
 
@@ -352,7 +466,7 @@ fn action(key: &Key) -> &'static str {
         Key::Local => "answer",
         Key::Broadcast => "broadcast",
         Key::OnLink(_) => "neighbours",
-        Key::Via(_) => "via",
+        Key::Via(_) | Key::Fed(_) => "via",
         Key::Blackhole => "blackhole",
         Key::Unreachable => "unreachable",
         Key::Prohibit => "prohibit",

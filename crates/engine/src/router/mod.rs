@@ -7,16 +7,17 @@
 //! checksum (incrementally, RFC 1624). So one copy goes to the receiver, as on a switch, and a sender that rewrites its buffer meanwhile
 //! changes nothing of what was decided.
 //!
-//! What is for the router itself is answered in `own`; errors and requests that it makes (`made`) are delivered behind the batch, and
+//! What is for the router itself is answered in `own`, or goes on to its control plane (`punt`); errors and requests that it makes (`made`) are delivered behind the batch, and
 //! an error goes back by the way that its packet came. Whatever comes is hostile: each refusal is a drop with a name.
 //!
 //! On this path nothing is allocated. Locks: none that is waited for; the table of neighbours is changed when its lock is free.
 //!
-//! The other side, for the control plane: routes and groups are kept in `rib`; `control` has the tables and the plan follow them, and
-//! explains what becomes of an address.
+//! The other side, for the control plane: routes and groups are kept in `rib`, what routing daemons say in `feed`; `control` has the
+//! tables and the plan follow them, and explains what becomes of an address.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod control;
+mod feed;
 mod header;
 mod limit;
 mod made;
@@ -24,6 +25,7 @@ mod neighbours;
 mod net;
 mod own;
 mod plan;
+mod punt;
 mod read;
 mod rewrite;
 mod rib;
@@ -37,6 +39,7 @@ use std::time::Instant;
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
+pub use feed::{Change, FedCounts, FedHop, Object, Way, MAX_HOPS};
 pub use net::Net;
 pub use rewrite::Desk;
 pub use rib::{Member, Static, Target};
@@ -131,7 +134,7 @@ impl<A: Copy + Default> Wanted<A> {
 }
 
 /// Where a frame goes.
-struct Way<'p> {
+struct Onward<'p> {
     to: &'p Interface,
     mac: u64,
 }
@@ -198,26 +201,30 @@ impl Seat {
         let (mut four, mut six) = (Wanted::<u32>::new(), Wanted::<u128>::new());
         let mut found = [None; VECTOR];
         for (place, frame) in frames.iter().enumerate() {
-            let judged = match frame.dst() {
-                _ if source.is_too_long(frame) => Err(DropReason::TooLong),
+            let judged: Result<(), Refused> = match frame.dst() {
+                _ if source.is_too_long(frame) => Err(DropReason::TooLong.into()),
                 dst if dst == mine => match ethertype(frame) {
-                    IPV4 => judge4(batch, frame, &plan).map(|address| four.push(place, address)),
-                    IPV6 => judge6(frame, &plan).map(|address| match is_link_local6(address) {
-                        // No route leads to a neighbour's own address, not even the default one.
-                        true => found
-                            .iter_mut()
-                            .skip(place)
-                            .take(1)
-                            .for_each(|it| *it = Some((NO_ROUTE, address))),
-                        false => six.push(place, address),
+                    IPV4 => judge4(batch, frame, &plan)
+                        .map(|address| four.push(place, address))
+                        .map_err(Refused::from),
+                    IPV6 => judge6(frame, &plan).map_err(Refused::from).map(|address| {
+                        match is_link_local6(address) {
+                            // No route leads to a neighbour's own address, not even the default one.
+                            true => found
+                                .iter_mut()
+                                .skip(place)
+                                .take(1)
+                                .for_each(|it| *it = Some((NO_ROUTE, address))),
+                            false => six.push(place, address),
+                        }
                     }),
-                    _ => Err(router.hear(desk, batch, frame, at, now)),
+                    _ => router.hear(desk, batch, frame, at, now),
                 },
-                dst if is_group(dst) => Err(router.hear(desk, batch, frame, at, now)),
-                _ => Err(DropReason::NotForRouter),
+                dst if is_group(dst) => router.hear(desk, batch, frame, at, now),
+                _ => Err(DropReason::NotForRouter.into()),
             };
             if let Err(why) = judged {
-                verdicts.drop(first + place, why);
+                router.refuse(why, first + place, frame, at, now, verdicts);
             }
         }
         let (wanted, groups) = (four.addresses, &mut four.groups);
@@ -241,9 +248,23 @@ impl Seat {
                 }
                 // To whom it came from.
                 Ok(None) => verdicts.send(index, at.id),
-                Err(why) => verdicts.drop(index, why),
+                Err(why) => router.refuse(why, index, frame, at, now, verdicts),
             }
         }
+    }
+}
+
+/// Why a frame does not go on.
+enum Refused {
+    /// It is dropped.
+    Drop(DropReason),
+    /// The router itself is its destination, and has no answer of its own.
+    Own,
+}
+
+impl From<DropReason> for Refused {
+    fn from(why: DropReason) -> Refused {
+        Refused::Drop(why)
     }
 }
 
@@ -261,26 +282,26 @@ impl Router {
         plan: &'p Plan,
         (group, address): (u32, u128),
         now: &Now,
-    ) -> Result<Option<Way<'p>>, DropReason> {
+    ) -> Result<Option<Onward<'p>>, Refused> {
         let v6 = address >> 32 != 0xffff;
         let (port, number, hop) = match plan.group(group) {
             Group::OnLink(port) => (*port, address, None),
             Group::Via(hops) => {
                 let hop = choose(hops, frame);
-                let Some(hop) = hop else { return Err(DropReason::NoRoute) };
+                let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
             Group::Local => return self.take(desk, batch, index, frame, at, v6, now).map(|()| None),
             _ if v6 && is_link_local6(address) => {
                 if !at.has(address) {
-                    return Err(DropReason::Martian);
+                    return Err(DropReason::Martian.into());
                 }
                 return self.take(desk, batch, index, frame, at, v6, now).map(|()| None);
             }
             refused => {
                 let (trouble, why) = match refused {
-                    Group::Broadcast => return Err(DropReason::GroupAddress),
-                    Group::Blackhole => return Err(DropReason::Blackhole),
+                    Group::Broadcast => return Err(DropReason::GroupAddress.into()),
+                    Group::Blackhole => return Err(DropReason::Blackhole.into()),
                     // RFC 1812 §5.2.7.1; IPv6 knows no more of it than that there is no route.
                     Group::Unreachable if v6 => (Trouble::NoRoute, DropReason::Unreachable),
                     Group::Unreachable => (Trouble::HostUnreachable, DropReason::Unreachable),
@@ -288,24 +309,24 @@ impl Router {
                     _ => (Trouble::NoRoute, DropReason::NoRoute),
                 };
                 desk.made.error(batch, frame, at, trouble, v6, now.micros());
-                return Err(why);
+                return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
             desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now.micros());
-            return Err(DropReason::TimeExceeded);
+            return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
             desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now.micros());
-            return Err(DropReason::Martian);
+            return Err(DropReason::Martian.into());
         }
-        let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination) };
+        let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
             desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
-            return Err(DropReason::TooBig);
+            return Err(DropReason::TooBig.into());
         }
         let known = match hop {
             Some(hop) => Some((hop.place, self.neighbours.reach(hop.place, now.seconds))),
@@ -319,9 +340,30 @@ impl Router {
             hop.counts.count(now.core, frame.len);
         }
         if cut {
-            return Err(desk.made.fragments(batch, frame, to, mac, mtu));
+            return Err(desk.made.fragments(batch, frame, to, mac, mtu).into());
         }
-        Ok(Some(Way { to, mac }))
+        Ok(Some(Onward { to, mac }))
+    }
+
+    /// What becomes of a frame that does not go on: what is for the router itself goes to its control plane, if there is one.
+    #[inline]
+    fn refuse(
+        &self,
+        why: Refused,
+        index: usize,
+        frame: &Frame,
+        at: &Interface,
+        now: &Now,
+        verdicts: &mut Verdicts,
+    ) {
+        match (why, at.control) {
+            (Refused::Drop(why), _) => verdicts.drop(index, why),
+            (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
+            (Refused::Own, Some(control)) => match at.limits.punt.admit(punt::class(frame), now.micros()) {
+                Ok(()) => verdicts.send(index, control),
+                Err(why) => verdicts.drop(index, why),
+            },
+        }
     }
 
     /// Asks for the station that has `number` behind `to`; its address, if an old one can still be used.

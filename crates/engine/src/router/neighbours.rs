@@ -4,7 +4,8 @@
 //! reads a place without a lock: a sequence number around each change tells a reader that it has met one, and then it
 //! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
 //!
-//! Who fills the table does not matter to who reads it: today that is the router's own ARP and Neighbor Discovery.
+//! Who fills the table does not matter to who reads it: the router's own ARP and Neighbor Discovery, and the kernel that stands before
+//! a control plane ([`Neighbours::told`]). What an operator has written there holds until it is taken back.
 //!
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
 //! after [`TRIES`] questions without an answer. A newcomer takes the place of one that was never found, or has not been
@@ -29,6 +30,9 @@ const BUCKET: usize = 8;
 const BUCKETS: usize = 1024;
 /// Seconds after which whoever was not heard of may lose its place.
 const OLD: u32 = 2 * REACHABLE;
+
+/// When that was heard which always holds.
+const FIXED: u32 = u32::MAX;
 
 /// The port of a free place.
 const FREE: u32 = u32::MAX;
@@ -255,13 +259,36 @@ impl Neighbours {
         let known = self.find(port, number);
         let at = if for_us { known.or_else(|| self.take(port, number, now)) } else { known };
         let Some(place) = at.and_then(|at| self.places.get(at)) else { return };
-        let old = place.mac.load(Ordering::Relaxed);
-        if old != 0 && old != mac && place.heard.load(Ordering::Relaxed) == now {
+        let (old, last) = (place.mac.load(Ordering::Relaxed), place.heard.load(Ordering::Relaxed));
+        if last == FIXED || old != 0 && old != mac && last == now {
             return;
         }
         place.heard.store(now, Ordering::Relaxed);
         place.tries.store(0, Ordering::Relaxed);
         place.mac.store(mac, Ordering::Relaxed);
+    }
+
+    /// The control plane's kernel says that station `mac` has `number`; for ever, if `fixed`. `None`: it has said so for ever, and does
+    /// not any more.
+    pub fn told(&self, port: PortId, number: u128, mac: Option<u64>, fixed: bool, now: u32) {
+        let _lock = self.lock();
+        let known = self.find(port, number);
+        let at = if mac.is_some() { known.or_else(|| self.take(port, number, now)) } else { known };
+        let Some(place) = at.and_then(|at| self.places.get(at)) else { return };
+        let was_fixed = place.heard.load(Ordering::Relaxed) == FIXED;
+        match mac {
+            Some(mac) if fixed || !was_fixed => {
+                place.heard.store(if fixed { FIXED } else { now }, Ordering::Relaxed);
+                place.tries.store(0, Ordering::Relaxed);
+                place.mac.store(mac, Ordering::Relaxed);
+            }
+            // Asked for when it is needed.
+            None if was_fixed => {
+                place.mac.store(0, Ordering::Relaxed);
+                place.heard.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        }
     }
 
     /// A place that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket is full of such.
@@ -307,7 +334,8 @@ impl Neighbours {
             let (port, number) = place.key();
             let port = PortId(u16::try_from(port).ok()?);
             let mac = Some(place.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
-            let age = mac.map(|_| now.saturating_sub(place.heard.load(Ordering::Relaxed)));
+            let heard = place.heard.load(Ordering::Relaxed);
+            let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
             let gateway = place.pins.load(Ordering::Relaxed) > 0;
             Some(Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway })
         };
@@ -345,6 +373,21 @@ mod tests {
         assert_eq!(table.reach(at, late + TRIES), Reach::Silent);
         table.heard(A, 7, 0x12, false, 99);
         assert_eq!(table.reach(at, 99), Reach::Known(0x12));
+    }
+
+    #[test]
+    fn what_an_operator_has_written_holds_until_it_is_taken_back() {
+        let table = Neighbours::new();
+        table.told(A, 7, Some(0x11), true, 5);
+        table.heard(A, 7, 0x66, true, 9);
+        table.told(A, 7, Some(0x66), false, 9);
+        assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Known(0x11));
+        assert_eq!(table.all(9 * OLD)[0].age, None);
+        table.told(A, 7, None, false, 9 * OLD);
+        assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Unknown);
+        table.told(A, 7, Some(0x12), false, 9 * OLD);
+        assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Known(0x12));
+        assert_eq!(table.look(A, 7, 9 * OLD + REACHABLE + 1).unwrap().1, Reach::Stale(0x12));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is no router's business yet.
+//! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is its control plane's business.
 //!
 //! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station address is that by which it
 //! sent, its IP address is on the port's network, and is not ours.
@@ -7,8 +7,9 @@ use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, V4_LE
 use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::plan::Interface;
+use super::punt::is_for_link_group;
 use super::read::read;
-use super::{Desk, Now, Rewrite, Router};
+use super::{Desk, Now, Refused, Rewrite, Router};
 use crate::account::DropReason;
 use crate::frame::{is_group, Batch, Frame};
 use crate::wire::Sum;
@@ -30,41 +31,43 @@ impl Router {
         frame: &Frame,
         at: &Interface,
         now: &Now,
-    ) -> DropReason {
+    ) -> Result<(), Refused> {
         match ethertype(frame) {
             ARP => self.hear_arp(desk, frame, at, now),
             IPV6 if frame.len as usize >= L3 + V6_LEN + 24 && frame.head[20] == ICMP6 => {
                 self.hear_nd(desk, batch, frame, at, now)
             }
-            IPV6 | IPV4 => DropReason::GroupAddress,
-            _ => DropReason::NotRouted,
+            IPV6 | IPV4 if at.control.is_some() && is_for_link_group(frame) => Err(Refused::Own),
+            IPV6 | IPV4 => Err(DropReason::GroupAddress.into()),
+            _ => Err(DropReason::NotRouted.into()),
         }
     }
 
-    fn hear_arp(&self, desk: &mut Desk, frame: &Frame, at: &Interface, now: &Now) -> DropReason {
+    fn hear_arp(&self, desk: &mut Desk, frame: &Frame, at: &Interface, now: &Now) -> Result<(), Refused> {
         let head = &frame.head;
         if frame.len < 42 || head[14..20] != ARP_HEAD {
-            return DropReason::BadHeader;
+            return Err(DropReason::BadHeader.into());
         }
         let four = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let (sender, target) = (four(&head[28..32]), four(&head[38..42]));
         let mac = station(frame);
         let operation = u16::from_be_bytes([head[20], head[21]]);
         if head[22..28] != mac || mac[0] & 1 == 1 {
-            return DropReason::Spoofed;
+            return Err(DropReason::Spoofed.into());
         }
         let for_us = at.addresses.iter().any(|net| net.address == address(mapped(target)));
         // Who asks whether an address is in use has none yet (RFC 5227 §2.1.1).
         if sender != 0 {
             if at.has(mapped(sender)) || !at.reaches(address(mapped(sender))) {
-                return DropReason::Spoofed;
+                return Err(DropReason::Spoofed.into());
             }
             self.neighbours.heard(at.id, mapped(sender), frame.src(), for_us, now.seconds);
         }
         if operation == REQUEST && for_us {
             desk.made.arp(at, REPLY, Some(mac), target, sender);
+            return Err(DropReason::ToRouter.into());
         }
-        DropReason::ToRouter
+        Err(Refused::Own)
     }
 
     fn hear_nd(
@@ -74,12 +77,12 @@ impl Router {
         frame: &Frame,
         at: &Interface,
         now: &Now,
-    ) -> DropReason {
+    ) -> Result<(), Refused> {
         let mut bytes = [0; LONGEST];
         let len = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
-        let Some(message) = bytes.get_mut(..len) else { return DropReason::ToRouter };
+        let Some(message) = bytes.get_mut(..len) else { return Err(Refused::Own) };
         if len < 24 || read(batch, frame, L3 + V6_LEN, message) < len {
-            return DropReason::BadHeader;
+            return Err(DropReason::BadHeader.into());
         }
         let (src, dst) = (source6(frame), destination6(frame));
         let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, len);
@@ -87,42 +90,43 @@ impl Router {
         // RFC 4861 §7.1: what was forwarded is none.
         let sound = frame.head[21] == ND_HOPS && sum.value() == 0xffff;
         let (Some([kind, code, ..]), Some(target)) = (message.first_chunk::<4>(), message.get(8..24)) else {
-            return DropReason::BadHeader;
+            return Err(DropReason::BadHeader.into());
         };
         let (kind, code) = (*kind, *code);
         if !matches!(kind, 135 | 136) {
             // Reports of groups, router solicitations and advertisements.
-            return DropReason::ToRouter;
+            return Err(Refused::Own);
         }
         let target = target.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes));
         if !sound || code != 0 || is_group6(target) {
-            return DropReason::BadHeader;
+            return Err(DropReason::BadHeader.into());
         }
         let Ok(said) = link_address(message.get(24..).unwrap_or_default(), kind - 134) else {
-            return DropReason::BadHeader;
+            return Err(DropReason::BadHeader.into());
         };
         let near = |it: u128| at.reaches(address(it)) && !at.has(it) && !is_group6(it);
         let mac = station(frame);
         if said.is_some_and(|said| said != mac) || mac[0] & 1 == 1 {
-            return DropReason::Spoofed;
+            return Err(DropReason::Spoofed.into());
         }
         match kind {
             135 if at.has(target) => {
                 if src != 0 {
                     if !near(src) {
-                        return DropReason::Spoofed;
+                        return Err(DropReason::Spoofed.into());
                     }
                     if said.is_some() {
                         self.neighbours.heard(at.id, src, frame.src(), true, now.seconds);
                     }
                 }
                 desk.made.advertise(at, mac, src, target);
+                return Err(DropReason::ToRouter.into());
             }
-            136 if !near(target) => return DropReason::Spoofed,
+            136 if !near(target) => return Err(DropReason::Spoofed.into()),
             136 => self.neighbours.heard(at.id, target, frame.src(), false, now.seconds),
             _ => {}
         }
-        DropReason::ToRouter
+        Err(Refused::Own)
     }
 
     /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that they came.
@@ -136,9 +140,9 @@ impl Router {
         at: &Interface,
         v6: bool,
         now: &Now,
-    ) -> Result<(), DropReason> {
+    ) -> Result<(), Refused> {
         if is_group(frame.src()) {
-            return Err(DropReason::Spoofed);
+            return Err(DropReason::Spoofed.into());
         }
         let kind = if v6 { frame.head[54] } else { frame.head[34] };
         let whole = v6 || u16::from_be_bytes([frame.head[20], frame.head[21]]) & 0x3fff == 0;
@@ -154,12 +158,12 @@ impl Router {
                 desk.put(index, Rewrite::echo(frame, at, v6));
                 Ok(())
             }
-            (ICMP6, 135 | 136) if v6 => Err(self.hear_nd(desk, batch, frame, at, now)),
-            (UDP, _) => {
+            (ICMP6, 135 | 136) if v6 => self.hear_nd(desk, batch, frame, at, now),
+            (UDP, _) if at.control.is_none() => {
                 desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now.micros());
-                Err(DropReason::ToRouter)
+                Err(DropReason::ToRouter.into())
             }
-            _ => Err(DropReason::ToRouter),
+            _ => Err(Refused::Own),
         }
     }
 }

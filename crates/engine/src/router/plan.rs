@@ -13,6 +13,7 @@ use sidecore_abi::counters::MAX_CORES;
 
 use super::limit::Limit;
 use super::net::{number, Net};
+use super::punt::Punt;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f).
@@ -97,6 +98,8 @@ pub(super) struct Interface {
     pub link_local: u128,
     /// How much it may say.
     pub limits: Arc<Limits>,
+    /// The port to which goes what is for the router itself, if there is a control plane.
+    pub control: Option<PortId>,
 }
 
 /// Limits of an interface, which outlive a plan.
@@ -104,11 +107,16 @@ pub(super) struct Interface {
 pub(super) struct Limits {
     pub errors: Limit,
     pub requests: Limit,
+    pub punt: Punt,
 }
 
 impl Limits {
     pub fn new() -> Limits {
-        Limits { errors: Limit::new(ERRORS.0, ERRORS.1), requests: Limit::new(REQUESTS.0, REQUESTS.1) }
+        Limits {
+            errors: Limit::new(ERRORS.0, ERRORS.1),
+            requests: Limit::new(REQUESTS.0, REQUESTS.1),
+            punt: Punt::new(),
+        }
     }
 }
 
@@ -131,6 +139,7 @@ impl Interface {
             v6,
             link_local: link_local(mac),
             limits,
+            control: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sidecore_fib::{v4, v6, Error};
 
+use super::feed::{Fed, Way};
 use super::net::{number, Net};
 use super::plan::{Group, Limits};
 use crate::port::{Port, PortId};
@@ -19,6 +20,8 @@ pub struct Member {
     pub mac: [u8; 6],
     /// The router's addresses there, each with its network.
     pub addresses: Vec<Net>,
+    /// The port that stands for it before the control plane: what is for the router itself goes on there.
+    pub control: Option<PortId>,
 }
 
 /// A route that the operator gave.
@@ -54,6 +57,8 @@ pub(super) enum Origin {
     Connected,
     /// The operator.
     Static,
+    /// The control plane.
+    Fed,
 }
 
 /// What a group is known by.
@@ -66,13 +71,15 @@ pub(super) enum Key {
     Blackhole,
     Unreachable,
     Prohibit,
+    /// What the control plane says; where that is follows from its objects and its links.
+    Fed(Way),
 }
 
 /// A route in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub origin: Origin,
-    pub key: Key,
+    pub key: Arc<Key>,
 }
 
 /// The routes that are to be, and those that cannot be, with why.
@@ -88,9 +95,7 @@ impl Wanted {
         let mut wanted = Wanted::default();
         for it in statics {
             match key(members, it) {
-                Ok(key) => {
-                    drop(wanted.routes.insert(it.prefix.network(), Route { origin: Origin::Static, key }))
-                }
+                Ok(key) => wanted.prefer(it.prefix.network(), Origin::Static, key),
                 Err(why) => wanted.idle.push((it.clone(), why)),
             }
         }
@@ -116,7 +121,7 @@ impl Wanted {
     }
 
     fn prefer(&mut self, prefix: Net, origin: Origin, key: Key) {
-        self.routes.insert(prefix, Route { origin, key });
+        self.routes.insert(prefix, Route { origin, key: Arc::new(key) });
     }
 }
 
@@ -150,6 +155,14 @@ fn key(members: &[Member], route: &Static) -> Result<Key, String> {
     }
 }
 
+/// What is kept until no core can be on its way there.
+pub(super) enum Retired {
+    /// The number of a group that no table leads to.
+    Number(u32),
+    /// A group in whose place stands another one.
+    Group(Arc<Group>),
+}
+
 /// The tables, and what they hold.
 pub(super) struct Control {
     pub v4: v4::Writer,
@@ -157,10 +170,14 @@ pub(super) struct Control {
     /// Groups by their numbers, of which 0 is none.
     pub groups: Vec<Arc<Group>>,
     /// Numbers of groups in use, with how many routes lead there.
-    pub numbers: BTreeMap<Key, (u32, usize)>,
+    pub numbers: BTreeMap<Arc<Key>, (u32, usize)>,
     pub free: Vec<u32>,
-    /// Numbers that no table leads to any more, and from which epoch on no core is on its way there.
-    pub retired: VecDeque<(u64, u32)>,
+    /// What no core finds any more, and from which epoch on none is on its way there.
+    pub retired: VecDeque<(u64, Retired)>,
+    /// Its ports.
+    pub members: Vec<Member>,
+    /// What the control plane has said.
+    pub fed: Fed,
     pub routes: BTreeMap<Net, Route>,
     pub idle: Vec<(Static, String)>,
     pub limits: BTreeMap<PortId, Arc<Limits>>,
@@ -175,6 +192,8 @@ impl Control {
             numbers: BTreeMap::new(),
             free: Vec::new(),
             retired: VecDeque::new(),
+            members: Vec::new(),
+            fed: Fed::default(),
             routes: BTreeMap::new(),
             idle: Vec::new(),
             limits: BTreeMap::new(),

@@ -40,7 +40,7 @@ struct Done {
 
 fn member(port: &Arc<Port>, index: usize) -> Member {
     let addresses = NETS[index].iter().map(|net| net.parse().unwrap()).collect();
-    Member { port: Arc::clone(port), mac: MACS[index], addresses }
+    Member { port: Arc::clone(port), mac: MACS[index], addresses, control: None }
 }
 
 fn net(text: &str) -> Net {
@@ -691,4 +691,138 @@ proptest! {
             }
         }
     }
+}
+
+/// A UDP packet, which is no answer to anything.
+fn plain(from: usize, src: &str, dst: &str) -> Vec<u8> {
+    ether(from, IPV4, &packet4(src, dst, 64, 17, &[0x5a; 26]))
+}
+
+fn hop(link: u32, gateway: &str) -> Object {
+    Object::Hop(FedHop { link, gateway: Some(ip(gateway)) })
+}
+
+fn links() -> BTreeMap<u32, String> {
+    (0..3).map(|i| (10 + i, format!("p{i}"))).collect()
+}
+
+/// Where one packet to `to` goes that comes by the first port.
+fn goes(rig: &mut Rig, to: &str) -> Result<u16, &'static str> {
+    let frame = plain(0, "10.0.0.9", to);
+    rig.send(0, &[frame]).went[0]
+}
+
+#[test]
+fn a_control_planes_next_hop_changes_under_its_routes() {
+    let mut rig = Rig::new(&[]);
+    rig.router.set_links(links(), 1);
+    let table: Vec<Change> = (0..1000u32)
+        .map(|i| {
+            Change::Route(
+                Net { address: IpAddr::V4((0x1400_0000 + (i << 8)).into()), len: 24 },
+                Way::Object(7),
+            )
+        })
+        .collect();
+    // The routes first: until it is said what the number stands for they drop, and fall to no other one.
+    rig.router.feed(
+        &[Change::Route(
+            net("0.0.0.0/0"),
+            Way::Hops(vec![FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }]),
+        )],
+        1,
+    );
+    rig.router.feed(&table, 1);
+    assert_eq!((goes(&mut rig, "20.0.9.1"), goes(&mut rig, "30.0.0.1")), (Err("no_route"), Ok(2)));
+    let digest = rig.router.fed().digest;
+    rig.router.feed(&[Change::Object(7, hop(11, "10.0.1.9"))], 1);
+    assert_eq!(goes(&mut rig, "20.0.9.1"), Ok(1));
+    // A group of it and another one, and then of the other one alone.
+    rig.router.feed(&[Change::Object(1, hop(11, "10.0.1.9")), Change::Object(2, hop(12, "10.0.2.9"))], 1);
+    rig.router.feed(&[Change::Object(7, Object::Group(vec![1, 2]))], 1);
+    assert_eq!(rig.router.explain(ip("20.0.9.1"), None, 1).hops.len(), 2);
+    rig.router.feed(&[Change::ObjectGone(1)], 1);
+    assert_eq!(goes(&mut rig, "20.0.9.1"), Ok(2));
+    rig.router.feed(&[Change::Object(7, Object::Blackhole)], 1);
+    assert_eq!(goes(&mut rig, "20.0.9.1"), Err("blackhole"));
+    assert_eq!(
+        (rig.router.fed().digest, rig.router.fed().routes),
+        (digest, 1001),
+        "the routes are as they were"
+    );
+    // Its interface gets another number, or goes.
+    rig.router.feed(&[Change::Object(7, hop(11, "10.0.1.9"))], 1);
+    rig.router.set_links([(11, "p2".to_owned())].into(), 1);
+    rig.know(2, ip("10.0.1.9"), THEIRS[2]);
+    assert_eq!(goes(&mut rig, "20.0.9.1"), Ok(2));
+    rig.router.set_links(BTreeMap::new(), 1);
+    assert_eq!(goes(&mut rig, "20.0.9.1"), Err("no_route"));
+    // Nothing of it is left, and no neighbour stays pinned.
+    rig.router.next_generation();
+    assert_eq!(rig.router.sweep(1), 1001);
+    for _ in 0..4 {
+        assert_eq!(goes(&mut rig, "20.0.9.1"), Err("no_route"));
+    }
+    rig.configure(&[]);
+    rig.configure(&[]);
+    assert_eq!(rig.router.fed(), FedCounts::default());
+    assert!(rig.router.neighbours(1).iter().all(|it| !it.gateway), "{:?}", rig.router.neighbours(1));
+}
+
+#[test]
+fn own_routes_and_the_operators_go_before_the_control_planes() {
+    let mut rig = Rig::new(&[via("20.0.0.0/8", &["10.0.1.9"])]);
+    rig.router.set_links(links(), 1);
+    let elsewhere = || Way::Hops(vec![FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }]);
+    let all = ["20.0.0.0/8", "10.0.1.0/24", "10.0.0.1/32", "30.0.0.0/8"];
+    rig.router.feed(&all.map(|prefix| Change::Route(net(prefix), elsewhere())), 1);
+    assert_eq!(
+        (goes(&mut rig, "20.0.0.1"), goes(&mut rig, "10.0.1.9"), goes(&mut rig, "30.0.0.1")),
+        (Ok(1), Ok(1), Ok(2))
+    );
+    assert_eq!(rig.router.explain(ip("20.0.0.1"), None, 1).origin.as_deref(), Some("static"));
+    // When the operator's goes, the control plane's takes its place; and the other way round.
+    rig.configure(&[]);
+    assert_eq!(goes(&mut rig, "20.0.0.1"), Ok(2));
+    assert_eq!(rig.router.explain(ip("20.0.0.1"), None, 1).origin.as_deref(), Some("fpm"));
+    rig.configure(&[via("20.0.0.0/8", &["10.0.1.9"])]);
+    assert_eq!(goes(&mut rig, "20.0.0.1"), Ok(1));
+    rig.router.feed(&[Change::Gone(net("20.0.0.0/8")), Change::Gone(net("10.0.0.1/32"))], 1);
+    assert_eq!((goes(&mut rig, "20.0.0.1"), rig.router.fed().routes), (Ok(1), 2));
+    rig.configure(&[]);
+    assert_eq!(goes(&mut rig, "20.0.0.1"), Err("no_route"));
+    // What is said again stays, the rest is swept.
+    rig.router.next_generation();
+    rig.router.feed(&[Change::Route(net("10.0.1.0/24"), elsewhere())], 1);
+    assert_eq!((rig.router.fed().stale, rig.router.sweep(1)), (1, 1));
+    assert_eq!((rig.router.fed().stale, rig.router.fed().routes), (0, 1));
+    assert_eq!((goes(&mut rig, "30.0.0.1"), goes(&mut rig, "10.0.1.9")), (Err("no_route"), Ok(1)));
+}
+
+#[test]
+fn what_is_for_the_router_goes_to_its_control_plane_within_limits() {
+    let mut rig = Rig::new(&[]);
+    let mut members: Vec<_> = rig.ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
+    members[0].control = Some(PortId(9));
+    rig.router.configure(&members, &[], 1);
+    let bgp = |dst: &str| {
+        let tcp = [&[0x9c, 0x40, 0, 179][..], &[0; 16]].concat();
+        ether(0, IPV4, &packet4("10.0.0.9", dst, 1, 6, &tcp))
+    };
+    let done = rig.send(0, &[bgp("10.0.0.1"), bgp("10.0.1.1")]);
+    assert_eq!(done.went, [Ok(9), Ok(9)], "to any address of the router, and with a TTL of 1");
+    assert_eq!(done.heads[0], bgp("10.0.0.1")[..done.heads[0].len()], "as it came");
+    let mut hello = plain(0, "10.0.0.9", "224.0.0.5");
+    hello[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 5]);
+    let mut far = plain(0, "10.0.0.9", "224.0.1.5");
+    far[..6].copy_from_slice(&[1, 0, 0x5e, 0, 1, 5]);
+    assert_eq!(rig.send(0, &[hello, far]).went, [Ok(9), Err("group_address")]);
+    // A flood of something else takes nothing from it, and a port without a control plane keeps to itself.
+    let flood: Vec<_> = (0..32).map(|_| plain(0, "10.0.0.9", "10.0.0.1")).collect();
+    let went: Vec<_> = (0..20).flat_map(|_| rig.send(0, &flood).went).collect();
+    assert!(went.contains(&Err("punt_limit")) && went.contains(&Ok(9)), "{went:?}");
+    assert_eq!(rig.send(0, &[bgp("10.0.0.1")]).went, [Ok(9)]);
+    assert!(rig.router.punted().iter().any(|(class, _, refused)| *class == "other" && *refused > 0));
+    let other = plain(1, "10.0.1.9", "10.0.1.1");
+    assert_eq!(rig.send(1, &[other]).went, [Err("to_router")]);
 }

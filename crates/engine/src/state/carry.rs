@@ -176,7 +176,7 @@ impl<'c> Carrier<'c> {
         };
         port.watch_link(Arc::clone(&self.means.links));
         // A wire's other end has to be seen first.
-        port.set_carrier(spec.wire.is_none());
+        port.set_carrier(spec.wire.is_none() && spec.control_of.is_none());
         let live = Live {
             spec: spec.clone(),
             port,

@@ -6,6 +6,7 @@ use std::fmt;
 
 use sidecore_abi::counters::MAX_CORES;
 
+use super::control::is_control;
 use super::kinds::{find, Kind, Place};
 use super::options::Scope;
 use super::service::check_budgets;
@@ -159,6 +160,23 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
         if spec.routers.iter().take(i).any(|other| other.name == router.name) {
             bad("name", "another router has this name".to_owned());
         }
+        if router.grace.is_some() && router.control.is_none() {
+            bad(
+                "grace",
+                "does not apply to a router without a control plane; allowed: with control".to_owned(),
+            );
+        }
+        if router.control.as_ref().is_some_and(|it| it.is_empty() || matches!(&**it, "." | "..")) {
+            bad("control", "a network namespace has a name or a path".to_owned());
+        }
+        let mine = spec.ports.iter().filter(|port| port.joint() == Joint::Router(&router.name));
+        for port in mine.filter(|_| router.control.is_some()) {
+            let why = Place::Interface.complaint(&port.name).or((port.name == "lo").then(String::new));
+            if why.is_some() {
+                let allowed = "allowed: 1 to 15 letters, digits and marks, and not lo";
+                bad("control", format!("port {} has an interface of its name there; {allowed}", port.name));
+            }
+        }
         let mut prefixes = BTreeSet::new();
         for route in &router.routes {
             let prefix = route.prefix;
@@ -186,6 +204,15 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
 /// Whether the addresses of `port`, the one of place `i`, can be those of its router there.
 fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     let Joint::Router(router) = port.joint() else {
+        if port.control_of.is_some() {
+            if !is_control(spec, port) {
+                bad(
+                    "control-of",
+                    "such ports are made by a router with control=NAMESPACE, and by nobody else".to_owned(),
+                );
+            }
+            return;
+        }
         for (key, given) in [("address", port.address.is_some()), ("router-mac", port.router_mac.is_some())] {
             if given {
                 bad(key, "does not apply; allowed: with router".to_owned());
@@ -270,7 +297,7 @@ fn check_joint<'s>(
     }
     let why = match port.joint() {
         // Its kind knows no such key.
-        Joint::Nothing => None,
+        Joint::Nothing | Joint::Control(_) => None,
         Joint::Router(_) => {
             Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
         }

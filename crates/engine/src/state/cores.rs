@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::control::station;
 use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::LookupName;
 use crate::core::{CoreStatus, TaskStatus};
-use crate::device::e1000::usual_mac;
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
 use crate::policy::Rules;
@@ -134,18 +134,19 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
 type Routers = BTreeMap<String, Arc<Router>>;
 
 /// What `spec`, the specification of `port`, is to a router.
-fn member((spec, port): &Placed<'_>, router: &str) -> Option<Member> {
+fn member((spec, port): &Placed<'_>, router: &str, ports: &[Placed<'_>]) -> Option<Member> {
     if spec.joint() != Joint::Router(router) {
         return None;
     }
-    let mac = spec.router_mac.map_or_else(|| usual_mac(&format!("{router}/{}", spec.name)).0, |mac| mac.0);
     let addresses = spec.address.as_ref().map_or_else(Vec::new, |nets| nets.0.clone());
-    Some(Member { port: Arc::clone(port), mac, addresses })
+    let beside = |(other, _): &&Placed<'_>| other.joint() == Joint::Control(&spec.name);
+    let control = ports.iter().find(beside).map(|(_, port)| port.id);
+    Some(Member { port: Arc::clone(port), mac: station(router, spec).0, addresses, control })
 }
 
 /// Has `router` be what `spec` says, with those of `ports` that are on it.
 fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: u32) {
-    let members: Vec<Member> = ports.iter().filter_map(|placed| member(placed, &spec.name)).collect();
+    let members: Vec<Member> = ports.iter().filter_map(|placed| member(placed, &spec.name, ports)).collect();
     let number = |name: &str| {
         let named = |(other, _): &&(&PortSpec, &Arc<Port>)| other.name == name;
         ports.iter().find(named).map(|(_, port)| port.id)
@@ -167,6 +168,11 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
             routers.get(name).map_or(Attach::Nothing, |router| Attach::Router(Arc::clone(router)))
         }
         Joint::Nothing => Attach::Nothing,
+        // What the namespace sends goes out of the port, and nothing comes back by this way but what the router sends there.
+        Joint::Control(of) => {
+            let port = |(other, _): &&Placed<'_>| other.name == of;
+            ports.iter().find(port).map_or(Attach::Nothing, |(_, port)| Attach::Wire(port.id))
+        }
         wire @ Joint::Wire(_) => {
             let other = |(end, other): &&Placed<'_>| end.joint() == wire && other.id != port.id;
             ports.iter().find(other).map_or(Attach::Nothing, |(_, end)| Attach::Wire(end.id))

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::carry::{Carrier, How, Undone};
 use super::check::check;
+use super::control::{with_control, without_control, Controls};
 use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
@@ -86,6 +87,7 @@ pub struct Engine {
     pub(super) daemon: DaemonSpec,
     inner: Arc<Mutex<Inner>>,
     _follower: Follower,
+    pub(super) controls: Controls,
 }
 
 impl Engine {
@@ -101,7 +103,7 @@ impl Engine {
         let inner = Arc::new(Mutex::new(inner));
         let follower = Follower::start(&inner);
         let means = Means { kinds, fabric, counters, links: follower.events() };
-        Engine { means, daemon, inner, _follower: follower }
+        Engine { means, daemon, inner, _follower: follower, controls: Controls::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -113,7 +115,7 @@ impl Engine {
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
         let inner = self.lock();
-        Spec { daemon: self.daemon.clone(), ..inner.visitors.without(inner.spec.clone()) }
+        Spec { daemon: self.daemon.clone(), ..inner.visitors.without(without_control(inner.spec.clone())) }
     }
 
     /// All ports and switches, also those made on demand.
@@ -149,7 +151,11 @@ impl Engine {
         };
         let stopped = stopped(&self.lock());
         let _sought = self.seek(&stopped);
+        let was = stopped.len();
         self.means.try_again(&mut self.lock());
+        if was > 0 {
+            self.follow_control();
+        }
     }
 
     /// Adds ports or switches: all of them or none.
@@ -280,8 +286,9 @@ impl Engine {
     ) -> Result<Vec<Change>, Error> {
         let mut inner = self.lock();
         self.means.reap(&mut inner);
-        let (mut wanted, mut visitors) = (inner.spec.clone(), inner.visitors.clone());
+        let (mut wanted, mut visitors) = (without_control(inner.spec.clone()), inner.visitors.clone());
         edit(&mut wanted, &mut visitors)?;
+        let mut wanted = with_control(wanted);
         // Budgets are checked against the cores that there are.
         wanted.daemon = wanted.daemon.or(self.daemon.clone());
         let findings = check(&wanted, self.means.kinds);
@@ -307,9 +314,15 @@ impl Engine {
             let stuck = self.lock().leaving.named(&late);
             stuck.iter().for_each(|port| self.means.fabric.evict(port));
             self.means.reap(&mut self.lock());
+            self.follow_control();
             done?;
         }
         Ok(changes)
+    }
+
+    /// Has each control plane that there is to be followed.
+    fn follow_control(&self) {
+        self.controls.follow(&self.spec(), &self.means.fabric);
     }
 
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
@@ -339,6 +352,7 @@ impl Engine {
     /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
+        self.controls.end();
         let mut inner = self.lock();
         self.means.fabric.rest(true);
         let mut endings = Vec::new();

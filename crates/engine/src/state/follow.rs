@@ -3,12 +3,14 @@
 //! Theory of operation. Ports raise an event when somebody behind them comes or goes. One thread waits for it
 //! and looks at all wires; so does every change of the configuration. An end's carrier is up if the other
 //! end is *ready*, which does not depend on that end's own carrier: two ends that follow each other do not
-//! hold each other down. A port on a switch always has a carrier.
+//! hold each other down. A port on a switch always has a carrier. One that stands for a router's port before a control plane has
+//! it while that port is ready.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::live::Inner;
+use super::live::{Inner, Live};
+use super::spec::PortSpec;
 use crate::port::LinkEvents;
 
 /// The thread; it ends when this is dropped.
@@ -56,13 +58,17 @@ impl Inner {
         let ready = |name: &str| {
             self.ports.get(name).is_some_and(|end| end.port.is_ready() && end.spec.link_wanted())
         };
-        let carrier = |name: &str, wire: &Option<String>| match wire {
-            None => true,
-            Some(_) => {
-                self.ports.iter().any(|(other, end)| other != name && end.spec.wire == *wire && ready(other))
+        let carrier = |name: &str, spec: &PortSpec| match (&spec.control_of, &spec.wire) {
+            (Some(of), _) => ready(of),
+            (None, None) => true,
+            (None, Some(_)) => {
+                let other = |(other, end): (&String, &Live)| {
+                    other != name && end.spec.wire == spec.wire && ready(other)
+                };
+                self.ports.iter().any(other)
             }
         };
-        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec.wire)).collect();
+        let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec)).collect();
         for (live, up) in self.ports.values_mut().zip(up) {
             if live.port.carrier() == up {
                 continue;

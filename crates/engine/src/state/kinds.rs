@@ -19,9 +19,10 @@ use crate::device::VirtioDevice;
 use crate::disk::{self, Disk};
 use crate::fabric::Scheduler;
 use crate::hold;
+use crate::host::netns;
 use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
-use crate::host::tap::{Tap, TapConfig, TapSource};
+use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
@@ -70,6 +71,9 @@ impl Kind {
 
     /// The paths or names that a port of this kind has.
     pub fn places(&self, spec: &PortSpec) -> Vec<String> {
+        if let Some(netns) = &spec.netns {
+            return vec![netns::path(netns).join(&spec.place).to_string_lossy().into_owned()];
+        }
         let second = self.second.map(|end| format!("{}{end}", spec.place));
         std::iter::once(spec.place.clone()).chain(second).collect()
     }
@@ -214,7 +218,14 @@ pub const KINDS: &[Kind] = &[
         forget: forget_vhost_user,
         ..PLAIN
     },
-    Kind { name: "tap", place: Place::Interface, keys: "queues fd", start: start_tap, ..PLAIN },
+    Kind {
+        name: "tap",
+        place: Place::Interface,
+        keys: "queues fd netns control-of",
+        start: start_tap,
+        forget: forget_tap,
+        ..PLAIN
+    },
     Kind { name: "packet", place: Place::Interface, keys: "queues", start: start_packet, ..PLAIN },
     Kind { name: "xdp", place: Place::Interface, keys: "queues mode", start: start_xdp, ..PLAIN },
     Kind {
@@ -422,9 +433,18 @@ fn take(number: i32) -> Result<OwnedFd, String> {
 /// `tap:IFNAME`: made, adopted, or passed as descriptors.
 fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let queues = spec.queues.map(|queues| queues.get() as usize);
-    let (source, queues) = match &spec.fd {
-        None => (TapSource::Name(spec.place.clone()), queues.unwrap_or(1)),
-        Some(Fds(numbers)) => {
+    let (source, queues) = match (&spec.fd, &spec.netns) {
+        (Some(_), Some(_)) => return Err("netns does not apply to descriptors that were passed".to_owned()),
+        (None, Some(_)) if queues.is_some_and(|queues| queues != 1) => {
+            return Err("queues: an interface in another namespace has one".to_owned());
+        }
+        (None, Some(namespace)) => {
+            let (netns, name) = (netns::path(namespace), spec.place.clone());
+            let (mac, stays) = (spec.router_mac.map(|mac| mac.0), spec.control_of.is_some());
+            (TapSource::Inside(TapIn { netns, name, mac, mtu: port.mtu(), stays }), 1)
+        }
+        (None, None) => (TapSource::Name(spec.place.clone()), queues.unwrap_or(1)),
+        (Some(Fds(numbers)), None) => {
             let fds = numbers.iter().map(|&number| take(number)).collect::<Result<Vec<_>, _>>()?;
             (TapSource::Fds(fds), queues.unwrap_or(numbers.len()))
         }
@@ -435,6 +455,17 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
         return Err(format!("the passed descriptors belong to {}, not to {}", tap.interface(), spec.place));
     }
     Ok(Box::new(tap))
+}
+
+/// One that stands for a router's port stays when the daemon ends, and goes with its port.
+fn forget_tap(spec: &PortSpec) {
+    let (Some(namespace), true) = (&spec.netns, spec.control_of.is_some()) else { return };
+    let netns = netns::path(namespace);
+    // With its namespace it has gone already.
+    if let Err(e) = remove_tap(&netns, &spec.place).or_else(|e| if netns.exists() { Err(e) } else { Ok(()) })
+    {
+        tracing::warn!(port = %spec.name, "the interface {} stays in its namespace: {e}", spec.place);
+    }
 }
 
 /// `packet:IFNAME`: an interface that the host has, by AF_PACKET.

@@ -11,6 +11,7 @@
 
 mod carry;
 mod check;
+mod control;
 mod cores;
 pub mod cpus;
 mod demand;

@@ -10,6 +10,7 @@ use super::plan::Change;
 use super::routes::{RouteSpec, RouterSpec};
 use super::status::VERSION;
 use super::text::BadSpec;
+pub use crate::control::{ClassView, ControlView};
 pub use crate::router::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use crate::router::{Net, Router};
 
@@ -31,6 +32,9 @@ pub struct RouterView {
     pub interfaces: Vec<InterfaceView>,
     /// Bytes that I/O cores may touch of its forwarding tables.
     pub table_bytes: u64,
+    /// Its control plane, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlView>,
 }
 
 /// Answer to `show routes`.
@@ -67,9 +71,10 @@ impl Engine {
     /// All routers.
     pub fn routers(&self) -> Routers {
         let view = |name: String| {
-            let (router, _) = self.fabric().router(&name)?;
+            let (router, now) = self.fabric().router(&name)?;
             let table_bytes = router.table_bytes() as u64;
-            Some(RouterView { name, interfaces: router.interfaces(), table_bytes })
+            let control = self.controls.view(&name, now);
+            Some(RouterView { name, interfaces: router.interfaces(), table_bytes, control })
         };
         Routers { version: VERSION, routers: self.router_names().into_iter().filter_map(view).collect() }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Gateway, Gateways};
+use super::values::{Gateway, Gateways, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
 
@@ -15,12 +15,18 @@ pub struct RouterSpec {
     /// Its routes beside those to its ports' networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteSpec>,
+    /// The network namespace of its control plane: a name (ip-netns(8)) or a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+    /// Seconds for which routes of the control plane stay that it does not say any more, when it has gone or come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<Number<1, 86400>>,
 }
 
 impl RouterSpec {
     /// A router without routes.
     pub fn new(name: &str) -> RouterSpec {
-        RouterSpec { name: name.to_owned(), routes: Vec::new() }
+        RouterSpec { name: name.to_owned(), ..RouterSpec::default() }
     }
 }
 

@@ -234,6 +234,10 @@ options! {
             memory_file: MemoryFile = "memory-file", Kind, "`memory`";
             /// Whether all pages of the guest's memory are made present when the VMM gives it.
             prefault: Toggle = "prefault", Kind, "`off`";
+            /// The network namespace that the interface lies in: a name (ip-netns(8)) or a path.
+            netns: String = "netns", Kind, "the daemon's";
+            /// The router's port that it stands for before a control plane. A router's `control` makes such ports; nobody else can.
+            control_of: String = "control-of", Kind, "none";
             /// Open descriptors of the daemon to use: of a tap one for each queue, else one socket.
             fd: Fds = "fd", Kind, "";
         }
@@ -249,6 +253,8 @@ pub enum Joint<'s> {
     Wire(&'s str),
     /// The router of this name.
     Router(&'s str),
+    /// The port of a router, for which it stands before a control plane.
+    Control(&'s str),
     /// Nothing: it is a disk, which carries no frames.
     Nothing,
 }
@@ -259,6 +265,7 @@ impl fmt::Display for Joint<'_> {
             Joint::Switch(name) => write!(f, "switch {name}"),
             Joint::Wire(name) => write!(f, "wire {name}"),
             Joint::Router(name) => write!(f, "router {name}"),
+            Joint::Control(name) => write!(f, "port {name}, for its control plane"),
             Joint::Nothing => f.write_str("nothing"),
         }
     }
@@ -274,6 +281,7 @@ impl PortSpec {
     pub fn joint(&self) -> Joint<'_> {
         match (&self.wire, &self.router, &self.switch) {
             _ if self.is_disk() => Joint::Nothing,
+            _ if self.control_of.is_some() => Joint::Control(self.control_of.as_deref().unwrap_or_default()),
             (Some(wire), ..) => Joint::Wire(wire),
             (None, Some(router), _) => Joint::Router(router),
             (None, None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
@@ -334,7 +342,7 @@ impl Spec {
     #[must_use]
     pub fn settled(mut self) -> Spec {
         for port in &mut self.ports {
-            if port.switch.is_none() && port.wire.is_none() && port.router.is_none() && !port.is_disk() {
+            if port.joint() == Joint::Switch(DEFAULT_SWITCH) {
                 port.switch = Some(DEFAULT_SWITCH.to_owned());
             }
             if port.link == Some(Link::Up) {

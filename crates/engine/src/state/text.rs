@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use super::check::{check, Finding, Part};
 use super::kinds::{find, Kind};
+use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec};
 
 /// Everything that is wrong with a configuration, one line each.
@@ -233,6 +234,21 @@ pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
     let mut pairs = vec![("name", words.next().unwrap_or_default())];
     for word in words {
         pairs.push(word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?);
+    }
+    from_pairs(&pairs).map_err(bad)
+}
+
+/// Reads `NAME[,key=value…]`. Routes have commands of their own.
+pub fn router(text: &str) -> Result<RouterSpec, BadSpec> {
+    let bad = |why: String| BadSpec(vec![format!("router {text:?}: {why}")]);
+    let mut words = text.split(',');
+    let mut pairs = vec![("name", words.next().unwrap_or_default())];
+    for word in words {
+        match word.split_once('=') {
+            Some(pair @ ("control" | "grace", _)) => pairs.push(pair),
+            Some((key, _)) => return Err(bad(format!("key `{key}`: no such key; allowed: control, grace"))),
+            None => return Err(bad(format!("{word:?} is not key=value"))),
+        }
     }
     from_pairs(&pairs).map_err(bad)
 }

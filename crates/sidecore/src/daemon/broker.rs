@@ -18,6 +18,7 @@ use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Map, Value};
 use sidecore_engine::broker::Rules;
+use sidecore_engine::host::netns;
 use sidecore_engine::open;
 use sidecore_engine::open::broker::Named;
 use sidecore_engine::open::socket::Wanted;
@@ -60,8 +61,11 @@ pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) ->
 /// The paths that a configuration names, each for what it is for.
 fn named(spec: &Spec) -> Vec<Named> {
     let ports = spec.ports.iter().flat_map(named_by_port);
+    let namespaces =
+        spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
     let programs = spec.switches.iter().filter_map(|switch| switch.lookup.as_ref()?.program());
-    let all = ports.chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
+    let all =
+        ports.chain(namespaces).chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
     // The daemon says what is wrong with a path that is none.
     all.filter(|named| Named::decode(&named.encode()).as_ref() == Ok(named)).collect()
 }
@@ -80,7 +84,10 @@ fn named_by_port(port: &PortSpec) -> Vec<Named> {
     let sockets: Vec<_> = sockets.filter_map(|place| at(Path::new(&place), how)).collect();
     let journal = port.journal.as_deref().filter(|journal| *journal != Path::new("none"));
     let journal = journal.and_then(|journal| at(journal, Named::Journal));
-    let interface = (place == Some(Place::Interface)).then(|| Named::Interface(port.place.clone()));
+    let interface = (place == Some(Place::Interface)).then(|| match &port.netns {
+        Some(namespace) => Named::Namespace(netns::path(namespace)),
+        None => Named::Interface(port.place.clone()),
+    });
     let disk = port.file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
     sockets.into_iter().chain([journal, interface, disk].into_iter().flatten()).collect()
 }
@@ -113,12 +120,13 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let journal = path("journal").and_then(|path| at(path, Named::Journal));
     let interface = path("where").and_then(Path::to_str).filter(|name| !name.contains('/'));
     let interface = interface.map(|name| Named::Interface(name.to_owned()));
+    let namespace = |key: &str| at(&netns::path(patch.get(key)?.as_str()?), Named::Namespace);
     let lookup = patch.get("lookup").and_then(|lookup| lookup.as_str()?.parse::<LookupName>().ok());
     let program =
         lookup.as_ref().and_then(LookupName::program).and_then(|path| at(Path::new(path), Named::Program));
     let file = patch.get("file").and_then(|file| file.as_str()?.parse::<DiskFile>().ok());
     let disk = file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
-    [listen, call, journal, interface, program, disk]
+    [listen, call, journal, interface, program, disk, namespace("control"), namespace("netns")]
         .iter()
         .flatten()
         .chain(&seconds)

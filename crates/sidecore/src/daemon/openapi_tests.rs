@@ -113,8 +113,20 @@ fn routers(seen: &mut BTreeSet<String>) {
         link: true,
     };
     compare(seen, "InterfaceView", &interface, &interface);
-    let router = RouterView { name: s(), interfaces: vec![interface], table_bytes: 1 };
-    compare(seen, "RouterView", &router, &router);
+    let class = ClassView { class: s(), passed: 1, refused: 1 };
+    compare(seen, "ClassView", &class, &class);
+    let control = ControlView {
+        trouble: Some(s()),
+        since_s: Some(1),
+        last_message_s: Some(1),
+        sweep_in_s: Some(1),
+        classes: vec![class],
+        ..ControlView::default()
+    };
+    compare(seen, "ControlView", &control, &ControlView::default());
+    let router =
+        RouterView { name: s(), interfaces: vec![interface], table_bytes: 1, control: Some(control) };
+    compare(seen, "RouterView", &router, &RouterView { control: None, ..router.clone() });
     let routers = Routers { version: VERSION, routers: vec![router] };
     compare(seen, "Routers", &routers, &routers);
     let neighbour =
@@ -190,7 +202,8 @@ fn every_field_is_described_and_no_other() {
         ..route.clone()
     };
     compare(seen, "RouteSpec", &route, &least);
-    let router = RouterSpec { name: s(), routes: vec![route] };
+    let (control, grace) = (Some(s()), Some(serde_json::from_str("7").unwrap()));
+    let router = RouterSpec { name: s(), routes: vec![route], control, grace };
     compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
     let spec = Spec { daemon, switches: vec![switch], routers: vec![router], ports: vec![port] };
     compare(seen, "Spec", &spec, &Spec::default());

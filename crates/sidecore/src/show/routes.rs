@@ -1,6 +1,8 @@
 //! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
 
-use sidecore_engine::state::routers::{Explained, HopView, Neighbours, RouteView, Routers, Routes};
+use sidecore_engine::state::routers::{
+    ControlView, Explained, HopView, Neighbours, RouteView, Routers, Routes,
+};
 
 use crate::cli::ExplainArgs;
 use crate::client::{segment, Client};
@@ -42,7 +44,36 @@ pub fn routers(answer: &Routers) -> String {
             ]);
         }
     }
-    table.text()
+    let controls =
+        answer.routers.iter().filter_map(|router| Some(control(&router.name, router.control.as_ref()?)));
+    table.text() + &controls.collect::<String>()
+}
+
+/// What there is to say of the control plane of router `name`.
+fn control(name: &str, it: &ControlView) -> String {
+    let mut text = format!("\nrouter {name} has its control plane in namespace {}: ", it.namespace);
+    match (&it.trouble, it.since_s) {
+        (Some(why), _) => text.push_str(why),
+        (None, Some(since)) => text.push_str(&format!("zebra is connected for {since} s")),
+        (None, None) => text.push_str("zebra is not connected"),
+    }
+    if let Some(last) = it.last_message_s {
+        text.push_str(&format!(", last message {last} s ago"));
+    }
+    text.push_str(&format!("\n  {} routes, {} objects, digest {}\n", it.routes, it.objects, it.digest));
+    if it.stale > 0 {
+        let sweep = it.sweep_in_s.map_or_else(String::new, |left| format!(", gone in {left} s"));
+        text.push_str(&format!("  {} routes were not said again so far{sweep}\n", it.stale));
+    }
+    text.push_str(&format!(
+        "  {} messages, {} malformed, {} refused; {} comparisons, {} corrected, {} replays; {} neighbours\n",
+        it.messages, it.malformed, it.refused, it.comparisons, it.corrected, it.replays, it.neighbours
+    ));
+    let mut table = Table::new(&["  to the namespace", ">frames", ">beyond the limit"]);
+    for class in &it.classes {
+        table.row(vec![format!("  {}", class.class), class.passed.to_string(), class.refused.to_string()]);
+    }
+    text + &table.text()
 }
 
 pub fn routes(answer: &Routes) -> String {

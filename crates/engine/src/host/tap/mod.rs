@@ -23,12 +23,14 @@
 //!
 //! Cost. One system call a frame in each direction: a TAP descriptor has no call that moves several.
 
+mod inside;
 mod open;
 mod queue;
 pub(super) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -38,9 +40,12 @@ use sidecore_abi::virtio::NET_HDR_LEN;
 
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::interface::Interface;
+use crate::host::netns;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::wire::Offloads;
-use open::{open_by_name, take_passed, Opened, Origin};
+pub use inside::{remove_tap, tap_in, TapIn};
+pub(crate) use inside::{remove_tap_here, tap_in_here};
+use open::{open_by_name, open_inside, take_passed, Opened, Origin};
 pub use open::{TapError, TapSource};
 use queue::{Shared, TapEgress, TapIngress};
 
@@ -62,6 +67,8 @@ pub struct Tap {
     origin: Origin,
     /// To change it by name; none if it was passed.
     interface: Option<Interface>,
+    /// The namespace that it lies in, if that is another one.
+    netns: Option<PathBuf>,
     accepts: Offloads,
     /// Any local user may attach a queue as well.
     for_all: bool,
@@ -94,9 +101,14 @@ impl Tap {
     /// What is wrong with the configuration, or what the system refused; an interface made on the way
     /// is gone again.
     pub fn start(config: TapConfig, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Result<Tap, TapError> {
+        let netns = match &config.source {
+            TapSource::Inside(wanted) => Some(wanted.netns.clone()),
+            _ => None,
+        };
         let opened = match config.source {
             TapSource::Name(name) => open_by_name(name, config.queues)?,
             TapSource::Fds(fds) => take_passed(fds, config.queues)?,
+            TapSource::Inside(wanted) => open_inside(&wanted)?,
         };
         let Opened { name, origin, fds, vnet_header, for_all } = opened;
         let failed = |step| {
@@ -111,7 +123,10 @@ impl Tap {
         } else {
             Offloads::NONE
         };
-        let interface = set_up(&name, origin, config.mtu, &port)?;
+        let interface = match origin {
+            Origin::Inside => None,
+            origin => set_up(&name, origin, config.mtu, &port)?,
+        };
         sys::set_carrier(&fds[0], true).map_err(failed("cannot put its carrier up"))?;
 
         let carrier = Arc::new(AtomicBool::new(true));
@@ -136,8 +151,17 @@ impl Tap {
         if for_all {
             tracing::warn!(port = %inner.port.name, interface = %name, "{FOR_ALL}");
         }
-        let mut tap =
-            Tap { name, origin, interface, accepts, for_all, inner, stop: Arc::new(stop), watcher: None };
+        let mut tap = Tap {
+            name,
+            origin,
+            interface,
+            netns,
+            accepts,
+            for_all,
+            inner,
+            stop: Arc::new(stop),
+            watcher: None,
+        };
         tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let inner = &tap.inner;
         let mut lent = inner.lent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,6 +265,7 @@ impl Attachment for Tap {
             Origin::Created => "created",
             Origin::Adopted => "adopted",
             Origin::Passed => "passed",
+            Origin::Inside => "in another namespace",
         };
         let carrier = if self.inner.carrier.load(Ordering::Relaxed) { "up" } else { "down" };
         let mut features = Vec::new();
@@ -271,9 +296,10 @@ impl Attachment for Tap {
     }
 
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
-        let result = match &self.interface {
-            Some(interface) => interface.set_mtu(mtu).map_err(failed_at(&self.name, NO_MTU)),
-            None => Err(TapError::MtuOfPassed(self.name.clone())),
+        let result = match (&self.interface, &self.netns) {
+            (_, Some(netns)) => netns::set_mtu(netns, &self.name, mtu).map_err(failed_at(&self.name, NO_MTU)),
+            (Some(interface), None) => interface.set_mtu(mtu).map_err(failed_at(&self.name, NO_MTU)),
+            (None, None) => Err(TapError::MtuOfPassed(self.name.clone())),
         };
         result.map_err(|e| e.to_string())
     }

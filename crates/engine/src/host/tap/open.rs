@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
+use super::inside::{tap_in, TapIn};
 use super::sys::{self, Attach, NoQueue};
 use crate::host::interface::{is_name, MAX_NAME};
 use crate::port::MAX_QUEUES;
@@ -17,6 +18,8 @@ pub enum TapSource {
     Name(String),
     /// Descriptors of an interface's queues, opened by somebody else.
     Fds(Vec<OwnedFd>),
+    /// An interface in another network namespace, with one queue.
+    Inside(TapIn),
 }
 
 /// Why a TAP port could not be started.
@@ -56,6 +59,14 @@ pub enum TapError {
         /// What the system said.
         source: io::Error,
     },
+    /// It cannot be made or taken in another namespace.
+    #[error("tap {name}: {source}")]
+    Inside {
+        /// The interface.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A descriptor that belongs to something else.
     #[error("tap: passed descriptor {index} {what}; open it with IFF_TAP, IFF_NO_PI and IFF_VNET_HDR")]
     WrongFd {
@@ -85,6 +96,8 @@ pub(super) enum Origin {
     Created,
     Adopted,
     Passed,
+    /// In another namespace.
+    Inside,
 }
 
 /// The interface's queues and what is known of it.
@@ -147,6 +160,13 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapErr
         fds.push(sys::queue(&name, how).map_err(refused(queue))?.fd);
     }
     Ok(Opened { name, origin, fds, vnet_header: true, for_all })
+}
+
+/// Makes or takes an interface in another namespace.
+pub(super) fn open_inside(wanted: &TapIn) -> Result<Opened, TapError> {
+    let name = wanted.name.clone();
+    let fd = tap_in(wanted).map_err(|source| TapError::Inside { name: name.clone(), source })?;
+    Ok(Opened { name, origin: Origin::Inside, fds: vec![fd], vnet_header: true, for_all: false })
 }
 
 /// Looks at descriptors that somebody else has opened.

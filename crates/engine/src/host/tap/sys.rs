@@ -105,6 +105,17 @@ fn has_no_owner(name: &str) -> bool {
     none("owner") && none("group")
 }
 
+/// Whether the interface outlives its last descriptor.
+pub(in crate::host) fn set_stays(queue: &OwnedFd, stays: bool) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes a flag in place of a pointer.
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, c_ulong::from(stays)) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// Makes the interface ours: one without an owner lets every user of the host attach a further queue to it.
 fn set_owner(queue: &OwnedFd) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();

@@ -25,6 +25,8 @@ pub enum Named {
     Disk(PathBuf),
     /// The interface of this name.
     Interface(String),
+    /// The network namespace at this path: TAPs, addresses and sockets in it.
+    Namespace(PathBuf),
 }
 
 impl Named {
@@ -44,6 +46,7 @@ impl Named {
             Named::Program(path) => (b'p', path.as_os_str()),
             Named::Disk(path) => (b'd', path.as_os_str()),
             Named::Interface(name) => (b'i', name.as_ref()),
+            Named::Namespace(path) => (b'n', path.as_os_str()),
         };
         [&[kind], text.as_bytes()].concat()
     }
@@ -62,6 +65,7 @@ impl Named {
             b'p' => Ok(Named::Program(path(text)?)),
             b'd' => Ok(Named::Disk(path(text)?)),
             b'i' => Ok(Named::Interface(name(text)?)),
+            b'n' => Ok(Named::Namespace(path(text)?)),
             _ => Err(NoRequest),
         }
     }

@@ -1,6 +1,7 @@
 //! What can be asked, and its records.
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -60,12 +61,51 @@ pub enum Request {
     Disk { path: PathBuf, read_only: bool },
     /// A new door; the connection to it.
     Door,
+    /// A socket in a network namespace: which, by `host::netns::socket_of`.
+    Inside { netns: PathBuf, what: u32 },
+    /// The queue of a TAP in a network namespace, which is made or taken and brought up.
+    TapIn { netns: PathBuf, name: String, mac: Option<[u8; 6]>, mtu: u32, stays: bool },
+    /// A TAP in a network namespace goes.
+    TapOut { netns: PathBuf, name: String },
+    /// The MTU of an interface in a network namespace.
+    MtuIn { netns: PathBuf, name: String, mtu: u32 },
+    /// An interface in a network namespace has an address, or has it not any more.
+    AddressIn { netns: PathBuf, name: String, address: IpAddr, len: u8, there: bool },
 }
 
 type Fields = (u64, [u64; 5], Vec<u8>);
 
 fn optional(value: Option<u32>) -> u64 {
     value.map_or(0, |value| 1 << 32 | u64::from(value))
+}
+
+/// Longest name of an interface in bytes.
+const INTERFACE: usize = 15;
+
+/// The name of an interface as two words, if it has room there.
+fn packed(name: &str) -> [u64; 2] {
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(name.bytes()).take(INTERFACE).for_each(|(to, from)| *to = from);
+    let number = u128::from_ne_bytes(bytes);
+    halves(number)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "halves")]
+fn halves(number: u128) -> [u64; 2] {
+    [number as u64, (number >> 64) as u64]
+}
+
+/// A station address as a word, which says that there is one.
+fn station(mac: Option<[u8; 6]>) -> u64 {
+    mac.map_or(0, |[a, b, c, d, e, f]| u64::from_ne_bytes([a, b, c, d, e, f, 1, 0]))
+}
+
+/// An address of either family as one of IPv6.
+fn mapped(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(it) => it.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(it) => it.to_bits(),
+    }
 }
 
 /// Arguments of a record, taken in order; what is left over makes it none.
@@ -84,6 +124,25 @@ impl Arguments<'_> {
         match self.word()? {
             0 => Ok(None),
             word if word >> 32 == 1 => Ok(u32::try_from(word & 0xffff_ffff).ok()),
+            _ => Err(NoRequest),
+        }
+    }
+
+    fn wide(&mut self) -> Result<u128, NoRequest> {
+        Ok(u128::from(self.word()?) | u128::from(self.word()?) << 64)
+    }
+
+    /// The name of an interface.
+    fn interface(&mut self) -> Result<String, NoRequest> {
+        let bytes = self.wide()?.to_ne_bytes();
+        let len = bytes.iter().position(|byte| *byte == 0).ok_or(NoRequest)?;
+        name(&bytes[..len])
+    }
+
+    fn station(&mut self) -> Result<Option<[u8; 6]>, NoRequest> {
+        match self.word()?.to_ne_bytes() {
+            [0, 0, 0, 0, 0, 0, 0, 0] => Ok(None),
+            [mac @ .., 1, 0] => Ok(Some(mac)),
             _ => Err(NoRequest),
         }
     }
@@ -137,6 +196,23 @@ impl Request {
             Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
             Request::Door => (21, [0; 5], Vec::new()),
             Request::Disk { path: at, read_only } => (22, [flag(*read_only), 0, 0, 0, 0], path(at)),
+            Request::Inside { netns, what } => (23, [u64::from(*what), 0, 0, 0, 0], path(netns)),
+            Request::TapIn { netns, name, mac, mtu, stays } => {
+                let [a, b] = packed(name);
+                (24, [a, b, station(*mac), u64::from(*mtu), flag(*stays)], path(netns))
+            }
+            Request::TapOut { netns, name } => {
+                let [a, b] = packed(name);
+                (25, [a, b, 0, 0, 0], path(netns))
+            }
+            Request::MtuIn { netns, name, mtu } => {
+                let [a, b] = packed(name);
+                (26, [a, b, u64::from(*mtu), 0, 0], path(netns))
+            }
+            Request::AddressIn { netns, name, address, len, there } => {
+                let ([a, b], [c, d]) = (packed(name), halves(mapped(*address)));
+                (27, [a, b, c, d, u64::from(*len) | flag(*there) << 8], path(netns))
+            }
         }
     }
 
@@ -158,7 +234,15 @@ impl Request {
             | Request::Find { path: at }
             | Request::JournalAt { path: at }
             | Request::Program { path: at }
-            | Request::Disk { path: at, .. } => path(at.as_os_str().as_bytes()).is_ok(),
+            | Request::Disk { path: at, .. }
+            | Request::Inside { netns: at, .. } => path(at.as_os_str().as_bytes()).is_ok(),
+            Request::TapIn { netns, name: text, .. }
+            | Request::TapOut { netns, name: text }
+            | Request::MtuIn { netns, name: text, .. }
+            | Request::AddressIn { netns, name: text, .. } => {
+                let short = (1..=INTERFACE).contains(&text.len());
+                short && path(netns.as_os_str().as_bytes()).is_ok() && name(text.as_bytes()).is_ok()
+            }
             Request::Tap { name: text, .. }
             | Request::Packet { name: text, .. }
             | Request::Xdp { name: text, .. }
@@ -225,6 +309,22 @@ impl Request {
             20 => Request::Accounts { groups: a.flag()? },
             21 => Request::Door,
             22 => Request::Disk { read_only: a.flag()?, path: path(text)? },
+            23 => Request::Inside { what: a.small()?, netns: path(text)? },
+            24 => Request::TapIn {
+                name: a.interface()?,
+                mac: a.station()?,
+                mtu: a.small()?,
+                stays: a.flag()?,
+                netns: path(text)?,
+            },
+            25 => Request::TapOut { name: a.interface()?, netns: path(text)? },
+            26 => Request::MtuIn { name: a.interface()?, mtu: a.small()?, netns: path(text)? },
+            27 => {
+                let (name, number, how) = (a.interface()?, Ipv6Addr::from_bits(a.wide()?), a.word()?);
+                let address = number.to_ipv4_mapped().map_or(IpAddr::V6(number), IpAddr::V4);
+                let len = u8::try_from(how & 0xff).map_err(|_| NoRequest)?;
+                Request::AddressIn { name, address, len, there: how >> 8 == 1, netns: path(text)? }
+            }
             _ => return Err(NoRequest),
         };
         // No second record means the same: nothing hides in words and bytes that nobody looks at.
@@ -272,6 +372,31 @@ mod tests {
             Request::Accounts { groups: true },
             Request::Door,
             Request::Disk { path: path(), read_only: true },
+            Request::Inside { netns: path(), what: 1 << 16 | 2620 },
+            Request::TapIn {
+                netns: path(),
+                name: name(),
+                mac: Some([2, 0, 0, 0, 0, 0]),
+                mtu: 1500,
+                stays: true,
+            },
+            Request::TapIn { netns: path(), name: "x".repeat(15), mac: None, mtu: 68, stays: false },
+            Request::TapOut { netns: path(), name: name() },
+            Request::MtuIn { netns: path(), name: name(), mtu: 9000 },
+            Request::AddressIn {
+                netns: path(),
+                name: name(),
+                address: [10, 0, 0, 1].into(),
+                len: 24,
+                there: true,
+            },
+            Request::AddressIn {
+                netns: path(),
+                name: name(),
+                address: [7u16; 8].into(),
+                len: 128,
+                there: false,
+            },
         ]
     }
 

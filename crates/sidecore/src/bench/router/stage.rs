@@ -94,7 +94,7 @@ impl Stage {
                 Net { address: own4(number).into(), len: 24 },
                 Net { address: own6(number.into()).into(), len: 64 },
             ];
-            members.push(Member { port: Arc::new(port), mac, addresses });
+            members.push(Member { port: Arc::new(port), mac, addresses, control: None });
         }
         router.configure(&members, &[], 1);
         let joined = |member: &Member| (Arc::clone(&member.port), Attach::Router(Arc::clone(&router)));

@@ -1,0 +1,291 @@
+//! The kernel of a control plane's namespace: its links, neighbours, addresses and routes, by rtnetlink(7).
+//!
+//! Two sockets: one is told of changes, the other asks. What is told of links and addresses is only the occasion to ask for all of them, and so
+//! is every loss of what was told: there are few of these. Neighbours are taken as they are told.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{recv, send, RecvFlags, SendFlags};
+
+use crate::host::netlink::{self, attributes, bytes, kind, messages, word, Builder, Malformed, Message};
+use crate::host::netns::{self, Socket};
+use crate::router::Net;
+use crate::slice::{behind, upto};
+use crate::wire::Mac;
+
+/// How long the kernel may take to tell all that there is.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The kernel's messages come in blocks of at most so many bytes.
+const BLOCK: usize = 64 << 10;
+
+/// Attributes: of links, addresses and neighbours.
+const IFLA_IFNAME: u16 = 3;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+/// States of neighbours (linux/neighbour.h): one that is known, and one that always holds.
+const REACHABLE: u16 = 0x02;
+const ALWAYS: u16 = 0x40 | 0x80;
+
+/// What is told of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The kernel's number of the interface.
+    pub link: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its station; none: it is not known.
+    pub mac: Option<Mac>,
+    /// An operator has said so.
+    pub always: bool,
+}
+
+/// The sockets.
+pub struct Kernel {
+    hear: OwnedFd,
+    ask: OwnedFd,
+    sequence: u32,
+    block: Box<[u8]>,
+}
+
+/// What there was to hear.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Neighbours, in the order in which they were told of.
+    pub neighbours: Vec<Neighbour>,
+    /// Links or addresses are not what they were.
+    pub links: bool,
+    /// Something was lost: all has to be asked for.
+    pub lost: bool,
+}
+
+impl Kernel {
+    /// The kernel of the namespace at `netns`.
+    ///
+    /// # Errors
+    /// There is no such namespace, or it cannot be entered.
+    pub fn new(netns: &Path) -> io::Result<Kernel> {
+        let (hear, ask) = (netns::open(netns, Socket::Hear)?, netns::open(netns, Socket::Ask)?);
+        Ok(Kernel { hear, ask, sequence: 0, block: vec![0; BLOCK].into() })
+    }
+
+    /// Readable when there is something to hear.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.hear.as_fd()
+    }
+
+    /// What there is to hear.
+    ///
+    /// # Errors
+    /// The socket is of no use any more.
+    pub fn hear(&mut self) -> io::Result<Heard> {
+        let mut heard = Heard::default();
+        for _ in 0..64 {
+            let len = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
+                Ok((_, len)) if len > BLOCK => {
+                    heard.lost = true;
+                    continue;
+                }
+                Ok((len, _)) => len,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(Errno::NOBUFS) => {
+                    heard.lost = true;
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            };
+            for message in messages(upto(&self.block, len)).flatten() {
+                match message.kind {
+                    kind::NEWLINK | kind::DELLINK | kind::NEWADDR | kind::DELADDR => heard.links = true,
+                    _ => heard.neighbours.extend(neighbour(message).ok().flatten()),
+                }
+            }
+        }
+        Ok(heard)
+    }
+
+    /// All that there is of one kind. What changed meanwhile is in it or not; `false`: it may be torn.
+    ///
+    /// # Errors
+    /// The kernel refuses, or takes too long.
+    fn dump(&mut self, what: u16, fixed: &[u8], mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = Builder::new(what, netlink::REQUEST | netlink::DUMP, self.sequence, fixed).end();
+        send(&self.ask, &request, SendFlags::empty())?;
+        let (end, mut whole) = (Instant::now() + PATIENCE, true);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let ready = poll(&mut [PollFd::new(&self.ask, PollFlags::IN)], Some(&left));
+            match ready {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(Errno::INTR) => continue,
+                ready => ready?,
+            };
+            let len = match recv(&self.ask, &mut self.block[..], RecvFlags::empty()) {
+                Ok((len, _)) => len,
+                Err(Errno::AGAIN | Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            for message in messages(upto(&self.block, len)).flatten() {
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                whole &= message.flags & netlink::INTERRUPTED == 0;
+                match message.kind {
+                    kind::DONE => return Ok(whole),
+                    kind::ERROR => {
+                        let errno = word(message.body, 0).unwrap_or(0);
+                        let errno = i32::from_ne_bytes(errno.to_ne_bytes()).wrapping_neg();
+                        return Err(io::Error::from_raw_os_error(errno));
+                    }
+                    _ => each(message),
+                }
+            }
+        }
+    }
+
+    /// The names of all interfaces, by their numbers.
+    ///
+    /// # Errors
+    /// As of `dump`.
+    pub fn links(&mut self) -> io::Result<BTreeMap<u32, String>> {
+        let mut links = BTreeMap::new();
+        self.dump(kind::GETLINK, &[0; 16], |message| {
+            links.extend(link(message).ok().flatten());
+        })?;
+        Ok(links)
+    }
+
+    /// All addresses, each with its interface's number.
+    ///
+    /// # Errors
+    /// As of `dump`.
+    pub fn addresses(&mut self) -> io::Result<Vec<(u32, Net)>> {
+        let mut addresses = Vec::new();
+        self.dump(kind::GETADDR, &[0; 8], |message| {
+            addresses.extend(address(message).ok().flatten());
+        })?;
+        Ok(addresses)
+    }
+
+    /// All neighbours.
+    ///
+    /// # Errors
+    /// As of `dump`.
+    pub fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
+        let mut neighbours = Vec::new();
+        self.dump(kind::GETNEIGH, &[0; 12], |message| {
+            neighbours.extend(neighbour(message).ok().flatten());
+        })?;
+        Ok(neighbours)
+    }
+
+    /// All next hops and routes, of both families; whether that is the whole of them as they were at one time.
+    ///
+    /// # Errors
+    /// As of `dump`.
+    pub fn routes(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+        // A kernel without objects has none.
+        let objects = self.dump(kind::GETNEXTHOP, &[0; 8], &mut each).unwrap_or(true);
+        let four = self.dump(kind::GETROUTE, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &mut each)?;
+        let six = self.dump(kind::GETROUTE, &[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &mut each)?;
+        Ok(objects && four && six)
+    }
+}
+
+fn link(message: Message<'_>) -> Result<Option<(u32, String)>, Malformed> {
+    let index = word(message.body, 4)?;
+    for attribute in attributes(behind(message.body, 16)) {
+        if let (IFLA_IFNAME, value) = attribute? {
+            let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            return Ok(Some((index, String::from_utf8_lossy(name).into_owned())));
+        }
+    }
+    Ok(None)
+}
+
+fn ip(value: &[u8]) -> Result<IpAddr, Malformed> {
+    match value.len() {
+        4 => Ok(IpAddr::V4(Ipv4Addr::from(bytes::<4>(value, 0)?))),
+        16 => Ok(IpAddr::V6(Ipv6Addr::from(bytes::<16>(value, 0)?))),
+        _ => Err(Malformed),
+    }
+}
+
+fn address(message: Message<'_>) -> Result<Option<(u32, Net)>, Malformed> {
+    let ([_, len], index) = (bytes::<2>(message.body, 0)?, word(message.body, 4)?);
+    let (mut own, mut other) = (None, None);
+    for attribute in attributes(behind(message.body, 8)) {
+        match attribute? {
+            (IFA_LOCAL, value) => own = Some(ip(value)?),
+            (IFA_ADDRESS, value) => other = Some(ip(value)?),
+            _ => {}
+        }
+    }
+    Ok(own.or(other).map(|address| (index, Net { address, len })))
+}
+
+fn neighbour(message: Message<'_>) -> Result<Option<Neighbour>, Malformed> {
+    if !matches!(message.kind, kind::NEWNEIGH | kind::DELNEIGH) {
+        return Ok(None);
+    }
+    let (link, state) = (word(message.body, 4)?, netlink::short(message.body, 8)?);
+    let (mut address, mut mac) = (None, None);
+    for attribute in attributes(behind(message.body, 12)) {
+        match attribute? {
+            (NDA_DST, value) => address = Some(ip(value)?),
+            (NDA_LLADDR, value) if value.len() == 6 => mac = Some(Mac(bytes(value, 0)?)),
+            _ => {}
+        }
+    }
+    let Some(address) = address.filter(|it| !it.is_multicast()) else { return Ok(None) };
+    let there = message.kind == kind::NEWNEIGH;
+    let (known, always) = (state & (REACHABLE | ALWAYS) != 0, state & ALWAYS != 0);
+    let gone = Neighbour { link, address, mac: None, always: false };
+    Ok(match mac {
+        Some(mac) if there && known => Some(Neighbour { link, address, mac: Some(mac), always }),
+        // In between: what is known of it holds.
+        _ if there && mac.is_some() => None,
+        _ => Some(gone),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(what: u16, state: u16, mac: Option<[u8; 6]>) -> Option<Neighbour> {
+        let fixed = [&[2, 0, 0, 0][..], &9u32.to_ne_bytes(), &state.to_ne_bytes(), &[0, 1]].concat();
+        let builder = Builder::new(what, 0, 0, &fixed).with(NDA_DST, &[10, 0, 0, 2]);
+        let all = match mac {
+            Some(mac) => builder.with(NDA_LLADDR, &mac),
+            None => builder,
+        }
+        .end();
+        let message = messages(&all).next().unwrap().unwrap();
+        neighbour(message).unwrap()
+    }
+
+    #[test]
+    fn neighbours_are_read() {
+        let mac = [2, 0, 0, 0, 0, 9];
+        let known =
+            |always| Neighbour { link: 9, address: [10, 0, 0, 2].into(), mac: Some(Mac(mac)), always };
+        assert_eq!(one(kind::NEWNEIGH, REACHABLE, Some(mac)), Some(known(false)));
+        assert_eq!(one(kind::NEWNEIGH, 0x80, Some(mac)), Some(known(true)));
+        assert_eq!(one(kind::NEWNEIGH, 0x04, Some(mac)), None, "stale: as it was");
+        let gone = Neighbour { mac: None, ..known(false) };
+        assert_eq!(one(kind::NEWNEIGH, 0x20, None), Some(gone), "failed");
+        assert_eq!(one(kind::DELNEIGH, 0x80, Some(mac)), Some(gone));
+    }
+}

@@ -1,0 +1,617 @@
+//! The thread of one control plane.
+//!
+//! What zebra says is gathered until it is silent for [`QUIET`], or until there are [`BATCH`] changes, and takes effect together. An update comes
+//! from some versions as a deletion and an addition, in one frame or in two: so of one prefix the last word of a batch counts,
+//! and a deletion that ends a full batch waits for the next one.
+//!
+//! **Stale routes.** Whenever the connection comes or goes all routes become stale. Those that are not said again within `grace` seconds are
+//! swept. Before zebra has connected for the first time the kernel's table is taken: a daemon that was started anew forwards at once.
+//!
+//! **Comparison** with the kernel's table, while zebra is connected, silent and nothing is stale: each [`COMPARE`] at least, less often where
+//! it takes long. A route that zebra said and the kernel has not, twice in a row, is one whose deletion was lost: it goes. A route of
+//! a routing daemon that the kernel has and zebra did not say, twice in a row, ends the connection: zebra says everything again when it comes
+//! back, once in [`REPLAY`] at most.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{accept_with, recv, RecvFlags, SocketFlags};
+
+use super::fpm::Stream;
+use super::kernel::{Kernel, Neighbour};
+use super::say::said;
+use super::view::{ClassView, ControlView};
+use crate::host::netns::{self, AddressIn, Socket};
+use crate::router::{Change, Net, Router, Way};
+use crate::slice::upto;
+
+/// Where zebra connects to (FRR's documentation of FPM).
+const PORT: u16 = 2620;
+/// Silence after which what was said takes effect.
+const QUIET: Duration = Duration::from_millis(2);
+/// Changes that take effect together at most, but for what one read brings more.
+const BATCH: usize = 4096;
+/// Bytes of one read.
+const READ: usize = 256 << 10;
+/// How often the kernel's table is looked at, at most.
+const COMPARE: Duration = Duration::from_secs(10);
+/// A comparison takes one part in so many of the time.
+const SHARE: u32 = 20;
+/// How often zebra is made to say everything again, at most.
+const REPLAY: Duration = Duration::from_secs(60);
+/// How soon it is tried again to get into the namespace.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those of FRR.
+const DAEMONS: [std::ops::RangeInclusive<u8>; 2] = [11..=11, 186..=199];
+
+/// What a control plane is.
+pub struct Config {
+    /// The network namespace, as it is configured: a name or a path.
+    pub namespace: String,
+    /// Seconds for which routes stay that nobody says any more.
+    pub grace: u32,
+    /// The second of the router's clock.
+    pub clock: Box<dyn Fn() -> u32 + Send>,
+}
+
+/// A control plane at work; it ends when this is dropped. The router keeps the routes.
+pub struct Session {
+    shared: Arc<Shared>,
+    router: Arc<Router>,
+    namespace: String,
+    grace: u32,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// To wake the thread: something has changed, or it is to end.
+    wake: OwnedFd,
+    stop: AtomicBool,
+    view: Mutex<(ControlView, Seconds)>,
+}
+
+/// Seconds of the router's clock.
+#[derive(Clone, Copy, Default)]
+struct Seconds {
+    now: u32,
+    since: Option<u32>,
+    last: Option<u32>,
+    sweep: Option<u32>,
+}
+
+impl Session {
+    /// Begins to follow the control plane of `router`.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn start(router: &Arc<Router>, config: Config) -> io::Result<Session> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
+        let shared =
+            Shared { wake, stop: AtomicBool::new(false), view: Mutex::new((view, Seconds::default())) };
+        let shared = Arc::new(shared);
+        let (namespace, grace) = (config.namespace.clone(), config.grace);
+        let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(router), config);
+        let name = format!("control {}", router.name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            crate::confine::enter(crate::confine::Kinds::ROUTES);
+            worker.run();
+        })?;
+        Ok(Session { shared, router: Arc::clone(router), namespace, grace, thread: Some(thread) })
+    }
+
+    /// Whether it is the control plane of this router, in this namespace, with this grace.
+    pub fn is(&self, router: &Arc<Router>, namespace: &str, grace: u32) -> bool {
+        Arc::ptr_eq(&self.router, router) && self.namespace == namespace && self.grace == grace
+    }
+
+    /// The router's ports are not what they were.
+    pub fn nudge(&self) {
+        // Fails only if it has been nudged beyond counting.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+    }
+
+    /// What there is to show, at second `now`.
+    pub fn view(&self, now: u32) -> ControlView {
+        let (mut view, seconds) = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fed = self.router.fed();
+        view.since_s = seconds.since.map(|then| now.saturating_sub(then));
+        view.last_message_s = seconds.last.map(|then| now.saturating_sub(then));
+        (view.routes, view.stale, view.objects) = (fed.routes as u64, fed.stale as u64, fed.objects as u64);
+        view.sweep_in_s = seconds.sweep.filter(|_| fed.stale > 0).map(|then| then.saturating_sub(now));
+        (view.digest, view.refused) = (format!("{:016x}", fed.digest), fed.refused);
+        let class = |(class, passed, refused): (&str, u64, u64)| ClassView {
+            class: class.to_owned(),
+            passed,
+            refused,
+        };
+        view.classes = self.router.punted().into_iter().map(class).collect();
+        view
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.nudge();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    shared: Arc<Shared>,
+    router: Arc<Router>,
+    config: Config,
+    path: PathBuf,
+    pending: Pending,
+    stream: Stream,
+    room: Box<[u8]>,
+    view: ControlView,
+    seconds: Seconds,
+    links: BTreeMap<u32, String>,
+    /// Addresses that the configuration has given, by interface: those that it does not give any more are taken away.
+    given: BTreeSet<(String, Net)>,
+    compare: Compare,
+    /// A routing daemon has been here, or the kernel's table has been taken in its place.
+    begun: bool,
+}
+
+/// What is known of the last comparison.
+#[derive(Default)]
+struct Compare {
+    /// When the next one is due.
+    due: Option<Instant>,
+    /// Routes that were only on one side.
+    lost: BTreeSet<Net>,
+    missing: BTreeSet<Net>,
+    replayed: Option<Instant>,
+}
+
+/// What was said and is not in force yet.
+#[derive(Default)]
+struct Pending {
+    changes: Vec<Change>,
+    /// The place of the last word on a prefix.
+    last: HashMap<Net, usize>,
+    heard: Option<Instant>,
+}
+
+impl Pending {
+    fn push(&mut self, change: Change) {
+        if let Change::Route(net, _) | Change::Gone(net) = &change {
+            match self.last.get(net).and_then(|at| self.changes.get_mut(*at)) {
+                Some(place) => return *place = change,
+                None => drop(self.last.insert(*net, self.changes.len())),
+            }
+        }
+        self.changes.push(change);
+    }
+
+    /// All of it; but for a deletion at the end, if `more` may come.
+    fn take(&mut self, more: bool) -> Vec<Change> {
+        self.last.clear();
+        let mut all = std::mem::take(&mut self.changes);
+        if let (true, Some(Change::Gone(_))) = (more, all.last()) {
+            if let Some(last) = all.pop() {
+                self.push(last);
+            }
+        }
+        all
+    }
+}
+
+/// What there is to wait for, once the namespace could be entered.
+struct Open {
+    kernel: Kernel,
+    listener: OwnedFd,
+    zebra: Option<OwnedFd>,
+}
+
+/// What has happened.
+#[derive(Default)]
+struct Ready {
+    woken: bool,
+    kernel: bool,
+    listener: bool,
+    zebra: bool,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, router: Arc<Router>, config: Config) -> Worker {
+        let path = netns::path(&config.namespace);
+        let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
+        Worker {
+            shared,
+            router,
+            config,
+            path,
+            pending: Pending::default(),
+            stream: Stream::default(),
+            room: vec![0; READ].into(),
+            view,
+            seconds: Seconds::default(),
+            links: BTreeMap::new(),
+            given: BTreeSet::new(),
+            compare: Compare::default(),
+            begun: false,
+        }
+    }
+
+    fn now(&self) -> u32 {
+        (self.config.clock)()
+    }
+
+    fn stops(&self) -> bool {
+        self.shared.stop.load(Ordering::Acquire)
+    }
+
+    fn run(&mut self) {
+        while !self.stops() {
+            match self.open() {
+                Ok(mut open) => {
+                    self.trouble(None);
+                    if let Err(why) = self.serve(&mut open) {
+                        self.trouble(Some(why.to_string()));
+                    }
+                    self.disconnected(&mut open);
+                }
+                Err(why) => self.trouble(Some(why.to_string())),
+            }
+            self.sweep();
+            self.show();
+            if !self.stops() {
+                let _ = self.wait(None, Some(AGAIN));
+            }
+        }
+    }
+
+    /// Says what is in the way, once.
+    fn trouble(&mut self, why: Option<String>) {
+        if self.view.trouble != why {
+            match &why {
+                Some(why) => tracing::error!(router = %self.router.name, "its control plane: {why}"),
+                None => {
+                    tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.config.namespace)
+                }
+            }
+            self.view.trouble = why;
+        }
+        self.show();
+    }
+
+    fn show(&mut self) {
+        self.seconds.now = self.now();
+        let mut shared = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.0.clone_from(&self.view);
+        shared.1 = self.seconds;
+    }
+
+    fn open(&self) -> io::Result<Open> {
+        let kernel = Kernel::new(&self.path)?;
+        let listener = netns::open(&self.path, Socket::Listen(PORT)).map_err(|e| {
+            let why = format!("cannot listen at port {PORT} in namespace {}: {e}", self.config.namespace);
+            io::Error::new(e.kind(), why)
+        })?;
+        Ok(Open { kernel, listener, zebra: None })
+    }
+
+    /// Follows what happens in the namespace until that is of no use any more.
+    fn serve(&mut self, open: &mut Open) -> io::Result<()> {
+        self.look(&mut open.kernel)?;
+        self.begin(&mut open.kernel)?;
+        loop {
+            let ready = self.wait(Some(&*open), Some(self.patience()))?;
+            if self.stops() {
+                return Ok(());
+            }
+            if ready.kernel {
+                self.hear(&mut open.kernel)?;
+            }
+            if ready.woken {
+                self.look(&mut open.kernel)?;
+            }
+            if ready.listener {
+                self.accept(open);
+            }
+            if ready.zebra {
+                self.read(open);
+            }
+            self.flush(false);
+            self.sweep();
+            self.compare(open)?;
+            self.show();
+        }
+    }
+
+    /// How long there is nothing to do, unless something happens.
+    fn patience(&self) -> Duration {
+        match self.pending.heard {
+            Some(heard) => QUIET.saturating_sub(heard.elapsed()),
+            None => Duration::from_secs(1),
+        }
+    }
+
+    fn wait(&self, open: Option<&Open>, most: Option<Duration>) -> io::Result<Ready> {
+        let wake = PollFd::new(&self.shared.wake, PollFlags::IN);
+        let mut fds = vec![wake];
+        if let Some(open) = open {
+            fds.push(PollFd::from_borrowed_fd(open.kernel.event(), PollFlags::IN));
+            fds.push(PollFd::new(&open.listener, PollFlags::IN));
+            fds.extend(open.zebra.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        }
+        let most = most.and_then(|most| Timespec::try_from(most).ok());
+        match poll(&mut fds, most.as_ref()) {
+            Err(Errno::INTR) => return Ok(Ready::default()),
+            ready => ready?,
+        };
+        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let ready = Ready { woken: is(0), kernel: is(1), listener: is(2), zebra: is(3) };
+        if ready.woken {
+            let mut count = [0; 8];
+            // Somebody else's wish may have been taken with it.
+            let _ = rustix::io::read(&self.shared.wake, &mut count);
+        }
+        Ok(ready)
+    }
+
+    /// Before zebra is there: what the kernel has of it, so that a daemon that was started anew forwards at once.
+    fn begin(&mut self, kernel: &mut Kernel) -> io::Result<()> {
+        if std::mem::replace(&mut self.begun, true) || self.router.fed().routes > 0 {
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        kernel.routes(|message| match said(message) {
+            Ok(Some((change, protocol))) if is_daemons(protocol) => all.push(change),
+            _ => {}
+        })?;
+        let now = self.now();
+        if !all.is_empty() {
+            self.router.feed(&all, now);
+            self.router.next_generation();
+            self.seconds.sweep = Some(now + self.config.grace);
+        }
+        Ok(())
+    }
+
+    /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that they are to have.
+    fn look(&mut self, kernel: &mut Kernel) -> io::Result<()> {
+        self.links = kernel.links()?;
+        self.router.set_links(self.links.clone(), self.now());
+        let there = kernel.addresses()?;
+        let index = |name: &str| self.links.iter().find(|(_, other)| *other == name).map(|(index, _)| *index);
+        let mut wanted = BTreeSet::new();
+        for at in self.router.interfaces() {
+            let Some(index) = index(&at.port) else { continue };
+            for net in at.addresses {
+                wanted.insert((at.port.clone(), net));
+                if !there.contains(&(index, net)) {
+                    self.set_address(&at.port, net, true);
+                }
+            }
+        }
+        let gone: Vec<(String, Net)> = self.given.difference(&wanted).cloned().collect();
+        for (name, net) in gone.into_iter().filter(|(name, _)| index(name).is_some()) {
+            self.set_address(&name, net, false);
+        }
+        self.given = wanted;
+        for neighbour in kernel.neighbours()? {
+            self.tell(neighbour);
+        }
+        Ok(())
+    }
+
+    fn set_address(&self, name: &str, net: Net, there: bool) {
+        let (netns, name) = (self.path.clone(), name.to_owned());
+        let wanted = AddressIn { netns, name, address: net.address, len: net.len, there };
+        match netns::set_address(&wanted) {
+            Ok(()) => {}
+            // Somebody was faster.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EEXIST | libc::EADDRNOTAVAIL)) => {}
+            Err(e) => {
+                tracing::warn!(router = %self.router.name, "address {net} at {} in its namespace: {e}", wanted.name)
+            }
+        }
+    }
+
+    fn hear(&mut self, kernel: &mut Kernel) -> io::Result<()> {
+        let heard = kernel.hear()?;
+        if heard.links || heard.lost {
+            return self.look(kernel);
+        }
+        heard.neighbours.into_iter().for_each(|neighbour| self.tell(neighbour));
+        Ok(())
+    }
+
+    fn tell(&mut self, Neighbour { link, address, mac, always }: Neighbour) {
+        if let Some(name) = self.links.get(&link) {
+            self.view.neighbours += 1;
+            self.router.told(name, address, mac, always, self.now());
+        }
+    }
+
+    fn accept(&mut self, open: &mut Open) {
+        // Non-blocking by a flag of its own: the listener's is not inherited.
+        let Ok(zebra) = accept_with(&open.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
+        // The newest counts: an older one may be of a zebra that is gone.
+        self.disconnected(open);
+        self.stream = Stream::default();
+        let now = self.now();
+        (self.view.connected, self.seconds.since) = (true, Some(now));
+        self.view.connections += 1;
+        self.renew(now);
+        tracing::info!(router = %self.router.name, "zebra has connected");
+        open.zebra = Some(zebra);
+    }
+
+    fn disconnected(&mut self, open: &mut Open) {
+        if open.zebra.take().is_none() {
+            return;
+        }
+        self.flush(true);
+        let now = self.now();
+        (self.view.connected, self.seconds.since) = (false, None);
+        self.renew(now);
+        tracing::warn!(
+            router = %self.router.name,
+            "zebra has gone; {} routes stay for {} s", self.router.fed().routes, self.config.grace
+        );
+    }
+
+    /// What was said so far is to be said anew.
+    fn renew(&mut self, now: u32) {
+        self.router.next_generation();
+        self.seconds.sweep = Some(now.saturating_add(self.config.grace));
+        self.compare = Compare { replayed: self.compare.replayed, ..Compare::default() };
+    }
+
+    fn read(&mut self, open: &mut Open) {
+        let Some(zebra) = &open.zebra else { return };
+        let len = match recv(zebra, &mut self.room[..], RecvFlags::empty()) {
+            Ok((0, _)) => return self.disconnected(open),
+            Ok((len, _)) => len,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(_) => return self.disconnected(open),
+        };
+        self.seconds.last = Some(self.now());
+        let (pending, view) = (&mut self.pending, &mut self.view);
+        let taken = self.stream.take(upto(&self.room, len), |message| match said(message) {
+            Ok(Some((change, _))) => pending.push(change),
+            Ok(None) => {}
+            Err(_) => view.malformed += 1,
+        });
+        pending.heard = Some(Instant::now());
+        match taken {
+            Ok(taken) => {
+                view.messages += taken.messages;
+                view.malformed += taken.malformed;
+            }
+            Err(why) => {
+                view.malformed += 1;
+                tracing::warn!(router = %self.router.name, "what comes to port {PORT} is no FPM ({why}): the connection ends");
+                self.disconnected(open);
+            }
+        }
+    }
+
+    /// Has what was said take effect, if it is time.
+    fn flush(&mut self, now: bool) {
+        let quiet = self.pending.heard.is_none_or(|heard| heard.elapsed() >= QUIET);
+        if !(now || quiet || self.pending.changes.len() >= BATCH) {
+            return;
+        }
+        let changes = self.pending.take(!(now || quiet));
+        if self.pending.changes.is_empty() {
+            self.pending.heard = None;
+        }
+        if !changes.is_empty() {
+            self.router.feed(&changes, self.now());
+        }
+    }
+
+    /// Removes what was not said again in time.
+    fn sweep(&mut self) {
+        let now = self.now();
+        if self.seconds.sweep.is_some_and(|then| now >= then) {
+            self.seconds.sweep = None;
+            let gone = self.router.sweep(now);
+            if gone > 0 {
+                tracing::warn!(router = %self.router.name, "{gone} routes were not said again and are gone");
+            }
+        }
+    }
+
+    /// Compares with the kernel's table, if it is time.
+    fn compare(&mut self, open: &mut Open) -> io::Result<()> {
+        let due = *self.compare.due.get_or_insert_with(|| Instant::now() + COMPARE);
+        let silent = self.pending.heard.is_none() && self.pending.changes.is_empty();
+        if open.zebra.is_none()
+            || !silent
+            || Instant::now() < due
+            || self.seconds.sweep.is_some() && self.router.fed().stale > 0
+        {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let (mut there, mut daemons) = (BTreeSet::new(), BTreeSet::new());
+        let whole = open.kernel.routes(|message| {
+            if let Ok(Some((Change::Route(net, way), protocol))) = said(message) {
+                there.insert(net);
+                if is_daemons(protocol) && way != Way::Hops(Vec::new()) {
+                    daemons.insert(net);
+                }
+            }
+        })?;
+        self.compare.due = Some(Instant::now() + COMPARE.max(begun.elapsed() * SHARE));
+        self.view.comparisons += 1;
+        if !whole {
+            return Ok(());
+        }
+        let lost: BTreeSet<Net> = self.router.fed_without(|net| there.contains(net)).into_iter().collect();
+        let missing: BTreeSet<Net> = daemons.into_iter().filter(|net| !self.router.is_fed(net)).collect();
+        let gone: Vec<Change> = lost.intersection(&self.compare.lost).map(|net| Change::Gone(*net)).collect();
+        let again = missing.intersection(&self.compare.missing).count();
+        (self.compare.lost, self.compare.missing) = (lost, missing);
+        if !gone.is_empty() {
+            tracing::warn!(router = %self.router.name, "{} routes were removed without a word", gone.len());
+            self.view.corrected += gone.len() as u64;
+            self.router.feed(&gone, self.now());
+        }
+        let rests = self.compare.replayed.is_some_and(|then| then.elapsed() < REPLAY);
+        if again > 0 && !rests {
+            tracing::warn!(router = %self.router.name, "zebra has said nothing of {again} routes: it is to say everything again");
+            self.view.replays += 1;
+            self.compare.replayed = Some(Instant::now());
+            self.disconnected(open);
+        }
+        Ok(())
+    }
+}
+
+/// Whether routes with this number are a routing daemon's.
+fn is_daemons(protocol: u8) -> bool {
+    DAEMONS.iter().any(|range| range.contains(&protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Net {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn of_one_prefix_the_last_word_counts_and_a_last_deletion_waits() {
+        let mut pending = Pending::default();
+        let (a, b) = (net("10.0.0.0/8"), net("20.0.0.0/8"));
+        for change in [
+            Change::Gone(a),
+            Change::Route(a, Way::Object(1)),
+            Change::Route(b, Way::Blackhole),
+            Change::Gone(b),
+        ] {
+            pending.push(change);
+        }
+        assert_eq!(pending.take(true), [Change::Route(a, Way::Object(1))]);
+        pending.push(Change::Route(b, Way::Object(2)));
+        assert_eq!(pending.take(true), [Change::Route(b, Way::Object(2))]);
+        pending.push(Change::ObjectGone(7));
+        pending.push(Change::Gone(a));
+        assert_eq!(pending.take(false), [Change::ObjectGone(7), Change::Gone(a)]);
+        assert!(pending.take(false).is_empty());
+    }
+}

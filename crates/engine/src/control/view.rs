@@ -1,0 +1,61 @@
+//! What a control plane shows of itself.
+
+use serde::{Deserialize, Serialize};
+
+/// The control plane of a router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlView {
+    /// The network namespace, as it is configured.
+    pub namespace: String,
+    /// Why it does not work, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// Whether zebra is connected.
+    pub connected: bool,
+    /// Seconds since it has been so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_s: Option<u32>,
+    /// Seconds since it said something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_message_s: Option<u32>,
+    /// Routes that it has said.
+    pub routes: u64,
+    /// Of these, routes that it has not said again since it connected, or since it went away.
+    pub stale: u64,
+    /// Seconds after which these are swept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep_in_s: Option<u32>,
+    /// Next hops and groups of them that it has said.
+    pub objects: u64,
+    /// Of all routes: equal tables have equal digests.
+    pub digest: String,
+    /// Messages that it has sent.
+    pub messages: u64,
+    /// Frames and messages that were not sound.
+    pub malformed: u64,
+    /// Routes and objects for which there was no room.
+    pub refused: u64,
+    /// Connections so far.
+    pub connections: u64,
+    /// Comparisons with the kernel's table.
+    pub comparisons: u64,
+    /// Routes that zebra had removed without a word.
+    pub corrected: u64,
+    /// Times that it was asked to say everything again, since the kernel had routes of which it had said nothing.
+    pub replays: u64,
+    /// Neighbours that the namespace's kernel has told of.
+    pub neighbours: u64,
+    /// What went on to the namespace, by class.
+    pub classes: Vec<ClassView>,
+}
+
+/// Frames of one class for the router itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassView {
+    /// `bgp`, `bfd`, `ospf`, `neighbours` or `other`.
+    pub class: String,
+    /// Frames that went on.
+    pub passed: u64,
+    /// Frames beyond its limit, which were dropped.
+    pub refused: u64,
+}

@@ -1,0 +1,280 @@
+//! What is opened and changed in another network namespace: sockets, addresses; TAPs (`tap/inside.rs`).
+//!
+//! Theory of operation. A socket belongs to the namespace of the thread that made it, for ever. So whoever may enter a namespace makes it
+//! there, on a thread that enters and ends, and hands it on; who uses it never leaves his own. With a broker it is the broker that does
+//! so. What changes something needs rights there at each message, which the daemon has not: it is told of everything, and asks the
+//! broker for changes.
+//!
+//! A TAP for a control plane outlives its daemon: the interface, its addresses and what routing daemons know of it stay, without a
+//! carrier, until the next daemon takes it or its port is deleted.
+//!
+//! Invariant of the `unsafe` here: every `ioctl` and `bind` gets a pointer to a live local of exactly the type that its number or
+//! its family calls for, and the kernel keeps none of them after the call.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use libc::{c_int, c_ulong};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{open as open_file, Mode, OFlags};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{listen, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+
+use super::interface::{bind, is_name, request, Interface};
+use super::netlink::{self, kind, Builder};
+use crate::open::broker::{broker, Request};
+
+/// Where named namespaces are (ip-netns(8)).
+const NAMED: &str = "/run/netns";
+
+/// The path of the namespace `text`: a name, or a path.
+#[must_use]
+pub fn path(text: &str) -> PathBuf {
+    match text.contains('/') {
+        true => PathBuf::from(text),
+        false => Path::new(NAMED).join(text),
+    }
+}
+
+/// A socket in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// rtnetlink, to ask.
+    Ask,
+    /// rtnetlink, which tells of links, neighbours and addresses.
+    Hear,
+    /// A listener for TCP at 127.0.0.1 and this port; the loopback interface is brought up for it.
+    Listen(u16),
+}
+
+/// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
+const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
+/// Room for what comes while nobody reads: a namespace may have many neighbours.
+const BUFFER: c_int = 4 << 20;
+
+/// Opens `socket` in the namespace at `netns`.
+///
+/// # Errors
+/// There is no such namespace, or it cannot be entered.
+pub fn open(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
+    let Some(broker) = broker() else { return open_here(netns, socket) };
+    let what = match socket {
+        Socket::Ask => 0,
+        Socket::Hear => 1,
+        Socket::Listen(port) => 1 << 16 | u32::from(port),
+    };
+    broker.fd(&Request::Inside { netns: netns.to_owned(), what }, &[]).map_err(|refusal| refusal.error)
+}
+
+/// The socket that a broker's request means.
+pub(crate) fn socket_of(what: u32) -> Option<Socket> {
+    match (what, u16::try_from(what & 0xffff).unwrap_or(0)) {
+        (0, _) => Some(Socket::Ask),
+        (1, _) => Some(Socket::Hear),
+        (_, port) if what >> 16 == 1 && port != 0 => Some(Socket::Listen(port)),
+        _ => None,
+    }
+}
+
+/// The same, by this process.
+pub(crate) fn open_here(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
+    inside(netns, || match socket {
+        Socket::Ask => routes(0),
+        Socket::Hear => routes(GROUPS),
+        Socket::Listen(port) => {
+            Interface::new("lo")?.bring_up_here()?;
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+            set_socket_reuseaddr(&fd, true)?;
+            rustix::net::bind(&fd, &std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+            listen(&fd, 4)?;
+            Ok(fd)
+        }
+    })
+}
+
+/// A socket of rtnetlink that is told of `groups`.
+fn routes(groups: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    super::interface::set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, BUFFER)?;
+    // SAFETY: all-zero bytes are a valid address; then bind gets its length.
+    unsafe {
+        let mut address: libc::sockaddr_nl = std::mem::zeroed();
+        address.nl_family = u16::try_from(libc::AF_NETLINK).map_err(|_| io::ErrorKind::InvalidInput)?;
+        address.nl_groups = groups;
+        bind(&fd, &address)?;
+    }
+    Ok(fd)
+}
+
+/// Gives the interface `name` of the calling thread's namespace a station address and an MTU, and brings it up.
+pub(super) fn set_up(name: &str, mac: Option<[u8; 6]>, mtu: u32) -> io::Result<()> {
+    let interface = Interface::new(name)?;
+    if let Some(mac) = mac {
+        set_mac(&interface, mac)?;
+    }
+    interface.set_mtu_here(mtu)?;
+    interface.bring_up_here()
+}
+
+/// Sets the MTU of an interface.
+///
+/// # Errors
+/// There is no such namespace or interface, or the system refuses it.
+pub fn set_mtu(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
+    let Some(broker) = broker() else { return set_mtu_here(netns, name, mtu) };
+    let request = Request::MtuIn { netns: netns.to_owned(), name: name.to_owned(), mtu };
+    broker.ask(&request, &[]).map(drop).map_err(|refusal| refusal.error)
+}
+
+/// The same, by this process.
+pub(crate) fn set_mtu_here(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
+    check(name)?;
+    inside(netns, || Interface::new(name)?.set_mtu_here(mtu))
+}
+
+/// An address of an interface that comes or goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressIn {
+    /// Where the namespace is.
+    pub netns: PathBuf,
+    /// The interface's name.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The length of its network.
+    pub len: u8,
+    /// Whether it is to be there.
+    pub there: bool,
+}
+
+/// Gives an interface an address, or takes it away.
+///
+/// # Errors
+/// There is no such namespace or interface, or the system refuses it.
+pub fn set_address(wanted: &AddressIn) -> io::Result<()> {
+    let Some(broker) = broker() else { return set_address_here(wanted) };
+    let AddressIn { netns, name, address, len, there } = wanted.clone();
+    let request = Request::AddressIn { netns, name, address, len, there };
+    broker.ask(&request, &[]).map(drop).map_err(|refusal| refusal.error)
+}
+
+/// Attributes of addresses (linux/if_addr.h): the address itself, and it again for links that have another end.
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+/// Nobody is asked whether an IPv6 address is in use: it is the router's.
+const IFA_F_NODAD: u8 = 2;
+/// How long the kernel may take over a change.
+const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// The same, by this process.
+pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
+    check(&wanted.name)?;
+    inside(&wanted.netns, || {
+        let index = Interface::new(&wanted.name)?.index()?;
+        let fd = routes(0)?;
+        let (family, flags, bytes) = match wanted.address {
+            IpAddr::V4(it) => (libc::AF_INET, 0, it.octets().to_vec()),
+            IpAddr::V6(it) => (libc::AF_INET6, IFA_F_NODAD, it.octets().to_vec()),
+        };
+        let family = u8::try_from(family).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let fixed = [&[family, wanted.len, flags, 0][..], &index.to_ne_bytes()].concat();
+        let (what, how) = match wanted.there {
+            true => (kind::NEWADDR, netlink::CREATE | netlink::REPLACE),
+            false => (kind::DELADDR, 0),
+        };
+        let flags = netlink::REQUEST | netlink::ACK | how;
+        let message = Builder::new(what, flags, 1, &fixed);
+        send(&fd, &message.with(IFA_LOCAL, &bytes).with(IFA_ADDRESS, &bytes).end(), SendFlags::empty())?;
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&PATIENCE))?;
+        let mut answer = [0; 512];
+        let (len, _) = rustix::net::recv(&fd, &mut answer, RecvFlags::empty())?;
+        let first = netlink::messages(answer.get(..len).unwrap_or_default()).next();
+        let said = match first {
+            Some(Ok(message)) if message.kind == kind::ERROR => netlink::word(message.body, 0),
+            _ => Err(netlink::Malformed),
+        };
+        match said.map(|errno| i32::from_ne_bytes(errno.to_ne_bytes())) {
+            Ok(0) => Ok(()),
+            Ok(errno) => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
+            Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    })
+}
+
+fn check(name: &str) -> io::Result<()> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "it is no name of an interface");
+    is_name(name).then_some(()).ok_or_else(bad)
+}
+
+fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {
+    let mut ifreq = request(interface.name())?;
+    // SAFETY: all-zero bytes are a valid sockaddr.
+    let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
+    address.sa_family = libc::ARPHRD_ETHER;
+    for (to, from) in address.sa_data.iter_mut().zip(mac) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    ifreq.ifr_ifru.ifru_hwaddr = address;
+    // SAFETY: SIOCSIFHWADDR takes an ifreq with a name and a station address.
+    unsafe { super::interface::ioctl(interface.socket(), libc::SIOCSIFHWADDR as c_ulong, &mut ifreq) }
+}
+
+/// Runs `work` on a thread in the namespace at `netns`, and waits for it.
+pub(super) fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let space = open_file(netns, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
+        let why = format!(
+            "there is no network namespace \"{}\": {}; `ip netns add NAME` makes one",
+            netns.display(),
+            io::Error::from(e)
+        );
+        io::Error::new(io::Error::from(e).kind(), why)
+    })?;
+    std::thread::scope(|scope| {
+        let run = || {
+            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|e| {
+                let why = format!(
+                    "cannot enter the network namespace \"{}\": {}",
+                    netns.display(),
+                    io::Error::from(e)
+                );
+                io::Error::new(io::ErrorKind::PermissionDenied, why)
+            })?;
+            work()
+        };
+        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, run)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace has failed")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn names_and_paths_of_namespaces() {
+        assert_eq!(path("frr"), Path::new("/run/netns/frr"));
+        assert_eq!(path("/proc/7/ns/net"), Path::new("/proc/7/ns/net"));
+        for socket in [Socket::Ask, Socket::Hear, Socket::Listen(2620)] {
+            let what = match socket {
+                Socket::Ask => 0,
+                Socket::Hear => 1,
+                Socket::Listen(port) => 1 << 16 | u32::from(port),
+            };
+            assert_eq!(socket_of(what), Some(socket));
+        }
+        assert_eq!((socket_of(2), socket_of(1 << 16), socket_of(1 << 17 | 9)), (None, None, None));
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_told_of() {
+        let error = open_here(Path::new("/run/netns/there-is-no-such"), Socket::Ask).unwrap_err();
+        assert!(error.to_string().contains("ip netns add"), "{error}");
+    }
+}

@@ -1,0 +1,366 @@
+//! A router with a control plane: FRR, as Debian packages it, in a namespace of its own; a neighbour with FRR on either side. Routes come by
+//! BGP, packets pass between the neighbours, FRR is killed and comes back, a flood drops no session. Needs root, iproute2 and frr.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod rig;
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rig::{Daemon, Place};
+use rustix::process::Signal;
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use serde_json::Value;
+
+/// Routing daemons take their time, on a busy machine above all.
+const LIMIT: Duration = Duration::from_secs(90);
+/// How often that is asked for which tells of no change by itself.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Routes that the first neighbour announces beside its own.
+const MANY: u32 = 10_000;
+
+/// A network namespace; it goes with the process that holds it.
+struct Net(Child);
+
+impl Net {
+    fn new() -> Net {
+        // Ends when its standard input does, which is with us at the latest.
+        let mut command = Command::new("unshare");
+        let holder =
+            command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let net = Net(holder);
+        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
+        until("a namespace", || std::fs::read_link(net.path()).is_ok_and(|theirs| theirs != ours));
+        net.ip("link set lo up");
+        net
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.0.id())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path())).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    fn ip(&self, line: &str) {
+        let output = self.command("ip").args(line.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A socket of this namespace, for as long as it lives.
+    fn socket(&self, address: Ipv4Addr) -> UdpSocket {
+        let space = std::fs::File::open(self.path()).unwrap();
+        let made = std::thread::scope(|scope| {
+            let make = || {
+                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                UdpSocket::bind((address, 5000)).unwrap()
+            };
+            scope.spawn(make).join().unwrap()
+        });
+        made.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        made
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // Fails if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `done` says so.
+fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT, "no {what}");
+        std::thread::park_timeout(PAUSE);
+    }
+    start.elapsed()
+}
+
+/// zebra and bgpd in one namespace.
+struct Frr(Vec<Child>);
+
+impl Frr {
+    fn start(net: &Net, place: &Place, name: &str, zebra: &str, bgp: &str) -> Frr {
+        let dir = place.path(name);
+        // Left by those that were killed.
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        // FRR becomes a user of its own.
+        std::fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
+        let at = |file: &str| dir.join(file).to_str().unwrap().to_owned();
+        std::fs::write(at("zebra.conf"), zebra).unwrap();
+        std::fs::write(at("bgpd.conf"), bgp).unwrap();
+        let start = |program: &str, more: &[&str]| {
+            let mut command = net.command(&format!("/usr/lib/frr/{program}"));
+            command.args(["-f", &at(&format!("{program}.conf")), "-i", &at(&format!("{program}.pid"))]);
+            command.args(["-z", &at("zserv.api"), "--vty_socket", &at(""), "-P", "0"]).args(more);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let fpm: &[&str] = if zebra.contains("fpm") { &["-M", "dplane_fpm_nl"] } else { &[] };
+        let zebra = start("zebra", fpm);
+        until("zebra", || dir.join("zserv.api").exists());
+        Frr(vec![zebra, start("bgpd", &[])])
+    }
+
+    fn kill(&mut self) {
+        for child in &mut self.0 {
+            // Fails if it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.0.clear();
+    }
+}
+
+impl Drop for Frr {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What a neighbour announces: its own address, and `many` networks of 256 addresses.
+fn neighbour(number: u8, many: u32) -> String {
+    let more: String = (0..many)
+        .map(|i| format!("  network {}/24\n", Ipv4Addr::from_bits(0x1400_0000 + (i << 8))))
+        .collect();
+    format!(
+        "router bgp 6500{number}\n no bgp ebgp-requires-policy\n no bgp network import-check\n timers bgp 1 30\n \
+         neighbor 10.0.{number}.1 remote-as 65000\n neighbor 10.0.{number}.1 timers connect 1\n \
+         address-family ipv4 unicast\n  network 192.168.{number}.1/32\n{more} exit-address-family\n"
+    )
+}
+
+const OURS: &str = "router bgp 65000\n no bgp ebgp-requires-policy\n timers bgp 1 30\n \
+    neighbor 10.0.1.2 remote-as 65001\n neighbor 10.0.1.2 timers connect 1\n \
+    neighbor 10.0.2.2 remote-as 65002\n neighbor 10.0.2.2 timers connect 1\n";
+const FPM: &str = "fpm address 127.0.0.1 port 2620\n";
+
+struct World {
+    host: Net,
+    control: Net,
+    sides: [Net; 2],
+    place: Place,
+    args: Vec<String>,
+    daemon: Option<Daemon>,
+}
+
+impl World {
+    fn new() -> World {
+        let (host, control, place) = (Net::new(), Net::new(), Place::new());
+        let mut args = vec!["--router".to_owned(), format!("r,control={},grace=60", control.path())];
+        let sides = [1, 2].map(|n| {
+            let side = Net::new();
+            host.ip(&format!("link add v{n} type veth peer name eth0 netns {}", side.0.id()));
+            side.ip(&format!("address add 10.0.{n}.2/24 dev eth0"));
+            side.ip(&format!("address add 192.168.{n}.1/32 dev lo"));
+            side.ip("link set eth0 up");
+            // Not by BGP: what is looked at is what the router does.
+            side.ip(&format!("route add default via 10.0.{n}.1"));
+            args.extend(["--port".to_owned(), format!("v{n}=packet:v{n},router=r,address=10.0.{n}.1/24")]);
+            side
+        });
+        let mut world = World { host, control, sides, place, args, daemon: None };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        self.daemon = Some(Daemon::start(inside(&self.host, &self.place).arg("run").args(&self.args)));
+    }
+
+    fn end(&mut self, signal: Signal) -> std::process::ExitStatus {
+        self.daemon.take().unwrap().end(signal)
+    }
+
+    /// The control plane's state.
+    fn state(&self) -> Value {
+        self.place.show("routers")["routers"][0]["control"].clone()
+    }
+
+    fn count(&self, key: &str) -> u64 {
+        self.state()[key].as_u64().unwrap()
+    }
+
+    fn class(&self, name: &str, key: &str) -> u64 {
+        let classes = self.state()["classes"].clone();
+        let class = classes.as_array().unwrap().iter().find(|class| class["class"] == name);
+        class.unwrap()[key].as_u64().unwrap()
+    }
+
+    fn frr(&self) -> Frr {
+        Frr::start(&self.control, &self.place, "control", FPM, OURS)
+    }
+}
+
+fn inside(net: &Net, place: &Place) -> Command {
+    let mut command = net.command(env!("CARGO_BIN_EXE_sidecore"));
+    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.current_dir(place.path("."));
+    command
+}
+
+/// Sends numbered datagrams from `from` to `to` until `done`; how many did not arrive.
+fn stream(from: &UdpSocket, to: &UdpSocket, mut done: impl FnMut() -> bool) -> (u32, u32) {
+    let (mut sent, mut lost) = (0u32, 0);
+    while !done() {
+        sent += 1;
+        from.send_to(&sent.to_ne_bytes(), to.local_addr().unwrap()).unwrap();
+        let mut bytes = [0; 64];
+        loop {
+            match to.recv(&mut bytes) {
+                Ok(4) if bytes[..4] == sent.to_ne_bytes() => break,
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    lost += 1;
+                    break;
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+    (sent, lost)
+}
+
+#[test]
+fn routes_come_from_frr_and_forwarding_outlives_it() {
+    let mut world = World::new();
+    let mut frr = world.frr();
+    let mut neighbours = [
+        Frr::start(&world.sides[0], &world.place, "one", "", &neighbour(1, MANY)),
+        Frr::start(&world.sides[1], &world.place, "two", "", &neighbour(2, 0)),
+    ];
+    let took = until("route", || world.count("routes") >= u64::from(MANY) + 2);
+    eprintln!("{MANY} routes after {took:?}: {}", world.state());
+    assert_eq!((world.count("malformed"), world.count("refused")), (0, 0));
+
+    // What the control plane says is what is done, and is told of.
+    let text = world.place.ok(&["explain", "r", "192.168.2.1"]);
+    assert!(
+        text.contains("route: 192.168.2.1/32 (fpm)") && text.contains("next hop: 10.0.2.2 at port v2"),
+        "{text}"
+    );
+    let sockets = [1u8, 2].map(|n| world.sides[usize::from(n) - 1].socket([192, 168, n, 1].into()));
+    let [one, two] = &sockets;
+    until("datagram across", || stream(one, two, once()).1 == 0 && stream(two, one, once()).1 == 0);
+
+    // A flood that the router itself has to answer, and one that is for it: the sessions stay.
+    let (connections, changes) = (world.count("connections"), world.count("messages"));
+    one.set_ttl(1).unwrap();
+    (0..100_000).for_each(|_| drop(one.send_to(&[7; 8], ("192.168.2.1", 9))));
+    one.set_ttl(64).unwrap();
+    (0..100_000).for_each(|_| drop(one.send_to(&[7; 8], ("10.0.1.1", 9))));
+    let begun = Instant::now();
+    let (sent, lost) = stream(one, two, || begun.elapsed() > Duration::from_secs(3));
+    assert!(sent > 100 && lost == 0, "{lost} of {sent}");
+    assert!(world.class("other", "refused") > 0 && world.class("bgp", "passed") > 0, "{}", world.state());
+    assert_eq!((world.class("bgp", "refused"), world.count("connections")), (0, connections));
+    assert_eq!((world.count("messages"), world.count("routes")), (changes, u64::from(MANY) + 4));
+
+    // Killed: nothing is lost. Back again: all is said anew, and nothing is lost.
+    let digest = world.state()["digest"].clone();
+    frr.kill();
+    until("end of FRR", || world.state()["connected"] == false);
+    let begun = Instant::now();
+    let (sent, lost) = stream(one, two, || begun.elapsed() > Duration::from_secs(2));
+    assert!(sent > 100 && lost == 0, "{lost} of {sent} while FRR was away");
+    assert_eq!((world.count("stale"), &world.state()["digest"]), (u64::from(MANY) + 4, &digest));
+    frr = world.frr();
+    let begun = Instant::now();
+    let (sent, lost) = stream(one, two, || {
+        assert!(begun.elapsed() < LIMIT, "{}", world.state());
+        world.state()["connected"] == true && world.count("stale") == 0
+    });
+    assert!(sent > 0 && lost == 0, "{lost} of {sent} while FRR came back");
+    assert_eq!(world.count("routes"), u64::from(MANY) + 4);
+
+    // The daemon is killed under FRR: the next one takes the interfaces, and all comes back.
+    world.end(Signal::KILL);
+    world.start();
+    until("all of it again", || {
+        world.count("routes") == u64::from(MANY) + 4 && world.state()["connected"] == true
+    });
+    until("datagram across", || stream(one, two, once()).1 == 0 && stream(two, one, once()).1 == 0);
+
+    // What is gone there is gone here.
+    neighbours[0].kill();
+    until("withdrawal", || world.count("routes") <= 3 + 1);
+    assert!(!world.place.ok(&["explain", "r", "20.0.9.1"]).contains("fpm"));
+    frr.kill();
+    drop(neighbours);
+
+    // The daemon's end leaves the interfaces for the next one; a port that goes takes its own along.
+    let there = |world: &World| {
+        let output = world.control.command("ip").args(["-o", "link"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    world.place.ok(&["del", "v2"]);
+    assert!(there(&world).contains(" v1:") && !there(&world).contains(" v2:"), "{}", there(&world));
+    assert!(world.end(Signal::TERM).success());
+    assert!(there(&world).contains(" v1:"), "{}", there(&world));
+}
+
+/// True from the second time on.
+fn once() -> impl FnMut() -> bool {
+    let mut asked = false;
+    move || std::mem::replace(&mut asked, true)
+}
+
+/// A peer that is no zebra costs nothing but its connection; one that speaks FPM is believed as long as it makes sense.
+#[test]
+fn garbage_costs_its_connection() {
+    use std::io::{Read, Write};
+    let world = World::new();
+    until("listener", || world.state()["trouble"].is_null());
+    let connect = || {
+        let space = std::fs::File::open(world.control.path()).unwrap();
+        std::thread::scope(|scope| {
+            let make = || {
+                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                until("connection", || std::net::TcpStream::connect("127.0.0.1:2620").is_ok());
+                std::net::TcpStream::connect("127.0.0.1:2620").unwrap()
+            };
+            scope.spawn(make).join().unwrap()
+        })
+    };
+    let mut peer = connect();
+    peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    peer.set_read_timeout(Some(LIMIT)).unwrap();
+    assert!(matches!(peer.read(&mut [0; 8]), Ok(0) | Err(_)), "the connection ends");
+    // Half a frame, and silence: nothing of it counts. The next peer takes its place.
+    let mut peer = connect();
+    peer.write_all(&[1, 1, 0, 60, 9]).unwrap();
+    let mut next = connect();
+    // 20.0.0.0/8 is dropped: RTM_NEWROUTE, table main, by BGP, blackhole.
+    let route = [
+        &[28 + 8, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[2, 8, 0, 0, 254, 186, 0, 6, 0, 0, 0, 0],
+        &[8, 0, 1, 0, 20, 0, 0, 0],
+    ]
+    .concat();
+    next.write_all(&[&[1, 1, 0, 40][..], &route].concat()).unwrap();
+    until("route", || world.count("routes") == 1);
+    assert!(world.count("malformed") >= 1 && world.count("connections") >= 3);
+    assert!(world.place.ok(&["explain", "r", "20.9.9.9"]).contains("dropped, blackhole"));
+    assert!(world.place.ok(&["show", "routers"]).contains("zebra is connected"));
+
+    // The kernel has not what was said, and has what was not: the one goes, and for the other all is to be said again.
+    world.control.ip("route add 30.0.0.0/8 dev v1 proto 186");
+    until("correction", || world.count("routes") == 0);
+    next.set_read_timeout(Some(LIMIT)).unwrap();
+    assert!(matches!(next.read(&mut [0; 8]), Ok(0) | Err(_)), "the connection ends");
+    assert_eq!((world.count("corrected"), world.count("replays")), (1, 1));
+}
