@@ -108,11 +108,11 @@ impl Recording {
 
     /// Of these frames.
     #[cfg(test)]
-    pub fn of(frames: &[&[u8]]) -> Recording {
+    pub fn of(frames: &[&[u8]]) -> Result<Recording> {
         let mut found = Collected::default();
-        frames.iter().for_each(|frame| found.add(frame, 0).unwrap());
+        frames.iter().try_for_each(|frame| found.add(frame, 0))?;
         let Collected { bytes, ends, longest, cut } = found;
-        Recording { bytes: bytes.into(), ends: ends.into(), longest, cut }
+        Ok(Recording { bytes: bytes.into(), ends: ends.into(), longest, cut })
     }
 }
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+/// Frames that a daemon has dropped so far, by reason.
+pub type Drops = BTreeMap<String, u64>;
+
 /// Frames by the stage that lost them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stages {
@@ -12,7 +15,7 @@ pub struct Stages {
     /// The sender's queue was full when they were due: the target had not taken what was there.
     pub refused: u64,
     /// Dropped by the daemon, by its names.
-    pub dropped: BTreeMap<String, u64>,
+    pub dropped: Drops,
     /// Dropped since the receiver's queue was full (`ring_full` of the daemon).
     pub receiver_full: u64,
     /// Came with a wrong length.
@@ -28,7 +31,7 @@ impl Stages {
         refused: u64,
         corrupt: u64,
         lost: u64,
-        counters: Option<(&BTreeMap<String, u64>, &BTreeMap<String, u64>)>,
+        counters: Option<(&Drops, &Drops)>,
     ) -> Stages {
         let mut dropped = BTreeMap::new();
         for (reason, after) in counters.map_or(&BTreeMap::new(), |(_, after)| after) {

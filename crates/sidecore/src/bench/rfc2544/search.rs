@@ -91,9 +91,9 @@ impl Search {
     fn bounds(&self, goal: &Goal) -> (Option<u64>, Option<u64>) {
         let classes = || self.trials.iter().map(|(load, trials)| (*load, goal.classify(trials)));
         let upper = classes().find(|(_, class)| *class == Class::Upper).map(|(load, _)| load);
-        let below = classes()
+        let mut below = classes()
             .filter(|(load, class)| *class == Class::Lower && upper.is_none_or(|upper| *load < upper));
-        (below.map(|(load, _)| load).last(), upper)
+        (below.next_back().map(|(load, _)| load), upper)
     }
 
     /// At which load a target wants another trial.

@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn captured_frames_are_sent_as_they_are_but_for_stations_and_stamp() {
-        let recording = Recording::of(&[&[0x11; 30], &[0x22; 100]]);
+        let recording = Recording::of(&[&[0x11; 30], &[0x22; 100]]).unwrap();
         let traffic = Traffic::new(&Lengths::Recorded(recording), STATIONS, 1, [None, None]).unwrap();
         let all = frames(&traffic, 3);
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [60, 100, 60]);
