@@ -290,7 +290,7 @@ fn a_partner_that_scribbles_over_all_of_the_pipe_harms_the_pipe_alone() {
             while !stop.load(Ordering::Relaxed) {
                 for at in (0..32 * 1024u64).step_by(4) {
                     word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    window.write32(at, (word >> 32) as u32 >> (word % 30));
+                    let _ = window.write32(at, (word >> 32) as u32 >> (word % 30));
                 }
             }
         });
