@@ -86,8 +86,8 @@ fn a_guest_and_a_program_share_a_pipe() {
     let at = program.rx[0].take().unwrap().bytes().as_ptr() as usize;
     program.rx[0].sync().unwrap();
     let own = first_buffer(&mut program);
-    let index = (at as i64 - own as i64) / i64::from(info.buf_size) + i64::from(info.first_buf);
-    assert_eq!(index, i64::from(first));
+    let [at, own] = [at, own].map(|it| i64::try_from(it).unwrap());
+    assert_eq!((at - own) / i64::from(info.buf_size) + i64::from(info.first_buf), i64::from(first));
     to_program(&mut guest, &mut program, MANY);
     to_guest(&mut program, &mut guest, MANY);
     // A second program waits its turn; one that comes later goes on where the pipe is.

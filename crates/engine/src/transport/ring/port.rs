@@ -16,8 +16,8 @@ use crate::confine::Kinds;
 use crate::fabric::Scheduler;
 use crate::host::ring::Traits;
 use crate::mem::take_no_descriptors;
-use crate::slots::pipe::End as PipeEnd;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
+use crate::slots::pipe::End as PipeEnd;
 
 /// A running ring port.
 pub struct RingPort {
