@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
 
-use super::feed::{Leads, Way};
+use super::fed::Leads;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
-use super::rib::{Control, Key, Member, Origin, Retired, Route, Static, Wanted};
+use super::rib::{Control, Retired, Wanted};
+use super::route::{Key, Member, Origin, Route, Static};
+use super::said::Way;
 use super::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use super::Router;
 use crate::account::{DropReason, PortId};
@@ -259,7 +261,7 @@ impl Router {
     pub fn routes(&self, now: u32) -> Vec<RouteView> {
         let control = self.control();
         let (_, plan) = self.plan.take();
-        let route = |(net, route): (&Net, &super::rib::Route)| {
+        let route = |(net, route): (&Net, &Route)| {
             let number = control.numbers.get(&route.key).map_or(0, |(number, _)| *number);
             RouteView {
                 prefix: *net,

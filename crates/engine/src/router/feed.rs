@@ -1,7 +1,7 @@
 //! Routes that a control plane gives: what it said, kept until it says otherwise.
 //!
 //! Theory of operation. A control plane speaks of prefixes, of *links* (its own numbers of interfaces) and of *objects* (next hops, and
-//! groups of them, each with a number). What it says is kept as it was said ([`Fed`]). A way that it names is one group of the plan,
+//! groups of them, each with a number). What it says is kept as it was said (`fed`). A way that it names is one group of the plan,
 //! however many routes lead there; where it leads follows from objects, links and ports, and is worked out anew when one of these
 //! changes. So a next hop that goes away under a million routes is one new plan.
 //!
@@ -11,209 +11,17 @@
 //! Each route and object has the *generation* in which it was said last: a control plane that comes back says all of it again, and what it
 //! did not say again is swept.
 //!
-//! Bounded: [`MAX_ROUTES`], [`MAX_OBJECTS`], [`MAX_HOPS`]. What is beyond is refused and counted.
+//! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_HOPS` (`said`). What is beyond is refused and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::net::{number, Net};
-use super::rib::{Control, Key, Member, Origin, Route};
+use super::fed::digest;
+use super::net::Net;
+use super::rib::Control;
+use super::route::{Key, Origin, Route};
+use super::said::{Change, FedCounts, Way, MAX_ROUTES};
 use super::Router;
-use crate::port::PortId;
-
-/// Most routes of a control plane: two tables of the whole Internet.
-pub const MAX_ROUTES: usize = 3_000_000;
-/// Most objects.
-pub const MAX_OBJECTS: usize = 262_144;
-/// Most next hops of a way, or members of an object.
-pub const MAX_HOPS: usize = 256;
-
-/// A next hop as the control plane names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FedHop {
-    /// The control plane's number of an interface.
-    pub link: u32,
-    /// The gateway; none: the destination is a neighbour.
-    pub gateway: Option<IpAddr>,
-}
-
-/// Where a route of the control plane leads.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// Where the object of this number does.
-    Object(u32),
-    /// To one of these.
-    Hops(Vec<FedHop>),
-    /// Nowhere, silently.
-    Blackhole,
-    /// Nowhere: the destination is unreachable.
-    Unreachable,
-    /// Nowhere: it is prohibited.
-    Prohibit,
-}
-
-/// What a number of the control plane stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Object {
-    /// A next hop.
-    Hop(FedHop),
-    /// Several objects.
-    Group(Vec<u32>),
-    /// Nothing: packets are dropped.
-    Blackhole,
-    /// A next hop that this router cannot use, such as one with labels.
-    Elsewhere,
-}
-
-/// One thing that the control plane says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The prefix leads there.
-    Route(Net, Way),
-    /// It leads nowhere any more.
-    Gone(Net),
-    /// The number stands for this.
-    Object(u32, Object),
-    /// It stands for nothing any more.
-    ObjectGone(u32),
-}
-
-/// What there is of a control plane's routes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FedCounts {
-    /// Routes.
-    pub routes: usize,
-    /// Of these, routes of an earlier generation.
-    pub stale: usize,
-    /// Objects.
-    pub objects: usize,
-    /// Of all routes, in any order: equal tables have equal digests.
-    pub digest: u64,
-    /// What was beyond a bound, or had no room in a table.
-    pub refused: u64,
-}
-
-/// What a control plane has said.
-#[derive(Default)]
-pub(super) struct Fed {
-    pub routes: BTreeMap<Net, (Arc<Key>, u32)>,
-    objects: BTreeMap<u32, (Object, u32)>,
-    /// Names of its interfaces, by its numbers.
-    links: BTreeMap<u32, String>,
-    digest: u64,
-    refused: u64,
-    generation: u32,
-}
-
-/// Where a way leads on this router.
-pub(super) enum Leads {
-    Blackhole,
-    OnLink(PortId),
-    Via(Vec<(PortId, u128)>),
-}
-
-impl Fed {
-    /// Where `way` leads on a router with these ports.
-    pub fn leads(&self, way: &Way, members: &[Member]) -> Leads {
-        let hops = match way {
-            Way::Hops(hops) => hops.clone(),
-            Way::Object(id) => match self.hops_of(*id) {
-                Some(hops) => hops,
-                None => return Leads::Blackhole,
-            },
-            Way::Blackhole | Way::Unreachable | Way::Prohibit => return Leads::Blackhole,
-        };
-        let at = |hop: &FedHop| {
-            let name = self.links.get(&hop.link)?;
-            let member = members.iter().find(|member| member.port.name == *name)?;
-            Some((member.port.id, hop.gateway.map(number)))
-        };
-        let here: Vec<(PortId, Option<u128>)> = hops.iter().filter_map(at).collect();
-        if let (Some((port, None)), true) = (here.first(), here.iter().all(|(_, gateway)| gateway.is_none()))
-        {
-            return Leads::OnLink(*port);
-        }
-        let mut via: Vec<_> = here.into_iter().filter_map(|(port, gateway)| Some((port, gateway?))).collect();
-        via.sort_unstable();
-        via.dedup();
-        Leads::Via(via)
-    }
-
-    /// The hops of an object. `None`: it drops what comes.
-    fn hops_of(&self, id: u32) -> Option<Vec<FedHop>> {
-        match self.objects.get(&id).map(|(object, _)| object) {
-            Some(Object::Blackhole) => None,
-            Some(Object::Hop(hop)) => Some(vec![*hop]),
-            // Members are next hops: the kernel has no groups of groups, nor does anybody else.
-            Some(Object::Group(ids)) => {
-                let hop = |id: &u32| match self.objects.get(id) {
-                    Some((Object::Hop(hop), _)) => Some(*hop),
-                    _ => None,
-                };
-                Some(ids.iter().filter_map(hop).collect())
-            }
-            Some(Object::Elsewhere) | None => Some(Vec::new()),
-        }
-    }
-
-    /// Whether where `way` leads depends on one of these objects.
-    fn depends(&self, way: &Way, touched: &BTreeSet<u32>) -> bool {
-        let Way::Object(id) = way else { return false };
-        let member = match self.objects.get(id) {
-            Some((Object::Group(ids), _)) => ids.iter().any(|id| touched.contains(id)),
-            _ => false,
-        };
-        member || touched.contains(id)
-    }
-
-    /// Notes what is said of objects; those that are another now.
-    fn note(&mut self, changes: &[Change]) -> BTreeSet<u32> {
-        let mut touched = BTreeSet::new();
-        for change in changes {
-            match change {
-                Change::Object(id, object) => {
-                    let room = self.objects.len() < MAX_OBJECTS;
-                    match self.objects.get_mut(id) {
-                        Some((old, said)) => {
-                            *said = self.generation;
-                            if old != object {
-                                old.clone_from(object);
-                                touched.insert(*id);
-                            }
-                        }
-                        None if room => {
-                            self.objects.insert(*id, (object.clone(), self.generation));
-                            touched.insert(*id);
-                        }
-                        None => self.refused += 1,
-                    }
-                }
-                Change::ObjectGone(id) => {
-                    if self.objects.remove(id).is_some() {
-                        touched.insert(*id);
-                    }
-                }
-                Change::Route(..) | Change::Gone(_) => {}
-            }
-        }
-        touched
-    }
-}
-
-/// The part of one route in the digest.
-fn digest(net: &Net, key: &Key) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    net.hash(&mut hasher);
-    match key {
-        Key::Fed(way) => way.hash(&mut hasher),
-        Key::Blackhole => Way::Blackhole.hash(&mut hasher),
-        Key::Unreachable => Way::Unreachable.hash(&mut hasher),
-        _ => Way::Prohibit.hash(&mut hasher),
-    }
-    hasher.finish()
-}
 
 /// The key of `way`.
 fn key(way: &Way) -> Key {

@@ -12,11 +12,13 @@
 //!
 //! On this path nothing is allocated. Locks: none that is waited for; the table of neighbours is changed when its lock is free.
 //!
-//! The other side, for the control plane: routes and groups are kept in `rib`, what routing daemons say in `feed`; `control` has the
+//! The other side, for the control plane: routes and groups are kept in `rib`, what routing daemons say in `fed`; `control` has the
 //! tables and the plan follow them, and explains what becomes of an address.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod class;
 mod control;
+mod fed;
 mod feed;
 mod header;
 mod limit;
@@ -29,6 +31,8 @@ mod punt;
 mod read;
 mod rewrite;
 mod rib;
+mod route;
+mod said;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -39,10 +43,10 @@ use std::time::Instant;
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
-pub use feed::{Change, FedCounts, FedHop, Object, Way, MAX_HOPS};
 pub use net::Net;
 pub use rewrite::Desk;
-pub use rib::{Member, Static, Target};
+pub use route::{Member, Static, Target};
+pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_HOPS};
 
 use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
 use self::made::Trouble;
@@ -362,7 +366,7 @@ impl Router {
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
-            (Refused::Own, Some(control)) => match at.limits.punt.admit(punt::class(frame), now.micros()) {
+            (Refused::Own, Some(control)) => match at.limits.punt.admit(class::class(frame), now.micros()) {
                 Ok(()) => verdicts.send(index, control),
                 Err(why) => verdicts.drop(index, why),
             },

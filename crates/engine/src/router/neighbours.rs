@@ -44,6 +44,9 @@ const WAITING: usize = 3;
 /// When that was heard which always holds.
 const FIXED: u32 = u32::MAX;
 
+/// Odd, with bits everywhere: 2^64 by the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The port of a free place.
 const FREE: u32 = u32::MAX;
 
@@ -163,9 +166,12 @@ impl Neighbours {
         #[expect(clippy::cast_possible_truncation, reason = "halves, and a number below BUCKETS")]
         {
             let (a, b) = (number as u64 ^ low, (number >> 64) as u64 ^ u64::from(port.0) << 48 ^ high);
-            let product = u128::from(a) * u128::from(b);
-            let hash = product as u64 ^ (product >> 64) as u64;
-            (hash % BUCKETS as u64) as usize * BUCKET
+            // Twice: a key whose low bits are zero leaves few buckets to numbers that are near each other.
+            let fold = |a: u64, b: u64| {
+                let product = u128::from(a) * u128::from(b);
+                product as u64 ^ (product >> 64) as u64
+            };
+            (fold(fold(a, b) ^ low, GOLDEN) % BUCKETS as u64) as usize * BUCKET
         }
     }
 

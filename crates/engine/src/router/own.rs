@@ -3,11 +3,11 @@
 //! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station address is that by which it
 //! sent, its IP address is on the port's network, and is not ours.
 
+use super::class::is_for_link_group;
 use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::plan::Interface;
-use super::punt::is_for_link_group;
 use super::read::read;
 use super::{Desk, Now, Refused, Rewrite, Router};
 use crate::account::DropReason;

@@ -6,81 +6,11 @@ use std::sync::Arc;
 
 use sidecore_fib::{v4, v6, Error};
 
-use super::feed::{Fed, Way};
+use super::fed::Fed;
 use super::net::{number, Net};
 use super::plan::{Group, Limits};
-use crate::port::{Port, PortId};
-
-/// A port of a router.
-#[derive(Clone)]
-pub struct Member {
-    /// The port.
-    pub port: Arc<Port>,
-    /// The router's station address there.
-    pub mac: [u8; 6],
-    /// The router's addresses there, each with its network.
-    pub addresses: Vec<Net>,
-    /// The port that stands for it before the control plane: what is for the router itself goes on there.
-    pub control: Option<PortId>,
-}
-
-/// A route that the operator gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Static {
-    /// Where to.
-    pub prefix: Net,
-    /// By which way.
-    pub target: Target,
-}
-
-/// Where a route leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Through one of these gateways, by flow; at this port, if it is not that whose network a gateway is on.
-    Via(Vec<IpAddr>, Option<PortId>),
-    /// To neighbours at this port.
-    Port(PortId),
-    /// Nowhere, silently.
-    Blackhole,
-    /// Nowhere: the destination is unreachable.
-    Unreachable,
-    /// Nowhere: it is prohibited.
-    Prohibit,
-}
-
-/// Who wants a route. Of two for one prefix the first counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
-    /// The router's own address, or a broadcast on its network.
-    Own,
-    /// A port's network.
-    Connected,
-    /// The operator.
-    Static,
-    /// The control plane.
-    Fed,
-}
-
-/// What a group is known by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
-    Local,
-    Broadcast,
-    OnLink(PortId),
-    Via(Vec<(PortId, u128)>),
-    Blackhole,
-    Unreachable,
-    Prohibit,
-    /// What the control plane says; where that is follows from its objects and its links.
-    Fed(Way),
-}
-
-/// A route in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub origin: Origin,
-    pub key: Arc<Key>,
-}
+use super::route::{Key, Member, Origin, Route, Static, Target};
+use crate::port::PortId;
 
 /// The routes that are to be, and those that cannot be, with why.
 #[derive(Default)]

@@ -1,0 +1,77 @@
+//! What a control plane says: changes of routes, and of the objects that routes lead to.
+
+use std::net::IpAddr;
+
+use super::net::Net;
+
+/// Most routes of a control plane: two tables of the whole Internet.
+pub const MAX_ROUTES: usize = 3_000_000;
+/// Most objects.
+pub const MAX_OBJECTS: usize = 262_144;
+/// Most next hops of a way, or members of an object.
+pub const MAX_HOPS: usize = 256;
+
+/// A next hop as the control plane names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FedHop {
+    /// The control plane's number of an interface.
+    pub link: u32,
+    /// The gateway; none: the destination is a neighbour.
+    pub gateway: Option<IpAddr>,
+}
+
+/// Where a route of the control plane leads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// Where the object of this number does.
+    Object(u32),
+    /// To one of these.
+    Hops(Vec<FedHop>),
+    /// Nowhere, silently.
+    Blackhole,
+    /// Nowhere: the destination is unreachable.
+    Unreachable,
+    /// Nowhere: it is prohibited.
+    Prohibit,
+}
+
+/// What a number of the control plane stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A next hop.
+    Hop(FedHop),
+    /// Several objects.
+    Group(Vec<u32>),
+    /// Nothing: packets are dropped.
+    Blackhole,
+    /// A next hop that this router cannot use, such as one with labels.
+    Elsewhere,
+}
+
+/// One thing that the control plane says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The prefix leads there.
+    Route(Net, Way),
+    /// It leads nowhere any more.
+    Gone(Net),
+    /// The number stands for this.
+    Object(u32, Object),
+    /// It stands for nothing any more.
+    ObjectGone(u32),
+}
+
+/// What there is of a control plane's routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FedCounts {
+    /// Routes.
+    pub routes: usize,
+    /// Of these, routes of an earlier generation.
+    pub stale: usize,
+    /// Objects.
+    pub objects: usize,
+    /// Of all routes, in any order: equal tables have equal digests.
+    pub digest: u64,
+    /// What was beyond a bound, or had no room in a table.
+    pub refused: u64,
+}
