@@ -119,7 +119,7 @@ fn a_killed_daemon_loses_nothing_of_a_pipe() {
     let start = || place.daemon(&["--port", &ports[0], "--port", &ports[1]]);
     let mut daemon = start();
     let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
-    let mut n = 0;
+    let (mut n, mut taken) = (0, 0);
     for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
         daemon.end(signal);
         // Meanwhile frames lie in the ring.
@@ -129,11 +129,13 @@ fn a_killed_daemon_loses_nothing_of_a_pipe() {
             n += 1;
             await_true("room", || a.send(&[&frame(n)]).unwrap() == 1);
             if n % 100 == 0 {
-                take(&mut b, n - 100, n);
+                take(&mut b, taken, n);
+                taken = n;
             }
         }
-        take(&mut b, n, n + 1);
         n += 1;
+        take(&mut b, taken, n);
+        taken = n;
     }
     assert_eq!(place.port("a")["state"]["peer"], "running");
 }

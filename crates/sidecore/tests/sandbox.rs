@@ -177,7 +177,7 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
         let about = place.show("daemon");
         assert_eq!(about["sandbox"]["mode"], "on");
         keeps_nothing(&about["sandbox"]);
-        assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 8);
+        assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 9);
         assert!(daemon.end(Signal::TERM).success());
     }
     let place = Place::new();
@@ -226,7 +226,7 @@ fn an_ordinary_user_has_all_the_rest() {
     let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b, "--port", "c=ring:c"]));
     assert_eq!(missing(&place), [""; 0]);
     let about = place.show("daemon");
-    assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 8);
+    assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 9);
     assert_ne!(about["sandbox"]["landlock"], 0);
     place.ok(&["add", &format!("d=vhost-user:{}", place.at("d"))]);
     place.ok(&["del", "a"]);

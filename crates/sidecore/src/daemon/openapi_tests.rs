@@ -323,6 +323,7 @@ fn every_field_is_described_and_no_other() {
     let least = PortState {
         switch: None,
         wire: None,
+        pipe: None,
         router: None,
         lookup: None,
         mtu_wanted: None,
