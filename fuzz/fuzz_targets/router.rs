@@ -43,6 +43,7 @@ impl Rig {
             port: Arc::clone(port),
             mac: MACS[i],
             addresses: nets[i].map(|net| net.parse().unwrap()).into(),
+            control: None,
         };
         let members: Vec<_> = ports.iter().enumerate().map(member).collect();
         let via = |prefix: &str, gateways: &[&str]| {
