@@ -17,6 +17,7 @@ use serde::Serialize;
 use sidecore_engine::router::Static;
 
 use super::common::{middle, Common, Result};
+use super::draw::{bars, distinct, Axis, Bars};
 use super::fib::tables::{self, Keys, Random, Route};
 use ends::{frame, is_far, Kind, Sample, SIZE};
 use kernel::Kernel;
@@ -152,6 +153,7 @@ pub fn run(args: &Args) -> Result<()> {
             .zip(of("kernel", "veth"))
             .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
     };
+    common.draw(|| picture(&rows))?;
     if common.json {
         let all = serde_json::json!({
             "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "notes": notes, "summary": summary
@@ -246,6 +248,36 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
         load_seconds: None,
         bytes: None,
     })
+}
+
+/// The rates by table, those of peers in a group of their own.
+fn picture(rows: &[Row]) -> String {
+    let group = |row: &Row| match row.candidate {
+        "sidecore" => format!("{}, {}", row.family, row.routes),
+        _ => "peers".to_owned(),
+    };
+    let kind = |row: &Row| match (row.candidate, row.flows) {
+        ("sidecore", 1) => format!("{} ports, one flow", row.ports),
+        ("sidecore", _) => format!("{} ports, many flows", row.ports),
+        (peer, flows) => format!("{peer}, {} routes, {flows} flows", row.routes),
+    };
+    let groups = distinct(rows.iter().map(group));
+    let bar = |name: String| {
+        let value = |of: &String| {
+            rows.iter().find(|row| group(row) == *of && kind(row) == name).map_or(0.0, |row| row.mpps)
+        };
+        Bars { values: groups.iter().map(value).collect(), name }
+    };
+    let all: Vec<Bars> = distinct(rows.iter().map(kind)).into_iter().map(bar).collect();
+    let y = Axis { label: "million frames a second", log: false };
+    bars(
+        "Routed frames of 64 bytes",
+        "sidecore bench router --svg FILE; one core",
+        "routes",
+        &groups,
+        y,
+        &all,
+    )
 }
 
 fn print(rows: &[Row], notes: &[String], summary: &Summary) {
