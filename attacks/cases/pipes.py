@@ -5,7 +5,7 @@ import struct
 import threading
 import time
 
-from outside import vhost
+from outside import vhost, words
 from outside.case import attack
 from outside.daemon import until
 from outside.ptnet import CREATE, DELETE, GUEST, HOST, KICKS, MORE, Nic
@@ -26,7 +26,7 @@ def frame(n=0):
 
 def place(nic, ring):
     """The host's two indices of ring `ring`."""
-    return struct.unpack_from("<II", nic.memory, HOST + 64 * ring)
+    return tuple(words.get(nic.memory, HOST + 64 * ring + at) for at in (0, 4))
 
 
 def gone(stage, nics):

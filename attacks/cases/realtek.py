@@ -5,7 +5,7 @@ import random
 import struct
 import time
 
-from outside import vfio, vhost
+from outside import vfio, vhost, words
 from outside.case import attack
 from outside.daemon import until
 
@@ -41,7 +41,7 @@ class Card:
 
     def describe(self, place, word, buffer):
         struct.pack_into("<Q", self.memory, RING + 16 * place + 8, buffer)
-        struct.pack_into("<Q", self.memory, RING + 16 * place, word)
+        words.put(self.memory, RING + 16 * place, word, "Q")
 
     def doorbell(self):
         self.write(TPPOLL, 0x40, 1)

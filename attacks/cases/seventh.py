@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from outside import vhost
+from outside import vhost, words
 from outside.case import attack
 from outside.daemon import Failure, until
 from outside.flow import pause
@@ -255,12 +255,10 @@ class Ring:
         return struct.unpack_from("<I", self.memory, self.slot + 16 * (index % self.slots))[0]
 
     def taken(self):
-        return struct.unpack_from("<I", self.memory, self.hwcur)[0]
+        return words.get(self.memory, self.hwcur)
 
     def give(self, index):
-        # In one store, as for a virtqueue.
-        with memoryview(self.memory) as view, view[self.head:self.head + 4] as part, part.cast("I") as word:
-            word[0] = index % self.slots
+        words.put(self.memory, self.head, index % self.slots)
 
 
 @attack("seventh")

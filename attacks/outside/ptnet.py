@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 
+from . import words
 from .vfio import CONFIG, GET_REGION_INFO, Client
 from .vhost import Refused, memfd
 
@@ -69,7 +70,9 @@ class Nic:
 
     def index(self, ring, value):
         """The guest's head and cur of ring `ring`: those that send, then those that receive."""
-        struct.pack_into("<II", self.memory, GUEST + 64 * ring, value, value)
+        # `cur` first: between the two the guest has given up no more than before.
+        for at in (4, 0):
+            words.put(self.memory, GUEST + 64 * ring + at, value)
 
     def slot(self, place, slot, index, length, flags=0):
         struct.pack_into("<IHHQ", self.device.map, self.rings[place][0] + 256 + 16 * slot, index, length, flags, 0)

@@ -11,6 +11,8 @@ import select
 import socket
 import struct
 
+from . import words
+
 GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE, SET_LOG_FD = 1, 2, 3, 4, 5, 6, 7
 SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE = 8, 9, 10, 11
 SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR = 12, 13, 14
@@ -156,16 +158,13 @@ class Queue:
         self.index(self.next)
 
     def index(self, value):
-        # In one store: `struct` writes byte by byte, and an index that is half written is a lie.
-        with memoryview(self.memory) as view, view[self.avail + 2:self.avail + 4] as part, part.cast("H") as word:
-            word[0] = value & 0xFFFF
+        words.put(self.memory, self.avail + 2, value & 0xFFFF, "H")
 
     def flags(self, value):
-        struct.pack_into("<H", self.memory, self.avail, value)
+        words.put(self.memory, self.avail, value, "H")
 
     def used_index(self):
-        with memoryview(self.memory) as view, view[self.used + 2:self.used + 4] as part, part.cast("H") as word:
-            return word[0]
+        return words.get(self.memory, self.used + 2, "H")
 
     def ring(self):
         try:
