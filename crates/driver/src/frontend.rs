@@ -6,6 +6,7 @@
 //! messages on the socket is all that is promised.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -130,6 +131,14 @@ impl Drop for Listener {
 pub struct Frontend {
     socket: UnixStream,
     acknowledged: bool,
+}
+
+/// The backend sees the end at once. Closing alone would not do: a process that another thread starts at this moment has a
+/// copy of the socket until it runs its program.
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }
 
 impl Frontend {

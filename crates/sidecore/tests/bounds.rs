@@ -28,6 +28,18 @@ fn threads(pid: u32) -> Vec<(String, String)> {
     tasks.filter_map(|entry| text(&entry.path())).map(task).collect()
 }
 
+/// The same, as soon as there are threads with the names `wanted`.
+fn began(pid: u32, wanted: &[&str]) -> Vec<(String, String)> {
+    let begun = Instant::now();
+    loop {
+        let threads = threads(pid);
+        let missing = wanted.iter().find(|wanted| !threads.iter().any(|(name, _)| name == *wanted));
+        let Some(missing) = missing else { return threads };
+        assert!(begun.elapsed() < LIMIT, "no {missing}: {threads:?}");
+        std::thread::yield_now();
+    }
+}
+
 fn usable() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap();
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
@@ -64,14 +76,13 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
     capture.write_all(b"GET /v1/capture/a HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     capture.read_exact(&mut [0; 12]).unwrap();
     daemon.await_log("a VMM has connected");
-    let threads = threads(daemon.pid());
+    // A thread has its maker's name until it has begun.
+    let wanted = ["io-core-0", "vfu-nic", "vu-vm", "ring-a", "netmap", "carriers", "capture"];
+    let threads = began(daemon.pid(), &wanted);
     for (name, cpus) in &threads {
         let is_core = name.starts_with("io-core-");
         assert_eq!(numbers(cpus).contains(&core), is_core, "{name} may run on {cpus}: {threads:?}");
         assert!(!is_core || *cpus == cores, "{name} may run on {cpus}");
-    }
-    for wanted in ["io-core-0", "vfu-nic", "vu-vm", "ring-a", "netmap", "carriers", "capture"] {
-        assert!(threads.iter().any(|(name, _)| name == wanted), "no {wanted}: {threads:?}");
     }
     assert_eq!(daemon.holders().len(), 1);
     for process in daemon.holders().into_iter().chain([daemon.broker()]) {

@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -37,6 +38,13 @@ pub struct Reply {
 pub struct Channel {
     stream: UnixStream,
     next_id: u16,
+}
+
+/// As for a vhost-user front end: the device sees the end at once, whoever has a copy of the socket.
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
 }
 
 impl Channel {
