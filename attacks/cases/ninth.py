@@ -117,7 +117,7 @@ def next_ptnet_memory(stage):
         kept = mmap.mmap(former.device.fd, former.device.size)
         number = os.fstat(former.device.fd).st_ino
         former.close()
-        until(lambda: stage.daemon.port("evil")["state"]["peer"] == "waiting", 10, "the end of the former VMM")
+        until(lambda: stage.daemon.port("evil")["state"]["peer"] == "waiting", 30, "the end of the former VMM")
         nic = ptnet.Nic(stage.at("evil.sock"))
         stage.cleanup(nic.close)
         stage.check(os.fstat(nic.device.fd).st_ino != number, "the next VMM has the memory of the former one")
@@ -154,7 +154,7 @@ def next_e1000_pages(stage):
         file = pages(former.client)
         stage.cleanup(os.close, file)
         former.close()
-        until(lambda: stage.daemon.port("evil")["state"]["peer"] == "waiting", 10, "the end of the former VMM")
+        until(lambda: stage.daemon.port("evil")["state"]["peer"] == "waiting", 30, "the end of the former VMM")
         nic = vfio.Nic(stage.at("evil.sock"))
         own = pages(nic.client)
         stage.check(os.fstat(file).st_ino != os.fstat(own).st_ino, "the next VMM has the pages of the former one")
