@@ -35,8 +35,8 @@ lint:            ## formatting, lints and the rules of the house
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-demo:            ## four unmodified VMs and the host exchange traffic
-	@scripts/demo
+demo:            ## four unmodified VMs and the host exchange traffic; DEMO=router: two VMs behind a router with FRR
+	@scripts/demo $(DEMO)
 
 bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench

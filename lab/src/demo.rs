@@ -6,7 +6,11 @@
 //! namespace of its own: the addresses and routes of this machine are not touched. All processes end and the
 //! namespace goes before the last line is printed, whatever happened.
 //!
+//! [`router`] is the other demo: a router with FRR.
+//!
 //! [`prepare`] does what takes long and needs no daemon: downloads, and the decision between KVM and TCG.
+
+pub mod router;
 
 use crate::disk::BOOT_BYTES;
 use crate::error::{Context, Error, Result};
@@ -39,25 +43,10 @@ const PAIRS: [(&str, &str); 6] =
 /// # Errors
 /// A step failed: which one, and where the logs are.
 pub fn demo() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        let program =
-            std::env::current_exe().map_or_else(|_| "sidecore-lab".into(), |p| p.display().to_string());
-        return Err(Error::new(format!(
-            "the demo makes a network namespace and a TAP interface, which only root may do; run\n    sudo {program} demo"
-        )));
-    }
+    root_only("demo")?;
     let begin = Instant::now();
     println!("Four unmodified Linux VMs and this host, joined by one sidecore switch.\n");
-    let lab = step("lab", "looking for QEMU, a kernel and the guests' programs", Lab::open)?;
-    let accel = step("lab", "looking how guests run here", Accel::decide)?;
-    let (major, minor) = lab.qemu_version();
-    say("lab", &format!("QEMU {major}.{minor}, guests with Linux {}", lab.kernel_version));
-    match accel {
-        Accel::Kvm => say("", "run by KVM"),
-        Accel::Tcg => {
-            say("", "emulated (TCG), for want of hardware virtualization: many times slower than real VMs")
-        }
-    }
+    lab()?;
     let host = step("host", "making a network namespace", || Netns::new("demo"))?;
     let dir = RunDir::new("demo")?;
     let socket = |name: &str| dir.join(&format!("{name}.sock"));
@@ -88,10 +77,10 @@ pub fn demo() -> Result<()> {
             _ => spec,
         }
     };
-    let guests = boot(GUESTS.map(|(name, card, _)| spec(name, card)))?;
+    let guests = boot(GUESTS.map(|(name, card, _)| spec(name, card)).into())?;
     let mut site = Site { host, daemon, guests };
     let done = site.traffic().and_then(|rows| site.report(&rows));
-    done.map_err(|e| Error::new(format!("{e}\n{}", site.keep_logs())))?;
+    done.map_err(|e| Error::new(format!("{e}\n{}", keep_logs(&mut site.daemon, &mut site.guests))))?;
     let Site { host, daemon, guests } = site;
     guests.into_iter().for_each(Guest::kill);
     step("end", "ending the daemon", || daemon.terminate())?;
@@ -110,6 +99,32 @@ pub fn prepare() -> Result<()> {
     Accel::decide().map(drop)
 }
 
+/// Namespaces and TAP interfaces take root.
+fn root_only(words: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_or_else(|_| "sidecore-lab".into(), |p| p.display().to_string());
+    Err(Error::new(format!(
+        "the demo makes a network namespace and a TAP interface, which only root may do; run\n    sudo {program} {words}"
+    )))
+}
+
+/// Looks for what guests need, and says how they run.
+fn lab() -> Result<()> {
+    let lab = step("lab", "looking for QEMU, a kernel and the guests' programs", Lab::open)?;
+    let accel = step("lab", "looking how guests run here", Accel::decide)?;
+    let (major, minor) = lab.qemu_version();
+    say("lab", &format!("QEMU {major}.{minor}, guests with Linux {}", lab.kernel_version));
+    match accel {
+        Accel::Kvm => say("", "run by KVM"),
+        Accel::Tcg => {
+            say("", "emulated (TCG), for want of hardware virtualization: many times slower than real VMs")
+        }
+    }
+    Ok(())
+}
+
 /// A line about what is done; `who` stands in a column of its own.
 fn say(who: &str, what: &str) {
     println!("  {who:8} {what}");
@@ -121,8 +136,8 @@ fn step<T>(who: &str, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 /// Boots all guests at once; a dot is printed for every second.
-fn boot<const N: usize>(specs: [crate::Spec; N]) -> Result<Vec<Guest>> {
-    let begin = Instant::now();
+fn boot(specs: Vec<crate::Spec>) -> Result<Vec<Guest>> {
+    let (begin, wanted) = (Instant::now(), specs.len());
     print!("  {:8} booting all ", "guests");
     let (sender, booted) = channel();
     for (index, spec) in specs.into_iter().enumerate() {
@@ -131,7 +146,7 @@ fn boot<const N: usize>(specs: [crate::Spec; N]) -> Result<Vec<Guest>> {
     }
     drop(sender);
     let mut guests = Vec::new();
-    while guests.len() < N {
+    while guests.len() < wanted {
         let _ = std::io::stdout().flush();
         match booted.recv_timeout(Duration::from_secs(1)) {
             Ok((index, guest)) => guests.push((index, step("guests", "booting", || guest)?)),
@@ -217,11 +232,11 @@ impl Site {
         println!("\n{balance}");
         Ok(())
     }
+}
 
-    /// Where the logs are that are kept after a failure.
-    fn keep_logs(&mut self) -> String {
-        let guests = self.guests.iter_mut().map(Guest::keep_logs);
-        let logs: Vec<String> = guests.chain([self.daemon.keep_logs()]).collect();
-        format!("logs: {}", logs.join("\n      "))
-    }
+/// Where the logs are that are kept after a failure.
+fn keep_logs(daemon: &mut Daemon, guests: &mut [Guest]) -> String {
+    let guests = guests.iter_mut().map(Guest::keep_logs);
+    let logs: Vec<String> = guests.chain([daemon.keep_logs()]).collect();
+    format!("logs: {}", logs.join("\n      "))
 }

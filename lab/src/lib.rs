@@ -26,6 +26,7 @@
 //! * [`disk`] plugs disks, and makes one that a guest boots from.
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`dpdk`] puts testpmd into a guest, [`fio`] is a disk with fio.
+//! * [`frr`] runs the system's FRR in namespaces.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
 //!
@@ -48,6 +49,7 @@ mod fat;
 pub mod fetch;
 pub mod fio;
 mod firmware;
+pub mod frr;
 pub mod guest;
 mod image;
 pub mod kbuild;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 const USAGE: &str =
     "usage: sidecore-lab demo                 four VMs and the host exchange traffic (as root)
+       sidecore-lab demo router          two VMs, two neighbours and a router whose FRR is killed (as root)
        sidecore-lab bench-e1000 [ROUNDS [OPTION…]]
                                          our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
                                          options are those of our ports, such as moderation=100,
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.split_first() {
         Some((&"demo", [])) => demo::demo(),
+        Some((&"demo", ["router"])) => demo::router::demo(),
         Some((&"bench-e1000", [])) => beside::e1000(5, &[]),
         Some((&"bench-e1000", [rounds, options @ ..])) => match rounds.parse() {
             Ok(rounds @ 1..) => beside::e1000(rounds, options),

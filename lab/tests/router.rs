@@ -1,0 +1,87 @@
+//! A router between guests, as their users see it: ping, traceroute and the discovery of a path's MTU, for IPv4 and IPv6.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use sidecore_lab::traffic::iperf3;
+use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of a TCP stream: many packets of full size.
+const BYTES: u32 = 1_000_000;
+
+/// A family, with the addresses of both guests, and of the router towards each.
+struct Family {
+    flag: &'static str,
+    guests: [&'static str; 2],
+    gateways: [&'static str; 2],
+    bits: u8,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family { flag: "-4", guests: ["10.1.0.2", "10.2.0.2"], gateways: ["10.1.0.1", "10.2.0.1"], bits: 24 },
+    Family {
+        flag: "-6",
+        guests: ["2001:db8:1::2", "2001:db8:2::2"],
+        gateways: ["2001:db8:1::1", "2001:db8:2::1"],
+        bits: 64,
+    },
+];
+
+#[test]
+fn guests_find_each_other_their_router_and_the_mtu_of_their_path() -> Result<()> {
+    let dir = RunDir::new("router")?;
+    let socket = |name: &str| dir.join(&format!("{name}.sock"));
+    let address =
+        |side: usize| FAMILIES.each_ref().map(|it| format!("{}/{}", it.gateways[side], it.bits)).join("+");
+    let (wide, narrow) = (
+        format!("wide=vhost-user:{},router=r,address={}", socket("wide"), address(0)),
+        format!("narrow=e1000e:{},router=r,address={},mtu=1400", socket("narrow"), address(1)),
+    );
+    let mut daemon = Daemon::start(&["--router", "r", "--port", &wide, "--port", &narrow])?;
+    let virtio = Nic::vhost_user(socket("wide"), Role::QemuClient { reconnect_ms: 200 }, 1);
+    let intel = Nic::vfio_user(socket("narrow"));
+    let [mut wide, mut narrow] =
+        Guest::boot_all([Guest::named("wide").nic(virtio), Guest::named("narrow").nic(intel)])?;
+    for (side, guest) in [&mut wide, &mut narrow].into_iter().enumerate() {
+        guest.expect("ip link set eth0 up")?;
+        for family in &FAMILIES {
+            let Family { flag, guests, gateways, bits, .. } = family;
+            guest.expect(&format!("ip {flag} addr add {}/{bits} dev eth0", guests[side]))?;
+            guest.expect(&format!("ip {flag} route add default via {} dev eth0", gateways[side]))?;
+        }
+    }
+    for family in &FAMILIES {
+        let Family { flag, guests: [back, far], gateways: [near, _], .. } = family;
+        wide.wait_until(&format!("ping {flag} -c 1 -W 1 {far}"), LIMIT)?;
+        traceroute(&mut wide, family)?;
+        // The guest's packets are 1500 bytes long, what is behind the router takes 1400.
+        let found = stream(&mut wide, &mut narrow, far)?;
+        assert_eq!(found, 1400, "what {near} said of the way to {far}");
+        // The other way its own packets fit.
+        stream(&mut narrow, &mut wide, back)?;
+    }
+    let drops = daemon.balance()?.drops;
+    assert!(drops.get("too_big").is_some_and(|frames| *frames > 0), "{drops:?}");
+    wide.kill();
+    narrow.kill();
+    assert!(daemon.terminate()?.success());
+    Ok(())
+}
+
+/// The router is the first hop, the other guest the second and last.
+fn traceroute(guest: &mut Guest, family: &Family) -> Result<()> {
+    let [far, near] = [family.guests[1], family.gateways[0]];
+    let text = guest.expect(&format!("traceroute {} -n -q 1 -w 5 -m 5 {far}", family.flag))?;
+    let hops: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(hops, [near, far], "{text}");
+    Ok(())
+}
+
+/// A TCP stream to the second guest; the path's MTU, as its sender knows it at the end.
+fn stream(from: &mut Guest, to: &mut Guest, far: &str) -> Result<u64> {
+    let report = iperf3(to, far, &format!("--bytes {BYTES}"), |command| from.run(command))?;
+    let last = report["intervals"].as_array().and_then(|all| all.last());
+    let mtu = last.and_then(|last| last["streams"][0]["pmtu"].as_u64());
+    Ok(mtu.unwrap_or_else(|| panic!("{report:#}")))
+}
