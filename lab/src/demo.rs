@@ -2,26 +2,30 @@
 //!
 //! A person who sees the project for the first time runs this, so it does what that person would do by hand: it starts
 //! the daemon as the README says, boots four unmodified guests, two with virtio and two with Intel cards, gives
-//! each an address, pings, runs iperf3 and prints `sidecore show`. The host's part is a TAP interface in a network
+//! each an address, pings, runs iperf3 and prints `sidecore show`. The two with Intel cards have a ptnet card, too, for
+//! which our driver is loaded: so the same guests show both, and no more guests have to boot. The host's part is a TAP interface in a network
 //! namespace of its own: the addresses and routes of this machine are not touched. All processes end and the
 //! namespace goes before the last line is printed, whatever happened.
 //!
 //! [`router`] is the other demo: a router with FRR.
 //!
-//! [`prepare`] does what takes long and needs no daemon: downloads, and the decision between KVM and TCG.
+//! [`prepare`] does what takes long and needs no daemon: downloads, the driver for the guests' kernel, and the decision
+//! between KVM and TCG.
 
 pub mod router;
 
 use crate::disk::BOOT_BYTES;
 use crate::error::{Context, Error, Result};
 use crate::traffic::{iperf3, received_gbits, Ping};
-use crate::{Accel, Daemon, Guest, Lab, Netns, Nic, Role, RunDir};
+use crate::{kbuild, Accel, Daemon, Guest, Lab, Netns, Nic, Role, RunDir};
 use std::io::Write;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long iperf3 sends, in seconds.
 const SECONDS: u32 = 2;
+/// How long a card may take to appear.
+const LIMIT: Duration = Duration::from_secs(60);
 /// The host's interface and everybody's addresses; they exist in the namespace and in the guests only.
 const TAP: &str = "sc0";
 const HOST: &str = "10.77.0.1";
@@ -34,9 +38,18 @@ const GUESTS: [(&str, &str, &str); 4] = [
 ];
 /// The one that boots from a disk.
 const BOOTS: &str = "a";
-/// Who sends to whom.
-const PAIRS: [(&str, &str); 6] =
-    [("a", "b"), ("host", "a"), ("host", "c"), ("a", "c"), ("c", "a"), ("c", "d")];
+/// The ptnet cards: guest, port, address.
+const PTNET: [(&str, &str, &str); 2] = [("c", "c-ptnet", "10.77.1.4"), ("d", "d-ptnet", "10.77.1.5")];
+/// Who sends to whom, and by which cards.
+const PAIRS: [(&str, &str, &str); 7] = [
+    ("a", "b", "virtio-net"),
+    ("c", "d", "e1000e → e1000"),
+    ("c", "d", "ptnet"),
+    ("a", "c", "virtio-net → e1000e"),
+    ("c", "a", "e1000e → virtio-net"),
+    ("host", "a", "TAP → virtio-net"),
+    ("host", "c", "TAP → e1000e"),
+];
 
 /// Runs the demo; returns when all of it worked and nothing is left of it.
 ///
@@ -59,19 +72,27 @@ pub fn demo() -> Result<()> {
     let ports: Vec<String> = GUESTS
         .iter()
         .map(|(name, card, _)| format!("{name}={card}:{}", socket(name)))
+        .chain(PTNET.map(|(_, port, _)| format!("{port}=ptnet:{}", socket(port))))
         .chain([format!("host=tap:{TAP}"), format!("root=blk:{},file={}", socket("root"), image.display())])
         .collect();
     let arguments: Vec<&str> = ports.iter().flat_map(|port| ["--port", port.as_str()]).collect();
     let daemon = step("daemon", "starting", || Daemon::start_in(&host, &arguments))?;
     say("daemon", &format!("sidecore run {}", arguments.join(" ")));
-    say("", "a and b have virtio cards, c an Intel 82574L and d an 82540EM, with Linux's own drivers");
+    say("", "a and b have virtio cards, c an Intel 82574L and d an 82540EM, with Linux's own drivers;");
+    say("", "c and d have a ptnet card, too, with our driver (guest/linux/ptnet)");
     let nic = |name: &str, card: &str| match card {
         "vhost-user" => Nic::vhost_user(socket(name), Role::QemuClient { reconnect_ms: 200 }, 1),
         _ => Nic::vfio_user(socket(name)),
     };
     say("", "a boots from a disk of the daemon's, as its firmware finds it");
+    let module = step("ptnet", "building the guests' driver", || kbuild::kept("ptnet"))?;
     let spec = |name: &str, card: &str| {
-        let spec = Guest::named(name).nic(nic(name, card));
+        let mut spec = Guest::named(name).nic(nic(name, card));
+        for (_, port, _) in PTNET.iter().filter(|(guest, ..)| *guest == name) {
+            let memory = format!("{}.mem", socket(port));
+            spec = spec.nic(Nic::vfio_user(socket(port))).nic(Nic::vfio_user(memory));
+            spec = spec.file("/ptnet.ko", 0o644, module.clone());
+        }
         match name {
             BOOTS => spec.disk(socket("root")).boot_from_disk(&image),
             _ => spec,
@@ -96,6 +117,7 @@ pub fn demo() -> Result<()> {
 pub fn prepare() -> Result<()> {
     let lab = Lab::open()?;
     crate::disk::grub(lab)?;
+    kbuild::kept("ptnet")?;
     Accel::decide().map(drop)
 }
 
@@ -164,6 +186,7 @@ fn boot(specs: Vec<crate::Spec>) -> Result<Vec<Guest>> {
 /// What the demo measured between two of the three.
 struct Row {
     pair: String,
+    cards: &'static str,
     ping: Ping,
     gbits: f64,
 }
@@ -183,21 +206,36 @@ impl Site {
         for ((name, _, address), guest) in GUESTS.iter().zip(&mut self.guests) {
             step(name, "giving eth0 an address", || guest.address(&format!("{address}/24")))?;
         }
+        for (name, _, address) in PTNET {
+            step(name, "loading our ptnet driver", || self.ptnet(name, address))?;
+        }
         let mut rows = Vec::new();
-        for (from, to) in PAIRS {
+        for (from, to, cards) in PAIRS {
             let pair = format!("{from} → {to}");
-            say(from, &format!("pings {to}, then sends to it with iperf3 for {SECONDS} s"));
-            let (ping, gbits) = step(&pair, "ping and iperf3", || self.measure(from, to))?;
-            rows.push(Row { pair, ping, gbits });
+            say(from, &format!("pings {to}, then sends to it with iperf3 for {SECONDS} s ({cards})"));
+            let (ping, gbits) = step(&pair, "ping and iperf3", || self.measure(from, to, cards))?;
+            rows.push(Row { pair, cards, ping, gbits });
         }
         Ok(rows)
     }
 
+    /// Loads our driver into a guest and gives its card an address.
+    fn ptnet(&mut self, name: &str, address: &str) -> Result<()> {
+        let guest = self.guests.iter_mut().find(|guest| guest.name() == name);
+        let guest = guest.ok_or_else(|| Error::new(format!("no guest {name}")))?;
+        guest.expect("insmod /ptnet.ko")?;
+        guest.wait_until("test -e /sys/class/net/eth1", LIMIT)?;
+        // Both cards are on one switch, and each is to answer for its own address only.
+        guest.expect("echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore")?;
+        guest.expect(&format!("ip addr add {address}/24 dev eth1; ip link set eth1 up")).map(drop)
+    }
+
     /// Ping, and TCP in Gbit/s as the receiver counts.
-    fn measure(&mut self, from: &str, to: &str) -> Result<(Ping, f64)> {
+    fn measure(&mut self, from: &str, to: &str, cards: &str) -> Result<(Ping, f64)> {
         let index = |who: &str| GUESTS.iter().position(|(name, ..)| *name == who);
         let receiver = index(to).ok_or_else(|| Error::new(format!("no guest {to}")))?;
-        let address = GUESTS[receiver].2;
+        let ptnet = PTNET.iter().find(|(guest, ..)| cards == "ptnet" && *guest == to);
+        let address = ptnet.map_or(GUESTS[receiver].2, |(.., address)| *address);
         let Site { host, guests, .. } = self;
         // The receiver on one side, everybody else on the other.
         let (before, rest) = guests.split_at_mut(receiver);
@@ -219,10 +257,10 @@ impl Site {
     }
 
     fn report(&mut self, rows: &[Row]) -> Result<()> {
-        println!("\n  {:12} {:>12} {:>12} {:>16}", "", "ping min", "ping avg", "iperf3 TCP");
-        for Row { pair, ping, gbits } in rows {
+        println!("\n  {:12} {:20} {:>12} {:>12} {:>16}", "", "cards", "ping min", "ping avg", "iperf3 TCP");
+        for Row { pair, cards, ping, gbits } in rows {
             let Ping { min_ms, avg_ms, .. } = ping;
-            println!("  {pair:12} {min_ms:>9.2} ms {avg_ms:>9.2} ms {gbits:>9.2} Gbit/s");
+            println!("  {pair:12} {cards:20} {min_ms:>9.2} ms {avg_ms:>9.2} ms {gbits:>9.2} Gbit/s");
         }
         let balance = step("daemon", "counting frames", || self.daemon.balance())?;
         for topic in ["ports", "queues", "disks", "drops"] {

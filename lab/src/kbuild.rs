@@ -1,15 +1,18 @@
 //! Builds what guests run of ours: kernel modules, for the guests' kernel and for a newer one, and small programs.
 //!
 //! The kernel's headers come from Debian's archive like everything else (`fetch.rs`) and are unpacked into the lab's
-//! folder. Debian's top Makefile names its other half by an absolute path, which is put right. The newer headers'
+//! folder. Debian's top Makefile names its other half by an absolute path, which is put right; so they are unpacked anew
+//! when the lab's folder has moved. The newer headers'
 //! helper programs want a newer C library than Debian 12 has: they are started through the loader that came with the
 //! lab's own QEMU, which is of the same release.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};
 use crate::fetch::{part, Lab, GUEST_SUITE, VMM_SUITES};
+use crate::image::files;
 use crate::process::output;
 use crate::rundir::RunDir;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,6 +49,28 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     std::fs::read(&module).context(|| format!("reading {}", module.display()))
 }
 
+/// The module of [`build`] for the guests' kernel, kept in the lab's folder as long as neither its source nor the kernel
+/// changes.
+///
+/// # Errors
+/// As for [`build`].
+pub fn kept(name: &str) -> Result<Vec<u8>> {
+    let (lab, source) = (Lab::open()?, drivers()?.join(name));
+    let mut hash = DefaultHasher::new();
+    for file in files(&source)? {
+        let path = source.join(&file);
+        let bytes = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
+        (file, bytes).hash(&mut hash);
+    }
+    let recipe = format!("{} {:x}", lab.kernel_version, hash.finish());
+    let folder = part(&lab.dir, &format!("module-{name}"), &recipe, |_, target| {
+        let module = build(&source, name, Kernel::Guest)?;
+        std::fs::write(target.join("module.ko"), module).context(|| format!("writing {name}.ko"))
+    })?;
+    let module = folder.join("module.ko");
+    std::fs::read(&module).context(|| format!("reading {}", module.display()))
+}
+
 /// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries, and no headers but the system's and netmap's.
 ///
 /// # Errors
@@ -71,15 +96,16 @@ fn headers(lab: &Lab, kernel: Kernel) -> Result<PathBuf> {
         Kernel::Newest => ("headers-newest", VMM_SUITES[1]),
     };
     let version = if kernel == Kernel::Guest { lab.kernel_version.as_str() } else { "the newest" };
-    let folder = part(&lab.dir, name, &format!("{suite} {version}"), |work, target| {
-        fetch(lab, kernel, suite, work, target)
-    })?;
+    let home = lab.dir.canonicalize().context(|| format!("looking for {}", lab.dir.display()))?.join(name);
+    let recipe = format!("{suite} {version} in {}", home.display());
+    let folder =
+        part(&lab.dir, name, &recipe, |work, target| fetch(lab, (kernel, &home), suite, work, target))?;
     let version =
         std::fs::read_to_string(folder.join("version")).context(|| "reading the version".to_owned())?;
     Ok(folder.join("usr/src").join(version))
 }
 
-fn fetch(lab: &Lab, kernel: Kernel, suite: &str, work: &Path, target: &Path) -> Result<()> {
+fn fetch(lab: &Lab, (kernel, home): (Kernel, &Path), suite: &str, work: &Path, target: &Path) -> Result<()> {
     let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[suite])?;
     let package = match kernel {
         Kernel::Guest => format!("linux-headers-{}", lab.kernel_version),
@@ -89,8 +115,7 @@ fn fetch(lab: &Lab, kernel: Kernel, suite: &str, work: &Path, target: &Path) -> 
     let tools = apt.depends(&package, "linux-kbuild-")?;
     apt.unpack_only(&[&package, &common, &tools], target)?;
     std::fs::write(target.join("version"), &package).context(|| "writing the version".to_owned())?;
-    // This folder gets its name when it is complete.
-    let home = lab.dir.join(if kernel == Kernel::Guest { "headers" } else { "headers-newest" });
+    // This folder is called `home` when it is complete.
     let makefile = target.join("usr/src").join(&package).join("Makefile");
     let text = std::fs::read_to_string(&makefile).context(|| format!("reading {}", makefile.display()))?;
     let text = text.replace("/usr/src/", &format!("{}/usr/src/", home.display()));

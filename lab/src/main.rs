@@ -1,6 +1,6 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
-use sidecore_lab::{bench::beside, bench::figure4, demo, fetch, Accel, Error, Lab, Result};
+use sidecore_lab::{bench::beside, bench::figure4, bench::ptnet, demo, fetch, Accel, Error, Lab, Result};
 use std::process::ExitCode;
 
 const USAGE: &str =
@@ -12,6 +12,9 @@ const USAGE: &str =
                                          and spin=MICROSECONDS of the daemon
        sidecore-lab bench-figure4 [ROUNDS [spin=MICROSECONDS] [svg=FILE]] [--json]
                                          the rows of the paper's Figure 4, in guests (as root)
+       sidecore-lab bench-ptnet [ROUNDS] [--json] [--seconds S] [--sizes BYTES,…] [--only NAME,…] [svg=FILE]
+                                         ptnet beside our other cards and QEMU's virtio-net, in guests; names are those of
+                                         cards (vhost-user, ptnet, e1000e, rtl8169, qemu-virtio) and tests (rr, udp, tcp)
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab prepare              download what the demo needs, and find out how guests run here
        sidecore-lab accel                print how guests run here: kvm or tcg
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
             _ => Err(Error::new(USAGE)),
         },
         Some((&"bench-figure4", rest)) => bench_figure4(rest),
+        Some((&"bench-ptnet", words)) => ptnet::ptnet(words),
         Some((&"fetch", [])) => fetched(),
         Some((&"prepare", [])) => demo::prepare(),
         Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),

@@ -12,7 +12,7 @@
 mod report;
 
 use self::report::{draw, table, Line};
-use super::{io_core, ratio, spin_of, Counts, LIMIT};
+use super::{frames_of_a_second, io_core, netsend, number, ratio, spin_of, Counts, FIRST, LIMIT};
 use crate::error::{Context, Error, Result};
 use crate::kbuild::{build, drivers, program, Kernel};
 use crate::nic::slot;
@@ -80,9 +80,6 @@ const KINDS: [Kind; 7] = [
 const SIZES: [u32; 2] = [8, 1460];
 /// The paper's names: from a guest to the host, and to a guest.
 const PATHS: [&str; 2] = ["GH", "GG"];
-/// A short run finds the rate; the measured one has the datagrams of a second, or so.
-const FIRST: u32 = 1_000;
-const MOST: u32 = 1_000_000;
 
 /// A card of guest `a`, and of `b` if it has it, too, in the same slot.
 struct Card {
@@ -372,26 +369,7 @@ fn down(guest: &mut Guest, interface: &str) -> Result<()> {
     guest.expect(&format!("ip addr flush dev {interface}; ip link set {interface} down")).map(drop)
 }
 
-/// Sends datagrams; thousands of them a second.
-fn netsend(guest: &mut Guest, address: &str, bytes: u32, count: u32) -> Result<f64> {
-    // "sent 1000 in 25000000 ns"
-    let text = guest.expect(&format!("/netsend {address} 9 {bytes} {count}"))?;
-    let nanoseconds = text.split(' ').nth(3).and_then(|word| word.parse::<f64>().ok());
-    nanoseconds
-        .map(|ns| f64::from(count) / ns * 1e6)
-        .ok_or_else(|| Error::new(format!("netsend printed no time:\n{text}")))
-}
-
 /// Interrupts of an interface that the guest has taken.
 fn interrupts(guest: &mut Guest, interface: &str) -> Result<u64> {
     number(&guest.expect(&format!("awk '/{interface}/{{n += $2}} END{{print n + 0}}' /proc/interrupts"))?)
-}
-
-fn number(text: &str) -> Result<u64> {
-    text.trim().parse().map_err(|_| Error::new(format!("{text:?} is not a number")))
-}
-
-/// So many frames pass in a second at this rate.
-fn frames_of_a_second(kpps: f64) -> u32 {
-    (0..MOST).step_by(1_000).find(|&frames| f64::from(frames) >= 1e3 * kpps).map_or(MOST, |n| n.max(FIRST))
 }

@@ -1,12 +1,13 @@
-//! Benchmarks of Intel cards in real guests: ours [`beside`] QEMU's own, and the rows of the paper's [`figure4`].
+//! Benchmarks of cards in real guests: Intel cards of ours [`beside`] QEMU's own, the rows of the paper's [`figure4`], and
+//! [`ptnet`] beside the other cards.
 //!
-//! Both send with the kernel's own generator, read the daemon's counters before and after, and go round by round
-//! through whatever they compare, so that whatever else the machine does hits all of it alike. Medians, with the least
-//! and the most.
+//! All read the counters of guests and daemon before and after, and go round by round through whatever they compare, so
+//! that whatever else the machine does hits all of it alike. Medians, with the least and the most.
 
 pub mod beside;
 mod chart;
 pub mod figure4;
+pub mod ptnet;
 
 use crate::error::{Error, Result};
 use crate::Guest;
@@ -14,6 +15,9 @@ use serde_json::Value;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// Datagrams of `netsend`: a short run finds the rate; the measured one has those of a second, or so.
+const FIRST: u32 = 1_000;
+const MOST: u32 = 1_000_000;
 
 /// What the kernel's generator is to send.
 struct Load<'a> {
@@ -75,6 +79,25 @@ impl Counts {
     fn since(self, before: Self) -> Self {
         Self { traps: self.traps - before.traps, interrupts: self.interrupts - before.interrupts }
     }
+}
+
+/// Sends datagrams; thousands of them a second.
+fn netsend(guest: &mut Guest, address: &str, bytes: u32, count: u32) -> Result<f64> {
+    // "sent 1000 in 25000000 ns"
+    let text = guest.expect(&format!("/netsend {address} 9 {bytes} {count}"))?;
+    let nanoseconds = text.split(' ').nth(3).and_then(|word| word.parse::<f64>().ok());
+    nanoseconds
+        .map(|ns| f64::from(count) / ns * 1e6)
+        .ok_or_else(|| Error::new(format!("netsend printed no time:\n{text}")))
+}
+
+fn number(text: &str) -> Result<u64> {
+    text.trim().parse().map_err(|_| Error::new(format!("{text:?} is not a number")))
+}
+
+/// So many frames pass in a second at this rate.
+fn frames_of_a_second(kpps: f64) -> u32 {
+    (0..MOST).step_by(1_000).find(|&frames| f64::from(frames) >= 1e3 * kpps).map_or(MOST, |n| n.max(FIRST))
 }
 
 /// The processor of the I/O core, which has one of its own, as it is meant to; guests run where the system puts them.
