@@ -267,7 +267,9 @@ impl Accounts {
                 server.wake(begun);
             }
             reserved = server.left(begun) > 0;
-            server.charge(ns);
+            if server.pays() {
+                server.charge(ns);
+            }
         }
         account.tag = account.tag.max(clock);
         // What was guaranteed is not a part of what others share: it neither counts there, nor does their clock wait for it.
@@ -385,8 +387,8 @@ impl Account {
             owner.served().add_busy(core, ns);
         }
         match &mut self.server {
-            Some(server) => server.charge(ns),
-            None => {
+            Some(server) if server.pays() => server.charge(ns),
+            _ => {
                 let cost = (u128::from(ns) * u128::from(self.scale)) >> 16;
                 let cost = u64::try_from(cost).unwrap_or(u64::MAX);
                 self.tag = self.tag.max(clock).saturating_add(cost);

@@ -24,11 +24,38 @@ pub(crate) struct Counted {
     rate: u64,
     /// What looks at tasks took since it was read.
     looks: Arc<AtomicU64>,
+    /// Other programs have the processor now and then.
+    others: Option<Others>,
+}
+
+/// Other programs on the core's processor: each time the core has run for `core` nanoseconds they have it for `theirs`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Others {
+    pub(crate) core: u64,
+    pub(crate) theirs: u64,
+    /// The kernel tells of it. A hypervisor that takes the processor away may not.
+    pub(crate) known: bool,
+    /// When the core's turn ends, how long they had the processor, and what of that the core has not asked about.
+    until: u64,
+    had: u64,
+    untold: u64,
+}
+
+impl Others {
+    pub(crate) fn new(core: u64, theirs: u64, known: bool) -> Others {
+        Others { core, theirs, known, until: 0, had: 0, untold: 0 }
+    }
 }
 
 impl Counted {
     fn pass(&mut self, ns: u64) {
         self.now += ns * self.rate / 2;
+        if let Some(others) = self.others.as_mut().filter(|others| others.until <= self.now) {
+            self.now += others.theirs;
+            others.until = self.now + others.core;
+            others.had += others.theirs;
+            others.untold += others.theirs;
+        }
     }
 }
 
@@ -36,6 +63,17 @@ impl Clock for Counted {
     fn now(&mut self) -> u64 {
         self.now += self.looks.swap(0, Ordering::Relaxed);
         self.now
+    }
+
+    fn mark(&mut self) {
+        if let Some(others) = &mut self.others {
+            others.untold = 0;
+        }
+    }
+
+    fn lost(&mut self, ns: u64) -> u64 {
+        let others = self.others.as_mut().filter(|others| others.known);
+        others.map_or(0, |others| std::mem::take(&mut others.untold).min(ns))
     }
 
     fn after(&mut self, visit: &Visit) -> u64 {
@@ -67,7 +105,8 @@ impl<L: 'static> ByHand<L> {
             tuning: tuning.clone(),
             local,
         };
-        let core = Core::new(parts, Counted { now: 0, rate: 2, looks: Arc::default() }).unwrap();
+        let core =
+            Core::new(parts, Counted { now: 0, rate: 2, looks: Arc::default(), others: None }).unwrap();
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
@@ -133,6 +172,16 @@ impl<L: 'static> ByHand<L> {
     /// From now on the clock takes a nanosecond for so many halves of one.
     pub(crate) fn set_rate(&mut self, halves: u64) {
         self.core.clock.rate = halves;
+    }
+
+    /// From now on other programs share the processor.
+    pub(crate) fn share_with(&mut self, others: Others) {
+        self.core.clock.others = Some(others);
+    }
+
+    /// How long they had it.
+    pub(crate) fn others_had(&self) -> u64 {
+        self.core.clock.others.map_or(0, |others| others.had)
     }
 
     /// The clock goes on by so much at once.

@@ -5,6 +5,10 @@
 //! deadline, which then moves on by a period. A visit that took longer than what was left is carried over as debt. An owner
 //! that was idle and comes back late in its period would get more than its share until the deadline: then a new period begins
 //! (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
+//!
+//! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as they do
+//! ([`Server::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
+//! for many minutes.
 
 use super::service::CpuBudget;
 
@@ -64,6 +68,13 @@ impl Server {
     #[inline]
     pub(super) fn charge(&mut self, ns: u64) {
         self.left = self.left.saturating_sub(i64::try_from(ns).unwrap_or(i64::MAX));
+    }
+
+    /// Whether what is done now is paid from the budget: some of it was left when it was last asked for, or the owner has
+    /// nothing else to pay with.
+    #[inline]
+    pub(super) fn pays(&self) -> bool {
+        self.left > 0 || !self.reclaim
     }
 
     #[inline]
