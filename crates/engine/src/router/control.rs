@@ -165,10 +165,7 @@ impl Router {
         };
         let hop = |(port, gateway): (PortId, u128)| {
             let target = control.members.iter().find(|member| member.port.id == port)?;
-            let Some(place) = self.neighbours.pin(port, gateway, now) else {
-                tracing::error!(router = %self.name, "no room for gateway {}", address(gateway));
-                return None;
-            };
+            let place = self.neighbours.pin(port, gateway, now);
             let same = before.iter().find(|hop| (hop.port, hop.gateway) == (port, gateway));
             let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
             Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
@@ -250,7 +247,7 @@ impl Router {
                 }
             };
             if let Group::Via(hops) = &*old {
-                hops.iter().for_each(|hop| self.neighbours.unpin(hop.place));
+                hops.iter().filter_map(|hop| hop.place).for_each(|place| self.neighbours.unpin(place));
             }
         }
     }
@@ -293,7 +290,11 @@ impl Router {
         let Group::Via(hops) = plan.group(group) else { return Vec::new() };
         let hop = |hop: &Hop| {
             let (frames, bytes) = hop.counts.sums();
-            let (mac, state) = reach(self.neighbours.reach(hop.place, now));
+            let looked = match hop.place {
+                Some(place) => Some(self.neighbours.reach(place, now)),
+                None => self.neighbours.look(hop.port, hop.gateway, now).map(|(_, reach)| reach),
+            };
+            let (mac, state) = reach(looked.unwrap_or(Reach::Unknown));
             HopView {
                 gateway: address(hop.gateway),
                 port: hop.target.name.clone(),
