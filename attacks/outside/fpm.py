@@ -32,10 +32,11 @@ def route(prefix, length, link, gateway):
 
 
 class Namespace:
-    """A network namespace of its own name, for a stage."""
+    """A network namespace for a stage."""
 
-    def __init__(self, stage):
-        self.name = f"sidecore-attack-{os.getpid()}"
+    def __init__(self, stage, what="router"):
+        self.name = f"sidecore-attack-{what}-{os.getpid()}"
+        self.path = f"/run/netns/{self.name}"
         subprocess.run(["ip", "netns", "add", self.name], check=True)
         stage.cleanup(lambda: subprocess.run(["ip", "netns", "del", self.name], check=False))
 
@@ -50,7 +51,7 @@ class Namespace:
         made = []
 
         def inside():
-            space = os.open(f"/run/netns/{self.name}", os.O_RDONLY)
+            space = os.open(self.path, os.O_RDONLY)
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(space, 0x40000000) == 0:
                 connection = socket.socket()

@@ -27,6 +27,9 @@ use super::interface::{bind, is_name, request, Interface};
 use super::netlink::{self, kind, Builder};
 use crate::open::broker::{broker, Request};
 
+/// Where zebra connects to (FRR's documentation of FPM).
+pub const FPM: u16 = 2620;
+
 /// Where named namespaces are (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
@@ -281,7 +284,19 @@ mod tests {
             assert_eq!(complaint(good), None, "{good}");
         }
         let long = "x".repeat(256);
-        for bad in ["", ".", "..", "../../etc/passwd", "a/b", "./a", "/run/../etc/passwd", "a b", "a\u{1b}", "ä", &long] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../../etc/passwd",
+            "a/b",
+            "./a",
+            "/run/../etc/passwd",
+            "a b",
+            "a\u{1b}",
+            "ä",
+            &long,
+        ] {
             let why = complaint(bad).unwrap();
             assert!(why.contains("allowed: a name") && !why.contains('\u{1b}'), "{why}");
         }

@@ -186,3 +186,42 @@ impl Slots {
         (0..MAX_QUEUES).take_while(|index| self.lock(*index).is_some_and(|slot| slot.is_some())).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Noted(Arc<AtomicU64>);
+
+    impl EgressQueue for Noted {
+        fn send(&mut self, _: &Batch, _: &[u16], _: &mut Outcome) {}
+
+        fn unplugged(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Also where its owner does not take it back: a pipe's other end must not go on with what was deleted.
+    #[test]
+    fn a_queue_learns_that_it_was_taken_out_whoever_does_so() {
+        let (slots, count) = (Slots::default(), Arc::<AtomicU64>::default());
+        let mut homes = Vec::new();
+        let mut plug = |index| {
+            let (lent, home) = Lent::new(Noted(Arc::clone(&count)));
+            homes.push(home);
+            slots.plug(index, Box::new(lent))
+        };
+        let seen = || count.load(Ordering::Relaxed);
+        let serial = plug(0);
+        slots.unplug(0, serial);
+        assert_eq!(seen(), 1);
+        plug(0);
+        plug(1);
+        plug(1);
+        assert_eq!(seen(), 2, "the first one in slot 1");
+        slots.clear();
+        assert_eq!((seen(), slots.used()), (4, 0));
+    }
+}
