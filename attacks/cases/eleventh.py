@@ -132,25 +132,30 @@ def pipe_receiver_that_stalls(stage):
     stage.check(stalls["mate"] == 0, f"the honest sender is charged with {stalls['mate']} stalls")
     stage.check(not state["mate"].get("fault"), f"the honest sender is stopped: {state['mate'].get('fault')}")
     stage.check(sum(stalls.values()) > 0, "the core did not wait: nothing was tried")
+    for nic in (mate, evil):
+        nic.client.close()
+        nic.device.client.close()
     memory.close()
     os.close(fd)
 
 
 @attack("eleventh", needs=("root",))
 def gateways_of_a_peer(stage):
-    """A router's peer says of 60,000 networks that each has a gateway of its own on their link, and its routing daemon passes that on: neighbours at other ports must be found."""
+    """A router's peer says of 12,000 networks that each has a gateway of its own on their link, and its routing daemon passes that on: neighbours at other ports must be found."""
     space = Namespace(stage)
     stage.start(ports=["up=vhost-user:DIR/up.sock,router=r,address=10.7.0.1/16", "web=vhost-user:DIR/web.sock,router=r,address=10.8.0.1/16"],
-                args=("--router", f"r,control={space.name}"))
+                args=("--router", f"r,control={space.name},grace=1"))
+    # Tables and groups that nothing leads to are given back with the next change of a route.
+    stage.leaves_kib = 64 << 10
     until(lambda: space.link("up"), 20, "the interfaces of its control plane")
     up, daemon = space.link("up"), until(space.connect, 20, "its control plane listens")
     routers, count = interfaces(stage), 20
     new = {four(f"10.8.200.{1 + n}") for n in range(count)}
     host, web = Host(stage, "up", "02:00:00:00:ee:01"), Host(stage, "web", "02:00:00:00:ee:02", new)
     with stage.during():
-        for n in range(60_000):
+        for n in range(12_000):
             daemon.sendall(route(struct.pack(">I", 0x14000000 + (n << 8)), 24, up, struct.pack(">I", 0x0A070100 + n)))
-        until(lambda: stage.daemon.ask("GET", "/v1/routers")["routers"][0]["control"]["routes"] == 60_000, 60, "they are in force")
+        until(lambda: stage.daemon.ask("GET", "/v1/routers")["routers"][0]["control"]["routes"] == 12_000, 60, "they are in force")
         found = set()
 
         def all_of_them():
@@ -166,8 +171,9 @@ def gateways_of_a_peer(stage):
             stage.check(False, f"{len(found)} of {count} stations at another port are reached")
         known = stage.daemon.ask("GET", "/v1/neighbours")["neighbours"]
         stage.notes["gateways"] = gateways = sum(it["gateway"] for it in known)
-        stage.check(gateways > 4000, f"{gateways} places are gateways': nothing was tried")
+        stage.check(gateways > 3000, f"{gateways} places are gateways': nothing was tried")
     daemon.close()
+    until(lambda: stage.daemon.ask("GET", "/v1/routers")["routers"][0]["control"]["routes"] == 0, 30, "they are gone with their daemon")
     for it in (host, web):
         it.guest.close()
 

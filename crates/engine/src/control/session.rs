@@ -328,6 +328,7 @@ impl Worker {
             }
             self.flush(false);
             self.sweep();
+            self.router.tidy();
             self.compare(open)?;
             self.show();
         }

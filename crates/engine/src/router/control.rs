@@ -217,7 +217,10 @@ impl Router {
             Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
-        self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
+        let old = self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
+        control.plans.push(old);
+        // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
+        control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
     /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.

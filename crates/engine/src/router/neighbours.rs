@@ -474,7 +474,7 @@ mod tests {
         assert!(table.all(103 + OLD).is_empty());
     }
 
-    /// Whoever is behind one port can claim as many addresses as there are.
+    /// A routing daemon's peers name as many gateways as there are.
     #[test]
     fn gateways_leave_room_for_neighbours() {
         let table = Neighbours::new();
@@ -493,6 +493,7 @@ mod tests {
         assert_eq!(table.look(A, left, now).map(|(_, reach)| reach), Some(Reach::Known(7)));
     }
 
+    /// Whoever is behind one port can claim as many addresses as there are.
     #[test]
     fn claims_at_one_port_cost_the_others_no_place() {
         let table = Neighbours::new();
