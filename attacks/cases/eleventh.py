@@ -148,6 +148,8 @@ def gateways_of_a_peer(stage):
     # Tables and groups that nothing leads to are given back with the next change of a route.
     stage.leaves_kib = 64 << 10
     until(lambda: space.link("up"), 20, "the interfaces of its control plane")
+    # The tables of routes keep the memory that they have grown to.
+    stage.used_before["rss_kib"] += 32 << 10
     up, daemon = space.link("up"), until(space.connect, 20, "its control plane listens")
     routers, count = interfaces(stage), 20
     new = {four(f"10.8.200.{1 + n}") for n in range(count)}
