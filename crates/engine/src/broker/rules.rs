@@ -1,5 +1,6 @@
 //! What a broker may do for a daemon that has given its privileges up: what the configuration or an operator has named.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ pub struct Rules {
     pub names: Option<fn(&str) -> Vec<Named>>,
     /// Where operators say what else.
     pub operators: Option<Wanted>,
+    /// TAPs that it has given to the daemon, each in its namespace: of other interfaces there nothing is changed.
+    pub taps: BTreeSet<(PathBuf, String)>,
 }
 
 impl Rules {
@@ -109,6 +112,24 @@ impl Rules {
     pub(super) fn allow_namespace(&mut self, path: &Path) -> io::Result<()> {
         self.allow(Named::Namespace(path.to_owned()), "enters network namespaces")
     }
+
+    /// It has given the TAP `name` in the namespace at `path`.
+    pub(super) fn gave(&mut self, path: PathBuf, name: String) {
+        // In a namespace that is named, whoever asks could make as many interfaces.
+        if self.taps.len() < MAX_NAMED {
+            self.taps.insert((path, name));
+        }
+    }
+
+    /// Whether the interface `name` in the namespace at `path` may be changed.
+    pub(super) fn allow_change(&mut self, path: &Path, name: &str) -> io::Result<()> {
+        self.allow_namespace(path)?;
+        if !self.strict || self.taps.contains(&(path.to_owned(), name.to_owned())) {
+            return Ok(());
+        }
+        let why = "the broker changes only those interfaces of a namespace that it has made there";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +170,18 @@ mod tests {
         rules.allow_disk(Path::new("/var/d")).unwrap();
         for bad in ["/etc/p", "/run/vm.sock", "/var/d/a", "/var"] {
             assert!(rules.allow_disk(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn in_a_namespace_only_what_was_made_there_is_changed() {
+        let frr = Path::new("/run/netns/frr");
+        let mut rules = rules(&[Named::Namespace(frr.into())]);
+        assert!(rules.allow_change(frr, "lo").is_err());
+        rules.gave(frr.into(), "up".to_owned());
+        rules.allow_change(frr, "up").unwrap();
+        for (path, name) in [("/run/netns/frr", "lo"), ("/run/netns/other", "up"), ("/run/netns", "up")] {
+            assert!(rules.allow_change(Path::new(path), name).is_err(), "{path} {name}");
         }
     }
 

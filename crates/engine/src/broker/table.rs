@@ -12,7 +12,7 @@ use crate::disk::opener;
 use crate::door;
 use crate::hold;
 use crate::host::broker as host;
-use crate::host::netns::{self, AddressIn};
+use crate::host::netns::{self, AddressIn, Socket, FPM};
 use crate::host::tap::{self, TapIn};
 use crate::open::broker::{Answer, Refusal, Request};
 use crate::open::socket::{self, Wanted};
@@ -141,23 +141,28 @@ impl Broker {
             }
             Request::Inside { netns, what } => {
                 self.rules.allow_namespace(&netns)?;
-                let socket = netns::socket_of(what).ok_or_else(|| bad("there is no such socket"))?;
+                let is_fpm = |socket: &Socket| !matches!(socket, Socket::Listen(port) if *port != FPM);
+                let socket = netns::socket_of(what).filter(is_fpm);
+                let socket = socket.ok_or_else(|| bad("there is no such socket"))?;
                 Ok(Answer::fd(netns::open_here(&netns, socket)?))
             }
             Request::TapIn { netns, name, mac, mtu, stays } => {
                 self.rules.allow_namespace(&netns)?;
-                Ok(Answer::fd(tap::tap_in_here(&TapIn { netns, name, mac, mtu, stays })?))
+                let wanted = TapIn { netns, name, mac, mtu, stays };
+                let queue = tap::tap_in_here(&wanted)?;
+                self.rules.gave(wanted.netns, wanted.name);
+                Ok(Answer::fd(queue))
             }
             Request::TapOut { netns, name } => {
                 self.rules.allow_namespace(&netns)?;
                 Ok(tap::remove_tap_here(&netns, &name).map(|()| Answer::default())?)
             }
             Request::MtuIn { netns, name, mtu } => {
-                self.rules.allow_namespace(&netns)?;
+                self.rules.allow_change(&netns, &name)?;
                 Ok(netns::set_mtu_here(&netns, &name, mtu).map(|()| Answer::default())?)
             }
             Request::AddressIn { netns, name, address, len, there } => {
-                self.rules.allow_namespace(&netns)?;
+                self.rules.allow_change(&netns, &name)?;
                 let wanted = AddressIn { netns, name, address, len, there };
                 Ok(netns::set_address_here(&wanted).map(|()| Answer::default())?)
             }

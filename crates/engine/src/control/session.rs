@@ -29,12 +29,10 @@ use super::fpm::Stream;
 use super::kernel::{Kernel, Neighbour};
 use super::say::said;
 use super::view::{ClassView, ControlView};
-use crate::host::netns::{self, AddressIn, Socket};
+use crate::host::netns::{self, AddressIn, Socket, FPM};
 use crate::router::{Change, Net, Router, Way};
 use crate::slice::upto;
 
-/// Where zebra connects to (FRR's documentation of FPM).
-const PORT: u16 = 2620;
 /// Silence after which what was said takes effect.
 const QUIET: Duration = Duration::from_millis(2);
 /// Changes that take effect together at most, but for what one read brings more.
@@ -300,8 +298,8 @@ impl Worker {
 
     fn open(&self) -> io::Result<Open> {
         let kernel = Kernel::new(&self.path)?;
-        let listener = netns::open(&self.path, Socket::Listen(PORT)).map_err(|e| {
-            let why = format!("cannot listen at port {PORT} in namespace {}: {e}", self.config.namespace);
+        let listener = netns::open(&self.path, Socket::Listen(FPM)).map_err(|e| {
+            let why = format!("cannot listen at port {FPM} in namespace {}: {e}", self.config.namespace);
             io::Error::new(e.kind(), why)
         })?;
         Ok(Open { kernel, listener, zebra: None })
@@ -330,6 +328,7 @@ impl Worker {
             }
             self.flush(false);
             self.sweep();
+            self.router.tidy();
             self.compare(open)?;
             self.show();
         }
@@ -501,7 +500,7 @@ impl Worker {
             }
             Err(why) => {
                 view.malformed += 1;
-                tracing::warn!(router = %self.router.name, "what comes to port {PORT} is no FPM ({why}): the connection ends");
+                tracing::warn!(router = %self.router.name, "what comes to port {FPM} is no FPM ({why}): the connection ends");
                 self.disconnected(open);
             }
         }

@@ -47,4 +47,5 @@ pub use slow::{Slow, SlowCount, SLOW_VISIT};
 pub use task::{Budget, Owner, Seat, Task, Visit};
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;
+pub(crate) use watch::at_owner;
 pub use watch::Beat;

@@ -181,6 +181,7 @@ impl<L, C: Clock> Core<L, C> {
 
     /// Runs until a letter stops it.
     pub(super) fn run(mut self) {
+        self.beat.adopt();
         let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut round = 0u64;
         let mut before = self.clock.now();

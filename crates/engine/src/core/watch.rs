@@ -5,14 +5,15 @@
 //! words ([`LOOK`]). A core whose word has not changed for [`STALL`], and which the kernel says is waiting for a page each
 //! time, or busy with pages (its time in the kernel grows), is stalled; one that is merely not being run is not. The stall is counted at its owner: at the sender's when its
 //! own task was looked at, at both owners while something was copied, since nobody can tell then in whose memory it waits.
-//! An owner whose own memory stalls cores again and again is stopped ([`Owner::stop_stalling`]).
+//! An owner whose own memory stalls cores again and again is stopped ([`Owner::stop_stalling`]). A task that touches another owner's
+//! memory, and nothing else meanwhile, says so ([`at_owner`]): then the stall is that one's.
 //!
 //! While no core is at work the thread looks once a second, so an idle engine sleeps.
 //!
 //! A fault cannot be cut short, and tasks cannot be taken from a core in the middle of a visit: what else that core
 //! serves waits, too. It gets nothing new meanwhile (`balance`).
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -38,7 +39,37 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct Beat(AtomicU64);
 
+thread_local! {
+    /// That of the calling thread, if it is an I/O core.
+    static OWN: OnceCell<Arc<Beat>> = const { OnceCell::new() };
+}
+
+/// Runs `work`, which touches memory of `owner` and nothing of the owner whose task the calling I/O core is at. On other threads it just runs.
+#[inline]
+pub(crate) fn at_owner<T>(owner: u16, work: impl FnOnce() -> T) -> T {
+    OWN.with(|own| {
+        let Some(beat) = own.get() else { return work() };
+        let before = beat.word();
+        beat.begin(owner);
+        let done = work();
+        beat.go_on(before);
+        done
+    })
+}
+
 impl Beat {
+    /// The calling thread is the core that writes it.
+    pub(super) fn adopt(self: &Arc<Beat>) {
+        OWN.with(|own| drop(own.set(Arc::clone(self))));
+    }
+
+    /// The core is again at what `before` says.
+    #[inline]
+    fn go_on(&self, before: u64) {
+        let number = (self.word() >> 32).wrapping_add(1);
+        self.0.store((number << 32) | (before & 0xffff_ffff), Ordering::Relaxed);
+    }
+
     /// The core turns to a task of `owner`.
     #[inline]
     pub(super) fn begin(&self, owner: u16) {
@@ -347,6 +378,24 @@ mod tests {
             rig.looks(10, true);
         }
         assert_eq!(rig.stopped(), [false, true]);
+    }
+
+    /// The receiver of a pipe, in whose memory its sender's task looks.
+    #[test]
+    fn a_stall_in_anothers_memory_is_that_ones() {
+        let mut rig = Rig::new();
+        at_owner(7, || assert!(!rig.beat.is_at_work(), "this thread is no core yet"));
+        rig.beat.adopt();
+        for _ in 0..20 {
+            let beat = Arc::clone(&rig.beat);
+            beat.begin(3);
+            at_owner(7, || rig.looks(10, true));
+            // Both together would be a stall.
+            rig.looks(2, true);
+        }
+        assert_eq!((rig.stalls(), rig.stopped()), ([(0, 0), (20, 0)], [false, true]));
+        rig.looks(10, true);
+        assert_eq!(rig.stalls(), [(1, 0), (20, 0)], "it is at its own again");
     }
 
     #[test]

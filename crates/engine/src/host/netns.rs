@@ -27,6 +27,9 @@ use super::interface::{bind, is_name, request, Interface};
 use super::netlink::{self, kind, Builder};
 use crate::open::broker::{broker, Request};
 
+/// Where zebra connects to (FRR's documentation of FPM).
+pub const FPM: u16 = 2620;
+
 /// Where named namespaces are (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
@@ -37,6 +40,20 @@ pub fn path(text: &str) -> PathBuf {
         true => PathBuf::from(text),
         false => Path::new(NAMED).join(text),
     }
+}
+
+/// Why `text` can be neither, if it cannot: names are ip-netns(8)'s, and paths lead where they say.
+#[must_use]
+pub fn complaint(text: &str) -> Option<String> {
+    let name = || !text.is_empty() && text.len() < 256 && !matches!(text, "." | "..");
+    let good = match text.contains('/') {
+        true => text.starts_with('/') && !text.split('/').any(|part| matches!(part, "." | "..")),
+        false => name(),
+    };
+    let allowed =
+        "allowed: a name as of `ip netns add`, or a path from / on without . and .., of letters, digits and marks";
+    (!good || text.bytes().any(|b| !b.is_ascii_graphic()))
+        .then(|| format!("{text:?} is no network namespace; {allowed}"))
 }
 
 /// A socket in a namespace.
@@ -226,7 +243,9 @@ fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {
 
 /// Runs `work` on a thread in the namespace at `netns`, and waits for it.
 pub(super) fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    let space = open_file(netns, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
+    // What is no namespace may be a pipe that nobody writes to.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let space = open_file(netns, flags, Mode::empty()).map_err(|e| {
         let why = format!(
             "there is no network namespace \"{}\": {}; `ip netns add NAME` makes one",
             netns.display(),
@@ -261,6 +280,26 @@ mod tests {
     fn names_and_paths_of_namespaces() {
         assert_eq!(path("frr"), Path::new("/run/netns/frr"));
         assert_eq!(path("/proc/7/ns/net"), Path::new("/proc/7/ns/net"));
+        for good in ["frr", "a.b-c", "..a", "/proc/7/ns/net", "/run/netns/frr"] {
+            assert_eq!(complaint(good), None, "{good}");
+        }
+        let long = "x".repeat(256);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../../etc/passwd",
+            "a/b",
+            "./a",
+            "/run/../etc/passwd",
+            "a b",
+            "a\u{1b}",
+            "ä",
+            &long,
+        ] {
+            let why = complaint(bad).unwrap();
+            assert!(why.contains("allowed: a name") && !why.contains('\u{1b}'), "{why}");
+        }
         for socket in [Socket::Ask, Socket::Hear, Socket::Listen(2620)] {
             let what = match socket {
                 Socket::Ask => 0,

@@ -38,6 +38,9 @@ pub trait EgressQueue: Send {
     fn room(&mut self) -> Option<Room> {
         None
     }
+
+    /// It is taken out of its port, to go home: what uses it without the port must not do so any more when this returns.
+    fn unplugged(&mut self) {}
 }
 
 /// Buffers of a receiver: each takes a frame of usual size.
@@ -62,6 +65,9 @@ impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }
+    fn unplugged(&mut self) {
+        (**self).unplugged();
+    }
 }
 
 /// A lent egress queue, as a slot holds it.
@@ -85,6 +91,9 @@ impl<Q: EgressQueue> EgressQueue for Lent<Q> {
     }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
+    }
+    fn unplugged(&mut self) {
+        (**self).unplugged();
     }
 }
 
@@ -115,6 +124,14 @@ impl DerefMut for Plugged {
     }
 }
 
+impl Plugged {
+    /// Gives it back to its owner.
+    fn go_home(mut self) {
+        self.queue.unplugged();
+        self.queue.go_home();
+    }
+}
+
 /// The slots of a port.
 #[derive(Default)]
 pub(super) struct Slots {
@@ -139,7 +156,7 @@ impl Slots {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let old = self.lock(index).and_then(|mut slot| slot.replace(Plugged { serial, queue }));
         if let Some(old) = old {
-            old.queue.go_home();
+            old.go_home();
         }
         serial
     }
@@ -150,7 +167,7 @@ impl Slots {
         let plugged = slot.take_if(|plugged| plugged.serial == serial);
         drop(slot);
         if let Some(plugged) = plugged {
-            plugged.queue.go_home();
+            plugged.go_home();
         }
     }
 
@@ -159,7 +176,7 @@ impl Slots {
         for index in (0..MAX_QUEUES).rev() {
             let plugged = self.lock(index).and_then(|mut slot| slot.take());
             if let Some(plugged) = plugged {
-                plugged.queue.go_home();
+                plugged.go_home();
             }
         }
     }
@@ -167,5 +184,44 @@ impl Slots {
     /// How many are used, from number 0 without gaps.
     pub(super) fn used(&self) -> usize {
         (0..MAX_QUEUES).take_while(|index| self.lock(*index).is_some_and(|slot| slot.is_some())).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Noted(Arc<AtomicU64>);
+
+    impl EgressQueue for Noted {
+        fn send(&mut self, _: &Batch, _: &[u16], _: &mut Outcome) {}
+
+        fn unplugged(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Also where its owner does not take it back: a pipe's other end must not go on with what was deleted.
+    #[test]
+    fn a_queue_learns_that_it_was_taken_out_whoever_does_so() {
+        let (slots, count) = (Slots::default(), Arc::<AtomicU64>::default());
+        let mut homes = Vec::new();
+        let mut plug = |index| {
+            let (lent, home) = Lent::new(Noted(Arc::clone(&count)));
+            homes.push(home);
+            slots.plug(index, Box::new(lent))
+        };
+        let seen = || count.load(Ordering::Relaxed);
+        let serial = plug(0);
+        slots.unplug(0, serial);
+        assert_eq!(seen(), 1);
+        plug(0);
+        plug(1);
+        plug(1);
+        assert_eq!(seen(), 2, "the first one in slot 1");
+        slots.clear();
+        assert_eq!((seen(), slots.used()), (4, 0));
     }
 }

@@ -34,12 +34,8 @@ impl Hand {
     }
 
     /// A guest has the ring, whose indices stand at `block`.
-    pub fn set_guest(&mut self, block: Block) -> &mut Block {
+    pub fn set_guest(&mut self, block: Block) {
         self.who = Who::Guest(block);
-        match &mut self.who {
-            Who::Guest(block) => block,
-            Who::Nobody | Who::Program => unreachable!("just set"),
-        }
     }
 
     /// A program has the ring.
@@ -52,11 +48,14 @@ impl Hand {
         self.who = Who::Nobody;
     }
 
-    /// A guest's block.
-    pub fn block(&mut self) -> Option<&mut Block> {
-        match &mut self.who {
+    /// A guest's block; nobody has the ring then.
+    pub fn take_guest(&mut self) -> Option<Block> {
+        match std::mem::replace(&mut self.who, Who::Nobody) {
             Who::Guest(block) => Some(block),
-            Who::Nobody | Who::Program => None,
+            other => {
+                self.who = other;
+                None
+            }
         }
     }
 

@@ -165,10 +165,7 @@ impl Router {
         };
         let hop = |(port, gateway): (PortId, u128)| {
             let target = control.members.iter().find(|member| member.port.id == port)?;
-            let Some(place) = self.neighbours.pin(port, gateway, now) else {
-                tracing::error!(router = %self.name, "no room for gateway {}", address(gateway));
-                return None;
-            };
+            let place = self.neighbours.pin(port, gateway, now);
             let same = before.iter().find(|hop| (hop.port, hop.gateway) == (port, gateway));
             let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
             Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
@@ -220,7 +217,10 @@ impl Router {
             Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
-        self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
+        let old = self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
+        control.plans.push(old);
+        // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
+        control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
     /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
@@ -250,7 +250,7 @@ impl Router {
                 }
             };
             if let Group::Via(hops) = &*old {
-                hops.iter().for_each(|hop| self.neighbours.unpin(hop.place));
+                hops.iter().filter_map(|hop| hop.place).for_each(|place| self.neighbours.unpin(place));
             }
         }
     }
@@ -293,7 +293,11 @@ impl Router {
         let Group::Via(hops) = plan.group(group) else { return Vec::new() };
         let hop = |hop: &Hop| {
             let (frames, bytes) = hop.counts.sums();
-            let (mac, state) = reach(self.neighbours.reach(hop.place, now));
+            let looked = match hop.place {
+                Some(place) => Some(self.neighbours.reach(place, now)),
+                None => self.neighbours.look(hop.port, hop.gateway, now).map(|(_, reach)| reach),
+            };
+            let (mac, state) = reach(looked.unwrap_or(Reach::Unknown));
             HopView {
                 gateway: address(hop.gateway),
                 port: hop.target.name.clone(),

@@ -139,6 +139,13 @@ impl Router {
         stale.iter().filter(|change| matches!(change, Change::Gone(_))).count()
     }
 
+    /// Ends what no core has any more: a change that is the last one for long would keep it.
+    pub fn tidy(&self) {
+        let control = &mut *self.control();
+        self.reclaim(control);
+        control.plans.retain(|plan| Arc::strong_count(plan) > 1);
+    }
+
     /// Its control plane's routes of this generation, of which `there` is false.
     pub fn fed_without(&self, there: impl Fn(&Net) -> bool) -> Vec<Net> {
         let fed = &self.control().fed;

@@ -335,8 +335,8 @@ impl Router {
             desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
             return Err(DropReason::TooBig.into());
         }
-        let known = match hop {
-            Some(hop) => Some((hop.place, self.neighbours.reach(hop.place, now.seconds))),
+        let known = match hop.and_then(|hop| hop.place) {
+            Some(place) => Some((place, self.neighbours.reach(place, now.seconds))),
             None => self.neighbours.look(port, number, now.seconds),
         };
         let mac = match known {

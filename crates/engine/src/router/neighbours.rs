@@ -10,7 +10,7 @@
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
 //! after [`TRIES`] questions without an answer. A newcomer takes the place of one that was never found, or has not been
 //! heard of for long, so a scan of a network costs no neighbour of its port that is in use its place. The gateways of routes are pinned
-//! and keep theirs.
+//! and keep theirs, [`PINNED`] in a bucket at most; further ones are neighbours like others.
 //!
 //! Ports share the table. Whoever is behind one can claim as many addresses as its network has, and every port's network has all
 //! link-local ones. So in a bucket that is full the port with most places gives one to a newcomer of a port that has two fewer, and what
@@ -38,6 +38,9 @@ const OLD: u32 = 2 * REACHABLE;
 
 /// Seconds that the first question gets for its answer before newcomers of other ports take the place.
 const ANSWER: u32 = 2;
+/// Places of a bucket that gateways may keep. A routing daemon's peers say what they are, and may name ever new ones: the rest is for
+/// neighbours, and for those gateways that found no place to keep.
+const PINNED: usize = BUCKET / 2;
 /// Places of a bucket in which neighbours of one port may wait for that, where other ports have to give them up.
 const WAITING: usize = 3;
 
@@ -329,14 +332,21 @@ impl Neighbours {
         }
     }
 
-    /// A place that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket is full of such.
+    /// A place that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket has [`PINNED`] such.
     pub fn pin(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let _lock = self.lock();
         let first = self.bucket(port, number);
-        let at = self.find(port, number).or_else(|| self.take(port, number, now)).or_else(|| {
-            // Better a neighbour that is asked for again than a route without a gateway.
+        let is_pinned = |place: &Place| place.pins.load(Ordering::Relaxed) > 0;
+        let known = self.find(port, number);
+        let again = known.and_then(|at| self.places.get(at)).is_some_and(is_pinned);
+        let pinned = self.places.iter().skip(first).take(BUCKET).filter(|place| is_pinned(place)).count();
+        if !again && pinned >= PINNED {
+            return None;
+        }
+        let at = known.or_else(|| self.take(port, number, now)).or_else(|| {
+            // Better a neighbour that is asked for again than a gateway that is.
             let mut places = self.places.iter().enumerate().skip(first).take(BUCKET);
-            let (at, place) = places.find(|(_, place)| place.pins.load(Ordering::Relaxed) == 0)?;
+            let (at, place) = places.find(|(_, place)| !is_pinned(place))?;
             place.give(port.0.into(), number);
             Some(at)
         })?;
@@ -462,6 +472,25 @@ mod tests {
         table.unpin(pinned);
         table.retain(|_| false);
         assert!(table.all(103 + OLD).is_empty());
+    }
+
+    /// A routing daemon's peers name as many gateways as there are.
+    #[test]
+    fn gateways_leave_room_for_neighbours() {
+        let table = Neighbours::new();
+        let pinned: Vec<_> = (0..60_000).filter_map(|n| table.pin(A, n, 100)).collect();
+        assert_eq!(pinned.len(), BUCKETS * PINNED);
+        // One that has its place is pinned again where there is room for no other one.
+        let (_, number) = table.places[pinned[0]].key();
+        assert_eq!(table.pin(A, number, 100), Some(pinned[0]));
+        // Neighbours of another port, and gateways that found no place to keep.
+        for number in 100_000..100_500 {
+            table.heard(B, number, 7, true, 100);
+            assert!(table.find(B, number).is_some());
+        }
+        let (left, now) = ((0..60_000).find(|n| table.find(A, *n).is_none()).unwrap(), 200);
+        table.heard(A, left, 7, true, now);
+        assert_eq!(table.look(A, left, now).map(|(_, reach)| reach), Some(Reach::Known(7)));
     }
 
     /// Whoever is behind one port can claim as many addresses as there are.

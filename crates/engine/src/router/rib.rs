@@ -8,7 +8,7 @@ use sidecore_fib::{v4, v6, Error};
 
 use super::fed::Fed;
 use super::net::{number, Net};
-use super::plan::{Group, Limits};
+use super::plan::{Group, Limits, Plan};
 use super::route::{Key, Member, Origin, Route, Static, Target};
 use crate::port::PortId;
 
@@ -104,6 +104,8 @@ pub(super) struct Control {
     pub free: Vec<u32>,
     /// What no core finds any more, and from which epoch on none is on its way there.
     pub retired: VecDeque<(u64, Retired)>,
+    /// Plans that were replaced and that a core still has. Here, so that no core ever ends one: it may have many groups.
+    pub plans: Vec<Arc<Plan>>,
     /// Its ports.
     pub members: Vec<Member>,
     /// What the control plane has said.
@@ -122,6 +124,7 @@ impl Control {
             numbers: BTreeMap::new(),
             free: Vec::new(),
             retired: VecDeque::new(),
+            plans: Vec::new(),
             members: Vec::new(),
             fed: Fed::default(),
             routes: BTreeMap::new(),

@@ -891,3 +891,16 @@ fn what_is_for_the_router_goes_to_its_control_plane_within_limits() {
     let other = plain(1, "10.0.1.9", "10.0.1.1");
     assert_eq!(rig.send(1, &[other]).went, [Err("to_router")]);
 }
+
+/// A plan may have as many groups as the control plane says ways: to end one takes long, and no core does it.
+#[test]
+fn a_plan_that_a_core_gives_up_is_ended_by_the_control_plane() {
+    let router = Arc::new(Router::new("r").unwrap());
+    let mut seat = Seat::new(&router);
+    let old = Arc::downgrade(&seat.plan);
+    router.set_links(BTreeMap::from([(7, "x".to_owned())]), 1);
+    seat.renew();
+    assert!(old.upgrade().is_some(), "the core has ended it");
+    router.tidy();
+    assert!(old.upgrade().is_none(), "nobody has ended it");
+}

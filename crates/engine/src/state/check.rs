@@ -12,6 +12,7 @@ use super::options::Scope;
 use super::service::check_budgets;
 use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::values::{Guard, Number, Toggle};
+use crate::host::netns;
 
 /// A part of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,8 +167,8 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
                 "does not apply to a router without a control plane; allowed: with control".to_owned(),
             );
         }
-        if router.control.as_ref().is_some_and(|it| it.is_empty() || matches!(&**it, "." | "..")) {
-            bad("control", "a network namespace has a name or a path".to_owned());
+        if let Some(why) = router.control.as_deref().and_then(netns::complaint) {
+            bad("control", why);
         }
         let mine = spec.ports.iter().filter(|port| port.joint() == Joint::Router(&router.name));
         for port in mine.filter(|_| router.control.is_some()) {
@@ -245,6 +246,9 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
 }
 
 fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String)) {
+    if let Some(why) = port.netns.as_deref().and_then(netns::complaint) {
+        bad("netns", why);
+    }
     let kind = match find(kinds, &port.kind) {
         Ok(kind) => kind,
         Err(why) => return bad("kind", why),

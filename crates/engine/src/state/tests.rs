@@ -212,6 +212,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("[[switch]]\nname = 's'\nlookup = 'port-hash'\nageing = 3", "f.toml:4: switch s: key `ageing`: does not apply to a switch that learns no addresses; allowed: with lookup=learning"),
         ("[[switch]]\nname = 'lan'\nlookup = 'port-hash'\nWEB\nmac-limit = 3", "f.toml:9: port web: key `mac-limit`: does not apply: switch lan learns no addresses; allowed: with lookup=learning"),
         ("WEB\nmode = 'copy'", "f.toml:6: port web: key `mode`: is none that kind sock knows; allowed: octal digits, such as 0660"),
+        ("[[router]]\nname = 'r'\ncontrol = '../../etc/passwd'", "f.toml:3: router r: key `control`: \"../../etc/passwd\" is no network namespace; allowed: a name as of `ip netns add`, or a path from / on without . and .., of letters, digits and marks"),
         ("[[switch]]\nageing = 3", "f.toml:1: switch: missing field `name`"),
         ("[[switch]]\nname = 'a b'", "f.toml:2: switch a b: key `name`: \"a b\" is no name; allowed: 1 to 63 letters, digits, '.', '_' and '-', the first not '.' or '-'"),
         ("[[switch]]\nname='s'\n[[switch]]\nname='s'", "f.toml:4: switch s: key `name`: another switch has this name"),

@@ -240,8 +240,14 @@ pub fn serve(args: BrokerArgs) -> Outcome {
         backlog: 0,
     };
     let operators = args.strict.then_some(operators);
-    let rules =
-        Rules { config: args.config, strict: args.strict, named, names: Some(named_by_text), operators };
+    let rules = Rules {
+        config: args.config,
+        strict: args.strict,
+        named,
+        names: Some(named_by_text),
+        operators,
+        ..Rules::default()
+    };
     sidecore_engine::broker::serve(&socket, rules).map_err(fail)
 }
 

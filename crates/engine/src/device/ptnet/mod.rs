@@ -274,7 +274,7 @@ impl Ptnet {
                 pair.sender.lend(|queue| self.scheduler.serve(&self.shared.port, number, queue));
             } else {
                 pair.sender.take_back();
-                pair.receiver.take_back().into_iter().for_each(|queue| queue.hide());
+                pair.receiver.take_back();
             }
         }
     }

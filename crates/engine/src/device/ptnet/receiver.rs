@@ -75,13 +75,6 @@ impl Receiver {
         }
     }
 
-    /// It is back: a pipe uses it no more.
-    pub(super) fn hide(&mut self) {
-        if let Slots::Pipe(receiving) = &mut self.slots {
-            receiving.hide();
-        }
-    }
-
     /// Takes note of what the guest has released; of one that was found to lie, nothing.
     pub(super) fn look(&mut self) {
         if let (Slots::Frames(slots), false) = (&mut self.slots, self.stopped) {
@@ -171,6 +164,13 @@ impl EgressQueue for Receiver {
         self.judge();
         Some(room)
     }
+
+    /// A pipe uses it no more.
+    fn unplugged(&mut self) {
+        if let Slots::Pipe(receiving) = &mut self.slots {
+            receiving.hide();
+        }
+    }
 }
 
 /// The guest, as the other end of its pipe tells it of frames.
@@ -180,6 +180,10 @@ struct Told {
 }
 
 impl Far for Told {
+    fn owner(&self) -> u16 {
+        self.shared.port.id.0
+    }
+
     fn counters(&self) -> &PortCounters {
         &self.shared.port.counters
     }

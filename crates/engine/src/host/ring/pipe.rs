@@ -162,6 +162,11 @@ impl EgressQueue for PipeEgress {
         // Nothing is joined to a pipe's end.
         outcome.dropped_all(picks, DropReason::LinkDown);
     }
+
+    /// The other end uses it no more.
+    fn unplugged(&mut self) {
+        self.receiving.hide();
+    }
 }
 
 /// The program, as the other end tells it of frames.
@@ -171,6 +176,10 @@ struct Told {
 }
 
 impl Far for Told {
+    fn owner(&self) -> u16 {
+        self.port.id.0
+    }
+
     fn counters(&self) -> &PortCounters {
         &self.port.counters
     }

@@ -89,6 +89,10 @@ struct Ear {
 }
 
 impl Far for Ear {
+    fn owner(&self) -> u16 {
+        1
+    }
+
     fn counters(&self) -> &PortCounters {
         &self.counters
     }
@@ -292,6 +296,26 @@ fn slots_that_are_none_pass_without_bytes_and_are_counted() {
     let got: Vec<_> = (0..5).map(|at| slot(&rig.regions[1], true, at)).collect();
     assert!(got[..4].iter().all(|word| *word == SlotWord::new(0, 0, 0)), "{got:?}");
     assert_eq!(got[4], SlotWord::new(3, 60, 0));
+}
+
+/// A look between two visits finds a `head` that is none, and the visit one that is a slot of the receiver's.
+#[test]
+fn what_the_receiver_has_is_never_given_up_again() {
+    let mut rig = Rig::new("flips");
+    rig.sender.set_head(SENDS, 5);
+    rig.pass();
+    rig.receiver.set_head(RECEIVES, 2);
+    rig.pass();
+    rig.sender.set_head(SENDS, SLOTS);
+    assert!(!rig.sending.has_news() && rig.sending.is_lost());
+    rig.sender.set_head(SENDS, 3);
+    assert_eq!((rig.pass().frames, rig.receiver.told(RECEIVES)), (0, [2, 5]));
+    assert!(!rig.ear.failed.load(Ordering::Relaxed));
+    // And who begins again begins behind it.
+    rig.sending.set_block(rig.sender.block(SENDS), true);
+    assert_eq!(rig.sender.word(SENDS), 5);
+    rig.sender.set_head(SENDS, 1);
+    assert_eq!((rig.pass().frames, rig.receiver.told(RECEIVES)), (4, [2, 1]));
 }
 
 #[test]

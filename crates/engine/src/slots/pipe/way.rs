@@ -8,8 +8,13 @@
 //! Nothing is dropped but what cannot be: a slot that names no buffer of the pipe passes without bytes. Only whole frames pass.
 //! A sender whose ring is full waits. While no receiver is there nothing moves.
 //!
+//! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what the receiver has is not the
+//! sender's to give up once more.
+//!
 //! Who touches what. The way stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
-//! out, so when that is done nobody touches that end's memory any more.
+//! out, so when that is done nobody touches that end's memory any more. No conversation touches a guest's memory under the lock: that
+//! memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's memory, that is the receiver's
+//! stall (`core::at_owner`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +22,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use crate::account::Outcome;
+use crate::core::at_owner;
 use crate::fault::Fault;
 use crate::observe::PortCounters;
 use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingStats};
 
 /// The end that receives, as the I/O core of the other one tells it of frames.
 pub trait Far: Send + Sync {
+    /// The number of its port, whose memory the ring's indices are in.
+    fn owner(&self) -> u16;
+
     /// Where its frames are counted.
     fn counters(&self) -> &PortCounters;
 
@@ -85,22 +94,30 @@ impl Way {
         [self.tx.place(), self.rx.place()]
     }
 
+    /// Takes note of what the sender has given up. False: its `head` makes no sense.
+    #[inline]
+    fn look(&mut self) -> bool {
+        self.tx.look();
+        if !self.tx.is_lost() {
+            return true;
+        }
+        // The ring itself went back to all that was not released, which the receiver has.
+        self.tx.set_places(self.tx.first(), self.rx.next());
+        self.looked = self.rx.next();
+        false
+    }
+
     #[inline]
     fn has_news(&mut self) -> bool {
-        self.tx.look();
-        self.far.is_some() && (self.tx.last() != self.looked || self.rx.has_moved())
+        self.look();
+        let Some(far) = &self.far else { return false };
+        self.tx.last() != self.looked || at_owner(far.owner(), || self.rx.has_moved())
     }
 
     #[inline]
     fn pass(&mut self, limit: usize) -> Moved {
         let mut moved = Moved::default();
-        self.tx.look();
-        if self.tx.is_lost() {
-            // What the receiver has is not the sender's, whatever it says.
-            self.tx.set_places(self.tx.first(), self.rx.next());
-            return moved;
-        }
-        if self.far.is_some() {
+        if self.look() && self.far.is_some() {
             self.forward(limit, &mut moved);
             self.take_back(&mut moved);
         }
@@ -132,8 +149,8 @@ impl Way {
         if self.rx.next() == before {
             return;
         }
-        let due = self.rx.publish();
         let Some(far) = &self.far else { return };
+        let due = at_owner(far.owner(), || self.rx.publish());
         far.note();
         let mut outcome = Outcome::new();
         (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
@@ -181,7 +198,7 @@ impl Way {
     fn take_back(&mut self, moved: &mut Moved) {
         let Some(far) = &self.far else { return };
         let from = self.rx.first();
-        self.rx.look();
+        at_owner(far.owner(), || self.rx.look());
         let truncated = self.rx.hands().is_truncated();
         if truncated || self.rx.is_lost() {
             far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
@@ -228,17 +245,21 @@ impl Sending {
     /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut way) = self.ours() else { return };
+        way.tx.hands().clear();
+        let Some(mut block) = block else { return };
+        // Nobody moves it meanwhile: that takes this half.
         let place = way.tx.place();
-        let Some(block) = block else { return way.tx.hands().clear() };
-        // What was found bad was another block's.
-        way.tx.forget();
-        let block = way.tx.hands().set_guest(block);
+        drop(way);
         if begins {
             block.begin(place);
         }
         // Whoever served it before may have ended before it said so.
         let [_, hwcur, hwtail] = place;
         block.publish(hwcur, hwtail);
+        let Some(mut way) = self.ours() else { return };
+        // What was found bad was another block's.
+        way.tx.forget();
+        way.tx.hands().set_guest(block);
     }
 
     /// What went wrong so far.
@@ -319,16 +340,20 @@ impl Receiving {
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut way) = self.ours() else { return };
         way.far = None;
+        way.rx.hands().clear();
+        let Some(mut block) = block else { return };
+        // Nothing comes meanwhile: nobody is shown.
         let place = way.rx.place();
-        let Some(block) = block else { return way.rx.hands().clear() };
-        way.rx.forget();
-        let block = way.rx.hands().set_guest(block);
+        drop(way);
         if begins {
             block.begin(place);
         }
         let [_, hwcur, hwtail] = place;
         block.publish(hwcur, hwtail);
         block.withdraw();
+        let Some(mut way) = self.ours() else { return };
+        way.rx.forget();
+        way.rx.hands().set_guest(block);
     }
 
     /// What went wrong so far.
@@ -358,10 +383,12 @@ impl Receiving {
         }
     }
 
-    /// Shows a guest whether the link is up.
+    /// Shows a guest whether the link is up, while the half is hidden.
     pub fn set_link(&mut self, up: bool) {
+        let Some(mut block) = self.ours().and_then(|mut way| way.rx.hands().take_guest()) else { return };
+        block.set_link(up);
         if let Some(mut way) = self.ours() {
-            way.rx.hands().block().into_iter().for_each(|block| block.set_link(up));
+            way.rx.hands().set_guest(block);
         }
     }
 }

@@ -1,0 +1,66 @@
+"""A routing daemon as a router's control plane hears it: rtnetlink's messages in zebra's FPM (docs/router.md), from inside a namespace.
+
+After rtnetlink(7), linux/rtnetlink.h, and FRR's documentation of FPM.
+"""
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import threading
+
+PORT = 2620
+UNICAST, MAIN, BGP = 1, 254, 186
+NEWROUTE = 24
+DST, OIF, GATEWAY = 1, 4, 5
+
+
+def attribute(kind, value):
+    return struct.pack("<HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def frame(kind, body, flags=0x505):
+    message = struct.pack("<IHHII", 16 + len(body), kind, flags, 1, 0) + body
+    return struct.pack(">BBH", 1, 1, 4 + len(message)) + message
+
+
+def route(prefix, length, link, gateway):
+    """A new IPv4 route."""
+    fixed = struct.pack("<BBBBBBBBI", socket.AF_INET, length, 0, 0, MAIN, BGP, 0, UNICAST, 0)
+    return frame(NEWROUTE, fixed + attribute(DST, prefix) + attribute(OIF, struct.pack("<I", link)) + attribute(GATEWAY, gateway))
+
+
+class Namespace:
+    """A network namespace for a stage."""
+
+    def __init__(self, stage, what="router"):
+        self.name = f"sidecore-attack-{what}-{os.getpid()}"
+        self.path = f"/run/netns/{self.name}"
+        subprocess.run(["ip", "netns", "add", self.name], check=True)
+        stage.cleanup(lambda: subprocess.run(["ip", "netns", "del", self.name], check=False))
+
+    def link(self, name):
+        """The number of the interface `name`; none: it is not there."""
+        shown = subprocess.run(["ip", "-n", self.name, "-o", "link"], capture_output=True, text=True, check=True).stdout
+        links = (line.split(": ") for line in shown.splitlines())
+        return next((int(link[0]) for link in links if link[1].split("@")[0] == name), None)
+
+    def connect(self):
+        """A connection to the router's control plane. `None`: it does not listen yet."""
+        made = []
+
+        def inside():
+            space = os.open(self.path, os.O_RDONLY)
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(space, 0x40000000) == 0:
+                connection = socket.socket()
+                if connection.connect_ex(("127.0.0.1", PORT)) == 0:
+                    made.append(connection)
+            os.close(space)
+
+        # A socket stays in the namespace of the thread that made it.
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join()
+        return made[0] if made else None
