@@ -67,6 +67,13 @@ impl Rig {
     fn pair(&self) -> [Driver; 2] {
         [self.driver(0), self.driver(1)]
     }
+
+    /// Waits until the daemon has seen all drivers leave.
+    fn until_left(&self) {
+        let functions = || self.attachments.iter().flat_map(|it| [&it.nic, &it.memory]);
+        let left = |it: &VfioUser| matches!(it.status().peer, Peer::Waiting | Peer::Faulted);
+        await_true("all have left", || functions().all(left));
+    }
 }
 
 impl Drop for Rig {
@@ -254,6 +261,7 @@ fn memory_is_nobodys_twice_but_the_pipes() {
     assert_ne!(again.window().read32(at).unwrap(), 0);
     // Nobody is there: it is new.
     drop((again, b));
+    rig.until_left();
     let [mut a, mut b] = rig.pair();
     assert_eq!(a.window().read32(at).unwrap(), 0);
     exchange(&mut a, &mut b);
@@ -305,6 +313,7 @@ fn a_partner_that_scribbles_over_all_of_the_pipe_harms_the_pipe_alone() {
     });
     // The daemon lives, and a pipe that nobody is at is whole again.
     drop((a, b));
+    rig.until_left();
     let [mut a, mut b] = rig.pair();
     exchange(&mut a, &mut b);
 }
