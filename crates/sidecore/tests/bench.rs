@@ -59,6 +59,16 @@ fn summary(answer: &Value) -> Vec<(&str, f64)> {
     summary.iter().map(|(key, value)| (key.as_str(), value.as_f64().unwrap())).collect()
 }
 
+/// Every row says how far the processors were from each other during its one sample.
+fn labelled(answer: &Value) {
+    for row in answer["rows"].as_array().unwrap() {
+        let modes = row["modes"].as_object().unwrap_or_else(|| panic!("{row}"));
+        let known = ["near", "far", "mixed", "unknown"];
+        assert!(modes.keys().all(|mode| known.contains(&mode.as_str())), "{row}");
+        assert_eq!(modes.values().map(|of| of["samples"].as_u64().unwrap()).sum::<u64>(), 1, "{row}");
+    }
+}
+
 /// Every row has these numbers, above zero.
 fn positive(answer: &Value, keys: &[&str]) {
     for row in answer["rows"].as_array().unwrap() {
@@ -76,6 +86,7 @@ fn share() {
         panic!("{answer}")
     };
     assert!(jain > 0.0 && jain <= 1.0 && until >= 0.0 && ratio > 0.0, "{answer}");
+    labelled(&answer);
     // Three kinds of work grow with the guests: the share of linear and the latency of each with 1, 2 and 7 guests in two ways.
     assert_eq!(marks(&drawn(&answer)), 2 * 3 * 3 * 2);
 }
@@ -114,12 +125,18 @@ fn grants() {
     let Some(answer) = bench("grants") else { return };
     positive(&answer, &["measured"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["p99_ratio", "rate_error"]);
-    let knobs: Vec<_> =
-        answer["rows"].as_array().unwrap().iter().map(|row| row["knob"].as_str().unwrap()).collect();
-    assert_eq!(knobs, ["rate", "class", "class", "class"]);
-    // Received and granted, three rules.
-    assert_eq!(marks(&drawn(&answer)), 2 + 3);
+    assert_eq!(keys, ["p99_ratio", "rate_error", "reclaim_worst_error", "weight_worst_error"]);
+    let rows = answer["rows"].as_array().unwrap();
+    let knobs: Vec<_> = rows.iter().map(|row| row["knob"].as_str().unwrap()).collect();
+    let reclaims = ["reclaim"; 4];
+    assert_eq!(knobs, [&["rate", "weight"], &reclaims[..], &["class", "class", "class"]].concat());
+    for row in &rows[1..6] {
+        let part = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+        assert!(["granted", "frames", "core_ran"].iter().all(|key| part(key) > 0.0), "{row}");
+        assert!(part("measured") < 1.05 && part("core_ran") < 1.05, "parts of one core: {row}");
+    }
+    // Received and granted; the same by time and by frames; that of four; three rules.
+    assert_eq!(marks(&drawn(&answer)), 2 + 3 + 3 * 4 + 3);
 }
 
 #[test]
@@ -223,6 +240,7 @@ fn router() {
         "{answer}"
     );
     assert!(rows.iter().all(|row| row["mpps"].as_f64().unwrap() > 0.0), "{answer}");
+    labelled(&answer);
     let summary = answer["summary"].as_object().unwrap();
     assert!(
         ["mpps_1m", "mpps_1m_virtio"].iter().all(|key| summary[*key].as_f64().unwrap() > 0.0),

@@ -73,6 +73,15 @@ pub fn modes_json(modes: &[(Mode, Spread)]) -> serde_json::Value {
     serde_json::Value::Object(modes.iter().map(one).collect())
 }
 
+/// The same with a ratio in each of them.
+pub fn modes_json_with(modes: &[(Mode, Spread)], key: &str, ratios: &[Option<f64>]) -> serde_json::Value {
+    let mut all = modes_json(modes);
+    for ((mode, _), ratio) in modes.iter().zip(ratios) {
+        all[mode.name()][key] = (*ratio).into();
+    }
+    all
+}
+
 /// The same of samples that say their mode and rate.
 pub fn modes_of<T>(samples: &[T], sample: impl Fn(&T) -> (Mode, f64)) -> Vec<(Mode, Spread)> {
     by_mode(samples.iter().map(sample))

@@ -15,7 +15,7 @@ use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::common::{modes_json, modes_of};
+use super::common::{modes_json_with, modes_of};
 use super::distance::{self, Distance, Mode, Spread};
 use super::ours::{Cycles, Switch, START};
 use super::peers::{self, Flows, Ovs, OvsPort, PeerError, Scratch, Testpmd, VhostPort};
@@ -311,11 +311,8 @@ impl Table<'_> {
         let rate = |sample: &Sample| (sample.mode, mpps(sample));
         let modes = modes_of(samples, rate);
         let theirs = reference.map(|samples| modes_of(samples, rate)).unwrap_or_default();
-        let ratio = |(mode, of): &(Mode, Spread)| {
-            theirs.iter().find(|(other, _)| other == mode).map(|(_, their)| of.median / their.median)
-        };
         Some(Line {
-            mode_ratios: modes.iter().map(ratio).collect(),
+            mode_ratios: distance::ratios(&modes, &theirs),
             modes,
             mpps: spread(samples.iter().map(mpps)),
             ratio: reference.map(|r| spread(samples.iter().zip(r).map(|(s, r)| mpps(s) / mpps(r)))),
@@ -336,10 +333,7 @@ impl Table<'_> {
             .filter_map(|key| {
                 let line = self.line(*key)?;
                 let three = |[median, min, max]: [f64; 3]| serde_json::json!({"median": median, "min": min, "max": max});
-                let mut modes = modes_json(&line.modes);
-                for ((mode, _), ratio) in line.modes.iter().zip(&line.mode_ratios) {
-                    modes[mode.name()]["ratio_to_testpmd"] = (*ratio).into();
-                }
+                let modes = modes_json_with(&line.modes, "ratio_to_testpmd", &line.mode_ratios);
                 Some(serde_json::json!({
                     "modes": modes,
                     "size": key.0,

@@ -11,6 +11,7 @@ use sidecore_engine::fabric::Fabric;
 use sidecore_engine::wire::Sum;
 
 use super::super::common::{text, Result};
+use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
 use super::super::peers::{free_huge_pages, HUGE_PAGES};
 use super::super::rfc2544::lane::End;
@@ -101,10 +102,14 @@ pub struct Sample {
     pub ns: f64,
     /// Frames that were sent and did not arrive.
     pub lost: u64,
+    /// How far the two processors were from each other.
+    pub mode: Mode,
 }
 
 /// Both ends.
 pub struct Ends<'s> {
+    /// The processors of the thread that is both ends, and of whoever routes.
+    pub cpus: [usize; 2],
     /// Who has moved the frames, if we know.
     pub fabric: Option<&'s Arc<Fabric>>,
     pub from: End,
@@ -244,6 +249,7 @@ impl Ends<'_> {
         if self.fabric.is_some() {
             self.announce()?;
         }
+        let distance = Distance::before(self.cpus);
         let mut source = Frames { frames, next: 0 };
         let (mut sent, mut got, mut lost) = (0u64, 0u64, 0u64);
         let status = |fabric: &Fabric| fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
@@ -287,6 +293,6 @@ impl Ends<'_> {
             .map(|(before, after)| (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64);
         // Who polls all the time and keeps no account had all of it.
         let ns = own.unwrap_or(1e3 / mpps);
-        Ok(Sample { mpps, ns, lost: sent.saturating_sub(got) })
+        Ok(Sample { mpps, ns, lost: sent.saturating_sub(got), mode: distance.after() })
     }
 }

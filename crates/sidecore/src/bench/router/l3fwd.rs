@@ -28,6 +28,7 @@ const START: Duration = Duration::from_secs(30);
 /// A running `l3fwd` between two vhost ports.
 pub struct L3fwd {
     _process: Process,
+    core: usize,
     paths: [PathBuf; 2],
     _scratch: Scratch,
 }
@@ -71,7 +72,7 @@ impl L3fwd {
         let log = || fs::read_to_string(&log).unwrap_or_default();
         let forwards = || log().contains("entering main loop") && paths.iter().all(|path| path.exists());
         process.wait_until("it forwards", START, forwards).map_err(text)?;
-        Ok(L3fwd { _process: process, paths, _scratch: scratch })
+        Ok(L3fwd { _process: process, core, paths, _scratch: scratch })
     }
 
     /// Has one thread on processor `core` do `what` with both ends, when `first` has come through.
@@ -86,7 +87,7 @@ impl L3fwd {
                 pin(core).map_err(text)?;
                 let (from, to) =
                     (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
-                let mut ends = Ends { fabric: None, from, to };
+                let mut ends = Ends { cpus: [core, self.core], fabric: None, from, to };
                 ends.settle(first)?;
                 what(&mut ends)
             });

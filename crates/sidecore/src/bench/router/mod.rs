@@ -4,24 +4,26 @@
 //! processor sends and receives by turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes
 //! of the table, one after the other. Peers are the Linux kernel (`kernel`), with the same routes up to 10,000, and DPDK's `l3fwd` over
 //! vhost (`l3fwd`), with as many as it has room for: an example that Debian ships as source, so it is built at first use. Where that cannot
-//! be, its ratio is null, and the output says why.
+//! be, its ratio is null, and the output says why. Each sample has the distance of the two processors (`distance`); `report` compares
+//! like with like.
 
 mod ends;
 mod kernel;
 mod l3fwd;
+mod report;
 mod stage;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use serde::Serialize;
 use sidecore_engine::router::Static;
 
-use super::common::{middle, Common, Result};
-use super::draw::{bars, distinct, Axis, Bars};
+use super::common::{Common, Result};
+use super::distance::Mode;
 use super::fib::tables::{self, Keys, Random, Route};
 use ends::{frame, is_far, Kind, Sample, SIZE};
 use kernel::Kernel;
 use l3fwd::L3fwd;
+use report::{picture, print, Case, Row, Summary};
 use stage::{via, Stage};
 
 /// Flows that are many.
@@ -42,36 +44,6 @@ pub struct Args {
     pub v6: Vec<u32>,
     #[command(flatten)]
     pub common: Common,
-}
-
-/// A row of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    candidate: &'static str,
-    family: &'static str,
-    ports: &'static str,
-    routes: usize,
-    flows: usize,
-    /// Million frames that arrived a second: the median of the rounds, and all of them.
-    mpps: f64,
-    samples: Vec<f64>,
-    /// Nanoseconds of a core for a frame.
-    ns_per_frame: f64,
-    lost: u64,
-    /// Seconds to load the table, and bytes that lookups may touch.
-    load_seconds: Option<f64>,
-    bytes: Option<usize>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Summary {
-    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports, and
-    /// between virtio ports.
-    mpps_1m: f64,
-    mpps_1m_virtio: f64,
-    /// Between virtio ports against DPDK's l3fwd there; between ring ports against the price of a frame that the kernel forwards.
-    ratio_l3fwd: Option<f64>,
-    ratio_kernel: Option<f64>,
 }
 
 /// Routes, and addresses of one and of many flows.
@@ -140,19 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     add("l3fwd", greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table)));
     add("kernel", greatest.as_ref().map(|table| beside_kernel(&common, table)));
-    let of = |candidate: &str, ports: &str| {
-        let all = rows.iter().filter(|row| row.candidate == candidate && row.ports == ports);
-        all.filter(|row| row.family == "IPv4" && row.flows > 1).max_by_key(|row| row.routes)
-    };
-    let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
-    let summary = Summary {
-        mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
-        mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
-        ratio_l3fwd: virtio.zip(of("l3fwd", "virtio")).map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
-        ratio_kernel: ring
-            .zip(of("kernel", "veth"))
-            .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
-    };
+    let summary = Summary::of(&rows);
     common.draw(|| picture(&rows))?;
     if common.json {
         let all = serde_json::json!({
@@ -173,25 +133,17 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
         for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
             let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
             let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
-            let (family, ports, mpps) = (table.family, kind.name(), sample.mpps);
+            let (family, ports, mpps, mode) = (table.family, kind.name(), sample.mpps, sample.mode.name());
             eprintln!(
-                "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps"
+                "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}"
             );
             samples.push(sample);
         }
     }
-    let row = |(samples, flows): (&Vec<Sample>, usize)| Row {
-        candidate: "sidecore",
-        family: table.family,
-        ports: kind.name(),
-        routes: table.routes.len(),
-        flows,
-        mpps: middle(samples, |it| it.mpps),
-        samples: samples.iter().map(|it| it.mpps).collect(),
-        ns_per_frame: middle(samples, |it| it.ns),
-        lost: samples.iter().map(|it| it.lost).sum(),
-        load_seconds: Some(load_seconds),
-        bytes: Some(stage.bytes()),
+    let row = |(samples, flows): (&Vec<Sample>, usize)| {
+        let (family, ports, routes) = (table.family, kind.name(), table.routes.len());
+        let case = Case { candidate: "sidecore", family, ports, routes, flows };
+        Row::of(case, samples, Some((load_seconds, stage.bytes())))
     };
     Ok(samples.iter().zip([1, table.many.len()]).map(row).collect())
 }
@@ -205,22 +157,13 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<Row> {
     let mut samples = Vec::new();
     for round in 1..=common.rounds {
         let sample = peer.play(common.load_core, first, |ends| ends.measure(&frames, common.window))?;
-        eprintln!("round {round}/{}: l3fwd: {:.2} Mpps", common.rounds, sample.mpps);
+        let (mpps, mode) = (sample.mpps, sample.mode.name());
+        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.rounds);
         samples.push(sample);
     }
-    Ok(Row {
-        candidate: "l3fwd",
-        family: "IPv4",
-        ports: "virtio",
-        routes: routes.len(),
-        flows: frames.len(),
-        mpps: middle(&samples, |it| it.mpps),
-        samples: samples.iter().map(|it| it.mpps).collect(),
-        ns_per_frame: middle(&samples, |it| it.ns),
-        lost: samples.iter().map(|it| it.lost).sum(),
-        load_seconds: None,
-        bytes: None,
-    })
+    let (routes, flows) = (routes.len(), frames.len());
+    let case = Case { candidate: "l3fwd", family: "IPv4", ports: "virtio", routes, flows };
+    Ok(Row::of(case, &samples, None))
 }
 
 /// The kernel with many flows, and as many of the routes as it is given.
@@ -231,71 +174,12 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let addresses: Vec<_> = addresses.map(frame).collect();
     let mut samples = Vec::new();
     for round in 1..=common.rounds {
-        let sample = kernel.measure(common.load_core, &addresses, common.window)?;
-        eprintln!("round {round}/{}: the kernel: {:.2} Mpps", common.rounds, sample.1);
-        samples.push(sample);
+        let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.window)?;
+        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.rounds);
+        // It forwards on the sender's processor.
+        samples.push(Sample { mpps, ns, lost: 0, mode: Mode::Unknown });
     }
-    Ok(Row {
-        candidate: "kernel",
-        family: "IPv4",
-        ports: "veth",
-        routes: routes.len(),
-        flows: addresses.len(),
-        mpps: middle(&samples, |it| it.1),
-        samples: samples.iter().map(|it| it.1).collect(),
-        ns_per_frame: middle(&samples, |it| it.0),
-        lost: 0,
-        load_seconds: None,
-        bytes: None,
-    })
-}
-
-/// The rates by table, those of peers in a group of their own.
-fn picture(rows: &[Row]) -> String {
-    let group = |row: &Row| match row.candidate {
-        "sidecore" => format!("{}, {}", row.family, row.routes),
-        _ => "peers".to_owned(),
-    };
-    let kind = |row: &Row| match (row.candidate, row.flows) {
-        ("sidecore", 1) => format!("{} ports, one flow", row.ports),
-        ("sidecore", _) => format!("{} ports, many flows", row.ports),
-        (peer, flows) => format!("{peer}, {} routes, {flows} flows", row.routes),
-    };
-    let groups = distinct(rows.iter().map(group));
-    let bar = |name: String| {
-        let value = |of: &String| {
-            rows.iter().find(|row| group(row) == *of && kind(row) == name).map_or(0.0, |row| row.mpps)
-        };
-        Bars { values: groups.iter().map(value).collect(), name }
-    };
-    let all: Vec<Bars> = distinct(rows.iter().map(kind)).into_iter().map(bar).collect();
-    let y = Axis { label: "million frames a second", log: false };
-    bars(
-        "Routed frames of 64 bytes",
-        "sidecore bench router --svg FILE; one core",
-        "routes",
-        &groups,
-        y,
-        &all,
-    )
-}
-
-fn print(rows: &[Row], notes: &[String], summary: &Summary) {
-    println!("router: 64 B, one core; ns: of the I/O core a frame, of the kernel without what sending costs");
-    println!("candidate  family  ports   routes   flows    Mpps (min – max)          ns a frame  lost");
-    for row in rows {
-        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
-        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
-        println!(
-            "{:<9}  {:<6}  {:<5}  {:>7}  {:>6}    {spread:<24}  {:>10.1}  {:>4}",
-            row.candidate, row.family, row.ports, row.routes, row.flows, row.ns_per_frame, row.lost
-        );
-    }
-    notes.iter().for_each(|note| println!("{note}"));
-    if let Some(ratio) = summary.ratio_l3fwd {
-        println!("between virtio ports against l3fwd: {ratio:.2} times as many frames");
-    }
-    if let Some(ratio) = summary.ratio_kernel {
-        println!("against the kernel: {ratio:.1} times as many frames for the same processor time");
-    }
+    let (routes, flows) = (routes.len(), addresses.len());
+    let case = Case { candidate: "kernel", family: "IPv4", ports: "veth", routes, flows };
+    Ok(Row::of(case, &samples, None))
 }

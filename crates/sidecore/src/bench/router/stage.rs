@@ -34,6 +34,7 @@ pub struct Stage {
     router: Arc<Router>,
     members: Vec<Member>,
     kind: Kind,
+    io_core: usize,
     paths: [PathBuf; 2],
     _counters: CounterFile,
     _scratch: Scratch,
@@ -89,6 +90,7 @@ impl Stage {
             router,
             members,
             kind,
+            io_core,
             paths,
             _counters: counters,
             _scratch: scratch,
@@ -109,12 +111,12 @@ impl Stage {
 
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
-        let (kind, paths, fabric) = (self.kind, &self.paths, &self.fabric);
+        let (kind, cpus, paths, fabric) = (self.kind, [core, self.io_core], &self.paths, &self.fabric);
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 pin(core).map_err(text)?;
                 let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
-                what(&mut Ends { fabric: Some(fabric), from, to })
+                what(&mut Ends { cpus, fabric: Some(fabric), from, to })
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

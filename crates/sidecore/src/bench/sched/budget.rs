@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{CpuBudget, Service};
 
-use super::guest::Work;
+use super::guest::{Report, Work};
 use super::stage::{Stage, OURS};
 use super::{middle, Common, Result};
 use crate::bench::draw::{chart, Axis, Line};
@@ -109,14 +109,16 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
     let port = stage.guest(0);
     let period = Duration::from_millis(args.period.into());
     stage.play(common.load_core, |players| {
-        let mut take = |share: Option<u8>| {
+        let mut take = |share: Option<u8>| -> Result<(Report, u64)> {
             let budget = share.map(|share| CpuBudget {
                 runtime: period * u32::from(share) / 100,
                 period,
                 reclaim: false,
             });
             port.served.set(Service { budget, ..Service::default() });
-            players.measure_with(|_| Work::Flood, common.window, || port.served.usage().busy_ns)
+            let (report, [busy]) =
+                players.measure_with(|_| Work::Flood, common.window, || [port.served.usage().busy_ns])?;
+            Ok((report, busy))
         };
         let (all, busy) = take(None)?;
         let whole = all.rate(0..1) / (busy as f64 / 1e9 / all.seconds);

@@ -38,6 +38,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 const SMALL: usize = 64;
 const VALUE: usize = 1000;
 const LARGE: usize = 1500;
+const JUMBO: usize = 9000;
 /// Where two words of ours lie, behind addresses and type.
 const WORDS: usize = 16;
 
@@ -57,6 +58,9 @@ pub enum Work {
     Bulk,
     /// Frames of 1,500 bytes, as many as go.
     Flood,
+    /// The same of 9,000 bytes, where ports carry them.
+    #[value(skip)]
+    Jumbo,
     /// Nothing.
     #[value(skip)]
     Nothing,
@@ -70,6 +74,7 @@ impl Work {
             Work::Memcached => "memcached-like",
             Work::Bulk => "large writes",
             Work::Flood => "flood",
+            Work::Jumbo => "flood of jumbo frames",
             Work::Nothing => "nothing",
         }
     }
@@ -189,31 +194,32 @@ impl Players {
 
     /// Has each guest do its work for a while, and then for `time`, which counts.
     pub fn measure(&mut self, work: impl Fn(usize) -> Work, time: Duration) -> Result<Report> {
-        self.measure_with(work, time, || 0).map(|(report, _)| report)
+        self.measure_with(work, time, || []).map(|(report, [])| report)
     }
 
-    /// The same, and how far a counter went in that time.
-    pub fn measure_with(
+    /// The same, and how far these counters went in that time.
+    pub fn measure_with<const N: usize>(
         &mut self,
         work: impl Fn(usize) -> Work,
         time: Duration,
-        counter: impl Fn() -> u64,
-    ) -> Result<(Report, u64)> {
+        counters: impl Fn() -> [u64; N],
+    ) -> Result<(Report, [u64; N])> {
         self.set(&work)?;
         self.run((time / 4).max(Duration::from_millis(10)))?;
         for pair in &mut self.pairs {
             pair.begin()?;
         }
-        let (io, busy, count, start) = (self.cores.busy(), self.busy, counter(), Instant::now());
+        let (io, busy, before, start) = (self.cores.busy(), self.busy, counters(), Instant::now());
         self.run(time)?;
-        let (elapsed, count) = (start.elapsed(), counter() - count);
+        let (elapsed, mut counts) = (start.elapsed(), counters());
+        counts.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
         let io_ns = self.cores.busy() - io;
         let guests = self.pairs.iter_mut().map(Pair::end).collect::<Result<Vec<_>>>()?;
         let lost = self.pairs.iter().map(|pair| pair.lost).sum();
         let load_busy = (self.busy - busy) as f64 / elapsed.as_nanos() as f64;
         let report = Report { seconds: elapsed.as_secs_f64(), guests, lost, load_busy, io_ns };
         self.set(|_| Work::Nothing)?;
-        Ok((report, count))
+        Ok((report, counts))
     }
 
     /// Gives each guest its work, once nothing of an earlier one is under way.
@@ -280,6 +286,7 @@ impl Pair {
             Work::Stream => (streams(Some(WRITES)), SMALL),
             Work::Bulk => (streams(Some(SEGMENTS)), LARGE),
             Work::Flood => (streams(None), LARGE),
+            Work::Jumbo => (streams(None), JUMBO),
             Work::Memcached => {
                 (Role::Serves { flying: 0, count: 0, waiting: VecDeque::new(), free: now }, SMALL)
             }

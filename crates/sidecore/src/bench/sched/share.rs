@@ -3,13 +3,16 @@
 //!
 //! The baseline is a thread for each device on the same processor. *Of linear* is the rate against that of one guest times the
 //! number of guests, which is what guests with devices of their own would have. Fairness is Jain's index over
-//! the guests of one run, which do all the same.
+//! the guests of one run, which do all the same. Each sample has the distance of the two processors (`distance`), since their lines go
+//! from one to the other.
 
 use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE};
 use super::{median, middle, Common, Result, FULL};
+use crate::bench::common::{modes_json_with, modes_of};
+use crate::bench::distance::{self, Distance, Mode};
 use crate::bench::draw::{chart, distinct, stack, Axis, Line};
 
 /// `bench share`.
@@ -55,10 +58,11 @@ struct Sample {
     load_busy: f64,
     notifications: [f64; 2],
     lost: u64,
+    mode: Mode,
 }
 
 impl Sample {
-    fn of(report: &Report, cores: usize) -> Sample {
+    fn of(report: &Report, cores: usize, mode: Mode) -> Sample {
         let all = || 0..report.guests.len();
         Sample {
             rate: report.rate(all()),
@@ -68,6 +72,7 @@ impl Sample {
             load_busy: report.load_busy,
             notifications: report.notifications(),
             lost: report.lost,
+            mode,
         }
     }
 }
@@ -106,6 +111,12 @@ pub struct Row {
     interrupts_per_second: f64,
     /// Frames of streams that are missing.
     lost: u64,
+    /// Thousand answers or frames a second by the distance of the two processors, and the median over that of a thread per device at
+    /// the same distance.
+    #[serde(default)]
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -129,9 +140,9 @@ pub fn run(args: &Args) -> Result<()> {
             for &guests in &guests {
                 for way in [OURS, PER_DEVICE] {
                     for (work, sample) in measure(args, &common, way, cores, guests)? {
-                        let (name, rate) = (way.name, sample.rate / 1e3);
+                        let (name, rate, mode) = (way.name, sample.rate / 1e3, sample.mode.name());
                         eprintln!(
-                            "round {round}/{}: {guests} guests, {}, {name}: {rate:.1} k/s",
+                            "round {round}/{}: {guests} guests, {}, {name}: {rate:.1} k/s, {mode}",
                             common.rounds,
                             work.name()
                         );
@@ -165,9 +176,10 @@ fn measure(args: &Args, common: &Common, way: Way, cores: usize, guests: u16) ->
     let stage = Stage::start(way, &common.io_cores[..cores], guests.into())?;
     stage.play(common.load_core, |players| {
         let one = |work: &Work| {
+            let distance = Distance::before([common.load_core, common.io_cores[0]]);
             let report = players.measure(|_| *work, common.window);
             let report = report.map_err(|e| format!("{}, {}: {e}", way.name, work.name()))?;
-            Ok((*work, Sample::of(&report, cores)))
+            Ok((*work, Sample::of(&report, cores, distance.after())))
         };
         args.works.iter().map(one).collect()
     })
@@ -179,6 +191,8 @@ fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
     let rate = middle(samples, |s| s.rate);
     let one = of((io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
     let base = of((io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
+    let by_mode = |samples: &[Sample]| modes_of(samples, |sample| (sample.mode, sample.rate / 1e3));
+    let (modes, theirs) = (by_mode(samples), base.map(|base| by_mode(base)).unwrap_or_default());
     Row {
         io_cores,
         work,
@@ -196,6 +210,8 @@ fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
         kicks_per_second: middle(samples, |s| s.notifications[0]),
         interrupts_per_second: middle(samples, |s| s.notifications[1]),
         lost: samples.iter().map(|s| s.lost).sum(),
+        modes: modes_json_with(&modes, "ratio_to_threads", &distance::ratios(&modes, &theirs)),
+        told: distance::told(&modes),
     }
 }
 
@@ -244,6 +260,17 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
             percent(row.load_busy),
             row.kicks_per_second,
             row.interrupts_per_second,
+        );
+    }
+    println!("k/s, {}", distance::HEAD);
+    for row in rows {
+        println!(
+            "{:5}  {:<16}  {:6}  {:<18}  {}",
+            row.io_cores,
+            row.work.name(),
+            row.guests,
+            row.way,
+            row.told
         );
     }
     let lost: u64 = rows.iter().map(|row| row.lost).sum();

@@ -26,6 +26,8 @@ use super::{text, Result};
 use crate::bench::ours::START;
 use crate::bench::peers::Scratch;
 
+/// Bytes of a buffer beside a packet: Ethernet's header and virtio's, and some to spare.
+const HEADERS: usize = 64;
 /// A core that polls for as long does not sleep in a benchmark.
 const ALWAYS: Duration = Duration::from_secs(3600);
 
@@ -42,17 +44,29 @@ pub struct Way {
     pub interrupts: bool,
     /// Queues that are stuck are looked at between two visits of others.
     pub urgent: bool,
+    /// What ports carry.
+    pub mtu: u32,
 }
 
 /// As vhost does.
 pub const PER_DEVICE: Way =
-    Way { name: "thread per device", per_device: true, polls: false, interrupts: true, urgent: false };
+    Way { name: "thread per device", per_device: true, polls: false, urgent: false, ..OURS };
 /// As we do.
-pub const OURS: Way =
-    Way { name: "sidecore", per_device: false, polls: true, interrupts: true, urgent: true };
+pub const OURS: Way = Way {
+    name: "sidecore",
+    per_device: false,
+    polls: true,
+    interrupts: true,
+    urgent: true,
+    mtu: DEFAULT_MTU,
+};
 
 /// The same for guests that poll as well, as the paper's replies without exits: no interrupt is written.
 pub const POLLED: Way = Way { name: "guests poll", interrupts: false, ..OURS };
+
+/// The same with frames of 9,000 bytes. An I/O core copies them, and drivers do not read them: so one thread that plays two guests
+/// gives a core more than it can do.
+pub const JUMBO: Way = Way { name: "jumbo frames", mtu: 9000, ..POLLED };
 
 impl Way {
     fn options(self, cpus: &[usize], pairs: usize) -> CoreOptions {
@@ -101,7 +115,7 @@ impl Stage {
             let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
                 let name = format!("p{}", id.0);
                 let slot = counters.open_slot(id, &name);
-                let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).map_err(text)?);
+                let port = Arc::new(Port::new(id, &name, slot, way.mtu).map_err(text)?);
                 members.push((Arc::clone(&port), Attach::Wire(other)));
                 let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
                 let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
@@ -158,7 +172,7 @@ impl Stage {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 pin(core).map_err(text)?;
-                let cores = Cores { fabric: Arc::clone(fabric), polls: way.polls };
+                let cores = Cores { fabric: Arc::clone(fabric), way };
                 // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
                 let connect = |side: usize| {
                     paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>()
@@ -177,7 +191,7 @@ impl Stage {
 /// The I/O cores, seen from the players' thread.
 pub struct Cores {
     fabric: Arc<Fabric>,
-    polls: bool,
+    way: Way,
 }
 
 impl Cores {
@@ -187,7 +201,9 @@ impl Cores {
         let (before, start) = (served(), Instant::now());
         let frontend = Frontend::connect(path, START).map_err(text)?;
         let features = sidecore_abi::virtio::features::EVENT_IDX;
-        let config = Config { want: Want::default().or(features), ..Config::default() };
+        // A whole frame with its headers, and no odd size.
+        let buffer = (self.way.mtu as usize + HEADERS).next_multiple_of(2048);
+        let config = Config { want: Want::default().or(features), buffer, ..Config::default() };
         let driver = NetDriver::start(frontend, config).map_err(text)?;
         while served() == before {
             if start.elapsed() > START {
@@ -200,16 +216,22 @@ impl Cores {
 
     /// Nanoseconds of work so far: by the account of cores that poll, else what their threads had of processors.
     pub fn busy(&self) -> u64 {
-        if self.polls {
+        if self.way.polls {
             return self.fabric.status().iter().map(|core| core.busy_ns).sum();
         }
-        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let ours = tasks.map(|task| task.path()).filter(|task| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("io-core-"))
-        });
-        let ran = |task: PathBuf| {
-            fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
-        };
-        ours.filter_map(ran).sum()
+        cores_ran()
     }
+}
+
+/// Nanoseconds that the threads of I/O cores have had processors so far, by the kernel's account: without the time in which other
+/// programs had them.
+pub fn cores_ran() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let ours = tasks
+        .map(|task| task.path())
+        .filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("io-core-")));
+    let ran = |task: PathBuf| {
+        fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
+    };
+    ours.filter_map(ran).sum()
 }

@@ -1,11 +1,12 @@
-//! `sidecore bench grants`: what a rate does to the port that has it, and a class to a port beside floods.
+//! `sidecore bench grants`: what a rate, a weight, `reclaim` and a class do to the port that has them.
 //!
-//! One row a setting, of two knobs. *rate*: one guest floods and is limited; frames that arrive are counted, not the I/O core's account, so
-//! this does not trust what it tests. *class*: one guest waits for answers beside floods, as class `latency`, as class `throughput`, and
-//! as the latter where the rule that serves stuck queues early is off. `bench budget` has budgets. Weights would need a core that is full
-//! with guests that one thread plays, which is itself full first; they have tests with a clock of their own (`core/tests.rs`).
+//! One row a setting. *rate*: one guest floods and is limited; frames that arrive are counted, not the I/O core's account, so this
+//! does not trust what it tests. *weight* and *reclaim* (`shares`): parts of the core's time, and of its frames. *class*: one guest
+//! waits for answers beside floods, as class `latency`, as class `throughput`, and as the latter where the rule that serves stuck
+//! queues early is off. `bench budget` has budgets.
 
 mod figure;
+mod shares;
 
 use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{Class, Rate, Service};
@@ -30,8 +31,21 @@ const FLOODS: [u16; 6] = [1, 2, 3, 4, 5, 6];
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "knob", rename_all = "lowercase")]
 pub enum Setting {
-    Rate { rate: u32 },
-    Class { rule: Rule, floods: u16 },
+    Rate {
+        rate: u32,
+    },
+    Weight {
+        weight: u16,
+    },
+    /// A budget, and whether the rest of the core is busy.
+    Reclaim {
+        reclaim: bool,
+        busy: bool,
+    },
+    Class {
+        rule: Rule,
+        floods: u16,
+    },
 }
 
 /// How a guest that waits for answers is served.
@@ -67,19 +81,32 @@ impl Rule {
 }
 
 impl Setting {
-    /// What the setting promises, in the unit of what is measured.
-    fn granted(self) -> Option<f64> {
-        match self {
-            Setting::Rate { rate } => Some(f64::from(rate)),
-            Setting::Class { .. } => None,
-        }
-    }
-
     fn name(self) -> String {
         match self {
             Setting::Rate { rate } => format!("rate={rate}"),
+            Setting::Weight { weight } => format!("weight={weight} beside one of 100"),
+            Setting::Reclaim { reclaim, busy } => {
+                let (on, rest) = (if reclaim { "on" } else { "off" }, if busy { "busy" } else { "idle" });
+                format!("budget=20% reclaim={on}, else {rest}")
+            }
             Setting::Class { rule, floods } => format!("{}, floods: {floods}", rule.name()),
         }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    granted: Option<f64>,
+    measured: f64,
+    frames: Option<f64>,
+    core_ran: Option<f64>,
+}
+
+impl Sample {
+    /// One of which that is all there is.
+    fn of(granted: Option<f64>, measured: f64) -> Sample {
+        Sample { granted, measured, frames: None, core_ran: None }
     }
 }
 
@@ -88,15 +115,35 @@ impl Setting {
 pub struct Row {
     #[serde(flatten)]
     setting: Setting,
+    /// What the setting promises, in the unit of what is measured.
     granted: Option<f64>,
-    /// Rate: frames a second; class: the 99th percentile from request to answer, in µs.
+    /// Rate: frames a second; weight and reclaim: part of the core's time, by its own account; class: the 99th percentile from request
+    /// to answer, in µs.
     measured: f64,
+    /// Weight and reclaim: the same by the frames that arrived.
+    #[serde(default)]
+    frames: Option<f64>,
+    /// Part of the time in which the I/O core's thread had its processor: other programs had it for the rest.
+    #[serde(default)]
+    core_ran: Option<f64>,
+}
+
+impl Row {
+    /// The greater distance from what was granted, by time and by frames.
+    fn error(&self) -> Option<f64> {
+        let granted = self.granted?;
+        let frames = self.frames.map_or(0.0, |frames| (frames - granted).abs());
+        Some(frames.max((self.measured - granted).abs()))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Summary {
     /// The greatest distance of a rate from its limit, as a part of it.
     rate_error: f64,
+    /// The greatest distance of a share from what weights say, and from a budget and what may be had beyond it: parts of a core.
+    weight_worst_error: f64,
+    reclaim_worst_error: f64,
     /// The 99th percentile of class `latency` against `throughput`, beside most floods.
     p99_ratio: f64,
 }
@@ -105,23 +152,23 @@ struct Summary {
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let (rates, classes) = settings(common.quick);
-    let settings: Vec<Setting> = rates.iter().chain(&classes).copied().collect();
-    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); settings.len()];
+    let (weights, reclaims) = (shares::weights(common.quick), shares::reclaims());
+    let settings = [&rates, &weights, &reclaims, &classes].map(|part| part.iter().copied());
+    let settings: Vec<Setting> = settings.into_iter().flatten().collect();
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); settings.len()];
     for round in 1..=common.rounds {
         let mut of_round = measure_rates(&common, &rates)?;
+        of_round.extend(shares::measure_weights(&common, &weights)?);
+        of_round.extend(shares::measure_reclaims(&common, &reclaims)?);
         for rule in Rule::ALL {
             of_round.extend(measure_class(&common, rule, &classes)?);
         }
         for ((setting, sample), all) in settings.iter().zip(of_round).zip(&mut samples) {
-            eprintln!("round {round}/{}: {}: {sample:.3}", common.rounds, setting.name());
+            eprintln!("round {round}/{}: {}: {:.3}", common.rounds, setting.name(), sample.measured);
             all.push(sample);
         }
     }
-    let row = |(&setting, samples): (&Setting, &Vec<f64>)| {
-        let measured = middle(samples, |sample| *sample);
-        Row { setting, granted: setting.granted(), measured }
-    };
-    let rows: Vec<Row> = settings.iter().zip(&samples).map(row).collect();
+    let rows: Vec<Row> = settings.iter().zip(&samples).map(|(setting, of)| row(*setting, of)).collect();
     let summary = summary(&rows);
     common.draw(|| draw(&rows))?;
     if common.json {
@@ -129,20 +176,11 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{all}");
         return Ok(());
     }
-    println!("grants: what a setting does, medians of {} rounds of {:?}", common.rounds, common.window);
-    println!("setting                        granted  measured");
-    for row in &rows {
-        let granted = row.granted.map_or("-".to_owned(), |rate| format!("{:.1} k/s", rate / 1e3));
-        let measured = match row.setting {
-            Setting::Rate { .. } => format!("{:.1} k/s", row.measured / 1e3),
-            Setting::Class { .. } => format!("p99 {:.1} µs", row.measured),
-        };
-        println!("{:<26}  {granted:>10}  {measured}", row.setting.name());
-    }
+    print(&common, &rows, &summary);
     Ok(())
 }
 
-/// What is measured with one guest, and what with one that waits beside floods: in the order of [`Rule::ALL`].
+/// Limits of one guest, and what one has that waits beside floods: in the order of [`Rule::ALL`].
 fn settings(quick: bool) -> (Vec<Setting>, Vec<Setting>) {
     let few = |all: usize| if quick { 1 } else { all };
     let rates = RATES.iter().take(few(RATES.len())).map(|&rate| Setting::Rate { rate });
@@ -152,28 +190,29 @@ fn settings(quick: bool) -> (Vec<Setting>, Vec<Setting>) {
 }
 
 /// One guest floods under each of these limits: frames a second.
-fn measure_rates(common: &Common, settings: &[Setting]) -> Result<Vec<f64>> {
+fn measure_rates(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
     let stage = Stage::start(OURS, &common.io_cores[..1], 1)?;
     let port = stage.guest(0);
     let limits = settings.iter().filter_map(|setting| match *setting {
         Setting::Rate { rate } => Some(rate),
-        Setting::Class { .. } => None,
+        _ => None,
     });
     stage.play(common.load_core, |players| {
         let one = |limit: u32| {
             let rate = Rate { items: Some(limit.into()), bits: None };
             port.served.set(Service { rate, ..Service::default() });
-            Ok(players.measure(|_| Work::Flood, common.window)?.rate(0..1))
+            let frames = players.measure(|_| Work::Flood, common.window)?.rate(0..1);
+            Ok(Sample::of(Some(limit.into()), frames))
         };
         limits.map(one).collect()
     })
 }
 
 /// One guest waits for answers beside floods: the 99th percentile for each of the settings of this rule.
-fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Vec<f64>> {
+fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Vec<Sample>> {
     let of_rule = settings.iter().filter_map(|setting| match *setting {
         Setting::Class { rule: of, floods } if of == rule => Some(usize::from(floods)),
-        Setting::Rate { .. } | Setting::Class { .. } => None,
+        _ => None,
     });
     let numbers: Vec<usize> = of_rule.collect();
     let most = numbers.iter().copied().max().unwrap_or(0);
@@ -186,20 +225,70 @@ fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Ve
                 n if n <= floods => Work::Flood,
                 _ => Work::Nothing,
             };
-            Ok(players.measure(work, common.window)?.latency(0..1, 99.0))
+            Ok(Sample::of(None, players.measure(work, common.window)?.latency(0..1, 99.0)))
         };
         numbers.iter().map(one).collect()
     })
 }
 
+fn row(setting: Setting, samples: &[Sample]) -> Row {
+    let of = |value: fn(&Sample) -> Option<f64>| {
+        let all = samples.iter().all(|sample| value(sample).is_some());
+        all.then(|| middle(samples, |sample| value(sample).unwrap_or(f64::NAN)))
+    };
+    Row {
+        setting,
+        granted: of(|sample| sample.granted),
+        measured: middle(samples, |sample| sample.measured),
+        frames: of(|sample| sample.frames),
+        core_ran: of(|sample| sample.core_ran),
+    }
+}
+
 fn summary(rows: &[Row]) -> Summary {
-    let error = |row: &Row| row.granted.map(|granted| (row.measured - granted).abs() / granted);
+    let worst = |is_its: fn(&Setting) -> bool, part: fn(&Row) -> f64| {
+        let its = rows.iter().filter(|row| is_its(&row.setting));
+        its.filter_map(|row| Some(row.error()? / part(row))).fold(f64::NAN, f64::max)
+    };
     let last = |wanted: Rule| {
         let is_its = |row: &&Row| matches!(row.setting, Setting::Class { rule, .. } if rule == wanted);
         rows.iter().rfind(is_its).map_or(f64::NAN, |row| row.measured)
     };
     Summary {
-        rate_error: rows.iter().filter_map(error).fold(f64::NAN, f64::max),
+        rate_error: worst(
+            |setting| matches!(setting, Setting::Rate { .. }),
+            |row| row.granted.unwrap_or(1.0),
+        ),
+        weight_worst_error: worst(|setting| matches!(setting, Setting::Weight { .. }), |_| 1.0),
+        reclaim_worst_error: worst(|setting| matches!(setting, Setting::Reclaim { .. }), |_| 1.0),
         p99_ratio: last(Rule::Latency) / last(Rule::Throughput),
     }
+}
+
+fn print(common: &Common, rows: &[Row], summary: &Summary) {
+    println!("grants: what a setting does, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!("% are of an I/O core; ran: the part of the time in which its thread had its processor");
+    println!("setting                              granted  measured     by frames  ran");
+    for row in rows {
+        let unit = |value: f64| match row.setting {
+            Setting::Rate { .. } => format!("{:.1} k/s", value / 1e3),
+            Setting::Class { .. } => format!("p99 {value:.1} µs"),
+            _ => format!("{:.1} %", 100.0 * value),
+        };
+        let some = |value: Option<f64>| value.map_or("-".to_owned(), unit);
+        let ran = row.core_ran.map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part));
+        println!(
+            "{:<32}  {:>10}  {:<11}  {:>9}  {ran}",
+            row.setting.name(),
+            some(row.granted),
+            unit(row.measured),
+            some(row.frames)
+        );
+    }
+    println!(
+        "at most {:.2} % off a rate, {:.1} points off weights, {:.1} off a budget with and without reclaim",
+        100.0 * summary.rate_error,
+        100.0 * summary.weight_worst_error,
+        100.0 * summary.reclaim_worst_error
+    );
 }

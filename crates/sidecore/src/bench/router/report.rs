@@ -1,0 +1,172 @@
+//! What was measured as a table, JSON and a figure.
+
+use serde::Serialize;
+
+use super::super::common::{middle, modes_json, modes_of};
+use super::super::distance::{self, Mode, Spread};
+use super::super::draw::{bars, distinct, Axis, Bars};
+use super::ends::Sample;
+
+/// What one row is about.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Case {
+    pub candidate: &'static str,
+    pub family: &'static str,
+    pub ports: &'static str,
+    pub routes: usize,
+    pub flows: usize,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    case: Case,
+    /// Million frames that arrived a second: the median of the rounds, and all of them.
+    mpps: f64,
+    samples: Vec<f64>,
+    /// The same by the distance of the two processors.
+    modes: serde_json::Value,
+    #[serde(skip)]
+    spreads: Vec<(Mode, Spread)>,
+    /// Nanoseconds of a core for a frame.
+    ns_per_frame: f64,
+    lost: u64,
+    /// Seconds to load the table, and bytes that lookups may touch.
+    load_seconds: Option<f64>,
+    bytes: Option<usize>,
+}
+
+impl Row {
+    /// `load`: what loading the table took, and bytes that lookups may touch.
+    pub fn of(case: Case, samples: &[Sample], load: Option<(f64, usize)>) -> Row {
+        let spreads = modes_of(samples, |it| (it.mode, it.mpps));
+        Row {
+            case,
+            mpps: middle(samples, |it| it.mpps),
+            samples: samples.iter().map(|it| it.mpps).collect(),
+            modes: modes_json(&spreads),
+            spreads,
+            ns_per_frame: middle(samples, |it| it.ns),
+            lost: samples.iter().map(|it| it.lost).sum(),
+            load_seconds: load.map(|(seconds, _)| seconds),
+            bytes: load.map(|(_, bytes)| bytes),
+        }
+    }
+}
+
+/// What the rows say together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports, and
+    /// between virtio ports.
+    mpps_1m: f64,
+    mpps_1m_virtio: f64,
+    /// Between virtio ports against DPDK's l3fwd there: medians of all samples, of those with near and of those with far processors.
+    ratio_l3fwd: Option<f64>,
+    ratio_l3fwd_near: Option<f64>,
+    ratio_l3fwd_far: Option<f64>,
+    /// Between ring ports against the price of a frame that the kernel forwards.
+    ratio_kernel: Option<f64>,
+}
+
+impl Summary {
+    pub fn of(rows: &[Row]) -> Summary {
+        let of = |candidate: &str, ports: &str| {
+            let all = rows.iter().filter(|row| row.case.candidate == candidate && row.case.ports == ports);
+            all.filter(|row| row.case.family == "IPv4" && row.case.flows > 1)
+                .max_by_key(|row| row.case.routes)
+        };
+        let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
+        let beside_l3fwd = virtio.zip(of("l3fwd", "virtio"));
+        let ratio_at = |mode: Mode| {
+            let (ours, theirs) = beside_l3fwd.map(|(ours, l3fwd)| (&ours.spreads, &l3fwd.spreads))?;
+            let place = ours.iter().position(|(of, _)| *of == mode)?;
+            distance::ratios(ours, theirs)[place]
+        };
+        Summary {
+            mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
+            mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
+            ratio_l3fwd: beside_l3fwd.map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
+            ratio_l3fwd_near: ratio_at(Mode::Near),
+            ratio_l3fwd_far: ratio_at(Mode::Far),
+            ratio_kernel: ring
+                .zip(of("kernel", "veth"))
+                .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
+        }
+    }
+}
+
+/// The rates by table, those of peers in a group of their own.
+pub fn picture(rows: &[Row]) -> String {
+    let group = |row: &Row| match row.case.candidate {
+        "sidecore" => format!("{}, {}", row.case.family, row.case.routes),
+        _ => "peers".to_owned(),
+    };
+    let kind = |row: &Row| match (row.case.candidate, row.case.flows) {
+        ("sidecore", 1) => format!("{} ports, one flow", row.case.ports),
+        ("sidecore", _) => format!("{} ports, many flows", row.case.ports),
+        (peer, flows) => format!("{peer}, {} routes, {flows} flows", row.case.routes),
+    };
+    let groups = distinct(rows.iter().map(group));
+    let bar = |name: String| {
+        let value = |of: &String| {
+            rows.iter().find(|row| group(row) == *of && kind(row) == name).map_or(0.0, |row| row.mpps)
+        };
+        Bars { values: groups.iter().map(value).collect(), name }
+    };
+    let all: Vec<Bars> = distinct(rows.iter().map(kind)).into_iter().map(bar).collect();
+    let y = Axis { label: "million frames a second", log: false };
+    bars(
+        "Routed frames of 64 bytes",
+        "sidecore bench router --svg FILE; one core",
+        "routes",
+        &groups,
+        y,
+        &all,
+    )
+}
+
+/// Prints the table.
+pub fn print(rows: &[Row], notes: &[String], summary: &Summary) {
+    println!("router: 64 B, one core; ns: of the I/O core a frame, of the kernel without what sending costs");
+    println!("candidate  family  ports   routes   flows    Mpps (min – max)          ns a frame  lost");
+    for row in rows {
+        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
+        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
+        println!(
+            "{:<9}  {:<6}  {:<5}  {:>7}  {:>6}    {spread:<24}  {:>10.1}  {:>4}",
+            row.case.candidate,
+            row.case.family,
+            row.case.ports,
+            row.case.routes,
+            row.case.flows,
+            row.ns_per_frame,
+            row.lost
+        );
+    }
+    println!("Mpps, {}", distance::HEAD);
+    for Row { case, spreads, .. } in rows {
+        println!(
+            "{:<9}  {:<6}  {:<6}  {:>7}  {:>6}    {}",
+            case.candidate,
+            case.family,
+            case.ports,
+            case.routes,
+            case.flows,
+            distance::told(spreads)
+        );
+    }
+    notes.iter().for_each(|note| println!("{note}"));
+    if let Some(ratio) = summary.ratio_l3fwd {
+        println!("between virtio ports against l3fwd: {ratio:.2} times as many frames");
+        for (mode, ratio) in [("near", summary.ratio_l3fwd_near), ("far", summary.ratio_l3fwd_far)] {
+            if let Some(ratio) = ratio {
+                println!("the same with both on {mode} processors: {ratio:.2}");
+            }
+        }
+    }
+    if let Some(ratio) = summary.ratio_kernel {
+        println!("against the kernel: {ratio:.1} times as many frames for the same processor time");
+    }
+}

@@ -1,0 +1,147 @@
+//! What of an I/O core's time guests have that share it: by their weights, and by a budget with and without `reclaim`.
+//!
+//! Theory of operation. Weights mean something only where the core is full, and one thread plays all guests, so it must have less to
+//! do than the core: frames are jumbo frames ([`JUMBO`]). Each share is measured twice: *by time*, which is the core's own account, and
+//! *by frames* that arrived, which does not trust it. A budget is a part of the clock's time, whatever else the processor does;
+//! weights divide what the core has. So on a machine that does other things, too, what may be expected of a setting follows from
+//! the part of the time in which the core's thread had its processor ([`cores_ran`]).
+
+use std::time::Duration;
+
+use sidecore_engine::core::{CpuBudget, Service, DEFAULT_WEIGHT};
+use sidecore_engine::port::Port;
+
+use super::super::guest::{Players, Work};
+use super::super::stage::{cores_ran, Stage, JUMBO};
+use super::super::{Common, Result};
+use super::{Sample, Setting};
+
+/// Of one guest; the other one has the usual one.
+const WEIGHTS: [u16; 4] = [100, 200, 400, 800];
+/// A fifth of a core.
+const RUNTIME: Duration = Duration::from_millis(1);
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// The settings of weights.
+pub fn weights(quick: bool) -> Vec<Setting> {
+    let skipped = if quick { WEIGHTS.len() - 1 } else { 0 };
+    WEIGHTS.into_iter().skip(skipped).map(|weight| Setting::Weight { weight }).collect()
+}
+
+/// Those of `reclaim`.
+pub fn reclaims() -> Vec<Setting> {
+    let all = [false, true].into_iter().flat_map(|reclaim| [false, true].map(|busy| (reclaim, busy)));
+    all.map(|(reclaim, busy)| Setting::Reclaim { reclaim, busy }).collect()
+}
+
+/// What two guests had: parts of the time.
+struct Had {
+    time: [f64; 2],
+    /// Frames a second.
+    frames: [f64; 2],
+    /// The core's thread.
+    ran: f64,
+}
+
+/// Has the first guest flood with this service, and the other one if `both`.
+fn flood(
+    players: &mut Players,
+    ports: [&Port; 2],
+    window: Duration,
+    service: Service,
+    both: bool,
+) -> Result<Had> {
+    ports[0].served.set(service);
+    let work = |guest: usize| if guest == 0 || both { Work::Jumbo } else { Work::Nothing };
+    let counters = || {
+        let [own, other] = ports.map(|port| port.served.usage().busy_ns);
+        [own, other, cores_ran()]
+    };
+    let (report, [own, other, ran]) = players.measure_with(work, window, counters)?;
+    let part = |ns: u64| ns as f64 / 1e9 / report.seconds;
+    Ok(Had {
+        time: [part(own), part(other)],
+        frames: [0, 1].map(|guest| report.rate(guest..guest + 1)),
+        ran: part(ran),
+    })
+}
+
+/// The first one's part of what both have.
+fn part([own, other]: [f64; 2]) -> f64 {
+    own / (own + other)
+}
+
+/// Two guests flood, one of which has each of these weights.
+pub fn measure_weights(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
+    let stage = Stage::start(JUMBO, &common.io_cores[..1], 2)?;
+    let ports = [0, 1].map(|guest| &**stage.guest(guest));
+    let weights = settings.iter().filter_map(|setting| match *setting {
+        Setting::Weight { weight } => Some(weight),
+        _ => None,
+    });
+    stage.play(common.load_core, |players| {
+        let one = |weight: u16| {
+            let had = flood(players, ports, common.window, Service { weight, ..Service::default() }, true)?;
+            Ok(Sample {
+                granted: Some(part([weight, DEFAULT_WEIGHT].map(f64::from))),
+                measured: part(had.time),
+                frames: Some(part(had.frames)),
+                core_ran: Some(had.ran),
+            })
+        };
+        weights.map(one).collect()
+    })
+}
+
+/// One guest with a budget floods, beside another one that does nothing or floods.
+pub fn measure_reclaims(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
+    let stage = Stage::start(JUMBO, &common.io_cores[..1], 2)?;
+    let ports = [0, 1].map(|guest| &**stage.guest(guest));
+    let settings = settings.iter().filter_map(|setting| match *setting {
+        Setting::Reclaim { reclaim, busy } => Some((reclaim, busy)),
+        _ => None,
+    });
+    stage.play(common.load_core, |players| {
+        let alone = flood(players, ports, common.window, Service::default(), false)?;
+        // Frames of a core that does nothing else.
+        let whole = alone.frames[0] / alone.time[0];
+        let one = |(reclaim, busy): (bool, bool)| {
+            let budget = Some(CpuBudget { runtime: RUNTIME, period: PERIOD, reclaim });
+            let had = flood(players, ports, common.window, Service { budget, ..Service::default() }, busy)?;
+            Ok(Sample {
+                granted: Some(expected(reclaim, busy, had.ran)),
+                measured: had.time[0],
+                frames: Some(had.frames[0] / whole),
+                core_ran: Some(had.ran),
+            })
+        };
+        settings.map(one).collect()
+    })
+}
+
+/// The part of the time that the guest with the budget may expect, where the core's thread has its processor for a part of `ran`.
+fn expected(reclaim: bool, busy: bool, ran: f64) -> f64 {
+    let budget = (RUNTIME.as_secs_f64() / PERIOD.as_secs_f64()).min(ran);
+    // Weights are the same.
+    let share = if busy { 0.5 } else { 1.0 };
+    if reclaim {
+        budget + (ran - budget) * share
+    } else {
+        budget
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_expected_follows_from_the_time_that_the_core_had() {
+        let all = [(false, false), (false, true), (true, false), (true, true)];
+        let of = |ran: f64| all.map(|(reclaim, busy)| (100.0 * expected(reclaim, busy, ran)).round());
+        assert_eq!(of(1.0), [20.0, 20.0, 100.0, 60.0]);
+        assert_eq!(of(0.5), [20.0, 20.0, 50.0, 35.0]);
+        assert_eq!(of(0.1), [10.0, 10.0, 10.0, 10.0]);
+        assert_eq!(part([8.0, 1.0]), 8.0 / 9.0);
+    }
+}
