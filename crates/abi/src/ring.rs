@@ -86,6 +86,12 @@ pub fn withdraw<W: Word>(ticket: &W) {
 #[inline]
 pub fn due<W: Word>(ticket: &W, answered: &mut u32) -> bool {
     W::full_fence();
+    is_asked(ticket, answered)
+}
+
+/// The same after a full barrier of the caller's, which may serve for several rings.
+#[inline]
+pub fn is_asked<W: Word>(ticket: &W, answered: &mut u32) -> bool {
     let number = ticket.load(Ordering::Relaxed);
     if number == 0 || number == *answered {
         return false;

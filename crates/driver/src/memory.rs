@@ -242,6 +242,12 @@ impl View {
         prefetch(self.base.wrapping_add(offset));
     }
 
+    /// Asks for the line at byte `offset` in order to write it; a hint, never an access.
+    #[inline(always)]
+    pub(crate) fn prefetch_write(&self, offset: usize) {
+        prefetch_write(self.base.wrapping_add(offset));
+    }
+
     /// Offset of the view in its memory.
     pub fn offset(&self) -> usize {
         self.offset

@@ -322,7 +322,7 @@ impl Ptnet {
             };
             let more = if slot < slots { NS_MOREFRAG } else { 0 };
             #[allow(clippy::cast_possible_truncation)] // below 0x10000
-            ring.give(SlotWord::new(word.buf_idx(), len as u16, more));
+            ring.give(word, SlotWord::new(word.buf_idx(), len as u16, more));
         }
         Ok(true)
     }
@@ -342,6 +342,7 @@ impl Ptnet {
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
         let space = if ring.space() < wanted { ring.look() } else { wanted };
         let room = space.min(wanted) as usize;
+        ring.prefetch_block();
         for done in 0..room {
             ring.prefetch(AHEAD, true);
             let word = ring.next();
@@ -351,7 +352,7 @@ impl Ptnet {
             }
             let len = header + fill(done, &mut buffer[header..]);
             #[allow(clippy::cast_possible_truncation)] // no longer than a buffer, of 65535 bytes at most
-            ring.give(SlotWord::new(word.buf_idx(), len as u16, 0));
+            ring.give(word, SlotWord::new(word.buf_idx(), len as u16, 0));
         }
         self.publish()?;
         Ok(room)
@@ -375,7 +376,7 @@ impl Ptnet {
         let ring = &mut self.pairs[self.pair].tx;
         let room = ring.space() > 0 || ring.look() > 0;
         if room {
-            ring.give(word);
+            ring.give(ring.next(), word);
         }
         room
     }
@@ -396,7 +397,7 @@ impl Ptnet {
     pub fn exchange(&mut self, index: u32) -> u32 {
         let ring = &mut self.pairs[self.pair].rx;
         let word = ring.next();
-        ring.give(SlotWord::new(index, word.len(), NS_BUF_CHANGED));
+        ring.give(word, SlotWord::new(index, word.len(), NS_BUF_CHANGED));
         word.buf_idx()
     }
 
@@ -453,6 +454,9 @@ impl Ptnet {
     pub fn receive_with(&mut self, limit: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let (header, ring) = (self.header, &mut self.pairs[self.pair].rx);
         let mut left = ring.look();
+        if left > 0 {
+            ring.prefetch_block();
+        }
         let mut done = 0;
         while done < limit && left > 0 {
             if left > AHEAD {

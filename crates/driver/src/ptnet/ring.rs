@@ -125,12 +125,14 @@ impl Ring {
         self.theirs.load32(HWCUR, Ordering::Acquire) == self.published
     }
 
+    #[inline]
     fn slot(&self, slot: u32) -> &AtomicU64 {
         assert!(slot < self.num_slots);
         // SAFETY: the ring has so many slots of 16 bytes, of which this is the first half of one.
         unsafe { &*self.slots.add(2 * slot as usize) }
     }
 
+    #[inline]
     fn ahead(&self, by: u32) -> u32 {
         let slot = self.head + by;
         if slot >= self.num_slots {
@@ -146,12 +148,12 @@ impl Ring {
         SlotWord(self.slot(self.head).load(Ordering::Relaxed))
     }
 
-    /// Writes it, and gives it up. What stands there already is not written: its line stays where it is.
+    /// Writes `word` where [`Ring::next`] gave `was`, and gives it up. What stands there already is not written: its line stays
+    /// where it is.
     #[inline]
-    pub(super) fn give(&mut self, word: SlotWord) {
-        let slot = self.slot(self.head);
-        if slot.load(Ordering::Relaxed) != word.0 {
-            slot.store(word.0, Ordering::Relaxed);
+    pub(super) fn give(&mut self, was: SlotWord, word: SlotWord) {
+        if was != word {
+            self.slot(self.head).store(word.0, Ordering::Relaxed);
         }
         self.head = self.ahead(1);
     }
@@ -189,6 +191,14 @@ impl Ring {
         } else {
             prefetch(at);
         }
+    }
+
+    /// Asks for both lines of the block, ours to be written: [`Ring::publish`] waits until it has them.
+    #[inline]
+    pub(super) fn prefetch_block(&self) {
+        // A block is one line on each side.
+        self.ours.prefetch_write(0);
+        self.theirs.prefetch(0);
     }
 
     /// Tells the host what was given up, the dependent index first. True if it wants a kick.

@@ -226,23 +226,48 @@ impl Rtl8169 {
     /// # Errors
     /// A frame is longer than a buffer, or the device does not answer.
     pub fn send(&mut self, frames: &[&[u8]]) -> Result<usize> {
+        self.send_with(frames.len(), |i, buffer| {
+            let frame = frames[i];
+            // One that is too long is refused by its length.
+            if let Some(to) = buffer.get_mut(..frame.len()) {
+                to.copy_from_slice(frame);
+            }
+            frame.len()
+        })
+    }
+
+    /// The same for `count` frames that `fill` writes into their buffers; it returns each one's length.
+    ///
+    /// # Errors
+    /// As [`send`](Rtl8169::send).
+    pub fn send_with(
+        &mut self,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> usize,
+    ) -> Result<usize> {
         self.reclaim();
         let mut done = 0;
-        for frame in frames {
-            let Some(place) = self.tx.room() else { break };
-            if frame.len() > BUFFER {
-                return Err(Error::Config(format!(
-                    "a frame of {} bytes, in buffers of {BUFFER}",
-                    frame.len()
-                )));
-            }
-            self.memory.write(self.tx.buffers.offset(place), frame);
-            self.tx.give(frame.len() as u64 | regs::FS | regs::LS);
-            self.untold = true;
+        while done < count && self.queue_with(|buffer| fill(done, buffer))? {
             done += 1;
         }
         self.doorbell()?;
         Ok(done)
+    }
+
+    /// Queues one frame that `fill` writes, without telling the device, which may find it all the same. False: the ring has no room.
+    ///
+    /// # Errors
+    /// The frame is longer than a buffer.
+    pub fn queue_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool> {
+        let Some(place) = self.tx.room() else { return Ok(false) };
+        // SAFETY: the buffer's descriptor belongs to the driver until it is given, below.
+        let len = fill(unsafe { self.memory.bytes_mut(self.tx.buffers.offset(place), BUFFER) });
+        if len > BUFFER {
+            return Err(Error::Config(format!("a frame of {len} bytes, in buffers of {BUFFER}")));
+        }
+        self.tx.give(len as u64 | regs::FS | regs::LS);
+        self.untold = true;
+        Ok(true)
     }
 
     /// Tells the device of everything queued, if it does not know.
@@ -265,6 +290,16 @@ impl Rtl8169 {
             self.tx.take();
         }
         self.tx.is_clean()
+    }
+
+    /// Whether the device has nothing to send, as far as the driver has looked.
+    pub fn is_clean(&self) -> bool {
+        self.tx.is_clean()
+    }
+
+    /// Whether the last [`service`](Rtl8169::service) was not the end of it.
+    pub fn is_polling(&self) -> bool {
+        self.polling
     }
 
     /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.

@@ -101,9 +101,8 @@ impl Hands for Block {
     }
 
     #[inline]
-    fn is_due(&mut self) -> bool {
+    fn is_asked(&mut self) -> bool {
         // The client sets its wish, and then looks at our indices once more.
-        fence(Ordering::SeqCst);
         first(self.theirs.load(WISH)) != 0
     }
 

@@ -90,10 +90,10 @@ impl Hands for Hand {
     }
 
     #[inline]
-    fn is_due(&mut self) -> bool {
+    fn is_asked(&mut self) -> bool {
         match &mut self.who {
-            Who::Guest(block) => block.is_due(),
-            Who::Program => self.words.is_due(),
+            Who::Guest(block) => block.is_asked(),
+            Who::Program => self.words.is_asked(),
             Who::Nobody => false,
         }
     }

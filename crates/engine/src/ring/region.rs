@@ -503,6 +503,22 @@ impl std::ops::Deref for RingWords {
     }
 }
 
+/// Which buffers a client may name, and how many bytes one has.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// Those from [`RESERVED_BUFS`] on, so many.
+    bufs: u32,
+    size: u32,
+}
+
+impl Bounds {
+    /// Whether `word` names a buffer that a client may name, and no more bytes than it has.
+    #[inline]
+    pub(super) fn has(self, word: SlotWord) -> bool {
+        word.buf_idx().wrapping_sub(RESERVED_BUFS) < self.bufs && u32::from(word.len()) <= self.size
+    }
+}
+
 /// One ring, and the buffers of its region, as an I/O core reaches them.
 pub(super) struct RingMemory {
     slots: *const AtomicU64,
@@ -540,6 +556,20 @@ impl RingMemory {
         SlotWord(self.slot_at(slot).load(Ordering::Relaxed))
     }
 
+    /// The words of the slots from `from` to `to`, two for each, of which the first is the slot's.
+    ///
+    /// # Panics
+    /// There are no such slots.
+    #[inline]
+    pub(super) fn row(&self, from: u32, to: u32) -> &[[AtomicU64; 2]] {
+        assert!(from <= to && to <= self.num_slots);
+        // SAFETY: the ring has `num_slots` slots of 16 bytes, aligned as words are, in a region that stays mapped as long as this.
+        unsafe {
+            let first = self.slots.add(2 * from as usize).cast();
+            std::slice::from_raw_parts(first, (to - from) as usize)
+        }
+    }
+
     /// Writes slot `slot`.
     #[inline]
     pub(super) fn set_slot(&self, slot: u32, word: SlotWord) {
@@ -549,7 +579,13 @@ impl RingMemory {
     /// Whether `word` names a buffer that a client may name, and no more bytes than it has.
     #[inline]
     pub(super) fn is_sound(&self, word: SlotWord) -> bool {
-        (RESERVED_BUFS..self.buf_count).contains(&word.buf_idx()) && u32::from(word.len()) <= self.buf_size
+        self.bounds().has(word)
+    }
+
+    /// What makes a slot sound, by itself: a loop that writes slots would look up each part of it anew.
+    #[inline]
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { bufs: self.buf_count - RESERVED_BUFS, size: self.buf_size }
     }
 
     /// Buffer `index`, whole, if it is one that a client may name.

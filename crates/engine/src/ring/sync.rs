@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use sidecore_abi::netmap::SlotWord;
+use sidecore_abi::netmap::{SlotWord, NS_INDIRECT, NS_MOREFRAG};
 use sidecore_abi::ring::Nonsense;
 
 use super::hands::Hands;
@@ -356,17 +356,29 @@ impl<H: Hands> ClientTx<H> {
     /// few slots while more are under way, or a fast engine would wake a slow client for every frame.
     #[inline]
     pub fn give_back(&mut self, to: u32) -> bool {
+        self.put_back(to);
+        self.may_wake() && self.side.hands.is_due()
+    }
+
+    /// Gives the slots before `to` back, and does not ask yet whether the client waits.
+    #[inline]
+    pub fn put_back(&mut self, to: u32) {
         self.hwcur = to;
-        if self.follows {
-            return false;
+        if !self.follows {
+            self.publish();
         }
-        self.publish();
+    }
+
+    /// Whether the client waits for slots that were put back and is to be woken, after a full barrier of the caller's.
+    #[inline]
+    pub fn is_asked(&mut self) -> bool {
+        self.may_wake() && self.side.hands.is_asked()
+    }
+
+    #[inline]
+    fn may_wake(&self) -> bool {
         let n = self.side.memory.num_slots();
-        let taken = distance(to, self.head, n);
-        if taken > n / 2 {
-            return false;
-        }
-        self.side.hands.is_due()
+        !self.follows && distance(self.hwcur, self.head, n) <= n / 2
     }
 
     #[inline]
@@ -514,6 +526,46 @@ impl<H: Hands> ClientRx<H> {
         self.fill = after(self.fill, self.side.memory.num_slots());
     }
 
+    /// Fills the next slots, before `until` and at most `limit`, with what stands in the same places of `from`, as long as each is
+    /// a whole frame that [`ClientTx::is_sound`]. Returns their number and bytes.
+    #[inline]
+    pub fn mirror_row(&mut self, from: &ClientTx<H>, until: u32, limit: usize) -> (usize, u64) {
+        let n = self.side.memory.num_slots();
+        let end = if until < self.fill { n } else { until };
+        let (given, shown) = (from.side.memory.row(self.fill, end), self.side.memory.row(self.fill, end));
+        let bounds = from.side.memory.bounds();
+        let (mut slots, mut bytes) = (0, 0);
+        for ([given, _], [shown, _]) in given.iter().zip(shown).take(limit) {
+            let word = SlotWord(given.load(Ordering::Relaxed));
+            if word.flags() & (NS_MOREFRAG | NS_INDIRECT) != 0 || !bounds.has(word) {
+                break;
+            }
+            let word = SlotWord::new(word.buf_idx(), word.len(), 0);
+            // As above.
+            if shown.load(Ordering::Relaxed) != word.0 {
+                shown.store(word.0, Ordering::Relaxed);
+            }
+            bytes += u64::from(word.len());
+            slots += 1;
+        }
+        self.fill += slots;
+        if self.fill == n {
+            self.fill = 0;
+        }
+        (slots as usize, bytes)
+    }
+
+    /// Flags that the slots from `from` to `to` have, all of them or some; each is read once.
+    #[inline]
+    pub fn flags(&self, from: u32, to: u32) -> u16 {
+        let n = self.side.memory.num_slots();
+        let of = |from: u32, to: u32| {
+            let row = self.side.memory.row(from, to);
+            row.iter().fold(0, |all, [word, _]| all | word.load(Ordering::Relaxed))
+        };
+        SlotWord(if from <= to { of(from, to) } else { of(from, n) | of(0, to) }).flags()
+    }
+
     /// What keeps released slots for somebody who reads them.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
@@ -529,15 +581,8 @@ impl<H: Hands> ClientRx<H> {
     #[inline]
     pub fn look(&mut self) -> u32 {
         let n = self.side.memory.num_slots();
-        match self.side.head(self.hwcur, self.hwtail) {
-            Ok(head) => {
-                if head != self.hwcur {
-                    self.hwcur = head;
-                    self.side.hands.publish(head, self.hwtail);
-                }
-            }
-            Err(BadHead::New(reason)) => self.side.reset(reason),
-            Err(BadHead::Known) => {}
+        if self.accept() {
+            self.side.hands.publish(self.hwcur, self.hwtail);
         }
         let kept = if self.gate.on.load(Ordering::Acquire) {
             self.gate.at.load(Ordering::Relaxed)
@@ -545,6 +590,17 @@ impl<H: Hands> ClientRx<H> {
             self.hwcur
         };
         n - 1 - distance(kept.min(n - 1), self.fill, n)
+    }
+
+    /// Accepts what the client has released, and does not say so yet. True: it has released something.
+    #[inline]
+    pub fn accept(&mut self) -> bool {
+        match self.side.head(self.hwcur, self.hwtail) {
+            Ok(head) => return std::mem::replace(&mut self.hwcur, head) != head,
+            Err(BadHead::New(reason)) => self.side.reset(reason),
+            Err(BadHead::Known) => {}
+        }
+        false
     }
 
     /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its own.
@@ -603,8 +659,20 @@ impl<H: Hands> ClientRx<H> {
         if self.fill == self.hwtail {
             return false;
         }
+        self.show();
+        self.side.hands.is_due()
+    }
+
+    /// Publishes what was accepted and what was filled, and does not ask yet whether the client waits.
+    #[inline]
+    pub fn show(&mut self) {
         self.hwtail = self.fill;
         self.side.hands.publish(self.hwcur, self.hwtail);
-        self.side.hands.is_due()
+    }
+
+    /// Whether the client waits for what was shown and is to be woken, after a full barrier of the caller's.
+    #[inline]
+    pub fn is_asked(&mut self) -> bool {
+        self.side.hands.is_asked()
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Engine, Nonsense};
+use sidecore_abi::ring::{ask, due, is_asked, next_ticket, observe, publish, withdraw, Engine, Nonsense};
 
 use super::hands::Hands;
 use super::region::{Region, RingWords};
@@ -46,8 +46,8 @@ impl Hands for Tickets {
     }
 
     #[inline]
-    fn is_due(&mut self) -> bool {
-        due(&self.words.client.ticket, &mut self.answered)
+    fn is_asked(&mut self) -> bool {
+        is_asked(&self.words.client.ticket, &mut self.answered)
     }
 
     fn ask(&mut self) {

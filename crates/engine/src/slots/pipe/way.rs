@@ -16,7 +16,7 @@
 //! memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's memory, that is the receiver's
 //! stall (`core::at_owner`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
@@ -117,19 +117,40 @@ impl Way {
     #[inline]
     fn pass(&mut self, limit: usize) -> Moved {
         let mut moved = Moved::default();
-        if self.look() && self.far.is_some() {
-            self.forward(limit, &mut moved);
-            self.take_back(&mut moved);
+        if !self.look() {
+            return moved;
+        }
+        let Some(released) = self.take_back() else { return moved };
+        let given = self.forward(limit, &mut moved);
+        let Some(far) = self.far.as_ref().filter(|_| released || given) else { return moved };
+        // Each end's line is written once, since the end looks at it all the time; and one barrier serves for both wishes: it lasts
+        // until both lines have come.
+        at_owner(far.owner(), || self.rx.show());
+        if released {
+            self.tx.put_back(self.rx.first());
+        }
+        fence(Ordering::SeqCst);
+        moved.room = released && self.tx.is_asked();
+        if given {
+            let due = at_owner(far.owner(), || self.rx.is_asked());
+            far.note();
+            let mut outcome = Outcome::new();
+            (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
+            (outcome.occasions, outcome.interrupts) = (1, if due { far.raise() } else { 0 });
+            moved.out = Some((far.counters().clone(), outcome));
         }
         moved
     }
 
-    /// Shows the receiver what the sender has given up, at most `limit` frames.
+    /// Writes what the sender has given up into the receiver's ring, at most `limit` frames. Whether there was something.
     #[inline]
-    fn forward(&mut self, limit: usize, moved: &mut Moved) {
+    fn forward(&mut self, limit: usize, moved: &mut Moved) -> bool {
         let until = self.tx.last();
         let before = self.rx.next();
         self.looked = loop {
+            let (frames, bytes) = self.rx.mirror_row(&self.tx, until, limit - moved.frames);
+            moved.frames += frames;
+            moved.bytes += bytes;
             let at = self.rx.next();
             if at == until || moved.frames == limit {
                 break at;
@@ -146,16 +167,7 @@ impl Way {
             moved.frames += 1;
             moved.bad += u32::from(!sound);
         };
-        if self.rx.next() == before {
-            return;
-        }
-        let Some(far) = &self.far else { return };
-        let due = at_owner(far.owner(), || self.rx.publish());
-        far.note();
-        let mut outcome = Outcome::new();
-        (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
-        (outcome.occasions, outcome.interrupts) = (1, if due { far.raise() } else { 0 });
-        moved.out = Some((far.counters().clone(), outcome));
+        self.rx.next() != before
     }
 
     /// Passes a frame of several slots from `at` on, if its last one is before `until`. False: one of them is bad.
@@ -193,23 +205,29 @@ impl Way {
         sound
     }
 
-    /// Gives the sender what the receiver has released.
+    /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver is there, or none any more.
     #[inline]
-    fn take_back(&mut self, moved: &mut Moved) {
-        let Some(far) = &self.far else { return };
+    fn take_back(&mut self) -> Option<bool> {
+        let far = self.far.as_ref()?;
         let from = self.rx.first();
-        at_owner(far.owner(), || self.rx.look());
+        let released = at_owner(far.owner(), || self.rx.accept());
         let truncated = self.rx.hands().is_truncated();
         if truncated || self.rx.is_lost() {
             far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
             self.rx.hands().clear();
             self.far = None;
-            return;
+            return None;
         }
         let to = self.rx.first();
-        if from == to {
-            return;
+        if self.rx.flags(from, to) & NS_BUF_CHANGED != 0 {
+            self.exchange(from, to);
         }
+        Some(released)
+    }
+
+    /// Gives the sender the buffers that the receiver put into slots from `from` to `to`.
+    #[cold]
+    fn exchange(&mut self, from: u32, to: u32) {
         let mut at = from;
         while at != to {
             let word = self.rx.slot(at);
@@ -219,7 +237,6 @@ impl Way {
             }
             at = self.rx.after(at);
         }
-        moved.room = self.tx.give_back(to);
     }
 }
 

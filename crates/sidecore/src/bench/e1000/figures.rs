@@ -19,6 +19,7 @@ use sidecore_engine::port::{IngressQueue, Tally};
 
 use super::guest::{Clock, Guest, Mode};
 use super::model::{self, Kind};
+use super::nic::Part as Card;
 use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
 use crate::bench::draw::{chart, Axis, Line};
@@ -50,7 +51,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
         let mut points = Vec::new();
         for itr in itrs() {
             let kind = Kind { name: "", mode, itr, floor: Duration::ZERO, paper: None };
-            let row = model::one(args, Model::E1000, &kind, 1_200, false, 64)?;
+            let row = model::one(args, Card::Intel(Model::E1000), &kind, 1_200, false, 64)?;
             points.push((f64::from(itr), row.kpps));
         }
         rate.push(Line::new(name.to_owned(), points));
@@ -110,7 +111,8 @@ fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String>
     const PING: u8 = 0xff;
     let mut stage = Stage::new(args.io_core)?;
     let config = Config { map: true, itr, ..Config::default() };
-    let mut guest = Guest::new(stage.guest(Model::E1000, Limits::NONE, &config)?, Mode::Exitless, TRAP)?;
+    let mut guest =
+        Guest::new(stage.guest(Model::E1000, Limits::NONE, &config)?.into(), Mode::Exitless, TRAP)?;
     let mut host = stage.host()?;
     let (mut there, mut back) = (frame(0, 1, 64), frame(1, 0, 64));
     let clock = Clock::new();

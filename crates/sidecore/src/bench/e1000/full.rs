@@ -4,14 +4,13 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use serde::Serialize;
-use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::memory::Page;
-use sidecore_engine::device::e1000::Model;
 
 use super::super::common::{modes_json, modes_of};
 use super::super::distance::{self, Distance};
+use super::nic::{Nic, Part, Setup};
 use super::stage::{frame, Limits, Stage};
-use super::{name, text, Args};
+use super::{text, Args};
 
 /// Entries of the rings, frames of a doorbell, and frames under way in one direction.
 const RING: u16 = 1024;
@@ -23,8 +22,10 @@ const TAG: usize = 42;
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `e1000` or `e1000e`.
+    /// `e1000`, `e1000e` or `rtl8169`.
     pub model: &'static str,
+    /// With a communication status block.
+    pub csb: bool,
     /// Bytes of a frame.
     pub size: usize,
     /// Both directions at once.
@@ -37,6 +38,8 @@ pub struct Row {
     pub gbps: f64,
     /// Nanoseconds of the I/O core for each frame, median.
     pub ns_per_frame: f64,
+    /// Accesses for each frame that would have left a guest, of both drivers.
+    pub traps: f64,
     /// Frames that did not come, or not in their place.
     pub lost: u64,
     /// Whether the drivers' memory had huge pages.
@@ -48,9 +51,16 @@ pub struct Row {
     told: String,
 }
 
+impl Row {
+    /// The card, and whether it has a status block.
+    pub fn device(&self) -> String {
+        format!("{}{}", self.model, if self.csb { "+csb" } else { "" })
+    }
+}
+
 /// One end: what it has sent and received.
 struct End {
-    nic: Driver,
+    nic: Nic,
     data: Vec<u8>,
     sent: u64,
     received: u64,
@@ -90,24 +100,27 @@ impl End {
     }
 }
 
-/// Measures both parts with both sizes, one way and both ways.
+/// Measures all cards with both sizes, one way and both ways; with a status block, too, where doorbells trap without.
 pub fn measure(args: &Args, page: Page) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for &model in &args.models {
-        for size in [64, 1500] {
-            for both_ways in [false, true] {
-                rows.push(one(args, page, model, size, both_ways)?);
+    for &part in &args.parts {
+        let blocks = if part == Part::Rtl8169 { &[false, true][..] } else { &[false] };
+        for &csb in blocks {
+            for size in [64, 1500] {
+                for both_ways in [false, true] {
+                    let setup = Setup { ring: RING, page, map: true, itr: 0, csb };
+                    rows.push(one(args, part, &setup, size, both_ways)?);
+                }
             }
         }
     }
     Ok(rows)
 }
 
-fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> Result<Row, String> {
+fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> Result<Row, String> {
     let mut stage = Stage::new(args.io_core)?;
-    let config = Config { ring: RING, page, ..Config::default() };
     let mut end = |from: u8| -> Result<End, String> {
-        let nic = stage.guest(model, Limits::NONE, &config)?;
+        let nic = stage.card(part, Limits::NONE, setup)?;
         Ok(End { nic, data: frame(from, 1 - from, size), sent: 0, received: 0, wrong: 0 })
     };
     let mut ends = [end(0)?, end(1)?];
@@ -129,21 +142,23 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
         }
     };
     run(&mut ends, 0.2)?;
-    let (mut rounds, mut spent, mut modes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rounds, mut spent, mut modes, mut traps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
         let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
         let distance = Distance::before([args.load_core, args.io_core]);
-        let (before, busy) = (count(&ends), stage.busy());
+        let trapped = |ends: &[End; 2]| ends[0].nic.traps() + ends[1].nic.traps();
+        let (before, busy, exits) = (count(&ends), stage.busy(), trapped(&ends));
         let seconds = run(&mut ends, args.window.as_secs_f64())?;
         let frames = (count(&ends) - before) as f64;
         let now = stage.busy();
         rounds.push(frames / seconds / 1e6);
+        traps.push((trapped(&ends) - exits) as f64 / frames.max(1.0));
         spent.push((now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64);
         let mpps = frames / seconds / 1e6;
         let mode = distance.after();
         modes.push((mode, mpps));
         let (number, of) = (round + 1, args.rounds);
-        eprintln!("round {number}/{of}: {} {size} B: {mpps:.2} Mpps, {}", name(model), mode.name());
+        eprintln!("round {number}/{of}: {} {size} B: {mpps:.2} Mpps, {}", part.name(), mode.name());
     }
     let median = |values: &[f64]| {
         let mut sorted = values.to_vec();
@@ -155,7 +170,9 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
     Ok(Row {
         modes: modes_json(&modes),
         told: distance::told(&modes),
-        model: name(model),
+        model: part.name(),
+        csb: setup.csb,
+        traps: median(&traps),
         size,
         both_ways,
         mpps,
@@ -163,7 +180,7 @@ fn one(args: &Args, page: Page, model: Model, size: usize, both_ways: bool) -> R
         ns_per_frame: median(&spent),
         rounds,
         lost: ends[0].wrong + ends[1].wrong,
-        huge_pages: page == Page::Huge,
+        huge_pages: setup.page == Page::Huge,
     })
 }
 
@@ -174,10 +191,11 @@ pub fn table(rows: &[Row]) -> String {
         "full speed: native drivers that poll, through the learning switch, {pages} pages; the paper's best: 5.0 \
          Mpps of 64 B, 22.7 Gbit/s of 1500 B (FreeBSD, netmap's pkt-gen over CSB and VALE)\n"
     );
-    let [device, bytes, ways, mpps, gbps, io, lost] =
-        ["device", "bytes", "ways", "Mpps: median (min – max)", "Gbit/s", "I/O core", "lost"];
+    let [device, bytes, ways, mpps, gbps, io, traps, lost] =
+        ["device", "bytes", "ways", "Mpps: median (min – max)", "Gbit/s", "I/O core", "traps", "lost"];
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{device:7} {bytes:>5} {ways:>5}  {mpps:26} {gbps:>7} {io:>16} {lost:>5}");
+    let _ =
+        writeln!(text, "{device:11} {bytes:>5} {ways:>5}  {mpps:26} {gbps:>7} {io:>16} {traps:>6} {lost:>5}");
     for row in rows {
         let (min, max) =
             row.rounds.iter().fold((f64::MAX, 0.0f64), |(min, max), mpps| (min.min(*mpps), max.max(*mpps)));
@@ -186,14 +204,18 @@ pub fn table(rows: &[Row]) -> String {
         let io = format!("{:.1} ns a frame", row.ns_per_frame);
         let _ = writeln!(
             text,
-            "{:7} {:>5} {ways:>5}  {spread:26} {:>7.1} {io:>16} {:>5}",
-            row.model, row.size, row.gbps, row.lost
+            "{:11} {:>5} {ways:>5}  {spread:26} {:>7.1} {io:>16} {:>6.3} {:>5}",
+            row.device(),
+            row.size,
+            row.gbps,
+            row.traps,
+            row.lost
         );
     }
     let _ = writeln!(text, "Mpps, {}", distance::HEAD);
     for row in rows {
         let ways = if row.both_ways { "both" } else { "one" };
-        let _ = writeln!(text, "{:7} {:>5} {ways:>5}  {}", row.model, row.size, row.told);
+        let _ = writeln!(text, "{:11} {:>5} {ways:>5}  {}", row.device(), row.size, row.told);
     }
     text
 }

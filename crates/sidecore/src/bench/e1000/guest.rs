@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use sidecore_driver::e1000::{Model, E1000 as Driver};
+use super::nic::Nic;
 
 /// Received frames that Linux's NAPI takes at once.
 const BUDGET: usize = 64;
@@ -45,7 +45,7 @@ impl Clock {
 }
 
 pub struct Guest {
-    nic: Driver,
+    nic: Nic,
     mode: Mode,
     /// Nanoseconds that a trap takes.
     trap: u64,
@@ -86,7 +86,7 @@ impl Seen {
 
 impl Guest {
     /// A guest behind `nic`, every trap of which takes `trap`.
-    pub fn new(mut nic: Driver, mode: Mode, trap: Duration) -> Result<Guest, String> {
+    pub fn new(mut nic: Nic, mode: Mode, trap: Duration) -> Result<Guest, String> {
         nic.arm_all().map_err(super::text)?;
         let trap = u64::try_from(trap.as_nanos()).unwrap_or(u64::MAX);
         Ok(Guest { nic, mode, trap, until: 0, look_at: 0, polling: false, seen: Seen::default() })
@@ -103,7 +103,7 @@ impl Guest {
         if now < self.until {
             return Ok(());
         }
-        let before = self.traps();
+        let before = self.nic.traps();
         let mut ends = 0;
         if self.polling || now >= self.look_at {
             self.look_at = now + LOOK;
@@ -112,7 +112,7 @@ impl Guest {
                 self.seen.received += received as u64;
                 self.seen.interrupts += u64::from(!was_polling);
                 self.polling = self.nic.is_polling();
-                ends = u64::from(!self.polling && self.nic.model() == Model::E1000);
+                ends = u64::from(!self.polling && self.nic.ends_trap());
                 // What was combined goes out with the interrupt.
                 self.nic.doorbell()?;
             }
@@ -136,14 +136,9 @@ impl Guest {
                 self.nic.doorbell()?;
             }
         }
-        let traps = self.traps() - before + ends;
+        let traps = self.nic.traps() - before + ends;
         self.seen.traps += traps;
         self.until = now + traps * self.trap;
         Ok(())
-    }
-
-    fn traps(&self) -> u64 {
-        let traps = self.nic.traps();
-        traps.reads + traps.writes
     }
 }

@@ -6,30 +6,38 @@
 //! stands beside it: real guests, with a stack, on its machine. *Full speed*: drivers that poll, no traps, no
 //! interrupts, nothing modelled.
 //!
+//! Beside Intel's cards goes the RTL8169, whose doorbells cannot but trap, without and with a status block.
+//!
 //! One processor has the I/O core, the other all drivers.
 
 mod figures;
 mod full;
 mod guest;
 mod model;
+mod nic;
 pub mod stage;
+mod summary;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use self::nic::Part;
+use super::peers;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sidecore_driver::memory::Page;
-use sidecore_engine::device::e1000::Model;
-
-use super::peers;
 
 /// `bench e1000`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Devices.
-    #[arg(long = "device", value_name = "DEVICE", value_delimiter = ',', default_value = "e1000,e1000e")]
-    #[arg(value_parser = PossibleValuesParser::new(["e1000", "e1000e"]).map(|word| model(&word)))]
-    pub models: Vec<Model>,
+    #[arg(
+        long = "device",
+        value_name = "DEVICE",
+        value_delimiter = ',',
+        default_value = "e1000,e1000e,rtl8169"
+    )]
+    #[arg(value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)).map(|word| Part::named(&word)))]
+    pub parts: Vec<Part>,
     /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
     #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
     #[arg(value_parser = nanoseconds)]
@@ -65,25 +73,11 @@ fn nanoseconds(text: &str) -> Result<u32, String> {
     ns.ok_or_else(|| "allowed: microseconds from 0 to 1000".to_owned())
 }
 
-fn model(name: &str) -> Model {
-    match name {
-        "e1000" => Model::E1000,
-        _ => Model::E1000e,
-    }
-}
-
 /// Huge pages that the drivers' memory takes.
 const HUGE_PAGES: u64 = 16;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn name(model: Model) -> &'static str {
-    match model {
-        Model::E1000 => "e1000",
-        Model::E1000e => "e1000e",
-    }
 }
 
 /// Measures and prints.
@@ -100,9 +94,12 @@ pub fn run(args: &Args) -> Result<(), String> {
         return Ok(());
     }
     if args.json {
+        let summary = summary::Summary::of(&rows, &full);
         println!(
             "{}",
-            serde_json::json!({ "version": 1, "bench": "e1000", "cost_model": rows, "full_speed": full })
+            serde_json::json!({
+                "version": 1, "bench": "e1000", "summary": summary, "cost_model": rows, "full_speed": full,
+            })
         );
         return Ok(());
     }

@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use sidecore_driver::e1000::Config;
+use sidecore_driver::memory::Page;
 use sidecore_driver::net::NetDriver;
 use sidecore_engine::device::e1000::Model;
 
 use super::guest::{Clock, Guest, Mode, Seen};
+use super::nic::{Part, Setup};
 use super::stage::{frame, Limits, Stage};
-use super::{name, text, Args};
+use super::{text, Args};
 
 /// The usual size of rings in Linux.
 const RING: u16 = 256;
@@ -70,10 +71,31 @@ const KINDS: [Kind; 5] = [
     Kind { name: "unmodified, exitless", mode: Mode::Exitless, itr: LINUX_ITR, floor: FLOOR, paper: None },
 ];
 
+/// Rows of a card whose doorbells cannot but trap, in pairs without and with a status block: moderation off, and as it is
+/// unless the operator says otherwise.
+const TRAPPING: [Kind; 4] = [
+    Kind { name: "itr=0", mode: Mode::Trapping, itr: 0, floor: Duration::ZERO, paper: None },
+    Kind { name: "itr=0 CSB", mode: Mode::Csb, itr: 0, floor: Duration::ZERO, paper: None },
+    Kind { name: UNMODIFIED, mode: Mode::Trapping, itr: 0, floor: FLOOR, paper: None },
+    Kind { name: WITH_CSB, mode: Mode::Csb, itr: 0, floor: FLOOR, paper: None },
+];
+/// The last of these pairs, which the summary has.
+pub const UNMODIFIED: &str = "unmodified";
+pub const WITH_CSB: &str = "csb=on";
+
+/// The rows of `part`.
+fn kinds(part: Part) -> impl Iterator<Item = &'static Kind> {
+    let kinds = match part {
+        Part::Intel(_) => &KINDS[..],
+        Part::Rtl8169 => &TRAPPING,
+    };
+    kinds.iter().filter(move |kind| part != Part::Intel(Model::E1000e) || kind.mode != Mode::Csb)
+}
+
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `e1000` or `e1000e`.
+    /// `e1000`, `e1000e` or `rtl8169`.
     pub model: &'static str,
     /// The paper's name of the row.
     pub row: &'static str,
@@ -99,11 +121,11 @@ pub struct Row {
 pub fn measure(args: &Args) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for &trap_ns in &args.costs {
-        for &model in &args.models {
+        for &part in &args.parts {
             for other in [false, true] {
                 for size in SIZES {
-                    for kind in KINDS.iter().filter(|kind| model == Model::E1000 || kind.mode != Mode::Csb) {
-                        rows.push(one(args, model, kind, trap_ns, other, size)?);
+                    for kind in kinds(part) {
+                        rows.push(one(args, part, kind, trap_ns, other, size)?);
                     }
                 }
             }
@@ -115,7 +137,7 @@ pub fn measure(args: &Args) -> Result<Vec<Row>, String> {
 /// Measures one row.
 pub fn one(
     args: &Args,
-    model: Model,
+    part: Part,
     kind: &Kind,
     trap_ns: u32,
     other: bool,
@@ -123,15 +145,15 @@ pub fn one(
 ) -> Result<Row, String> {
     let trap = Duration::from_nanos(trap_ns.into());
     let mut stage = Stage::new(args.io_core)?;
-    let config = Config {
+    let setup = Setup {
         ring: RING,
+        page: Page::Small,
         map: kind.mode == Mode::Exitless,
         itr: kind.itr,
         csb: kind.mode == Mode::Csb,
-        ..Config::default()
     };
     let guest = |stage: &mut Stage| {
-        let nic = stage.guest(model, Limits { floor: kind.floor, share: 100 }, &config)?;
+        let nic = stage.card(part, Limits { floor: kind.floor, share: 100 }, &setup)?;
         Guest::new(nic, kind.mode, trap)
     };
     let mut pair = Pair {
@@ -153,7 +175,7 @@ pub fn one(
     let (queued, frames) = (sender.sent as f64, receiver.received as f64);
     let each = |count: u64, frames: f64| if frames > 0.0 { count as f64 / frames } else { 0.0 };
     Ok(Row {
-        model: name(model),
+        model: part.name(),
         row: kind.name,
         path: if other { "GG" } else { "GH" },
         size,

@@ -1,19 +1,21 @@
-//! What is measured: an I/O core, a learning switch and e1000 ports in this process, with native drivers.
+//! What is measured: an I/O core, a learning switch and ports of emulated cards in this process, with native drivers.
 //!
 //! In this process, because a trap that is to cost 1.2 µs must not pay for a socket as well: the drivers set
 //! their devices up over vfio-user like any VMM, and then reach them directly.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::net::NetDriver;
+use sidecore_driver::rtl8169 as realtek;
 use sidecore_driver::vfio::Shortcut;
 use sidecore_driver::{session, Frontend};
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::pci::PciDevice;
+use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
@@ -23,6 +25,7 @@ use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::transport::vhost_user::{VhostUser, VhostUserConfig};
 use sidecore_engine::wire::Mac;
 
+use super::nic::{Nic, Part, Setup};
 use super::text;
 use crate::bench::ours::START;
 use crate::bench::peers::Scratch;
@@ -118,6 +121,29 @@ impl Stage {
         &self.ports[usize::from(number)]
     }
 
+    /// The same for any card, set up like this.
+    pub fn card(&mut self, part: Part, limits: Limits, setup: &Setup) -> Result<Nic, String> {
+        let &Setup { ring, page, map, itr, csb } = setup;
+        match part {
+            Part::Intel(model) => {
+                let config = Config { ring, page, map, itr, csb, ..Config::default() };
+                Ok(self.guest(model, limits, &config)?.into())
+            }
+            Part::Rtl8169 => {
+                let (port, number, path) = self.port()?;
+                let moderation = limits.floor;
+                let settings = Rtl8169Config { moderation, csb, ..Rtl8169Config::new(Mac(mac(number))) };
+                let device = Rtl8169::new(settings, Arc::clone(&port), self.scheduler()).map_err(text)?;
+                let attachment = start(&path, port, Box::new(device))?;
+                let config = realtek::Config { ring, page, csb };
+                let mut driver = realtek::Rtl8169::open(&path, &config).map_err(text)?;
+                driver.client().shortcut(Box::new(Direct(attachment.device())));
+                self.attachments.push(Box::new(attachment));
+                Ok(driver.into())
+            }
+        }
+    }
+
     /// A guest's NIC and its driver, which reaches it without messages from now on.
     pub fn guest(&mut self, model: Model, limits: Limits, config: &Config) -> Result<Driver, String> {
         let (port, number, path) = self.port()?;
@@ -128,8 +154,7 @@ impl Stage {
             ..E1000Config::new(model, Mac(mac(number)))
         };
         let device = E1000::new(settings, Arc::clone(&port), self.scheduler()).map_err(text)?;
-        let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
-        let attachment = VfioUser::start(endpoint, port, Box::new(device)).map_err(text)?;
+        let attachment = start(&path, port, Box::new(device))?;
         let mut driver = Driver::open(&path, config).map_err(text)?;
         driver.client().shortcut(Box::new(Direct(attachment.device())));
         self.attachments.push(Box::new(attachment));
@@ -158,6 +183,12 @@ impl Stage {
         let core = self.cores.status();
         core.first().map_or((0, 0), |core| (core.busy_ns, core.frames))
     }
+}
+
+/// `device`, which listens at `path`.
+fn start(path: &Path, port: Arc<Port>, device: Box<dyn PciDevice>) -> Result<VfioUser, String> {
+    let endpoint = Endpoint::Listen { path: path.to_owned(), mode: None, owner: (None, None) };
+    VfioUser::start(endpoint, port, device).map_err(text)
 }
 
 /// A device in this process.

@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Plain => "ptnet",
             Kind::Header => "ptnet+header",
@@ -98,8 +98,8 @@ fn data(from: u8, size: usize) -> (Vec<u8>, NetHdr) {
 }
 
 impl End {
-    /// A guest at the next port of `stage`, which sends frames of `size` bytes.
-    pub fn new(stage: &mut Stage, kind: Kind, size: usize) -> Result<End> {
+    /// A guest at the next port of `stage`, which sends frames of `size` bytes; ptnet has buffers of `buf_size` bytes.
+    pub fn new(stage: &mut Stage, kind: Kind, size: usize, buf_size: u32) -> Result<End> {
         let (port, number, path) = stage.port()?;
         let listen = |path: std::path::PathBuf| (path, None, (None, None));
         let nic = if kind == Kind::Virtio {
@@ -118,7 +118,8 @@ impl End {
             let frontend = Frontend::connect(&path, START).map_err(text)?;
             Nic::Virtio(Box::new(NetDriver::start(frontend, config).map_err(text)?))
         } else {
-            let mut settings = PtnetConfig { slots: RING.into(), ..PtnetConfig::new(Mac(mac(number))) };
+            let mac = Mac(mac(number));
+            let mut settings = PtnetConfig { slots: RING.into(), buf_size, ..PtnetConfig::new(mac) };
             if kind == Kind::Pipe {
                 let end = PipeEnd::join("bench", &settings.geometry().of_pipe(), false).map_err(text)?;
                 settings.pipe = Some(end);

@@ -11,6 +11,7 @@ mod ends;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use self::ends::{End, Kind};
@@ -25,6 +26,13 @@ use super::vale::median;
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
+    /// What the guests have: all of it, with batches and kicks, if nothing is said; else full speed with these alone.
+    #[arg(long = "device", value_name = "DEVICE,…", value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(KINDS.map(Kind::name)).map(|word| kind(&word)))]
+    pub devices: Vec<Kind>,
+    /// Bytes of a buffer of ptnet, a multiple of 64: of a power of two the first lines of all buffers share few places of a cache.
+    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    pub buf_size: u32,
 }
 
 /// Frames of a publication, unless it is said otherwise, and frames under way at most.
@@ -40,6 +48,13 @@ const SUMMARY_RATE: u32 = 100_000;
 const PAPER: f64 = 21.0;
 /// What its authors published for 60 bytes through a pipe.
 const PUBLISHED_PIPE: f64 = 46.0;
+
+/// All kinds, and one by its name.
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Header, Kind::Pipe, Kind::Virtio];
+
+fn kind(name: &str) -> Kind {
+    KINDS.into_iter().find(|kind| kind.name() == name).unwrap_or(Kind::Plain)
+}
 
 /// What batches are swept for.
 const SWEPT: [Kind; 2] = [Kind::Plain, Kind::Pipe];
@@ -93,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     // On a thread of its own: that it is pinned must not pass to threads which are started later.
     let (rows, sweep, kicks) = std::thread::scope(|scope| {
-        let work = scope.spawn(|| measure(&common));
+        let work = scope.spawn(|| measure(&common, args));
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     let small = |kind: Kind| {
@@ -123,24 +138,32 @@ pub fn run(args: &Args) -> Result<()> {
 
 type Measured = (Vec<Row>, Vec<Row>, Vec<Kicks>);
 
-fn measure(common: &Common) -> Result<Measured> {
+fn measure(common: &Common, args: &Args) -> Result<Measured> {
     sidecore_engine::place::pin(common.load_core).map_err(text)?;
-    let bursts: Vec<usize> = if common.quick { vec![1, 16] } else { (0..=8).map(|n| 1 << n).collect() };
+    let (all, buf_size) = (args.devices.is_empty(), args.buf_size);
+    let wanted = |kind: &Kind| all || args.devices.contains(kind);
+    let bursts: Vec<usize> = match (all, common.quick) {
+        (false, _) => Vec::new(),
+        (_, true) => vec![1, 16],
+        (_, false) => (0..=8).map(|n| 1 << n).collect(),
+    };
     let settings = [(Kind::Plain, 60), (Kind::Header, 60), (Kind::Pipe, 60), (Kind::Virtio, 60)]
         .into_iter()
         .chain([(Kind::Plain, 1500), (Kind::Header, 1500), (Kind::Pipe, 1500), (Kind::Virtio, 1500)])
         .chain([(Kind::Header, LARGE), (Kind::Virtio, LARGE)])
+        .filter(|(kind, _)| wanted(kind))
         .map(|(kind, size)| (kind, size, if size == LARGE { 1 } else { BURST }));
     let sweeps = SWEPT.into_iter().flat_map(|kind| bursts.iter().map(move |burst| (kind, 60, *burst)));
     let settings: Vec<_> = settings.chain(sweeps).collect();
     let mut samples = vec![Vec::new(); settings.len()];
-    let mut kicks = vec![(Vec::new(), 0); RATES.len()];
+    let rates = if all { &RATES[..] } else { &[] };
+    let mut kicks = vec![(Vec::new(), 0); rates.len()];
     for round in 0..common.rounds {
         for (setting, samples) in settings.iter().zip(&mut samples) {
-            samples.push(one(common, *setting)?);
+            samples.push(one(common, *setting, buf_size)?);
         }
-        for (rate, (rounds, frames)) in RATES.iter().zip(&mut kicks) {
-            let (kicks, sent) = paced(common, *rate)?;
+        for (rate, (rounds, frames)) in rates.iter().zip(&mut kicks) {
+            let (kicks, sent) = paced(common, *rate, buf_size)?;
             rounds.push(kicks as f64 / sent.max(1) as f64);
             *frames += sent;
         }
@@ -149,7 +172,7 @@ fn measure(common: &Common) -> Result<Measured> {
     let mut rows: Vec<Row> =
         settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
     let sweep = rows.split_off(rows.len() - SWEPT.len() * bursts.len());
-    let kicks = RATES.iter().zip(kicks).map(|(rate, (rounds, frames))| Kicks {
+    let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, frames))| Kicks {
         rate: *rate,
         frames,
         kicks_per_packet: median(rounds.iter().copied()),
@@ -180,9 +203,10 @@ fn row((kind, size, burst): (Kind, usize, usize), samples: &[Sample]) -> Row {
 }
 
 /// One round of one setting.
-fn one(common: &Common, (kind, size, burst): (Kind, usize, usize)) -> Result<Sample> {
+fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32) -> Result<Sample> {
     let mut stage = Stage::new(common.io_cores[0])?;
-    let (mut a, mut b) = (End::new(&mut stage, kind, size)?, End::new(&mut stage, kind, size)?);
+    let mut end = || End::new(&mut stage, kind, size, buf_size);
+    let (mut a, mut b) = (end()?, end()?);
     // Both stations are known before anything counts.
     b.greet(&mut a)?;
     let window = WINDOW.max(2 * burst as u64).min(a.room());
@@ -209,9 +233,10 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize)) -> Result<Sam
 }
 
 /// Kicks, and frames that were sent evenly at `rate` through an I/O core that may sleep.
-fn paced(common: &Common, rate: u32) -> Result<(u64, u64)> {
+fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(u64, u64)> {
     let mut stage = Stage::that_sleeps(common.io_cores[0])?;
-    let (mut a, mut b) = (End::new(&mut stage, Kind::Plain, 60)?, End::new(&mut stage, Kind::Plain, 60)?);
+    let mut end = || End::new(&mut stage, Kind::Plain, 60, buf_size);
+    let (mut a, mut b) = (end()?, end()?);
     b.greet(&mut a)?;
     let (gap, before, kicks, start) = (Duration::from_secs(1) / rate, a.sent, a.kicks(), Instant::now());
     let mut next = start;
@@ -265,7 +290,9 @@ fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
     for row in rows.iter().chain(sweep) {
         let _ = writeln!(text, "{:12} {:>6} {:>5}  {}", row.device, row.size, row.burst, row.told);
     }
-    let _ = writeln!(text, "kicks a frame, of frames that come evenly:");
+    if !kicks.is_empty() {
+        let _ = writeln!(text, "kicks a frame, of frames that come evenly:");
+    }
     for row in kicks {
         let _ = writeln!(text, "{:>9} frames/s: {:.5}", row.rate, row.kicks_per_packet);
     }
