@@ -1,9 +1,10 @@
 //! `sidecore bench budget`: what part of an I/O core a guest receives that was granted a part of it, as Figures 10 to 12 of the
 //! reservation paper have it.
 //!
-//! One guest keeps its ring full. With each budget two things are measured: the time that it had, by the I/O core's own
-//! account, and the frames that arrived, against those that a whole core moves. The second does not trust the first, but for
-//! the part of the time in which the core was busy when the guest had no budget.
+//! One guest keeps its ring full of jumbo frames, so that the core has more to do than the guest. With each budget two things
+//! are measured: the time that it had, by the I/O core's own account, and the frames that arrived, against those that a whole
+//! core moves. The second does not trust the first, but for the part of the time in which the core was busy when the guest
+//! had no budget. What a whole core moves changes with the machine's speed, so it is measured before and after each budget.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{CpuBudget, Service};
 
 use super::guest::{Report, Work};
-use super::stage::{Stage, OURS};
+use super::stage::{Stage, JUMBO};
 use super::{middle, Common, Result};
 use crate::bench::draw::{chart, Axis, Line};
 
@@ -103,9 +104,9 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All shares, and before them a whole core.
+/// All shares, each between two measurements of a whole core.
 fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
-    let stage = Stage::start(OURS, &common.io_cores[..1], 1)?;
+    let stage = Stage::start(JUMBO, &common.io_cores[..1], 1)?;
     let port = stage.guest(0);
     let period = Duration::from_millis(args.period.into());
     stage.play(common.load_core, |players| {
@@ -117,16 +118,19 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
             });
             port.served.set(Service { budget, ..Service::default() });
             let (report, [busy]) =
-                players.measure_with(|_| Work::Flood, common.window, || [port.served.usage().busy_ns])?;
+                players.measure_with(|_| Work::Jumbo, common.window, || [port.served.usage().busy_ns])?;
             Ok((report, busy))
         };
-        let (all, busy) = take(None)?;
-        let whole = all.rate(0..1) / (busy as f64 / 1e9 / all.seconds);
+        // Frames of a core that does nothing else.
+        let whole = |(all, busy): (Report, u64)| all.rate(0..1) / (busy as f64 / 1e9 / all.seconds);
+        let mut before = whole(take(None)?);
         let one = |share: &u8| {
             let (report, busy) = take(Some(*share))?;
+            let after = whole(take(None)?);
+            let around = (std::mem::replace(&mut before, after) + after) / 2.0;
             Ok(Sample {
                 time: busy as f64 / 1e9 / report.seconds,
-                frames: report.rate(0..1) / whole,
+                frames: report.rate(0..1) / around,
                 load_busy: report.load_busy,
             })
         };
