@@ -34,6 +34,7 @@ lint:            ## formatting, lints and the rules of the house
 	@scripts/setup --lint
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo clippy -p sidecore --no-default-features -- -D warnings
 
 demo:            ## four unmodified VMs and the host exchange traffic; DEMO=router: two VMs behind a router with FRR
 	@scripts/demo $(DEMO)

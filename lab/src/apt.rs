@@ -4,11 +4,15 @@
 //! nor changes what the system's apt knows, and needs no root. Only two things come from the system: the
 //! address of the Debian mirror that this machine is already set to use, and how to reach it (proxies, in
 //! apt's own configuration). Packages are signed by the keys of `debian-archive-keyring`, as always.
+//!
+//! To read the lists of a release takes some seconds of a processor. Within [`sharing`] that happens once for all parts of
+//! the lab that come from the same release.
 
 use crate::error::{Context, Error, Result};
 use crate::process::output;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -26,47 +30,70 @@ const SUITES: [&str; 10] = [
     "unstable",
 ];
 
-/// apt with its own state below a work folder, which is removed on drop.
-pub(crate) struct Apt {
+/// apt with its own state below a work folder.
+pub(crate) struct Apt(Arc<State>);
+
+/// The work folder, which is removed on drop.
+struct State {
     work: PathBuf,
     config: PathBuf,
     mirror: String,
+    sources: String,
+}
+
+/// While lists are shared: where, and those that were read.
+static SHARED: Mutex<Option<(PathBuf, Vec<Arc<State>>)>> = Mutex::new(None);
+
+/// Does `work`; of all that it fetches the package lists of each release are read once, and kept in `folder` meanwhile.
+pub(crate) fn sharing<T>(folder: &Path, work: impl FnOnce() -> T) -> T {
+    struct End(PathBuf);
+    impl Drop for End {
+        fn drop(&mut self) {
+            *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+    // What processes have left that were killed.
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix("lists-").and_then(|rest| rest.strip_suffix(".work"));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let folder = folder.join(format!("lists-{}.work", std::process::id()));
+    *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = Some((folder.clone(), Vec::new()));
+    let _end = End(folder);
+    work()
 }
 
 impl Apt {
-    /// Prepares `work` and reads the package lists of `suites`.
+    /// Prepares `work` and reads the package lists of `suites`, unless they are shared and were read.
     pub(crate) fn new(work: &Path, mirror: &str, suites: &[&str]) -> Result<Self> {
-        if !Path::new(KEYRING).exists() {
-            return Err(Error::new(format!(
-                "{KEYRING} is missing, so Debian packages cannot be verified; install debian-archive-keyring"
-            )));
-        }
-        let _ = std::fs::remove_dir_all(work);
-        for folder in ["lists/partial", "cache/archives/partial", "deb"] {
-            let folder = work.join(folder);
-            std::fs::create_dir_all(&folder).context(|| format!("making {}", folder.display()))?;
-        }
         // `target=Packages`: a desktop's extra indexes (icons, descriptions) are of no use here.
         let source = |suite: &&str| {
             format!("deb [arch=amd64 target=Packages signed-by={KEYRING}] {mirror} {suite} main\n")
         };
-        write(&work.join("sources.list"), &suites.iter().map(source).collect::<String>())?;
-        write(&work.join("status"), "")?;
-        let config = work.join("apt.conf");
-        write(&config, &configuration(work))?;
-        let apt = Self { work: work.to_owned(), config, mirror: mirror.to_owned() };
-        eprintln!("sidecore-lab: reading the package lists of {} from {mirror}", suites.join(" and "));
-        output(apt.command("apt-get").args(["--quiet", "--error-on=any", "update"]))?;
-        Ok(apt)
+        let sources = suites.iter().map(source).collect::<String>();
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((folder, read)) = shared.as_mut() else {
+            return State::read(work, mirror, suites, sources).map(|state| Self(Arc::new(state)));
+        };
+        if let Some(state) = read.iter().find(|state| state.sources == sources) {
+            return Ok(Self(state.clone()));
+        }
+        let folder = folder.join(suites.join("-"));
+        let state = Arc::new(State::read(&folder, mirror, suites, sources)?);
+        read.push(state.clone());
+        Ok(Self(state))
     }
-
     /// The package that `name` depends on whose name begins with `prefix`: how a meta package names the real one.
     pub(crate) fn depends(&self, name: &str, prefix: &str) -> Result<String> {
         let text = output(self.command("apt-cache").args(["depends", name]))?;
         let found =
             text.lines().filter_map(|l| l.trim().strip_prefix("Depends: ")).find(|n| n.starts_with(prefix));
         found.map(str::to_owned).ok_or_else(|| {
-            Error::new(format!("Debian's {name} at {} depends on no package named {prefix}*", self.mirror))
+            Error::new(format!("Debian's {name} at {} depends on no package named {prefix}*", self.0.mirror))
         })
     }
 
@@ -77,14 +104,17 @@ impl Apt {
 
     /// Downloads these packages and all that they depend on, preferring `suite`, and unpacks them into `root`.
     pub(crate) fn unpack_with_dependencies(&self, suite: &str, packages: &[&str], root: &Path) -> Result<()> {
-        let archives = format!("Dir::Cache::archives={}", self.work.join("deb").display());
+        let archives = format!("Dir::Cache::archives={}", self.0.work.join("deb").display());
         let how =
             ["--yes", "--no-install-recommends", "--download-only", "-o", &archives, "-t", suite, "install"];
         self.unpack(&how, packages, root)
     }
 
     fn unpack(&self, how: &[&str], packages: &[&str], root: &Path) -> Result<()> {
-        let folder = self.work.join("deb");
+        let folder = self.0.work.join("deb");
+        // Without the packages of another part that shares the lists.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).context(|| format!("making {}", folder.display()))?;
         let apt = || {
             let mut command = self.command("apt-get");
             command.current_dir(&folder).arg("--quiet");
@@ -96,7 +126,7 @@ impl Apt {
             "sidecore-lab: downloading {} packages, {:.1} MB, from {}: {}",
             sizes.len(),
             bytes_as_mb(sizes.iter().sum()),
-            self.mirror,
+            self.0.mirror,
             packages.join(" ")
         );
         output(apt().args(how).args(packages))?;
@@ -111,13 +141,40 @@ impl Apt {
     }
 
     fn command(&self, program: &str) -> Command {
+        self.0.command(program)
+    }
+}
+
+impl State {
+    fn read(work: &Path, mirror: &str, suites: &[&str], sources: String) -> Result<Self> {
+        if !Path::new(KEYRING).exists() {
+            return Err(Error::new(format!(
+                "{KEYRING} is missing, so Debian packages cannot be verified; install debian-archive-keyring"
+            )));
+        }
+        let _ = std::fs::remove_dir_all(work);
+        for folder in ["lists/partial", "cache/archives/partial"] {
+            let folder = work.join(folder);
+            std::fs::create_dir_all(&folder).context(|| format!("making {}", folder.display()))?;
+        }
+        write(&work.join("sources.list"), &sources)?;
+        write(&work.join("status"), "")?;
+        let config = work.join("apt.conf");
+        write(&config, &configuration(work))?;
+        let state = Self { work: work.to_owned(), config, mirror: mirror.to_owned(), sources };
+        eprintln!("sidecore-lab: reading the package lists of {} from {mirror}", suites.join(" and "));
+        output(state.command("apt-get").args(["--quiet", "--error-on=any", "update"]))?;
+        Ok(state)
+    }
+
+    fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.arg("-c").arg(&self.config).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
 }
 
-impl Drop for Apt {
+impl Drop for State {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.work);
     }
@@ -246,6 +303,21 @@ fn is_debian(suite: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_lists_are_removed_at_the_end_and_those_of_dead_processes_at_the_start() {
+        let dir = std::env::temp_dir().join(format!("sidecore-lab-lists-{}", std::process::id()));
+        // No process has such a number.
+        let old = dir.join("lists-4999999.work");
+        std::fs::create_dir_all(&old).unwrap();
+        let own = sharing(&dir, || {
+            let (own, _) = SHARED.lock().unwrap().clone().unwrap();
+            std::fs::create_dir_all(own.join("bookworm")).unwrap();
+            own
+        });
+        assert!(dir.exists() && !old.exists() && !own.exists() && SHARED.lock().unwrap().is_none());
+        std::fs::remove_dir(dir).unwrap();
+    }
 
     #[test]
     fn the_mirror_is_read_from_one_line_sources() {

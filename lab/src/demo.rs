@@ -23,7 +23,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long iperf3 sends, in seconds.
-const SECONDS: u32 = 2;
+const SECONDS: u32 = 1;
 /// How long a card may take to appear.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The host's interface and everybody's addresses; they exist in the namespace and in the guests only.
@@ -115,9 +115,11 @@ pub fn demo() -> Result<()> {
 /// # Errors
 /// Something cannot be downloaded, or the lab's folder cannot be written.
 pub fn prepare() -> Result<()> {
-    let lab = Lab::open()?;
-    crate::disk::grub(lab)?;
-    kbuild::kept("ptnet")?;
+    crate::fetch::sharing_lists(|| {
+        let lab = Lab::open()?;
+        crate::disk::grub(lab)?;
+        kbuild::kept("ptnet")
+    })?;
     Accel::decide().map(drop)
 }
 

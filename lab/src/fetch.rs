@@ -8,7 +8,7 @@
 //! wait for one another.
 
 use crate::accel::Accel;
-use crate::apt::{system_mirror, Apt};
+use crate::apt::{self, system_mirror, Apt};
 use crate::error::{Context, Error, Result};
 use crate::guest;
 use crate::image;
@@ -140,6 +140,16 @@ pub fn shell(arguments: &[&str]) -> Result<ExitStatus> {
     ]);
     command.args(arguments);
     Process::spawn(command, Vec::new())?.child().wait().context(|| "waiting for QEMU".to_owned())
+}
+
+/// Does `work`, and reads the package lists of each release once for all that it fetches.
+///
+/// # Errors
+/// Those of `work`, and the lab's folder cannot be made.
+pub(crate) fn sharing_lists<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let dir = lab_dir()?;
+    std::fs::create_dir_all(&dir).context(|| format!("making {}", dir.display()))?;
+    apt::sharing(&dir, work)
 }
 
 /// The private folder; see the head of this module.

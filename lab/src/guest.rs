@@ -579,12 +579,14 @@ impl Drop for Guest {
     }
 }
 
-/// Boots a guest that powers itself off as soon as its kernel and modules are up. True if it did within `limit`.
-pub(crate) fn probe(accel: Accel, limit: Duration) -> Result<bool> {
+/// Boots a guest that powers itself off as soon as its kernel and modules are up. True if it did within `limit` and with so
+/// many seconds of a processor.
+pub(crate) fn probe(accel: Accel, limit: Duration, processor_seconds: u64) -> Result<bool> {
     let begin = Instant::now();
     let mut spec = Guest::named("probe").accel(accel).kernel_argument("lab.probe");
     spec.limit = limit;
     let Ok(mut guest) = spec.start(&[]) else { return Ok(false) };
+    guest.process.limit_processor(processor_seconds)?;
     let left = limit.saturating_sub(begin.elapsed());
     Ok(guest.process.wait(left).is_ok_and(|status| status.success()))
 }

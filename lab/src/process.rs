@@ -11,7 +11,7 @@
 
 use crate::error::{Context, Error, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{getppid, set_parent_process_death_signal, Pid, Signal};
+use rustix::process::{getppid, prlimit, set_parent_process_death_signal, Pid, Resource, Rlimit, Signal};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -72,6 +72,17 @@ impl Process {
             self.status = self.child.try_wait().ok().flatten();
         }
         self.status
+    }
+
+    /// Has the kernel end the process when it has used so many seconds of processors, of vCPUs included (SIGXCPU,
+    /// setrlimit(2)).
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn limit_processor(&mut self, seconds: u64) -> Result<()> {
+        let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + 1) };
+        let pid = Pid::from_child(&self.child);
+        prlimit(Some(pid), Resource::Cpu, limit).context(|| format!("limiting {}", self.name)).map(drop)
     }
 
     /// Sends a signal; a process that has already ended is left alone.
@@ -171,6 +182,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn a_child_outlives_the_thread_that_asked_for_it() {
@@ -183,6 +195,16 @@ mod tests {
         assert!(process.wait(Duration::from_millis(100)).is_err(), "still running");
         process.kill();
         assert!(!process.status().unwrap().success());
+    }
+
+    #[test]
+    fn a_process_that_has_used_its_time_is_ended() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        let mut process = Process::spawn(command, Vec::new()).unwrap();
+        process.limit_processor(1).unwrap();
+        let status = process.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(status.signal(), Some(Signal::XCPU.as_raw()), "{status}");
     }
 
     #[test]

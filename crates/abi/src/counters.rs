@@ -126,13 +126,13 @@ pub enum DropReason {
     Prohibit = 35,
     /// Its TTL or hop limit is used up.
     TimeExceeded = 36,
-    /// It is longer than the MTU of the port by which it would go on.
+    /// It is longer than the MTU of the port by which it would leave.
     TooBig = 37,
     /// The station of its next hop is not known yet, or does not answer.
     NoNeighbour = 38,
     /// A router cut it into fragments, which went on in its place: no loss.
     Fragmented = 39,
-    /// It is for the router itself, and beyond what its class may bring to the control plane.
+    /// It is addressed to the router itself, beyond the limit of its class for the control plane.
     PuntLimit = 40,
 }
 
@@ -174,17 +174,17 @@ pub const DROPS: [(DropReason, &str, &str); 41] = [
     (
         DropReason::LookupBudget,
         "lookup_budget",
-        "the switch's lookup program was stopped after as many instructions as it may execute for a frame",
+        "the switch's lookup program used up its instructions for one frame, and was stopped",
     ),
     (
         DropReason::LookupFault,
         "lookup_fault",
-        "the switch's lookup program did what it must not, such as a load from outside of what it was given",
+        "the switch's lookup program made an error, such as a load from memory that it was not given",
     ),
     (
         DropReason::MacGuard,
         "mac_guard",
-        "the source address is none that the port may use under mac-guard=strict",
+        "mac-guard=strict does not allow the source address at this port",
     ),
     (DropReason::StormBroadcast, "storm_broadcast", "a broadcast beyond the port's limit of copies a second"),
     (DropReason::StormMulticast, "storm_multicast", "a multicast beyond the port's limit of copies a second"),
@@ -196,36 +196,36 @@ pub const DROPS: [(DropReason, &str, &str); 41] = [
     (
         DropReason::SlowReceiver,
         "slow_receiver",
-        "the receiver's memory or buffers made deliveries slow, and it gets none for as long as that is paid for",
+        "deliveries to the receiver were slow because of its memory or buffers; it gets none until their time is paid for",
     ),
-    (DropReason::ToRouter, "to_router", "for the router itself, which has taken it: no loss"),
-    (DropReason::NotForRouter, "not_for_router", "to another station than the router"),
-    (DropReason::NotRouted, "not_routed", "neither IPv4 nor IPv6, or with a VLAN tag: no router passes it on"),
+    (DropReason::ToRouter, "to_router", "addressed to the router itself, which took it: no loss"),
+    (DropReason::NotForRouter, "not_for_router", "addressed to a station other than the router"),
+    (DropReason::NotRouted, "not_routed", "neither IPv4 nor IPv6, or with a VLAN tag: routers do not forward it"),
     (
         DropReason::BadHeader,
         "bad_header",
         "the IP, ARP or Neighbor Discovery header contradicts itself or the frame",
     ),
-    (DropReason::Martian, "martian", "no packet may come from or go to its addresses"),
-    (DropReason::GroupAddress, "group_address", "for a group or a broadcast, which a router passes on to nobody"),
-    (DropReason::SourceRoute, "source_route", "with a source route, an IPv4 option that is refused"),
-    (DropReason::Spoofed, "spoofed", "a neighbour says of itself what cannot be"),
+    (DropReason::Martian, "martian", "no packet may have its source or destination address"),
+    (DropReason::GroupAddress, "group_address", "addressed to a group or a broadcast: routers do not forward it"),
+    (DropReason::SourceRoute, "source_route", "it has a source route, an IPv4 option that is refused"),
+    (DropReason::Spoofed, "spoofed", "a neighbour claims an address that it cannot have"),
     (DropReason::NoRoute, "no_route", "no route leads to the destination"),
-    (DropReason::Blackhole, "blackhole", "the route says that it is dropped"),
+    (DropReason::Blackhole, "blackhole", "the route is a blackhole"),
     (DropReason::Unreachable, "unreachable", "the route says that the destination is unreachable"),
     (DropReason::Prohibit, "prohibit", "the route says that it is prohibited"),
     (DropReason::TimeExceeded, "time_exceeded", "TTL or hop limit is used up"),
-    (DropReason::TooBig, "too_big", "longer than the MTU of the port by which it would go on"),
+    (DropReason::TooBig, "too_big", "longer than the MTU of the port by which it would leave"),
     (
         DropReason::NoNeighbour,
         "no_neighbour",
         "the station of the next hop is not known yet, or does not answer",
     ),
-    (DropReason::Fragmented, "fragmented", "cut into fragments, which went on in its place: no loss"),
+    (DropReason::Fragmented, "fragmented", "cut into fragments, which were forwarded instead: no loss"),
     (
         DropReason::PuntLimit,
         "punt_limit",
-        "for the router itself, and beyond what its class may bring to the control plane",
+        "addressed to the router itself, beyond the limit of its class for the control plane",
     ),
 ];
 

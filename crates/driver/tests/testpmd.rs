@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
 #![allow(clippy::cast_possible_truncation)]
 
-#[path = "../../sidecore/src/bench/peers.rs"]
+#[path = "../../bench/src/peers.rs"]
 mod peers;
 
 use std::time::{Duration, Instant};

@@ -30,6 +30,18 @@ const LAYERS: &[&[&str]] = &[
 /// All that a module may use, where that is less than the earlier layers.
 const ONLY: &[(&str, &[&str])] = &[("core", &["mem", "place", "observe"])];
 
+/// What each crate of ours may use of our others, in its library or program; tests may use more.
+const CRATES: &[(&str, &[&str])] = &[
+    ("abi", &[]),
+    ("fib", &[]),
+    ("driver", &["abi"]),
+    ("port", &["abi"]),
+    ("engine", &["abi", "fib"]),
+    ("pktgen", &["abi", "driver", "engine", "port"]),
+    ("bench", &["abi", "driver", "engine", "fib", "pktgen", "port"]),
+    ("sidecore", &["abi", "bench", "engine", "pktgen", "port"]),
+];
+
 /// Words of which the engine is rid: an owner has a typed lease of what it lends.
 const GONE: &[&str] = &["into_any", "QueueKey"];
 
@@ -112,6 +124,29 @@ fn modules_use_only_earlier_layers() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_use_only_those_that_they_may() {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let dir = entry.unwrap().path();
+        let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        let (_, rest) = text.split_once("[dependencies]").unwrap();
+        let dependencies = rest.split("\n[").next().unwrap();
+        let names = dependencies.lines().filter_map(|line| line.strip_prefix("sidecore-"));
+        let name = |line: &str| line.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let mut used: Vec<String> = names.map(name).collect();
+        used.sort();
+        found.push((dir.file_name().unwrap().to_string_lossy().into_owned(), used));
+    }
+    found.sort();
+    let mut allowed: Vec<(String, Vec<String>)> = CRATES
+        .iter()
+        .map(|(name, used)| (name.to_string(), used.iter().map(|it| it.to_string()).collect()))
+        .collect();
+    allowed.sort();
+    assert_eq!(found, allowed);
 }
 
 #[test]

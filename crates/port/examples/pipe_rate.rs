@@ -9,7 +9,7 @@
 //! sums the samples up by that distance.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss)]
 
-#[path = "../../sidecore/src/bench/distance.rs"]
+#[path = "../../bench/src/distance.rs"]
 #[allow(dead_code, reason = "the benchmarks of the program use more of it")]
 mod distance;
 #[path = "../tests/rig/mod.rs"]

@@ -3,13 +3,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sidecore_engine::state::values::{Mode, Owner};
 
-use crate::pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
-use crate::{bench, options};
+use sidecore_pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
+
+use crate::options;
 
 /// A packet I/O engine for virtual machines, on cores of its own.
 #[derive(Debug, Parser)]
@@ -111,8 +111,17 @@ pub enum Command {
     #[command(after_help = PKT_GEN_PORTS)]
     PktGen(PktGenArgs),
     /// Measure sidecore beside other programs, under the same load in the same run.
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
-    Bench(Benchmark),
+    Bench(sidecore_bench::Benchmark),
+    /// Say that this build has no benchmarks.
+    #[cfg(not(feature = "bench"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Bench {
+        /// A benchmark and its options.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Print completions for a shell.
     Completions(CompletionsArgs),
     /// Print the man page, or write one for every command into a directory.
@@ -496,115 +505,6 @@ pub struct CaptureArgs {
     pub count: Option<u64>,
     #[command(flatten)]
     pub control: Control,
-}
-
-/// The benchmarks.
-#[derive(Debug, Subcommand)]
-pub enum Benchmark {
-    /// From one virtio port to another through the learning switch, both ways at once, beside DPDK's
-    /// testpmd and Open vSwitch. Takes two processors, and the peers that it finds installed.
-    Pvp(PvpArgs),
-    /// TCP between two network namespaces: TAPs on our switch beside veth pairs on a Linux bridge.
-    /// Needs root, iperf3 and iproute2; no daemon.
-    Tap(bench::tap::Args),
-    /// Frames one way through the learning switch, from each kind of port to each, beside the Linux bridge and Open vSwitch
-    /// where they can do the pair. Needs root and iproute2; takes two processors.
-    Matrix(bench::matrix::Args),
-    /// One pair with traffic among more and more silent ports: the cost of a frame, and the memory of a port.
-    Ports(bench::many::PortsArgs),
-    /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed through the
-    /// learning switch. Takes two processors.
-    E1000(bench::e1000::Args),
-    /// Native ptnet drivers as guests, through the learning switch and a pipe, beside virtio-net: full speed, batches of 1 to 256 frames,
-    /// kicks a frame. Takes two processors.
-    Ptnet(bench::ptnet::Args),
-    /// Connected, silent ports: their processor time, their cost for a pair with traffic, and how long the first frame of one
-    /// takes. Takes two processors.
-    Idle(bench::idle::Args),
-    /// DPDK's virtio driver as the guest: whether every frame comes back at half load, for every combination
-    /// of socket role, ring format, mergeable buffers and queues. Needs dpdk-testpmd.
-    VirtioUser(bench::virtio_user::Args),
-    /// A switch of ring ports: the cost of a frame, by the number of receivers, unicast and broadcast, beside the cost
-    /// of copying it.
-    Vale(bench::vale::Args),
-    /// Guests that send requests, small writes or a key-value server's answers, 1 to 14 of them on one I/O core, beside a thread
-    /// for each device on the same processor: rate, latency and fairness. Takes two processors.
-    Share(bench::sched::share::Args),
-    /// Streams and request/response guests on one I/O core: what each costs the other, beside a thread for each device.
-    Mix(bench::sched::mix::Args),
-    /// What scheduling, polling and saved interrupts contribute one after the other; kicks and interrupts a second.
-    Parts(bench::sched::parts::Args),
-    /// The share of an I/O core that a guest gets with a budget of 5 to 95 %, by time and by frames.
-    Budget(bench::sched::budget::Args),
-    /// The effect of rates and classes: frames of a guest that floods, and the latency of one that waits beside floods.
-    Grants(bench::sched::grants::Args),
-    /// A flow of numbered frames while its queue moves between I/O cores, and while cores come and go: lost and reordered
-    /// frames, and pauses.
-    Move(bench::sched::moves::Args),
-    /// Disks of 1 to 14 guests on one I/O core: rate, latency and cost of random and sequential requests, beside
-    /// qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two processors.
-    Blk(bench::blk::Args),
-    /// The forwarding tables: lookups a second, the time of a change of a route, and what changes cost the lookups.
-    /// Takes two processors.
-    Fib(bench::fib::Args),
-    /// The router: frames of 64 bytes between two ring ports on one core, by the number of routes and flows, beside the kernel's
-    /// forwarding. Takes two processors; root for the kernel.
-    Router(bench::router::Args),
-    /// RFC 2544 between two ports, with the search of RFC 9971: rates without loss and with half a percent, latency by load, loss
-    /// curve, longest burst, recovery, reset; our switch or router, others beside it, or ports that are there. Takes two processors.
-    Rfc2544(Box<bench::rfc2544::Args>),
-    /// The limit of one hop: one core that only copies frames from one shared-memory region to another.
-    Limit(bench::vale::LimitArgs),
-    /// The figure of a benchmark, drawn again from what it printed with `--json`.
-    Draw(bench::draw::saved::Args),
-}
-
-#[derive(Debug, Args)]
-pub struct PvpArgs {
-    /// Peers to measure beside sidecore [default: all].
-    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
-    #[arg(value_parser = ["testpmd", "ovs-normal", "ovs-wire"])]
-    pub peers: Vec<String>,
-    /// Frame sizes in bytes, without frame check sequence [default: 64,1500].
-    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
-    pub sizes: Vec<u16>,
-    /// Alternations between the candidates.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = bench::seconds)]
-    pub window: Duration,
-    /// Frames per second in each direction, to measure latency [default: as many as possible].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rate: Option<u32>,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the candidate.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Entries of each ring; QEMU's default is 256 too.
-    #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
-    pub ring: String,
-    /// Packed rings.
-    #[arg(long)]
-    pub packed: bool,
-    /// Completion in order.
-    #[arg(long)]
-    pub in_order: bool,
-    /// Without mergeable receive buffers.
-    #[arg(long)]
-    pub no_mergeable: bool,
-    /// Send the same bytes again and again, unlike a real guest.
-    #[arg(long)]
-    pub fixed: bool,
-    /// Real-time priority for the polling threads of load and candidates.
-    #[arg(long)]
-    pub fifo: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -89,6 +89,36 @@ end
 complete -c sidecore -n "__fish_sidecore_using_subcommand show; and contains -- port (commandline -opc)" -f -a "(__sidecore_ports)"
 "#;
 
+/// What a router has in the file: key, value, meaning.
+const ROUTER: [(&str, &str, &str); 4] = [
+    ("name", "NAME", "Its name: 1 to 63 letters, digits, ., _ and -"),
+    ("control", "NAME|PATH", "The network namespace of its control plane, by name (ip-netns(8)) or path [default: none]"),
+    (
+        "grace",
+        "1 to 86400",
+        "Seconds for which routes stay that the control plane has not sent again since it ended or came back [default: 120]",
+    ),
+    ("routes", "tables", "Its static routes, as below"),
+];
+
+/// What a route has there.
+const ROUTE: [(&str, &str, &str); 6] = [
+    ("prefix", "ADDRESS/LENGTH", "The destinations"),
+    ("via", "ADDRESS or a list", "The gateways; with several, the flow chooses one"),
+    (
+        "port",
+        "NAME",
+        "The port behind which link-local gateways are; without gateways, the destinations themselves",
+    ),
+    ("blackhole", "true", "Packets are dropped silently"),
+    (
+        "unreachable",
+        "true",
+        "Packets are dropped, and the sender is told that the destination is unreachable",
+    ),
+    ("prohibit", "true", "Packets are dropped, and the sender is told that this is prohibited"),
+];
+
 /// The page of the configuration file, made from the tables of its keys.
 fn file_page() -> String {
     // A line that begins with a dot or a quote would be a request; backslashes begin escapes (groff(7)).
@@ -102,19 +132,23 @@ fn file_page() -> String {
     };
     let mut page = String::from(
         ".TH sidecore.toml 5\n.SH NAME\nsidecore.toml \\- configuration of sidecore\n.SH DESCRIPTION\n\
-         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]] or [[port]] for \
-         each switch and port. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
+         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]], [[router]] or \
+         [[port]] for each switch, router and port. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
     );
-    let mut section = |head: &str, keys: &[Key]| {
-        page.push_str(&format!(".SH {head}\n"));
-        for key in keys {
-            let (name, form, told) = (plain(key.name), plain(&key.form.to_string()), plain(&told(key)));
-            page.push_str(&format!(".TP\n\\fB{name}\\fR = {form}\n{told}\n"));
-        }
+    let row = |name: &str, form: &str, told: &str| {
+        format!(".TP\n\\fB{}\\fR = {}\n{}\n", plain(name), plain(form), plain(told))
     };
-    section("DAEMON", DaemonSpec::KEYS);
-    section("SWITCHES", SwitchSpec::KEYS);
-    section("PORTS", PortSpec::KEYS);
+    let section = |head: &str, keys: &[Key]| {
+        let rows = keys.iter().map(|key| row(key.name, &key.form.to_string(), &told(key)));
+        format!(".SH {head}\n{}", rows.collect::<String>())
+    };
+    page.push_str(&section("DAEMON", DaemonSpec::KEYS));
+    page.push_str(&section("SWITCHES", SwitchSpec::KEYS));
+    page.push_str(".SH ROUTERS\n");
+    page.extend(ROUTER.iter().map(|(name, form, told)| row(name, form, told)));
+    page.push_str(".SS Routes of a router: tables [[router.routes]]\n");
+    page.extend(ROUTE.iter().map(|(name, form, told)| row(name, form, told)));
+    page.push_str(&section("PORTS", PortSpec::KEYS));
     page.push_str(".SH KINDS OF PORTS\n");
     for kind in KINDS {
         page.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", plain(kind.name), plain(kind.keys)));
@@ -148,6 +182,16 @@ mod tests {
         let page = file_page();
         for key in DaemonSpec::KEYS.iter().chain(SwitchSpec::KEYS).chain(PortSpec::KEYS) {
             assert!(page.contains(&format!("\\fB{}\\fR = ", key.name.replace('-', "\\-"))), "{}", key.name);
+        }
+        let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        for (schema, rows) in [("RouterSpec", &ROUTER[..]), ("RouteSpec", &ROUTE[..])] {
+            let properties = &description["components"]["schemas"][schema]["properties"];
+            let mut known: Vec<&str> = properties.as_object().unwrap().keys().map(String::as_str).collect();
+            let mut rows: Vec<&str> = rows.iter().map(|(name, ..)| *name).collect();
+            known.sort_unstable();
+            rows.sort_unstable();
+            assert_eq!(known, rows, "{schema}");
+            assert!(rows.iter().all(|name| page.contains(&format!("\\fB{name}\\fR = "))));
         }
         for kind in KINDS {
             assert!(page.contains(&format!("\\fB{}\\fR\n", kind.name.replace('-', "\\-"))), "{}", kind.name);

@@ -15,17 +15,16 @@
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
-//! | `pktgen` | `pkt-gen`: sends, receives and measures on ports |
-//! | `measure`, `bench` | benchmarks |
 //! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
+//!
+//! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, `bench` is `sidecore_bench`, which the feature `bench`
+//! brings (it is on by default).
 //!
 //! Exit codes: 0 is success; 1 is a failure, whose reason stands on standard error; 2 is a wrong command line.
 //!
 //! [`main`] is all that this library offers. It is a library to be compiled beside the engine (see `main.rs`).
 
 mod api;
-#[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]
-mod bench;
 mod capture;
 mod change;
 mod cli;
@@ -33,11 +32,9 @@ mod client;
 mod daemon;
 mod doctor;
 mod generate;
-mod measure;
 mod offline;
 mod options;
 mod pcapng;
-mod pktgen;
 mod place;
 mod route;
 mod sandbox;
@@ -49,11 +46,9 @@ mod vale;
 use std::process::ExitCode;
 
 use clap::Parser;
+use sidecore_pktgen::{print, Outcome};
 
 use crate::cli::{Cli, Command};
-
-/// What a command ends with: an error is one text for people.
-type Outcome = Result<(), String>;
 
 /// Runs the command that the process's arguments name, and returns the exit code of the process.
 pub fn main() -> ExitCode {
@@ -77,8 +72,11 @@ pub fn main() -> ExitCode {
         Command::Place(args) => place::run(&args),
         Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
-        Command::PktGen(args) => pktgen::run(&args),
-        Command::Bench(benchmark) => measure::run(&benchmark),
+        Command::PktGen(args) => sidecore_pktgen::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Bench(benchmark) => sidecore_bench::run(&benchmark),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench { .. } => Err(NO_BENCHMARKS.to_owned()),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
@@ -122,18 +120,12 @@ fn apart(
     })
 }
 
+#[cfg(not(feature = "bench"))]
+const NO_BENCHMARKS: &str =
+    "this program was built without its benchmarks, as `make demo` does to save time; `make build` builds it with them";
+
 const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
 const OPEN_DISK: &str = "`sidecore run` has it started to open a disk's file, and it ends when it has";
 const HOLD: &str =
-    "`sidecore run` starts one for each VMM of an e1000, e1000e or rtl8169 port, to keep its connection while the \
+    "`sidecore run` starts one for each VMM of an e1000, e1000e, rtl8169 or ptnet port, to keep its connection while the \
                     daemon is restarted, and it ends by itself";
-
-/// Writes to standard output. A reader that has gone is no failure: `sidecore show ports | head` is no fault.
-fn print(text: &str) -> Outcome {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot write: {e}")),
-        _ => Ok(()),
-    }
-}

@@ -6,13 +6,20 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
-use rig::{Daemon, Place};
+use rig::{wait, Daemon, Place};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 const CONFIG: &str = include_str!("../../../packaging/sidecore.toml");
 const SERVICE: &str = include_str!("../../../packaging/sidecore.service");
+const DEMO: &str = include_str!("../../../scripts/demo");
 
 #[test]
 fn the_default_configuration_starts_an_empty_daemon() {
@@ -71,4 +78,40 @@ fn the_ports_in_its_comments_run_with_the_capabilities_of_the_service() {
     let _daemon = Daemon::start(command.env_remove("NOTIFY_SOCKET"));
     assert_eq!(place.ports(), ["host", "vm1"]);
     assert_eq!(place.port("host")["state"]["peer"], "running");
+}
+
+/// Ctrl-C while `make demo` builds: the build ends, too. Here it is one that would take a quarter of an hour.
+#[test]
+fn an_interrupted_demo_leaves_no_build_behind() {
+    let place = Place::new();
+    let script = |name: &str, text: &str| {
+        let path = place.write(name, text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    std::fs::create_dir_all(place.path("scripts")).unwrap();
+    std::fs::create_dir_all(place.path("bin")).unwrap();
+    assert!(Command::new("mkfifo").arg(place.path("pid")).status().unwrap().success());
+    script("scripts/setup", "#!/bin/sh\n");
+    script("bin/cargo", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", place.at("pid")));
+    let demo = script("scripts/demo", DEMO);
+    let path = format!("{}:{}", place.at("bin"), std::env::var("PATH").unwrap());
+    // Both ends of it are open here, so that opening and reading wait for no one.
+    let mut said = File::options().read(true).write(true).open(place.path("pid")).unwrap();
+    let mut demo = Command::new("bash").arg(demo).env("PATH", path).process_group(0).spawn().unwrap();
+    assert!(comes(&said), "no build begins");
+    let mut text = [0; 16];
+    let len = said.read(&mut text).unwrap();
+    let build = std::str::from_utf8(&text[..len]).unwrap().trim().parse().unwrap();
+    let build = pidfd_open(Pid::from_raw(build).unwrap(), PidfdFlags::empty()).unwrap();
+    kill_process_group(Pid::from_child(&demo), Signal::INT).unwrap();
+    let status = wait(&mut demo);
+    assert!(status.signal() == Some(2) || status.code() == Some(130), "{status}");
+    assert!(comes(&build), "the build goes on");
+}
+
+/// Whether something can be read, or the process has ended, within 20 s.
+fn comes(fd: &impl AsFd) -> bool {
+    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)).unwrap() == 1
 }

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
 #![allow(clippy::cast_possible_truncation)]
 
-#[path = "../../../sidecore/src/bench/peers.rs"]
+#[path = "../../../bench/src/peers.rs"]
 mod peers;
-#[path = "../../../sidecore/src/bench/storage.rs"]
+#[path = "../../../bench/src/storage.rs"]
 mod storage;
 mod work;
 

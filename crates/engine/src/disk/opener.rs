@@ -31,7 +31,7 @@ use crate::open::passing;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a file is not opened whose server is silent.
-pub(crate) const SILENT: &str = "whoever serves it does not answer";
+pub(crate) const SILENT: &str = "its server does not answer";
 
 /// The request has this number.
 const NUMBER: u64 = 1;

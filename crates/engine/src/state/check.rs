@@ -207,10 +207,7 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
     let Joint::Router(router) = port.joint() else {
         if port.control_of.is_some() {
             if !is_control(spec, port) {
-                bad(
-                    "control-of",
-                    "such ports are made by a router with control=NAMESPACE, and by nobody else".to_owned(),
-                );
+                bad("control-of", "only a router with control=NAMESPACE makes such ports".to_owned());
             }
             return;
         }
@@ -309,7 +306,7 @@ fn check_joint<'s>(
             Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
         }
         Joint::Pipe(_) => {
-            Some("does not apply to a pipe, whose frames nobody looks at; allowed: with switch".to_owned())
+            Some("does not apply to a pipe, whose frames pass no switch; allowed: with switch".to_owned())
         }
         Joint::Wire(_) => {
             Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())

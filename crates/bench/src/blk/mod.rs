@@ -1,0 +1,404 @@
+//! `sidecore bench blk`: disks on one I/O core, as Figure 6 of the ELVIS paper has them, and more closely with one guest.
+//!
+//! Three ways serve the same requests of the same native drivers on the same processor, by turns: we, `qemu-storage-daemon`, and,
+//! as the limit, fio with io_uring on the host, without a guest between. One thread plays all guests (`player`). With one guest
+//! the depths are compared; with 1 to 14 guests of bounded pace, whether each has what it has alone.
+//!
+//! Each round starts both daemons anew for each medium, with a disk for each guest there may be. The one that is not asked sleeps.
+
+mod image;
+mod ping;
+mod player;
+mod way;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sidecore_driver::load::pin;
+
+use self::image::{Images, Medium};
+use self::player::{Part, Players, Work};
+use self::way::{host, Server, Way};
+use crate::common::{middle, text, Common, Result};
+use crate::draw::{chart, stack, Axis, Line};
+use crate::vale::median;
+
+/// `bench blk`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What is behind the disks.
+    #[arg(long = "medium", value_name = "MEDIUM,…", value_delimiter = ',', default_value = "ram,tmpfs,disk")]
+    media: Vec<Medium>,
+    /// What guests do.
+    #[arg(long = "work", value_name = "WORK,…", value_delimiter = ',')]
+    #[arg(default_value = "read,write,sequential-read,sequential-write,paced")]
+    works: Vec<Work>,
+    /// Requests in flight of each guest.
+    #[arg(long = "depth", value_name = "N,…", value_delimiter = ',', default_value = "1,8,32")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    depths: Vec<u16>,
+    /// Numbers of paced guests.
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(default_value = "1,2,4,6,8,10,12,14", value_parser = clap::value_parser!(u16).range(1..=14))]
+    guests: Vec<u16>,
+    /// Numbers of guests that read or write anywhere as fast as they can.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,14")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=14))]
+    random_guests: Vec<u16>,
+    /// Requests a second of a paced guest; the paper's guests could do so many.
+    #[arg(long, value_name = "N", default_value_t = 21_613, value_parser = clap::value_parser!(u32).range(1..))]
+    pace: u32,
+    /// Size of each disk.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = image::size)]
+    size: u64,
+    /// A folder on a disk of this machine.
+    #[arg(long, value_name = "FOLDER", default_value = "/var/tmp")]
+    folder: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Requests in flight of sequential and of paced work: four readers and four writers had the paper's guests.
+const EIGHT: u16 = 8;
+
+/// What is measured in one go, in each way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    medium: Medium,
+    work: Work,
+    depth: u16,
+    guests: u16,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Requests a second, of all guests.
+    iops: f64,
+    /// The guest that had least, against the mean.
+    least: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Of work for each request.
+    cpu_ns: f64,
+    busy: f64,
+    load_busy: Option<f64>,
+}
+
+/// A row of the table: medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    medium: Medium,
+    work: Work,
+    depth: u16,
+    guests: u16,
+    way: String,
+    /// Requests a second, in each round.
+    samples: Vec<f64>,
+    iops: f64,
+    iops_per_guest: f64,
+    /// The guest that had least, against the mean of all.
+    least: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cycles_per_request: f64,
+    /// Share of the time in which the processor was busy with it.
+    busy: f64,
+    /// Share of the looks of the thread that plays guests that found answers.
+    load_busy: Option<f64>,
+    /// Ours against qemu-storage-daemon's: medians of the rounds' ratios.
+    iops_ratio: Option<f64>,
+    latency_ratio: Option<f64>,
+    /// Against the host's own rate.
+    of_host: Option<f64>,
+}
+
+/// Keys without a value could not be measured here.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    /// Random requests of one guest at the greatest depth on a file in tmpfs (or what was measured instead): our rate against qemu-storage-daemon's, the worse
+    /// of reads and writes.
+    iops_ratio_qd32: Option<f64>,
+    /// The same for the median latency at the least depth.
+    latency_ratio_qd1: Option<f64>,
+    /// Our rate against the host's own at the greatest depth, the worse of reads and writes.
+    of_host_io_uring: Option<f64>,
+    /// The same for 128 KiB, one after the other.
+    sequential_of_host: Option<f64>,
+    /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it is alone, on the same
+    /// medium.
+    ping_p99_vs_alone: Option<f64>,
+}
+
+/// `bench blk`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    let &[core] = &common.io_cores[..] else {
+        return Err("bench blk has one I/O core: name one with --io-core".to_owned());
+    };
+    let ways: Vec<Way> = [Way::Sidecore, Way::Storage, Way::Host]
+        .into_iter()
+        .filter(|way| {
+            let missing = way.missing();
+            missing.inspect(|why| eprintln!("{} is left out: {why}", way.name()));
+            missing.is_none()
+        })
+        .collect();
+    let images = Images::new(if common.quick { 4 << 20 } else { args.size }, &args.folder)?;
+    let media: Vec<Medium> =
+        args.media.iter().copied().filter(|medium| !common.quick || *medium == Medium::Tmpfs).collect();
+    let cells = cells(args, &media, common.quick);
+    let mut samples: Vec<Vec<(Way, Vec<Sample>)>> =
+        vec![ways.iter().map(|way| (*way, Vec::new())).collect(); cells.len()];
+    let mut pings: Vec<Vec<ping::Sample>> = vec![Vec::new(); media.len()];
+    for round in 1..=common.rounds {
+        for (medium, pings) in media.iter().zip(&mut pings) {
+            let of_round = format!("round {round}/{}: {}", common.rounds, medium.name());
+            eprintln!("{of_round}, a guest that waits beside a stream");
+            let ping = ping::measure(&common, core, &images, *medium);
+            pings.push(ping.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
+            let of_medium = || cells.iter().filter(|cell| cell.medium == *medium);
+            let guests = of_medium().map(|cell| cell.guests).max().unwrap_or(0);
+            let start =
+                |way: &Way| -> Result<_> { Ok((*way, Server::start(*way, core, &images, *medium, guests)?)) };
+            let servers = ways.iter().map(start).collect::<Result<Vec<_>>>()?;
+            for (cell, of_cell) in cells.iter().zip(&mut samples).filter(|(cell, _)| cell.medium == *medium) {
+                let what = format!("{} depth {}, {} guests", cell.work.name(), cell.depth, cell.guests);
+                for ((way, server), (_, of_way)) in servers.iter().zip(of_cell) {
+                    let sample = match server {
+                        Some(server) => measure(args, &common, *cell, server, images.size()).map(Some),
+                        None => limit(&common, core, &images, *cell),
+                    };
+                    let sample =
+                        sample.map_err(|e| format!("{}, {what}, {}: {e}", medium.name(), way.name()))?;
+                    let Some(sample) = sample else { continue };
+                    eprintln!("{of_round}, {what}, {}: {:.1} k/s", way.name(), sample.iops / 1e3);
+                    of_way.push(sample);
+                }
+            }
+        }
+    }
+    let rows: Vec<Row> =
+        cells.iter().zip(&samples).flat_map(|(cell, of_cell)| rows(*cell, of_cell)).collect();
+    if rows.is_empty() {
+        return Err("nothing of this can be measured here".to_owned());
+    }
+    let pings: Vec<ping::Row> =
+        media.iter().zip(&pings).map(|(medium, samples)| ping::Row::new(*medium, samples)).collect();
+    let summary = summary(&rows, &pings);
+    common.draw(|| draw(&rows))?;
+    if common.json {
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "pings": pings, "summary": summary })
+        );
+        return Ok(());
+    }
+    print_table(&common, &rows, &summary);
+    pings.iter().for_each(ping::Row::print);
+    Ok(())
+}
+
+/// Everything to be measured, in the order of the table.
+fn cells(args: &Args, media: &[Medium], quick: bool) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let (depths, random, paced) = match quick {
+        true => (&[1, 32][..], &[1, 3][..], &[1, 3][..]),
+        false => (&args.depths[..], &args.random_guests[..], &args.guests[..]),
+    };
+    for &medium in media {
+        for &work in &args.works {
+            let cell = |depth, guests| Cell { medium, work, depth, guests };
+            match work {
+                Work::Paced => cells.extend(paced.iter().map(|guests| cell(EIGHT, *guests))),
+                _ if work.is_sequential() => cells.push(cell(EIGHT, 1)),
+                _ => {
+                    for guests in random {
+                        cells.extend(depths.iter().map(|depth| cell(*depth, *guests)));
+                    }
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// One cell on the host alone; `None`: there is no such thing.
+fn limit(common: &Common, core: usize, images: &Images, cell: Cell) -> Result<Option<Sample>> {
+    let Cell { medium, work, depth, guests } = cell;
+    let Some(file) = images.host(medium)?.filter(|_| work != Work::Paced && guests == 1) else {
+        return Ok(None);
+    };
+    // Anything shorter is its start.
+    let window = common.window.max(Duration::from_millis(100));
+    let way::Host { iops, p50_us, p99_us, cpu_ns, busy } =
+        host(core, &file, work, depth, window, images.size())?;
+    Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None }))
+}
+
+/// One cell with a daemon.
+fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64) -> Result<Sample> {
+    let Cell { work, depth, guests, .. } = cell;
+    let (running, sockets) = (&server.running, server.sockets.get(..guests.into()).unwrap_or(&[]));
+    let part = Part { work, depth, rate: f64::from(args.pace) };
+    // On a thread of its own: this one starts processes, which go wherever they like.
+    let seen = std::thread::scope(|scope| {
+        let load = || -> Result<Sample> {
+            pin(common.load_core).map_err(text)?;
+            let mut players = Players::connect(sockets, part, size)?;
+            players.play(common.window / 2)?;
+            let (before, begun) = (running.busy_ns()?, Instant::now());
+            let seen = players.play(common.window)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            // Asking takes its time, too, and the account goes on meanwhile.
+            let (after, accounted) = (running.busy_ns()?, begun.elapsed().as_secs_f64());
+            players.finish()?;
+            let all: u64 = seen.answers.iter().sum();
+            let least = seen.answers.iter().copied().min().unwrap_or(0);
+            let micros = |percent| seen.latency.value_at_percentile(percent) as f64 / 1e3;
+            Ok(Sample {
+                iops: all as f64 / seconds,
+                least: least as f64 * f64::from(guests) / all as f64,
+                p50_us: micros(50.0),
+                p99_us: micros(99.0),
+                cpu_ns: (after - before) / all as f64,
+                busy: (after - before) / (accounted * 1e9),
+                load_busy: Some(seen.load_busy),
+            })
+        };
+        scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    seen.map_err(|e| format!("{e}\n{}", running.output()))
+}
+
+fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
+    let Cell { medium, work, depth, guests } = cell;
+    let of = |wanted: Way| of_cell.iter().find(|(way, samples)| *way == wanted && !samples.is_empty());
+    let measured = of_cell.iter().filter(|(_, samples)| !samples.is_empty());
+    let row = |(way, samples): &(Way, Vec<Sample>)| {
+        let ratio = |other: Way, value: fn(&Sample) -> f64| {
+            let (_, others) = of(other).filter(|_| *way == Way::Sidecore)?;
+            Some(median(samples.iter().zip(others).map(|(ours, other)| value(ours) / value(other))))
+        };
+        let iops = middle(samples, |s| s.iops);
+        Row {
+            medium,
+            work,
+            depth,
+            guests,
+            way: way.name().to_owned(),
+            samples: samples.iter().map(|s| s.iops).collect(),
+            iops,
+            iops_per_guest: iops / f64::from(guests),
+            least: middle(samples, |s| s.least),
+            p50_us: middle(samples, |s| s.p50_us),
+            p99_us: middle(samples, |s| s.p99_us),
+            cycles_per_request: middle(samples, |s| s.cpu_ns) * sidecore_driver::load::ticks_per_ns(),
+            busy: middle(samples, |s| s.busy),
+            load_busy: samples.iter().map(|s| s.load_busy).collect::<Option<Vec<_>>>().map(median),
+            iops_ratio: ratio(Way::Storage, |s| s.iops),
+            latency_ratio: ratio(Way::Storage, |s| s.p50_us),
+            of_host: ratio(Way::Host, |s| s.iops),
+        }
+    };
+    measured.map(row).collect()
+}
+
+fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
+    let all = || rows.iter().filter(|row| row.way == Way::Sidecore.name());
+    let tmpfs = all().any(|row| row.medium == Medium::Tmpfs).then_some(Medium::Tmpfs);
+    let medium = tmpfs.or_else(|| all().map(|row| row.medium).next());
+    let ours =
+        |works: [Work; 2]| all().filter(move |row| Some(row.medium) == medium && works.contains(&row.work));
+    let random = || ours([Work::Read, Work::Write]).filter(|row| row.guests == 1);
+    let deep = random().map(|row| row.depth).max();
+    let shallow = random().map(|row| row.depth).min();
+    // Both, or there is no worse one.
+    let worse = |values: Vec<Option<f64>>, pick: fn(f64, f64) -> f64| {
+        let values: Vec<f64> = values.into_iter().collect::<Option<_>>()?;
+        if values.len() == 2 {
+            values.into_iter().reduce(pick)
+        } else {
+            None
+        }
+    };
+    let at = |depth: Option<u16>, value: fn(&Row) -> Option<f64>| -> Vec<Option<f64>> {
+        random().filter(|row| Some(row.depth) == depth).map(value).collect()
+    };
+    let sequential = ours([Work::SequentialRead, Work::SequentialWrite]).map(|row| row.of_host).collect();
+    Summary {
+        iops_ratio_qd32: worse(at(deep, |row| row.iops_ratio), f64::min),
+        latency_ratio_qd1: worse(at(shallow, |row| row.latency_ratio), f64::max),
+        of_host_io_uring: worse(at(deep, |row| row.of_host), f64::min),
+        sequential_of_host: worse(sequential, f64::min),
+        ping_p99_vs_alone: pings.iter().find(|row| Some(row.medium) == medium).map(|row| row.p99_vs_alone),
+    }
+}
+
+fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
+    println!("blk: disks on one I/O core, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!("busy: the processor that serves them (of the host: fio's), and the looks of the load that found answers");
+    println!(
+        "medium  work              depth  guests  way                     k/s (min – max)           p50 µs   p99 µs  cycles  busy   load  × qsd  × p50  of host"
+    );
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let times = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    for row in rows {
+        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
+        let spread = format!("{:.1} ({:.1} – {:.1})", row.iops / 1e3, min / 1e3, max / 1e3);
+        println!(
+            "{:<6}  {:<16}  {:5}  {:6}  {:<19}  {spread:<27}  {:7.1}  {:7.1}  {:6.0}  {:>5}  {:>4}  {:>5}  {:>5}  {:>7}",
+            row.medium.name(),
+            row.work.name(),
+            row.depth,
+            row.guests,
+            row.way,
+            row.p50_us,
+            row.p99_us,
+            row.cycles_per_request,
+            percent(row.busy),
+            row.load_busy.map_or("-".to_owned(), percent),
+            times(row.iops_ratio),
+            times(row.latency_ratio),
+            times(row.of_host),
+        );
+    }
+    println!(
+        "on tmpfs (or the first medium), the worse of reads and writes: rate at the greatest depth × {} of qemu-storage-daemon's, of the host's io_uring {}; \
+         median latency at the least depth × {}; 128 KiB in sequence, of the host's {}",
+        times(summary.iops_ratio_qd32),
+        times(summary.of_host_io_uring),
+        times(summary.latency_ratio_qd1),
+        times(summary.sequential_of_host),
+    );
+}
+
+/// Figure 6: rate and latency of a guest by the number of guests.
+pub fn draw(rows: &[Row]) -> String {
+    let lines = |value: fn(&Row) -> f64| -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for row in rows.iter().filter(|row| row.work == Work::Paced) {
+            let name = format!("{}, {}", row.way.replace("qemu-storage-daemon", "qsd"), row.medium.name());
+            let point = (f64::from(row.guests), value(row));
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line::new(name, vec![point])),
+            }
+        }
+        lines
+    };
+    let axis = |label, log| Axis { label, log };
+    let note =
+        "sidecore bench blk --svg FILE; one I/O core, 4 KiB, half reads, depth 8; qsd: qemu-storage-daemon";
+    let rate = chart(
+        "Requests a second of each guest",
+        note,
+        axis("guests", false),
+        axis("requests/s", false),
+        &lines(|row| row.iops_per_guest),
+    );
+    let latency =
+        chart("Median latency", note, axis("guests", false), axis("µs", true), &lines(|row| row.p50_us));
+    stack(&[rate, latency])
+}

@@ -1,0 +1,199 @@
+//! `bench`: the table of its commands and flags, and the way from flags to measurements.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::pvp::{self, Candidate};
+use crate::{
+    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, sched, tap, vale, virtio_user,
+};
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// Frames between two virtio ports through the learning switch, both ways at once.
+    ///
+    /// Beside DPDK's testpmd and Open vSwitch with DPDK, as far as they are installed. Takes two processors.
+    Pvp(PvpArgs),
+    /// TCP between two network namespaces, by TAPs on our switch.
+    ///
+    /// Beside veth pairs on a Linux bridge. Needs root, iperf3 and iproute2, and no daemon.
+    Tap(tap::Args),
+    /// Frames one way, from each kind of port to each kind.
+    ///
+    /// Beside the Linux bridge and Open vSwitch where they support the pair. Needs root and iproute2; takes two processors.
+    Matrix(matrix::Args),
+    /// The cost of a frame and the memory of a port, with more and more silent ports.
+    Ports(many::PortsArgs),
+    /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed.
+    ///
+    /// Takes two processors.
+    E1000(e1000::Args),
+    /// Native ptnet drivers as guests, through the learning switch and a pipe.
+    ///
+    /// Beside virtio-net: full speed, batches of 1 to 256 frames, kicks a frame. Takes two processors.
+    Ptnet(ptnet::Args),
+    /// Connected, silent ports: their processor time, and the delay of the first frame of one.
+    ///
+    /// Also what they cost a pair of ports with traffic. Takes two processors.
+    Idle(idle::Args),
+    /// DPDK's virtio driver as the guest: does every frame come back at half load?
+    ///
+    /// For every combination of socket role, ring format, mergeable buffers and number of queues. Needs dpdk-testpmd.
+    VirtioUser(virtio_user::Args),
+    /// The cost of a frame on a switch of ring ports, by the number of receivers.
+    ///
+    /// Unicast and broadcast, beside the cost of copying it.
+    Vale(vale::Args),
+    /// 1 to 14 guests on one I/O core: rate, latency and fairness.
+    ///
+    /// Guests send requests, small writes or a key-value server's answers. Beside a thread for each device on the same
+    /// processor. Takes two processors.
+    Share(sched::share::Args),
+    /// Streams and request/response guests on one I/O core: what each costs the other.
+    ///
+    /// Beside a thread for each device.
+    Mix(sched::mix::Args),
+    /// What scheduling, polling and saved interrupts contribute, one after the other.
+    ///
+    /// Counts kicks and interrupts a second.
+    Parts(sched::parts::Args),
+    /// The share of an I/O core that a guest gets with a budget of 5 to 95 %, by time and by frames.
+    Budget(sched::budget::Args),
+    /// The effect of `rate`, `weight`, `reclaim` and `class`.
+    ///
+    /// Frames and core time of guests that flood, and the latency of one that waits beside floods.
+    Grants(sched::grants::Args),
+    /// A flow while its queue moves between I/O cores, and while cores come and go.
+    ///
+    /// Frames are numbered: counts lost and reordered ones, and measures pauses.
+    Move(sched::moves::Args),
+    /// Disks of 1 to 14 guests on one I/O core: rate, latency and cost of requests.
+    ///
+    /// Random and sequential requests, beside qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two
+    /// processors.
+    Blk(blk::Args),
+    /// The forwarding tables: lookups a second, and the time that a change of a route takes.
+    ///
+    /// Also what changes cost the lookups. Takes two processors.
+    Fib(fib::Args),
+    /// The router on one core: frames of 64 bytes, by the number of routes and flows.
+    ///
+    /// Beside the kernel's forwarding and DPDK's l3fwd. Takes two processors, and root for the kernel.
+    Router(router::Args),
+    /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
+    ///
+    /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
+    /// switch or router, of others beside it, or of two ports that exist. Takes two processors.
+    Rfc2544(Box<rfc2544::Args>),
+    /// The limit of one hop: one core that only copies frames between two regions of shared memory.
+    Limit(vale::LimitArgs),
+    /// Draw the figure of a benchmark again, from what it printed with `--json`.
+    Draw(draw::saved::Args),
+}
+
+/// Flags of `bench pvp`.
+#[derive(Debug, Args)]
+pub struct PvpArgs {
+    /// Peers to measure beside sidecore [default: all].
+    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
+    #[arg(value_parser = ["testpmd", "ovs-normal", "ovs-wire"])]
+    pub peers: Vec<String>,
+    /// Frame sizes in bytes, without frame check sequence [default: 64,1500].
+    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    /// Alternations between the candidates.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = crate::seconds)]
+    pub window: Duration,
+    /// Frames per second in each direction, to measure latency [default: as many as possible].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the candidate.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Entries of each ring; QEMU's default is 256 too.
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
+    pub ring: String,
+    /// Packed rings.
+    #[arg(long)]
+    pub packed: bool,
+    /// Completion in order.
+    #[arg(long)]
+    pub in_order: bool,
+    /// Without mergeable receive buffers.
+    #[arg(long)]
+    pub no_mergeable: bool,
+    /// Send the same bytes again and again, unlike a real guest.
+    #[arg(long)]
+    pub fixed: bool,
+    /// Real-time priority for the polling threads of load and candidates.
+    #[arg(long)]
+    pub fifo: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs a benchmark, and prints what it measured.
+///
+/// # Errors
+/// Something that it needs is missing, or it failed; the text is for people.
+pub fn run(benchmark: &Benchmark) -> Result<(), String> {
+    match benchmark {
+        Benchmark::Pvp(args) => pvp::run(&pvp_args(args)?).map_err(|e| e.to_string()),
+        Benchmark::Tap(args) => tap::run(args),
+        Benchmark::Matrix(args) => matrix::run(args),
+        Benchmark::Ports(args) => many::ports(args),
+        Benchmark::E1000(args) => e1000::run(args),
+        Benchmark::Ptnet(args) => ptnet::run(args),
+        Benchmark::Idle(args) => idle::run(args),
+        Benchmark::Vale(args) => vale::run(args),
+        Benchmark::Fib(args) => fib::run(args),
+        Benchmark::Router(args) => router::run(args),
+        Benchmark::Rfc2544(args) => rfc2544::run(args),
+        Benchmark::Limit(args) => vale::run_limit(args),
+        Benchmark::Share(args) => sched::share::run(args),
+        Benchmark::Mix(args) => sched::mix::run(args),
+        Benchmark::Parts(args) => sched::parts::run(args),
+        Benchmark::Budget(args) => sched::budget::run(args),
+        Benchmark::Grants(args) => sched::grants::run(args),
+        Benchmark::Move(args) => sched::moves::run(args),
+        Benchmark::Blk(args) => blk::run(args),
+        Benchmark::Draw(args) => draw::saved::run(args),
+        Benchmark::VirtioUser(args) => virtio_user::run(args),
+    }
+}
+
+fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {
+    let wanted = |candidate: &Candidate| {
+        *candidate == Candidate::Sidecore
+            || args.peers.is_empty()
+            || args.peers.iter().any(|peer| peer == candidate.name())
+    };
+    let mut run =
+        pvp::Args { candidates: Candidate::ALL.into_iter().filter(wanted).collect(), ..pvp::Args::default() };
+    if !args.sizes.is_empty() {
+        run.sizes = args.sizes.iter().map(|&size| usize::from(size)).collect();
+    }
+    run.rounds = usize::from(args.rounds);
+    run.io_core = args.io_core;
+    run.fifo = args.fifo;
+    run.json = args.json;
+    run.load.core = args.load_core;
+    run.load.window = args.window;
+    run.load.rate = args.rate.map(f64::from);
+    run.load = run.load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
+    run.load.packed = args.packed;
+    run.load.in_order = args.in_order;
+    run.load.mergeable = !args.no_mergeable;
+    run.load.touch = !args.fixed;
+    Ok(run)
+}

@@ -1,0 +1,124 @@
+//! `sidecore bench e1000`: the paper's Figure 4 with native drivers, and how fast the device goes without a guest.
+//!
+//! Two settings. *Cost model*: a driver of each of the paper's kinds, every trap of which takes 1.2 or 3.7 µs (what
+//! the paper measured for an access that the kernel or a process emulates); interrupts are served as Linux does,
+//! and there is no network stack, so a row shows what traps and interrupts alone allow. The paper's own number
+//! stands beside it: real guests, with a stack, on its machine. *Full speed*: drivers that poll, no traps, no
+//! interrupts, nothing modelled.
+//!
+//! Beside Intel's cards goes the RTL8169, whose doorbells cannot but trap, without and with a status block.
+//!
+//! One processor has the I/O core, the other all drivers.
+
+mod figures;
+mod full;
+mod guest;
+mod model;
+mod nic;
+pub mod stage;
+mod summary;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::nic::Part;
+use super::peers;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sidecore_driver::memory::Page;
+
+/// `bench e1000`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Devices.
+    #[arg(
+        long = "device",
+        value_name = "DEVICE",
+        value_delimiter = ',',
+        default_value = "e1000,e1000e,rtl8169"
+    )]
+    #[arg(value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)).map(|word| Part::named(&word)))]
+    pub parts: Vec<Part>,
+    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
+    #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
+    #[arg(value_parser = nanoseconds)]
+    pub costs: Vec<u32>,
+    /// Only the cost model.
+    #[arg(long)]
+    pub no_full_speed: bool,
+    /// Draw the figures of moderation and receive livelock into this directory, and do nothing else.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "no_full_speed"])]
+    pub figures: Option<PathBuf>,
+    /// Alternations at full speed.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement at full speed; a row of the cost model takes a quarter of it.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = crate::seconds)]
+    pub window: Duration,
+    /// Processor for the drivers.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A price in nanoseconds, given in microseconds.
+fn nanoseconds(text: &str) -> Result<u32, String> {
+    let us = text.parse::<f64>().ok().filter(|us| (0.0..=1000.0).contains(us));
+    let time = us.and_then(|us| Duration::try_from_secs_f64(us / 1e6).ok());
+    let ns = time.and_then(|time| u32::try_from(time.as_nanos()).ok());
+    ns.ok_or_else(|| "allowed: microseconds from 0 to 1000".to_owned())
+}
+
+/// Huge pages that the drivers' memory takes.
+const HUGE_PAGES: u64 = 16;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> Result<(), String> {
+    if args.load_core == args.io_core {
+        return Err(format!("drivers and I/O core both on processor {}: they need one each", args.io_core));
+    }
+    // On a thread of its own: that it is pinned must not pass to threads which are started later.
+    let (rows, full) = std::thread::scope(|scope| {
+        let work = scope.spawn(|| measure(args));
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    if args.figures.is_some() {
+        return Ok(());
+    }
+    if args.json {
+        let summary = summary::Summary::of(&rows, &full);
+        println!(
+            "{}",
+            serde_json::json!({
+                "version": 1, "bench": "e1000", "summary": summary, "cost_model": rows, "full_speed": full,
+            })
+        );
+        return Ok(());
+    }
+    if !full.is_empty() {
+        print!("{}", full::table(&full));
+    }
+    if !rows.is_empty() {
+        print!("{}", model::table(&rows));
+    }
+    Ok(())
+}
+
+fn measure(args: &Args) -> Result<(Vec<model::Row>, Vec<full::Row>), String> {
+    sidecore_engine::place::pin(args.load_core).map_err(text)?;
+    if let Some(dir) = &args.figures {
+        figures::draw(args, dir)?;
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let page = if peers::free_huge_pages() >= HUGE_PAGES { Page::Huge } else { Page::Small };
+    let full = if !args.no_full_speed { full::measure(args, page)? } else { Vec::new() };
+    Ok((model::measure(args)?, full))
+}

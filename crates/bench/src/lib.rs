@@ -1,0 +1,47 @@
+//! `sidecore bench`: measurements against real peers, in the same run.
+//!
+//! Every benchmark starts what it compares, loads all of it with the same load, alternates between
+//! them, and prints medians with their spread and ratios. Nothing is compared with a stored number.
+//!
+//! The switch under test is the program that runs the benchmark: it starts itself again as `sidecore run` (`ours`).
+//! [`Benchmark`] is the command line, [`run`] does what it says.
+//!
+//! This is a crate of its own so that it compiles beside the program, and so that the program can be built without it.
+
+mod blk;
+mod commands;
+mod common;
+mod distance;
+mod draw;
+mod e1000;
+mod echo;
+mod ends;
+mod fib;
+mod idle;
+mod many;
+mod matrix;
+mod net;
+mod ours;
+#[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]
+mod peers;
+mod ptnet;
+mod pvp;
+mod rfc2544;
+mod router;
+mod sched;
+#[allow(dead_code, reason = "tests of the driver use more of it")]
+mod storage;
+mod tap;
+mod vale;
+mod virtio_user;
+mod wake;
+
+pub use commands::{run, Benchmark};
+
+use std::time::Duration;
+
+/// The length of a measurement, from seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}

@@ -1,0 +1,369 @@
+//! `sidecore bench matrix`: frames one way through the learning switch, from each kind of port to each, beside what else
+//! can do the pair.
+//!
+//! Theory of operation. In each round every candidate of every pair is started, measured at every frame size and stopped, all in
+//! one network namespace of their own. One thread on one processor is both ends (`ends`), the candidate has another
+//! processor; the kernel's part of a host interface is done by whoever calls it. What arrives at the receiving end
+//! counts. Between ends that lose nothing by themselves at most [`WINDOW`] frames are under way, so a loss is the
+//! switch's; into a host interface as many are sent as the host takes. The rate is what one I/O core can do unless the
+//! load cannot keep up, which the share of time in which the core was busy tells.
+//!
+//! The Linux bridge has two veth pairs; Open vSwitch has its own kinds of port, as a learning switch (`NORMAL`): those
+//! without DPDK (`tap`) its main thread serves, not the polling one.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sidecore_driver::load::pin;
+use sidecore_driver::Listener;
+
+use super::common::{modes_json, modes_of};
+use super::distance::{self, Distance, Mode};
+use super::ends::{Kind, Place, Side};
+use super::net::Net;
+use super::ours::{Cycles, Switch, START};
+use super::peers::{Flows, Ovs, OvsPort, Scratch};
+use super::vale::median;
+
+/// `bench matrix`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Kinds of ports.
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', default_value = "ring,vhost-user,tap,xdp")]
+    pub kinds: Vec<Kind>,
+    /// Frame sizes in bytes, without frame check sequence.
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "60,1500")]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    /// Candidates beside sidecore [default: both].
+    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
+    pub peers: Option<Vec<Peer>>,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
+    pub window: Duration,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the candidate.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whom we are measured beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Peer {
+    /// A Linux bridge.
+    Bridge,
+    /// Open vSwitch with DPDK.
+    Ovs,
+    /// No other.
+    None,
+}
+
+/// Frames under way at most, where nothing but the switch can lose them.
+const WINDOW: usize = 512;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Something to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Candidate {
+    Sidecore,
+    Bridge,
+    Ovs,
+}
+
+impl Candidate {
+    fn name(self) -> &'static str {
+        match self {
+            Candidate::Sidecore => "sidecore",
+            Candidate::Bridge => "bridge",
+            Candidate::Ovs => "ovs-normal",
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    mpps: f64,
+    /// Share of the time in which the I/O core was busy.
+    busy: Option<f64>,
+    lost: u64,
+    /// How far the two processors were from each other.
+    mode: Mode,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    from: &'static str,
+    to: &'static str,
+    size: u16,
+    candidate: &'static str,
+    /// Million frames a second, of every round.
+    samples: Vec<f64>,
+    mpps: f64,
+    gbits: f64,
+    /// Median share of the time in which the I/O core was busy; none of the others.
+    busy: Option<f64>,
+    /// Frames lost between ends that lose none themselves, over all rounds.
+    lost: u64,
+    /// Million frames a second, by the distance of the two processors.
+    #[serde(default)]
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// `bench matrix`.
+pub fn run(args: &Args) -> Result<()> {
+    let time = args.window;
+    let cases = cases(args);
+    let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.sizes.len()]; cases.len()];
+    for round in 0..args.rounds {
+        for (&(candidate, pair), of_case) in cases.iter().zip(&mut samples) {
+            let [from, to] = pair.map(Kind::name);
+            let name = candidate.name();
+            let measured = measure(args, candidate, pair, time);
+            let measured = measured.map_err(|e| format!("{name}, {from} to {to}: {e}"))?;
+            for ((&size, sample), of_size) in args.sizes.iter().zip(measured).zip(of_case) {
+                let (number, rounds) = (round + 1, args.rounds);
+                eprintln!("round {number}/{rounds}: {name} {from} to {to} {size} B: {:.3} Mpps", sample.mpps);
+                of_size.push(sample);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for (place, &size) in args.sizes.iter().enumerate() {
+        for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
+            let of_size = &of_case[place];
+            let mpps = median(of_size.iter().map(|s| s.mpps));
+            let modes = modes_of(of_size, |sample| (sample.mode, sample.mpps));
+            let all_busy: Option<Vec<f64>> = of_size.iter().map(|s| s.busy).collect();
+            rows.push(Row {
+                from: from.name(),
+                to: to.name(),
+                size,
+                candidate: candidate.name(),
+                samples: of_size.iter().map(|s| s.mpps).collect(),
+                mpps,
+                gbits: mpps * f64::from(size) * 8.0 / 1e3,
+                busy: all_busy.map(median),
+                lost: of_size.iter().map(|s| s.lost).sum(),
+                modes: modes_json(&modes),
+                told: distance::told(&modes),
+            });
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::json!({ "version": 1, "bench": "matrix", "rows": rows }));
+        return Ok(());
+    }
+    println!("matrix: one way, medians of {} rounds; busy: the I/O core", args.rounds);
+    println!("size  from        to          candidate     Mpps (min – max)             Gbit/s   busy  lost");
+    for Row { from, to, size, candidate, samples, mpps, gbits, busy, lost, .. } in &rows {
+        let (min, max) = samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
+        let spread = format!("{mpps:.3} ({min:.3} – {max:.3})");
+        let busy = busy.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+        println!(
+            "{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {spread:<26}  {gbits:7.2}  {busy:>5}  {lost:4}"
+        );
+    }
+    println!("Mpps, {}", distance::HEAD);
+    for Row { from, to, size, candidate, told, .. } in &rows {
+        println!("{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {told}");
+    }
+    Ok(())
+}
+
+/// Every pair of ours, and who else can do it.
+fn cases(args: &Args) -> Vec<(Candidate, [Kind; 2])> {
+    let asked = |peer: Peer| args.peers.as_ref().is_none_or(|peers| peers.contains(&peer));
+    let mut cases = Vec::new();
+    for &from in &args.kinds {
+        for &to in &args.kinds {
+            cases.push((Candidate::Sidecore, [from, to]));
+            if asked(Peer::Ovs) && [from, to].iter().all(|kind| matches!(kind, Kind::VhostUser | Kind::Tap)) {
+                cases.push((Candidate::Ovs, [from, to]));
+            }
+        }
+    }
+    // Whatever the port of ours is, the bridge's is one end of a veth pair.
+    if asked(Peer::Bridge) && args.kinds.iter().any(|kind| kind.is_host()) {
+        cases.push((Candidate::Bridge, [Kind::Veth; 2]));
+    }
+    cases
+}
+
+/// A candidate under way.
+enum Running {
+    Sidecore(Switch),
+    Bridge,
+    /// It runs as long as this.
+    Ovs(#[allow(dead_code, reason = "nothing is asked of it")] Ovs),
+}
+
+impl Running {
+    fn cycles(&self) -> Result<Option<Cycles>> {
+        match self {
+            Running::Sidecore(switch) => switch.cycles().map(Some).map_err(text),
+            Running::Bridge | Running::Ovs(_) => Ok(None),
+        }
+    }
+}
+
+/// Starts a candidate and measures all sizes.
+fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -> Result<Vec<Sample>> {
+    let scratch = Scratch::new("sc-matrix").map_err(text)?;
+    let net = Net::new()?;
+    // Nothing but our frames.
+    net.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text))?;
+    let dir = scratch.file("");
+    let mut places = [Place::make(pair[0], 0, &net, &dir)?, Place::make(pair[1], 1, &net, &dir)?];
+    if candidate == Candidate::Ovs {
+        // It calls its interfaces as its ports.
+        places = places.map(Place::of_ovs);
+    }
+    let mut listeners = [None, None];
+    if candidate == Candidate::Ovs {
+        for (place, listener) in places.iter().zip(&mut listeners) {
+            if place.kind == Kind::VhostUser {
+                *listener = Some(Listener::new(&place.path).map_err(text)?);
+            }
+        }
+    }
+    let measured = net.enter(|| {
+        let running = start(args, candidate, &places, &scratch, &net)?;
+        // On a thread of its own: this one may have to start processes, which go wherever they like.
+        let load = || {
+            pin(args.load_core).map_err(text)?;
+            args.sizes
+                .iter()
+                .map(|&size| {
+                    one(
+                        &places,
+                        &listeners,
+                        usize::from(size),
+                        &running,
+                        time,
+                        [args.load_core, args.io_core],
+                    )
+                })
+                .collect::<Result<Vec<_>>>()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    });
+    places.iter().for_each(|place| place.clean(&net));
+    measured
+}
+
+fn start(
+    args: &Args,
+    candidate: Candidate,
+    places: &[Place; 2],
+    scratch: &Scratch,
+    net: &Net,
+) -> Result<Running> {
+    match candidate {
+        Candidate::Sidecore => {
+            let program = std::env::current_exe().map_err(text)?;
+            let specs = places.each_ref().map(Place::spec);
+            Switch::start_with(&program, args.io_core, scratch, &specs).map(Running::Sidecore).map_err(text)
+        }
+        Candidate::Bridge => {
+            net.ip("link add br0 type bridge")?;
+            for place in places {
+                net.ip(&format!("link set dev {} master br0", place.near()))?;
+            }
+            net.ip("link set br0 up")?;
+            Ok(Running::Bridge)
+        }
+        Candidate::Ovs => {
+            let port = |place: &Place| match place.kind {
+                Kind::VhostUser => OvsPort::Vhost(place.path.clone()),
+                _ => OvsPort::Tap,
+            };
+            let ovs = Ovs::start(args.io_core, &places.each_ref().map(port), Flows::Normal).map_err(text)?;
+            for place in places.iter().filter(|place| place.kind == Kind::Tap) {
+                net.ip(&format!("link set dev {} up", place.near()))?;
+            }
+            Ok(Running::Ovs(ovs))
+        }
+    }
+}
+
+/// Connects both ends, makes their addresses known, and measures.
+fn one(
+    places: &[Place; 2],
+    listeners: &[Option<Listener>; 2],
+    size: usize,
+    running: &Running,
+    time: Duration,
+    cpus: [usize; 2],
+) -> Result<Sample> {
+    let mut from = places[0].connect(listeners[0].as_ref(), size)?;
+    let mut to = places[1].connect(listeners[1].as_ref(), size)?;
+    let paced = !places.iter().any(|place| place.kind.is_host());
+    let mut sent = 0;
+    // Until the switch knows the receiver and its frames come: links and ports take their time to come up.
+    let begun = Instant::now();
+    let first = to.received()?;
+    while to.received()? == first {
+        if begun.elapsed() > START {
+            return Err("no frame arrives".to_owned());
+        }
+        to.send(1)?;
+        from.receive()?;
+        sent += from.send(1)? as u64;
+        std::thread::sleep(Duration::from_millis(1));
+        to.receive()?;
+    }
+    let distance = Distance::before(cpus);
+    push(&mut from, &mut to, &mut sent, paced, time / 2)?;
+    let (before, lost) = (to.received()?, to.lost_and_wrong().0);
+    let cycles = running.cycles()?;
+    let start = Instant::now();
+    push(&mut from, &mut to, &mut sent, paced, time)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let (after, mode) = (to.received()?, distance.after());
+    let busy = running.cycles()?.zip(cycles).map(|(now, then)| now.since(then).share());
+    let (all_lost, wrong) = to.lost_and_wrong();
+    if paced && wrong > 0 {
+        return Err(format!("{wrong} frames came out of order or had changed"));
+    }
+    let lost = if paced { all_lost - lost } else { 0 };
+    Ok(Sample { mpps: (after - before) as f64 / seconds / 1e6, busy, lost, mode })
+}
+
+/// Fills one end and empties the other for as long as `window`; if `paced`, with no more than [`WINDOW`] of the frames `sent`
+/// under way.
+fn push(from: &mut Side, to: &mut Side, sent: &mut u64, paced: bool, window: Duration) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < window {
+        for _ in 0..16 {
+            let most = if paced {
+                let gone = to.received()? + to.lost_and_wrong().0;
+                WINDOW.saturating_sub(usize::try_from(sent.saturating_sub(gone)).unwrap_or(WINDOW))
+            } else {
+                WINDOW
+            };
+            *sent += from.send(most)? as u64;
+            to.receive()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Our own switch as a benchmark's candidate: started as a user would, asked as a user would.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::peers::{PeerError, Process, Scratch};
+
+/// Longest wait for a start.
+pub const START: Duration = Duration::from_secs(20);
+
+/// What a polling core did with its time; the unit of time is the candidate's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Cycles {
+    /// With frames to move.
+    pub busy: f64,
+    /// Without, awake or asleep.
+    pub idle: f64,
+    /// Frames moved.
+    pub frames: f64,
+}
+
+impl Cycles {
+    /// What came since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            busy: self.busy - before.busy,
+            idle: self.idle - before.idle,
+            frames: self.frames - before.frames,
+        }
+    }
+
+    /// Share of the time in which it was busy.
+    pub fn share(self) -> f64 {
+        self.busy / (self.busy + self.idle)
+    }
+
+    /// Busy time for each frame.
+    pub fn per_frame(self) -> f64 {
+        self.busy / self.frames
+    }
+}
+
+/// A daemon of ours that runs, asked by commands.
+#[derive(Debug)]
+pub struct Daemon {
+    program: PathBuf,
+    /// Its control socket, if that is not where commands look anyway.
+    socket: Option<PathBuf>,
+}
+
+impl Daemon {
+    /// The daemon at `socket`, or where commands look; asked by the program that runs.
+    pub fn of(socket: Option<PathBuf>) -> Self {
+        let program = std::env::current_exe().unwrap_or_else(|_| "sidecore".into());
+        Self { program, socket }
+    }
+
+    /// What `show TOPIC --json` prints.
+    ///
+    /// # Errors
+    /// The daemon does not run, or its answer is no JSON.
+    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
+        let text = self.command(&["show", topic, "--json"])?;
+        let failed = |what: &str| PeerError::new(format!("sidecore show {topic} --json: {what}"));
+        let answer: serde_json::Value = serde_json::from_slice(&text).map_err(|e| failed(&e.to_string()))?;
+        match answer["running"].as_bool() {
+            Some(false) => Err(failed("the daemon is not running")),
+            _ => Ok(answer),
+        }
+    }
+
+    /// What a command prints.
+    ///
+    /// # Errors
+    /// It fails; the text is its own.
+    pub fn command(&self, words: &[&str]) -> Result<Vec<u8>, PeerError> {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(words);
+        if let Some(socket) = &self.socket {
+            command.arg("--socket").arg(socket);
+        }
+        let failed = |what: &str| PeerError::new(format!("sidecore {}: {what}", words.join(" ")));
+        let output = command.output().map_err(|e| failed(&e.to_string()))?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(failed(String::from_utf8_lossy(&output.stderr).trim())),
+        }
+    }
+}
+
+/// Our own switch, started as a user would.
+pub struct Switch {
+    process: Process,
+    daemon: Daemon,
+}
+
+impl Switch {
+    /// Starts `program` with a vhost-user port for each of `paths`, on one I/O core.
+    pub fn start(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        paths: &[PathBuf],
+    ) -> Result<Self, PeerError> {
+        let ports: Vec<String> = paths.iter().map(|path| format!("vhost-user:{}", path.display())).collect();
+        Self::start_with(program, io_core, scratch, &ports)
+    }
+
+    /// Starts `program` with ports of any kind, `KIND:WHERE,…`; they are called `p0`, `p1`, ….
+    pub fn start_with(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        ports: &[String],
+    ) -> Result<Self, PeerError> {
+        Self::start_as(program, io_core, scratch, ports, &[])
+    }
+
+    /// The same with further words for `sidecore run`.
+    pub fn start_as(
+        program: &Path,
+        io_core: usize,
+        scratch: &Scratch,
+        ports: &[String],
+        more: &[&str],
+    ) -> Result<Self, PeerError> {
+        let (log, socket) = (scratch.file("log"), scratch.file("ctl"));
+        let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
+            command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
+            for (number, port) in ports.iter().enumerate() {
+                command.arg("--port").arg(format!("p{number}={port}"));
+            }
+        })?;
+        let ready =
+            || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+        process.wait_until("it is ready", START, ready)?;
+        Ok(Self { process, daemon: Daemon { program: program.to_owned(), socket: Some(socket) } })
+    }
+
+    /// The daemon itself.
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// Ends it as the kernel ends what has no memory left: at once.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What `show TOPIC --json` prints.
+    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
+        self.daemon.show(topic)
+    }
+
+    /// Its log.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
+    pub fn cycles(&self) -> Result<Cycles, PeerError> {
+        let answer = self.show("cores")?;
+        let core = &answer["cores"][0];
+        let number = |key: &str| {
+            let missing = || PeerError::new(format!("sidecore show cores --json: no {key} in {answer}"));
+            core[key].as_f64().ok_or_else(missing)
+        };
+        let per_ns = sidecore_driver::load::ticks_per_ns();
+        Ok(Cycles {
+            busy: number("busy_ns")? * per_ns,
+            idle: (number("idle_ns")? + number("sleep_ns")?) * per_ns,
+            frames: number("frames")?,
+        })
+    }
+}

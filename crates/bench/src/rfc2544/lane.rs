@@ -1,0 +1,223 @@
+//! The ends of a path: any kind of port, as one type, asked once for a burst.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sidecore_driver::load;
+use sidecore_driver::memory::Page;
+use sidecore_driver::Frontend;
+
+use sidecore_pktgen::end::host::{self, HostLane};
+use sidecore_pktgen::end::ring::{self, RingLane};
+use sidecore_pktgen::end::{Lane, Opened, Result, Sink, Source, Taken, Want};
+
+use super::super::common::text;
+
+/// Frames sent at once.
+const BURST: usize = 128;
+/// Frames of a bare ring.
+const BARE: usize = 1024;
+/// Bytes of its buffers.
+const BUFFER: usize = 2048;
+
+/// One end.
+pub enum End {
+    /// A ring port's program.
+    Ring(Box<RingLane>, #[expect(dead_code, reason = "stays while the lane does")] Box<dyn Send>),
+    /// A guest's virtio driver.
+    Virtio(Box<load::Lane>),
+    /// An interface of the host, by one of its sockets.
+    Host(Box<HostLane>, #[expect(dead_code, reason = "stays while the lane does")] Box<dyn Send>),
+    /// Both ends of a ring without anybody between them.
+    Bare(Box<Bare>),
+}
+
+impl End {
+    /// A guest behind this conversation, with rings of `entries`.
+    ///
+    /// # Errors
+    /// The negotiation fails.
+    pub fn virtio(frontend: Frontend, entries: u16, longest: usize, page: Page) -> Result<End> {
+        let config = load::LaneConfig { entries, longest, mergeable: true, page };
+        load::Lane::new(frontend, config).map(|lane| End::Virtio(Box::new(lane))).map_err(text)
+    }
+
+    /// The program of the ring port at this name or path.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub fn ring(name: &str, longest: usize) -> Result<End> {
+        let Opened { mut lanes, keep, .. } = ring::open(name, 1, None, longest)?;
+        let lane = lanes.pop().ok_or("the ring port has no ring")?;
+        Ok(End::Ring(Box::new(lane), keep))
+    }
+
+    /// An interface of this thread's network namespace.
+    ///
+    /// # Errors
+    /// There is no such interface, or no permission.
+    pub fn host(kind: host::Kind, interface: &str, longest: usize) -> Result<End> {
+        let Opened { mut lanes, keep, .. } = host::open(kind, interface, 1, longest)?;
+        let lane = lanes.pop().ok_or("the interface has no queue")?;
+        Ok(End::Host(Box::new(lane), keep))
+    }
+
+    /// A ring of its own.
+    pub fn bare() -> End {
+        End::Bare(Box::default())
+    }
+
+    /// Goes on with a backend that has just been started.
+    ///
+    /// # Errors
+    /// It is no virtio port, or the negotiation fails.
+    pub fn reconnect(&mut self, path: &Path, limit: Duration) -> Result<()> {
+        match self {
+            End::Virtio(lane) => {
+                let frontend = Frontend::connect(path, limit).map_err(text)?;
+                lane.reconnect(frontend).map_err(text)
+            }
+            _ => Err("only virtio ports go on with another daemon".to_owned()),
+        }
+    }
+}
+
+/// A ring in private memory: what is sent lies there until it is taken.
+pub struct Bare {
+    slots: Vec<[u8; BUFFER]>,
+    lens: Vec<usize>,
+    /// Frames ever sent, and ever taken.
+    sent: usize,
+    taken: usize,
+}
+
+impl Default for Bare {
+    fn default() -> Bare {
+        Bare { slots: vec![[0; BUFFER]; BARE], lens: vec![0; BARE], sent: 0, taken: 0 }
+    }
+}
+
+impl Lane for Bare {
+    fn depth(&self) -> usize {
+        BARE
+    }
+
+    fn room(&mut self) -> Result<usize> {
+        Ok(BARE - (self.sent - self.taken))
+    }
+
+    #[inline]
+    fn send(&mut self, limit: usize, source: &mut impl Source) -> Result<Taken> {
+        let mut done = Taken::default();
+        for _ in 0..limit.min(self.room()?) {
+            let at = self.sent % BARE;
+            let len = source.write(&mut self.slots[at]);
+            self.lens[at] = len;
+            self.sent += 1;
+            done.frames += 1;
+            done.bytes += len as u64;
+        }
+        Ok(done)
+    }
+
+    fn is_drained(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
+    #[inline]
+    fn receive<S: Sink>(&mut self, limit: usize, sink: &mut S) -> Result<Taken> {
+        let mut done = Taken::default();
+        for _ in 0..limit.min(self.sent - self.taken) {
+            let at = self.taken % BARE;
+            let frame = &self.slots[at][..self.lens[at]];
+            sink.frame(frame);
+            self.taken += 1;
+            done.frames += 1;
+            done.bytes += frame.len() as u64;
+        }
+        Ok(done)
+    }
+
+    fn sleep(&mut self, _: Want, _: Duration) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Lane for End {
+    fn depth(&self) -> usize {
+        match self {
+            End::Ring(lane, _) => lane.depth(),
+            End::Virtio(lane) => lane.depth().into(),
+            End::Host(lane, _) => lane.depth(),
+            End::Bare(lane) => lane.depth(),
+        }
+    }
+
+    #[inline]
+    fn room(&mut self) -> Result<usize> {
+        match self {
+            End::Ring(lane, _) => lane.room(),
+            End::Virtio(lane) => {
+                lane.room(u16::try_from(2 * BURST).unwrap_or(u16::MAX)).map(usize::from).map_err(text)
+            }
+            End::Host(lane, _) => lane.room(),
+            End::Bare(lane) => lane.room(),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, limit: usize, source: &mut impl Source) -> Result<Taken> {
+        let limit = limit.min(BURST);
+        match self {
+            End::Ring(lane, _) => lane.send(limit, source),
+            End::Virtio(lane) => {
+                let frames = limit.min(lane.room(1).map_err(text)?.into());
+                let mut bytes = 0;
+                let write = |buffer: &mut [u8]| {
+                    let len = source.write(buffer);
+                    bytes += len as u64;
+                    len
+                };
+                lane.send(u16::try_from(frames).unwrap_or(0), write).map_err(text)?;
+                Ok(Taken { frames, bytes })
+            }
+            End::Host(lane, _) => lane.send(limit, source),
+            End::Bare(lane) => lane.send(limit, source),
+        }
+    }
+
+    fn is_drained(&mut self) -> Result<bool> {
+        match self {
+            End::Ring(lane, _) => lane.is_drained(),
+            End::Virtio(lane) => Ok(lane.room(lane.depth()).map_err(text)? == lane.depth()),
+            End::Host(lane, _) => lane.is_drained(),
+            End::Bare(lane) => lane.is_drained(),
+        }
+    }
+
+    #[inline]
+    fn receive<S: Sink>(&mut self, limit: usize, sink: &mut S) -> Result<Taken> {
+        match self {
+            End::Ring(lane, _) => lane.receive(limit, sink),
+            End::Virtio(lane) => {
+                let mut bytes = 0;
+                let look = |frame: &[u8]| {
+                    bytes += frame.len() as u64;
+                    sink.frame(frame);
+                };
+                let frames = lane.receive(u16::try_from(limit).unwrap_or(u16::MAX), look).map_err(text)?;
+                Ok(Taken { frames: frames.into(), bytes })
+            }
+            End::Host(lane, _) => lane.receive(limit, sink),
+            End::Bare(lane) => lane.receive(limit, sink),
+        }
+    }
+
+    fn sleep(&mut self, want: Want, limit: Duration) -> Result<()> {
+        match self {
+            End::Ring(lane, _) => lane.sleep(want, limit),
+            End::Host(lane, _) => lane.sleep(want, limit),
+            End::Virtio(_) | End::Bare(_) => Ok(()),
+        }
+    }
+}

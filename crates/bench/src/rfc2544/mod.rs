@@ -1,0 +1,393 @@
+//! `sidecore bench rfc2544`: what RFC 2544 asks of a device between two ports, with the search of RFC 9971.
+//!
+//! Theory of operation. A tester on one processor (`trial`) is both ends of a path through a target on another one (`target`): our
+//! switch or router, the Linux bridge, testpmd, Open vSwitch, or two ports that are there. First the tester measures itself
+//! without a target. Then, for each repetition, each target is started anew and measured whole, by turns, so that slow changes of
+//! the machine meet all alike (`measure`): NDR and PDR (`search`, `goal`), latency at parts of the NDR, the loss curve, the longest burst,
+//! recovery from an overload, and a reset of the daemon. Repetitions, not trials, are what intervals are of (`stats`, `report`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `goal`, `search` | which load is tried next, and what trials say: pure functions |
+//! | `stats` | intervals, ratios of pairs, the rule of three |
+//! | `traffic`, `sink` | frames with stamps, and what of them came |
+//! | `lane`, `trial` | ends of any kind, and one trial |
+//! | `loss` | where frames were lost |
+//! | `target`, `measure` | who is tested, and one repetition |
+//! | `report`, `figure` | JSON, table, drawing |
+
+mod figure;
+mod goal;
+pub mod lane;
+mod loss;
+mod measure;
+mod report;
+mod search;
+mod sink;
+mod stats;
+mod target;
+mod traffic;
+mod trial;
+
+use std::path::PathBuf;
+
+use sidecore_pktgen::address::{Endpoints, Mac};
+use sidecore_pktgen::end::{host, Place};
+
+use super::common::{text, Result};
+use super::ours::Daemon;
+use lane::End;
+use measure::{own_limit, OwnLimit, Plan, Repetition};
+use report::{Own, Row, Summary};
+use target::{veths, Setting, Target, Who, STATIONS};
+use traffic::{Lengths, Traffic};
+use trial::Tester;
+
+/// `bench rfc2544`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Two ports of a running daemon, named as for pkt-gen: ring:NAME, vhost-user:PATH, packet:IFNAME [default: a switch of
+    /// its own between two virtio ports].
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["target", "router", "compare"])]
+    pub ports: Option<Vec<String>>,
+    /// Two ports of somebody else's switch: vhost-user:PATH,PATH, vhost-user-server:PATH,PATH (the switch connects to us) or
+    /// interface:NAME,NAME.
+    #[arg(long, value_name = "KIND:A,B", conflicts_with_all = ["router", "compare"])]
+    pub target: Option<String>,
+    /// A router of its own between two virtio ports.
+    #[arg(long, conflicts_with = "compare")]
+    pub router: bool,
+    /// Our switch, the Linux bridge, testpmd and Open vSwitch with DPDK, by turns.
+    #[arg(long)]
+    pub compare: bool,
+    /// Station that frames are sent to, with --ports or --target: a router's [default: the receiver's].
+    #[arg(long, value_name = "MAC")]
+    pub station: Option<Mac>,
+    /// Frame sizes in bytes, with frame check sequence.
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64,1518")]
+    #[arg(value_parser = clap::value_parser!(u16).range(64..=1518))]
+    pub sizes: Vec<u16>,
+    /// Seven frames of 64 bytes to four of 594 and one of 1518, instead of --sizes.
+    #[arg(long, conflicts_with_all = ["sizes", "pcap"])]
+    pub imix: bool,
+    /// The frames of a capture, over and over, instead of --sizes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "flows", "src", "dst"])]
+    pub pcap: Option<PathBuf>,
+    /// Flows: combinations of addresses and ports, one after the other.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=traffic::MOST_FLOWS))]
+    pub flows: u64,
+    /// Source addresses and ports: IP, IP:PORT or IP:PORT-IP:PORT [default: 198.18.0.1].
+    #[arg(long, value_name = "RANGE")]
+    pub src: Option<Endpoints>,
+    /// Destination addresses and ports [default: from 198.19.0.1].
+    #[arg(long, value_name = "RANGE")]
+    pub dst: Option<Endpoints>,
+    /// Independent repetitions: each starts its target anew.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeat: u16,
+    /// Length of a full-length trial in seconds; RFC 2544 has 60.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
+    pub trial: f64,
+    /// Seconds of trials that decide about a load; RFC 2544 has one trial's.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.5, value_parser = seconds)]
+    pub sum: f64,
+    /// Part of that time in which trials may lose more than their goal; RFC 2544 has 0.
+    #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
+    pub exceed: f64,
+    /// Distance of a rate's bounds, as a part of it, that is small enough.
+    #[arg(long, value_name = "PART", default_value_t = 0.005, value_parser = part)]
+    pub width: f64,
+    /// Frames a second that are offered at most [default: what the tester can do].
+    #[arg(long, value_name = "N")]
+    pub max_rate: Option<u32>,
+    /// Searches for the longest burst in each repetition; RFC 2544 has 50 altogether.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub bursts: u32,
+    /// A short look: one repetition with trials of milliseconds. Its figures mean nothing.
+    #[arg(long)]
+    pub quick: bool,
+    /// Processor for the tester.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the target.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Draw the result into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Control socket of the daemon that has the ports of --ports [default: as for other commands].
+    #[arg(long, value_name = "PATH", requires = "ports")]
+    pub socket: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|e| e.to_string())?;
+    (0.001..=3600.0).contains(&value).then_some(value).ok_or_else(|| "0.001 to 3600 seconds".to_owned())
+}
+
+fn part(text: &str) -> std::result::Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|e| e.to_string())?;
+    (0.0..1.0).contains(&value).then_some(value).ok_or_else(|| "0 to less than 1".to_owned())
+}
+
+/// One kind of traffic.
+struct Load {
+    name: String,
+    lengths: Lengths,
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan> {
+        let (trial, sum) = if self.quick { (0.02, 0.1) } else { (self.trial, self.sum) };
+        if sum < trial {
+            return Err(format!("--sum {sum}: less than a trial of {trial} s"));
+        }
+        Ok(Plan {
+            trial,
+            sum,
+            exceed: self.exceed,
+            width: if self.quick { 0.05 } else { self.width.max(1e-4) },
+            most: self.max_rate.map_or(f64::INFINITY, f64::from),
+            bursts: if self.quick { 1 } else { self.bursts },
+            base: None,
+            patient: !self.quick,
+        })
+    }
+
+    fn loads(&self) -> Result<Vec<Load>> {
+        Ok(match (&self.pcap, self.imix) {
+            (Some(path), _) => vec![Load { name: "pcap".to_owned(), lengths: traffic::capture(path)? }],
+            (None, true) => vec![Load { name: "imix".to_owned(), lengths: Lengths::Imix }],
+            (None, false) => {
+                let load =
+                    |size: &u16| Load { name: size.to_string(), lengths: Lengths::Fixed((*size).into()) };
+                self.sizes.iter().map(load).collect()
+            }
+        })
+    }
+
+    fn candidates(&self) -> Result<Vec<Who>> {
+        let station = self.station.map(|mac| mac.0);
+        if station.is_some() && self.ports.is_none() && self.target.is_none() {
+            return Err("--station does not apply, but to --ports and --target".to_owned());
+        }
+        if let Some(ports) = &self.ports {
+            let places = ports.iter().map(|port| Place::parse(port)).collect::<Result<Vec<_>>>()?;
+            let places = places.try_into().map_err(|_| "--ports: two ports")?;
+            return Ok(vec![Who::Given(places, station)]);
+        }
+        if let Some(target) = &self.target {
+            return Ok(vec![Who::Given(pair(target)?, station)]);
+        }
+        Ok(match (self.router, self.compare) {
+            (true, _) => vec![Who::Router],
+            (_, false) => vec![Who::Switch],
+            (_, true) => vec![Who::Switch, Who::Bridge, Who::Testpmd, Who::Ovs],
+        })
+    }
+}
+
+/// `--target`: two ports of one kind.
+fn pair(text: &str) -> Result<[Place; 2]> {
+    let bad = || {
+        format!(
+            "--target {text}: write vhost-user:PATH,PATH, vhost-user-server:PATH,PATH or interface:NAME,NAME"
+        )
+    };
+    let (kind, rest) = text.split_once(':').ok_or_else(bad)?;
+    let (a, b) =
+        rest.split_once(',').filter(|(a, b)| !a.is_empty() && !b.is_empty() && a != b).ok_or_else(bad)?;
+    let place = |name: &str| match kind {
+        "vhost-user" => Ok(Place::VhostUser { path: name.to_owned(), server: false }),
+        "vhost-user-server" => Ok(Place::VhostUser { path: name.to_owned(), server: true }),
+        "interface" => Ok(Place::Host { kind: host::Kind::Packet, interface: name.to_owned() }),
+        _ => Err(bad()),
+    };
+    Ok([place(a)?, place(b)?])
+}
+
+/// What a tester of these ends can do by itself.
+fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'static str, OwnLimit)> {
+    let traffic = Traffic::new(lengths, STATIONS, args.flows, [args.src, args.dst])?;
+    let host = match who {
+        Who::Bridge => true,
+        Who::Given(places, _) => places.iter().any(|place| matches!(place, Place::Host { .. })),
+        _ => false,
+    };
+    let core = args.load_core;
+    let measured = |from: End, to: Option<End>| own_limit(Tester::new(&traffic, from, to, None), seconds);
+    if !host {
+        let limit = std::thread::scope(|scope| {
+            let work = || {
+                sidecore_driver::load::pin(core).map_err(text)?;
+                measured(End::bare(), None)
+            };
+            scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        return Ok(("ring", limit?));
+    }
+    let net = veths(1, args.io_core)?;
+    let limit = net.enter(|| {
+        sidecore_driver::load::pin(core).map_err(text)?;
+        let open = |name| End::host(host::Kind::Packet, name, traffic.longest());
+        measured(open("near0")?, Some(open("far0")?))
+    });
+    Ok(("veth", limit?))
+}
+
+/// A candidate with one kind of traffic.
+struct Case<'a> {
+    who: &'a Who,
+    load: &'a Load,
+    traffic: Traffic,
+    own: OwnLimit,
+    done: Vec<Repetition>,
+}
+
+/// `bench rfc2544`.
+pub fn run(args: &Args) -> Result<()> {
+    if args.load_core == args.io_core {
+        return Err(format!("tester and target both on processor {}: they need one each", args.io_core));
+    }
+    let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
+    let rounds = if args.quick { 1 } else { args.repeat };
+    let daemon = args.ports.as_ref().map(|_| Daemon::of(args.socket.clone()));
+    let (mut cases, mut generator) = (Vec::new(), Vec::<Own>::new());
+    for load in &loads {
+        for who in &candidates {
+            let (ends, own) = alone(who, args, &load.lengths, 0.4 * plan.sum)?;
+            if !generator.iter().any(|it| it.ends == ends && it.size == load.name) {
+                eprintln!("the tester alone, {} B, {ends}: {:.2} Mpps", load.name, own.rate / 1e6);
+                generator.push(Own::of(ends, &load.name, &own));
+            }
+            let stations = Target::stations(who);
+            let traffic = Traffic::new(&load.lengths, stations, args.flows, [args.src, args.dst])?;
+            cases.push(Case { who, load, traffic, own, done: Vec::new() });
+        }
+    }
+    let mut notes: Vec<String> = Vec::new();
+    for round in 1..=rounds {
+        let mut failed = Vec::new();
+        for (number, case) in cases.iter_mut().enumerate() {
+            let longest = case.traffic.longest();
+            let setting = Setting {
+                io_core: args.io_core,
+                load_core: args.load_core,
+                longest,
+                daemon: daemon.as_ref(),
+            };
+            // The loads of the curve are the same in all repetitions.
+            let base = case.done.first().and_then(|first| first.pdr.lower).map(|load| load as f64);
+            let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base, ..plan };
+            let name = case.who.name();
+            let measured = Target::start(case.who, setting)
+                .and_then(|mut target| measure::measure(&mut target, &case.traffic, plan));
+            match measured {
+                Ok(repetition) => {
+                    let of = |lower: Option<u64>| lower.unwrap_or(0) as f64 / 1e6;
+                    eprintln!(
+                        "round {round}/{rounds}: {name}, {} B: NDR {:.3} Mpps, PDR {:.3} Mpps, {} trials",
+                        case.load.name,
+                        of(repetition.ndr.lower),
+                        of(repetition.pdr.lower),
+                        repetition.trials
+                    );
+                    case.done.push(repetition);
+                }
+                // One of those beside us that is not there leaves the others; without us there is nothing to say.
+                Err(why) if args.compare && *case.who != Who::Switch => {
+                    eprintln!("round {round}/{rounds}: {name}, {} B: {why}", case.load.name);
+                    // Its output follows the first line.
+                    notes.push(format!("{name}: {}", why.lines().next().unwrap_or("failed")));
+                    failed.push(number);
+                }
+                Err(why) => return Err(format!("{name}: {why}")),
+            }
+        }
+        // Repetitions are compared in pairs: who misses one takes part no longer.
+        failed.into_iter().rev().for_each(|number| drop(cases.remove(number)));
+    }
+    let row =
+        |case: &Case<'_>| Row::of(case.who.name(), &case.load.name, &case.traffic, &case.own, &case.done);
+    let rows: Vec<Row> = cases.iter().filter_map(row).collect();
+    show(args, &plan, rounds, &generator, &rows, notes)
+}
+
+fn show(
+    args: &Args,
+    plan: &Plan,
+    rounds: u16,
+    generator: &[Own],
+    rows: &[Row],
+    notes: Vec<String>,
+) -> Result<()> {
+    if let Some(path) = &args.svg {
+        std::fs::write(path, figure::draw(rows))
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    if args.json {
+        let all = serde_json::json!({
+            "version": 1,
+            "bench": "rfc2544",
+            "repetitions": rounds,
+            "trial_s": plan.trial,
+            "duration_sum_s": plan.sum,
+            "exceed_ratio": plan.exceed,
+            "width": plan.width,
+            "flows": args.flows,
+            "generator": generator,
+            "rows": rows,
+            "notes": notes,
+            "summary": Summary::of(rows),
+        });
+        println!("{all}");
+        return Ok(());
+    }
+    println!(
+        "rfc2544: {rounds} repetitions, trials of {} s, {} s decide, {:.0} % of them may exceed; ±: 99 % of the mean",
+        plan.trial,
+        plan.sum,
+        100.0 * plan.exceed
+    );
+    for own in generator {
+        println!(
+            "the tester alone, {} B, {}: {:.2} Mpps; at half of it p50 {:.1} µs, p99 {:.1} µs",
+            own.size, own.ends, own.mpps, own.p50_us, own.p99_us
+        );
+    }
+    rows.iter().for_each(Row::print);
+    if let Some(summary) = Summary::of(rows) {
+        let ratios = [
+            ("bridge", summary.ratio_bridge),
+            ("testpmd", summary.ratio_testpmd),
+            ("OVS", summary.ratio_ovs),
+        ];
+        for (other, ratio) in ratios {
+            let Some(ratio) = ratio else { continue };
+            let range = ratio.ci99.map_or(String::new(), |[low, high]| format!(" ({low:.2} – {high:.2})"));
+            println!("NDR of {} B against {other}: {:.2} ×{range}", summary.size, ratio.ratio);
+        }
+    }
+    notes.iter().for_each(|note| println!("{note}"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_pairs_of_one_kind() {
+        let vhost = |path: &str, server| Place::VhostUser { path: path.to_owned(), server };
+        assert_eq!(pair("vhost-user:/a,/b"), Ok([vhost("/a", false), vhost("/b", false)]));
+        assert_eq!(pair("vhost-user-server:/a,/b"), Ok([vhost("/a", true), vhost("/b", true)]));
+        let interface = |name: &str| Place::Host { kind: host::Kind::Packet, interface: name.to_owned() };
+        assert_eq!(pair("interface:t0,t1"), Ok([interface("t0"), interface("t1")]));
+        for bad in ["", "t0,t1", "interface:t0", "interface:t0,", "interface:t0,t0", "usb:a,b"] {
+            assert!(pair(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What is tested: our switch or router, others beside it, or two ports of whatever runs already.
+//!
+//! Each is started anew for each repetition, on a processor that the tester leaves alone. The Linux bridge has two veth
+//! pairs in a network namespace; receive packet steering puts what it does on that processor, too, where it would be part of the
+//! sender's system calls otherwise.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use sidecore_driver::load::pin;
+use sidecore_driver::memory::Page;
+use sidecore_driver::{Frontend, Listener};
+
+use super::super::common::text;
+use super::super::net::{missing, Net};
+use super::super::ours::{Daemon, Switch, START};
+use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use super::lane::End;
+use super::traffic::Stations;
+use sidecore_pktgen::end::{host, Place};
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Our two stations, and the router's at both ports.
+pub const STATIONS: Stations = Stations { from: [2, 0x73, 0x63, 0, 0, 1], to: [2, 0x73, 0x63, 0, 0, 2] };
+const ROUTER: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 1, 1], [2, 0x73, 0x63, 0, 1, 2]];
+/// Its address at the second port, and the gateway there, which is our receiver (RFC 5737).
+const ROUTER_IP: [u8; 4] = [192, 0, 2, 129];
+const GATEWAY_IP: [u8; 4] = [192, 0, 2, 130];
+/// Entries of a virtio port's rings.
+const ENTRIES: u16 = 1024;
+
+/// A candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Who {
+    /// Our learning switch between two virtio ports.
+    Switch,
+    /// Our router between them.
+    Router,
+    /// A Linux bridge between two veth pairs.
+    Bridge,
+    /// DPDK's testpmd, a wire.
+    Testpmd,
+    /// Open vSwitch with DPDK, action NORMAL.
+    Ovs,
+    /// Two ports that are there, and the station that frames go to.
+    Given([Place; 2], Option<[u8; 6]>),
+}
+
+impl Who {
+    /// Its name in tables and JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Who::Switch => "sidecore",
+            Who::Router => "sidecore-router",
+            Who::Bridge => "bridge",
+            Who::Testpmd => "testpmd",
+            Who::Ovs => "ovs",
+            Who::Given(..) => "target",
+        }
+    }
+}
+
+/// What a target is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'s> {
+    /// Processors.
+    pub io_core: usize,
+    pub load_core: usize,
+    /// Bytes of the longest frame, without check sequence.
+    pub longest: usize,
+    /// The daemon whose ports were given.
+    pub daemon: Option<&'s Daemon>,
+}
+
+enum Running {
+    Ours(Switch),
+    Testpmd(Testpmd),
+    Ovs(Ovs),
+    Bridge,
+    Others,
+}
+
+/// A target that runs.
+pub struct Target<'s> {
+    who: Who,
+    running: Running,
+    setting: Setting<'s>,
+    paths: [PathBuf; 2],
+    listeners: Option<[Listener; 2]>,
+    net: Option<Arc<Net>>,
+    /// Where threads may run that nobody has pinned.
+    anywhere: CpuSet,
+    page: Page,
+    scratch: Scratch,
+}
+
+impl<'s> Target<'s> {
+    /// Starts it. On a thread that stays: what it starts ends with it.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start.
+    pub fn start(who: &Who, setting: Setting<'s>) -> Result<Target<'s>> {
+        let scratch = Scratch::new("sc-2544").map_err(text)?;
+        let paths = [scratch.file("a"), scratch.file("b")];
+        let (mut listeners, mut net) = (None, None);
+        let core = setting.io_core;
+        let running = match who {
+            Who::Switch | Who::Router => Running::Ours(ours(who, setting, &scratch, &paths)?),
+            Who::Testpmd => {
+                let ports = paths.each_ref().map(|path| VhostPort { path: path.clone(), client: false });
+                Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
+            }
+            Who::Ovs => {
+                let [a, b] = paths.each_ref().map(Listener::new);
+                listeners = Some([a.map_err(text)?, b.map_err(text)?]);
+                let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
+                Running::Ovs(Ovs::start(core, &ports, Flows::Normal).map_err(text)?)
+            }
+            Who::Bridge => {
+                let inside = veths(2, core)?;
+                inside.ip("link add br0 type bridge")?;
+                inside.ip("link set dev near0 master br0")?;
+                inside.ip("link set dev near1 master br0")?;
+                inside.ip("link set br0 up")?;
+                net = Some(Arc::new(inside));
+                Running::Bridge
+            }
+            Who::Given(..) => Running::Others,
+        };
+        let page = if peers::free_huge_pages() >= peers::HUGE_PAGES { Page::Huge } else { Page::Small };
+        let anywhere = sched_getaffinity(None).map_err(text)?;
+        Ok(Target { who: who.clone(), running, setting, paths, listeners, net, anywhere, page, scratch })
+    }
+
+    /// Has a thread on the tester's processor do `what`, where the target's interfaces are.
+    ///
+    /// # Errors
+    /// There is no such processor, or `what` fails.
+    pub fn play<R: Send>(&mut self, what: impl FnOnce(&mut Self) -> Result<R> + Send) -> Result<R> {
+        let (core, net) = (self.setting.load_core, self.net.clone());
+        let work = || {
+            pin(core).map_err(text)?;
+            what(self)
+        };
+        match net {
+            Some(net) => net.enter(work),
+            None => std::thread::scope(|scope| {
+                scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }),
+        }
+    }
+
+    /// Its two ends, taken by us.
+    ///
+    /// # Errors
+    /// It does not let us.
+    pub fn connect(&self) -> Result<[End; 2]> {
+        let longest = self.setting.longest;
+        match (&self.who, &self.listeners) {
+            (Who::Given(places, _), _) => {
+                let [a, b] = places.each_ref().map(|place| given(place, longest, self.page));
+                Ok([a?, b?])
+            }
+            (Who::Bridge, _) => {
+                let [a, b] = ["far0", "far1"].map(|name| End::host(host::Kind::Packet, name, longest));
+                Ok([a?, b?])
+            }
+            (_, Some([a, b])) => {
+                let (a, b) = (a.accept(START).map_err(text)?, b.accept(START).map_err(text)?);
+                Ok([
+                    End::virtio(a, ENTRIES, longest, self.page)?,
+                    End::virtio(b, ENTRIES, longest, self.page)?,
+                ])
+            }
+            (_, None) => {
+                let [a, b] = self.paths.each_ref().map(|path| {
+                    let frontend = Frontend::connect(path, START).map_err(text)?;
+                    End::virtio(frontend, ENTRIES, longest, self.page)
+                });
+                Ok([a?, b?])
+            }
+        }
+    }
+
+    /// Who sends, and whom frames are sent to.
+    pub fn stations(who: &Who) -> Stations {
+        match who {
+            Who::Router => Stations { to: ROUTER[0], ..STATIONS },
+            Who::Given(_, Some(to)) => Stations { to: *to, ..STATIONS },
+            _ => STATIONS,
+        }
+    }
+
+    /// What the receiver says, so that it is known: to a router that it is the gateway, to a switch that it is there.
+    pub fn hello(&self) -> Vec<u8> {
+        let mut frame = match self.who {
+            Who::Router => {
+                // An ARP request for the router's address (RFC 826), from the gateway's.
+                let head = [&[0xff; 6][..], &STATIONS.to, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+                [&head[..], &STATIONS.to, &GATEWAY_IP, &[0; 6], &ROUTER_IP].concat()
+            }
+            // An EtherType for local experiments (IEEE 802, §9.2.4).
+            _ => [&STATIONS.from[..], &STATIONS.to, &[0x88, 0xb5]].concat(),
+        };
+        frame.resize(60, 0);
+        frame
+    }
+
+    /// Frames that the daemon has dropped so far, by reason; none of others.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn drops(&self) -> Result<Option<BTreeMap<String, u64>>> {
+        let daemon = match &self.running {
+            Running::Ours(switch) => Some(switch.daemon()),
+            Running::Others => self.setting.daemon,
+            _ => None,
+        };
+        let Some(daemon) = daemon else { return Ok(None) };
+        let answer = daemon.show("drops").map_err(text)?;
+        let mut all = BTreeMap::new();
+        for drop in answer["drops"].as_array().into_iter().flatten() {
+            let reason = drop["reason"].as_str().unwrap_or("unknown").to_owned();
+            *all.entry(reason).or_default() += drop["frames"].as_u64().unwrap_or(0);
+        }
+        Ok(Some(all))
+    }
+
+    /// The thread that moves its frames, if it has one of its own.
+    pub fn polling_thread(&self) -> Option<(u32, u32)> {
+        let process = match &self.running {
+            Running::Ours(switch) => switch.id(),
+            Running::Testpmd(testpmd) => testpmd.id(),
+            Running::Ovs(ovs) => ovs.id(),
+            Running::Bridge | Running::Others => return None,
+        };
+        peers::polling_thread(process, self.setting.io_core).map(|thread| (process, thread))
+    }
+
+    /// Whether [`Target::restart`] can be asked for.
+    pub fn can_restart(&self) -> bool {
+        matches!(self.running, Running::Ours(_))
+    }
+
+    /// Kills our daemon and starts it again with the same ports, from a thread on the tester's processor.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self) -> Result<&[PathBuf; 2]> {
+        if let Running::Ours(switch) = &mut self.running {
+            switch.kill();
+        }
+        // What it starts is not to be where we are.
+        sched_setaffinity(None, &self.anywhere).map_err(text)?;
+        let again = ours(&self.who, self.setting, &self.scratch, &self.paths);
+        pin(self.setting.load_core).map_err(text)?;
+        self.running = Running::Ours(again?);
+        Ok(&self.paths)
+    }
+}
+
+/// Our daemon with two virtio ports.
+fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]) -> Result<Switch> {
+    let program = std::env::current_exe().map_err(text)?;
+    let routed = *who == Who::Router;
+    let port = |(number, path): (usize, &PathBuf)| {
+        let place = format!("vhost-user:{}", path.display());
+        if !routed {
+            return place;
+        }
+        let mac = ROUTER[number].map(|byte| format!("{byte:02x}")).join(":");
+        let address = ["192.0.2.1/25", "192.0.2.129/25"][number];
+        format!("{place},router=r,router-mac={mac},address={address}")
+    };
+    let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
+    let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
+    let switch = Switch::start_as(&program, setting.io_core, scratch, &ports, more).map_err(text)?;
+    if routed {
+        let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
+        switch.daemon().command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;
+    }
+    Ok(switch)
+}
+
+/// One of the ports that are there.
+fn given(place: &Place, longest: usize, page: Page) -> Result<End> {
+    match place {
+        Place::Ring(name) => End::ring(name, longest),
+        Place::VhostUser { path, server } => {
+            let frontend = match server {
+                true => Listener::new(path).and_then(|listener| listener.accept(START)),
+                false => Frontend::connect(path, START),
+            };
+            End::virtio(frontend.map_err(|e| format!("vhost-user:{path}: {e}"))?, ENTRIES, longest, page)
+        }
+        Place::Host { kind, interface } => End::host(*kind, interface, longest),
+    }
+}
+
+/// A network namespace with so many veth pairs `near0` and `far0`, and so on, whose received frames processor `core` works on.
+pub fn veths(pairs: usize, core: usize) -> Result<Net> {
+    let net = Net::new()?;
+    // Nothing but our frames.
+    net.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text))?;
+    let mut steer = "mount -t sysfs none /sys".to_owned();
+    for number in 0..pairs {
+        net.ip(&format!("link add near{number} type veth peer name far{number}"))?;
+        for end in ["near", "far"] {
+            net.ip(&format!("link set {end}{number} up"))?;
+            steer +=
+                &format!(" && echo {:x} > /sys/class/net/{end}{number}/queues/rx-0/rps_cpus", 1u64 << core);
+        }
+    }
+    // /sys shows the namespace of whoever mounts it.
+    let space = format!("--net=/proc/{}/ns/net", net.id());
+    let mut command = Command::new("nsenter");
+    command.args([&space, "unshare", "--mount", "sh", "-c", &steer]);
+    let output = command.output().map_err(missing("util-linux"))?;
+    match output.status.success() {
+        true => Ok(net),
+        false => Err(format!("receive packet steering: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}

@@ -1,0 +1,298 @@
+//! The two ends of a router's path: what is sent, and what of it comes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sidecore_driver::memory::Page;
+use sidecore_driver::Frontend;
+use sidecore_engine::fabric::Fabric;
+use sidecore_engine::wire::Sum;
+
+use super::super::common::{text, Result};
+use super::super::distance::{Distance, Mode};
+use super::super::ours::START;
+use super::super::peers::{free_huge_pages, HUGE_PAGES};
+use super::super::rfc2544::lane::End;
+use sidecore_pktgen::end::{Lane, Sink, Source};
+
+/// Bytes of a frame, without check sequence.
+pub const SIZE: usize = 60;
+/// Gateways that routes lead to.
+pub const GATEWAYS: u32 = 16;
+/// Frames sent at once.
+const BATCH: usize = 128;
+/// Frames under way at most: what the receiver's ring has room for is not the router's affair.
+const WINDOW: u64 = 768;
+/// Nothing came for so long of what the router has taken: what is missing is lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// Entries of a virtio port's rings.
+const ENTRIES: u16 = 1024;
+
+/// What is on either side of a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ring ports.
+    Ring,
+    /// virtio-net over vhost-user.
+    Virtio,
+}
+
+impl Kind {
+    /// All.
+    pub const ALL: [Kind; 2] = [Kind::Ring, Kind::Virtio];
+
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ring => "ring",
+            Kind::Virtio => "virtio",
+        }
+    }
+
+    /// The far side of such a port.
+    pub fn connect(self, path: &Path) -> Result<End> {
+        match self {
+            Kind::Ring => End::ring(&path.to_string_lossy(), SIZE),
+            Kind::Virtio => {
+                let page = if free_huge_pages() >= HUGE_PAGES { Page::Huge } else { Page::Small };
+                End::virtio(Frontend::connect(path, START).map_err(text)?, ENTRIES, SIZE, page)
+            }
+        }
+    }
+}
+
+/// Stations: the sender's, the gateways', the router's at both.
+pub const SENDER: [u8; 6] = [2, 0, 0, 0, 1, 1];
+const GATEWAY: [u8; 6] = [2, 0, 0, 0, 1, 2];
+pub const ROUTER: [[u8; 6]; 2] = [[2, 0, 0, 0, 2, 1], [2, 0, 0, 0, 2, 2]];
+
+/// The router's addresses, and those of gateways.
+pub fn own4(port: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 255, port, 1)
+}
+
+pub fn gateway4(number: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 255, 1, 2 + (number % GATEWAYS) as u8)
+}
+
+pub fn own6(port: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, port, 0, 0, 0, 1)
+}
+
+pub fn gateway6(number: u32) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 2 + (number % GATEWAYS) as u16)
+}
+
+/// Whether only routes lead there: it is no address of a network between, nor one that no packet may have.
+pub fn is_far(it: &IpAddr) -> bool {
+    match it {
+        IpAddr::V4(it) => !matches!(it.octets(), [0 | 127 | 224..=255, ..] | [10, 255, ..] | [169, 254, ..]),
+        IpAddr::V6(it) => it.segments()[0] >> 8 != 0xfd,
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Frames delivered a second, in millions.
+    pub mpps: f64,
+    /// Nanoseconds of the I/O core for each frame.
+    pub ns: f64,
+    /// Frames that were sent and did not arrive.
+    pub lost: u64,
+    /// How far the two processors were from each other.
+    pub mode: Mode,
+}
+
+/// Both ends.
+pub struct Ends<'s> {
+    /// The processors of the thread that is both ends, and of whoever routes.
+    pub cpus: [usize; 2],
+    /// Who has moved the frames, if we know.
+    pub fabric: Option<&'s Arc<Fabric>>,
+    pub from: End,
+    pub to: End,
+}
+
+/// Frames by turns.
+struct Frames<'f> {
+    frames: &'f [[u8; SIZE]],
+    next: usize,
+}
+
+impl Source for Frames<'_> {
+    fn fixed(&self) -> Option<usize> {
+        None
+    }
+
+    #[inline]
+    fn write(&mut self, buffer: &mut [u8]) -> usize {
+        if let Some(frame) = self.frames.get(self.next) {
+            buffer[..SIZE].copy_from_slice(frame);
+        }
+        self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
+        SIZE
+    }
+}
+
+/// One frame.
+struct Once<'f>(&'f [u8]);
+
+impl Source for Once<'_> {
+    fn fixed(&self) -> Option<usize> {
+        None
+    }
+
+    fn write(&mut self, buffer: &mut [u8]) -> usize {
+        buffer[..self.0.len()].copy_from_slice(self.0);
+        self.0.len()
+    }
+}
+
+/// Leaves frames where they are.
+struct Blind;
+
+impl Sink for Blind {
+    const READS: bool = false;
+
+    fn frame(&mut self, _: &[u8]) {}
+}
+
+/// A frame to `dst` through the router.
+pub fn frame(dst: IpAddr) -> [u8; SIZE] {
+    let mut frame = [0; SIZE];
+    frame[..6].copy_from_slice(&ROUTER[0]);
+    frame[6..12].copy_from_slice(&SENDER);
+    match dst {
+        IpAddr::V4(dst) => {
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14..26].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+            frame[26..30].copy_from_slice(&[10, 255, 0, 2]);
+            frame[30..34].copy_from_slice(&dst.octets());
+            let sum = Sum::of(&frame[14..34]).checksum().to_be_bytes();
+            frame[24..26].copy_from_slice(&sum);
+        }
+        IpAddr::V6(dst) => {
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            frame[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 6, 59, 64]);
+            frame[22..38].copy_from_slice(&Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).octets());
+            frame[38..54].copy_from_slice(&dst.octets());
+        }
+    }
+    frame
+}
+
+impl Ends<'_> {
+    /// Each gateway asks for the router, which knows it then.
+    fn announce(&mut self) -> Result<()> {
+        let group: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1);
+        for number in 0..GATEWAYS {
+            let body = [&GATEWAY[..], &gateway4(number).octets(), &[0; 6], &own4(1).octets()].concat();
+            let arp = [&[0xff; 6][..], &GATEWAY, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &body].concat();
+            let sender = gateway6(number);
+            let mut message =
+                [&[135, 0, 0, 0, 0, 0, 0, 0][..], &own6(1).octets(), &[1, 1], &GATEWAY].concat();
+            let mut sum = Sum::pseudo(&sender.octets(), &group.octets(), 58, message.len());
+            sum.add(&message);
+            message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+            let head = [&[0x33, 0x33, 0xff, 0, 0, 1][..], &GATEWAY, &[0x86, 0xdd]].concat();
+            let fixed = [0x60, 0, 0, 0, 0, 32, 58, 255];
+            let nd = [&head[..], &fixed, &sender.octets(), &group.octets(), &message].concat();
+            for frame in [arp, nd] {
+                // They go one by one, and wait for room as anybody does.
+                let begun = Instant::now();
+                while self.to.send(1, &mut Once(&frame))?.frames == 0 {
+                    if begun.elapsed() > START {
+                        return Err("the gateways cannot speak".to_owned());
+                    }
+                    self.to.room()?;
+                }
+            }
+        }
+        while !self.to.is_drained()? {
+            std::thread::yield_now();
+        }
+        self.drain().map(drop)
+    }
+
+    /// Sends single frames until one comes: a peer that was just connected may not have its rings yet.
+    pub fn settle(&mut self, frame: &[u8; SIZE]) -> Result<()> {
+        let begun = Instant::now();
+        while self.drain()? == 0 {
+            if begun.elapsed() > START {
+                return Err("no frame arrives".to_owned());
+            }
+            if self.from.room()? > 0 {
+                self.from.send(1, &mut Once(frame))?;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn drain(&mut self) -> Result<u64> {
+        let mut all = 0;
+        loop {
+            let taken = self.to.receive(4 * BATCH, &mut Blind)?.frames as u64;
+            if taken == 0 {
+                return Ok(all);
+            }
+            all += taken;
+        }
+    }
+
+    /// Sends `frames` over and over for as long as `time`.
+    pub fn measure(&mut self, frames: &[[u8; SIZE]], time: Duration) -> Result<Sample> {
+        if self.fabric.is_some() {
+            self.announce()?;
+        }
+        let distance = Distance::before(self.cpus);
+        let mut source = Frames { frames, next: 0 };
+        let (mut sent, mut got, mut lost) = (0u64, 0u64, 0u64);
+        let status = |fabric: &Fabric| fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
+        let before = self.fabric.map(|fabric| status(fabric));
+        let start = Instant::now();
+        let mut heard = start;
+        while start.elapsed() < time {
+            for _ in 0..16 {
+                let allowed = WINDOW.saturating_sub(sent.saturating_sub(got + lost));
+                let batch = BATCH.min(usize::try_from(allowed).unwrap_or(BATCH));
+                if self.from.room()? > 0 && batch > 0 {
+                    sent += self.from.send(batch, &mut source)?.frames as u64;
+                }
+                let came = self.drain()?;
+                got += came;
+                if came > 0 {
+                    heard = Instant::now();
+                } else if batch == 0 && heard.elapsed() > LOST_AFTER && self.from.is_drained()? {
+                    lost = sent.saturating_sub(got);
+                }
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let end = Instant::now();
+        loop {
+            // In this order: what was given back has been delivered before.
+            let drained = self.from.is_drained()?;
+            let came = self.drain()?;
+            got += came;
+            if drained && came == 0 && (got >= sent || end.elapsed() > LOST_AFTER) {
+                break;
+            }
+            if end.elapsed() > START {
+                return Err("the last frames are not taken".to_owned());
+            }
+        }
+        let mpps = got as f64 / seconds / 1e6;
+        let after = self.fabric.map(|fabric| status(fabric));
+        let own = before
+            .zip(after)
+            .map(|(before, after)| (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64);
+        // Who polls all the time and keeps no account had all of it.
+        let ns = own.unwrap_or(1e3 / mpps);
+        Ok(Sample { mpps, ns, lost: sent.saturating_sub(got), mode: distance.after() })
+    }
+}

@@ -1,0 +1,165 @@
+//! `sidecore bench budget`: what part of an I/O core a guest receives that was granted a part of it, as Figures 10 to 12 of the
+//! reservation paper have it.
+//!
+//! One guest keeps its ring full of jumbo frames, so that the core has more to do than the guest. With each budget two things
+//! are measured: the time that it had, by the I/O core's own account, and the frames that arrived, against those that a whole
+//! core moves. The second does not trust the first, but for the part of the time in which the core was busy when the guest
+//! had no budget. What a whole core moves changes with the machine's speed, so it is measured before and after each budget.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sidecore_engine::core::{CpuBudget, Service};
+
+use super::guest::{Report, Work};
+use super::stage::{Stage, JUMBO};
+use super::{middle, Common, Result};
+use crate::draw::{chart, Axis, Line};
+
+/// `bench budget`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Granted shares in percent.
+    #[arg(
+        long,
+        value_name = "PERCENT,…",
+        value_delimiter = ',',
+        default_value = "5,15,25,35,45,55,65,75,85,95"
+    )]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=95))]
+    pub shares: Vec<u8>,
+    /// Milliseconds of a budget's period.
+    #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub period: u8,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// One measurement: parts of the core.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    time: f64,
+    frames: f64,
+    load_busy: f64,
+}
+
+/// A row of the table: medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Parts of a core: what was granted, what the I/O core says the guest had, and what its frames are of a whole core's.
+    granted: f64,
+    time: f64,
+    frames: f64,
+    /// The greater error of the two.
+    error: f64,
+    load_busy: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    worst_error: f64,
+}
+
+/// `bench budget`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    let shares = if common.quick { vec![25, 75] } else { args.shares.clone() };
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); shares.len()];
+    for round in 1..=common.rounds {
+        for ((sample, of_share), share) in
+            measure(args, &common, &shares)?.iter().zip(&mut samples).zip(&shares)
+        {
+            eprintln!(
+                "round {round}/{}: {share} % granted, {:.1} % by time, {:.1} % by frames",
+                common.rounds,
+                100.0 * sample.time,
+                100.0 * sample.frames
+            );
+            of_share.push(*sample);
+        }
+    }
+    let rows: Vec<Row> = shares.iter().zip(&samples).map(|(share, samples)| row(*share, samples)).collect();
+    let summary = Summary { worst_error: rows.iter().map(|row| row.error).fold(f64::NAN, f64::max) };
+    common.draw(|| draw(&rows))?;
+    if common.json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "version": 1, "bench": "budget", "period_ms": args.period, "rows": rows, "summary": summary
+            })
+        );
+        return Ok(());
+    }
+    println!(
+        "budget: one guest that floods, periods of {} ms, medians of {} rounds of {:?}; % of an I/O core",
+        args.period, common.rounds, common.window
+    );
+    println!("granted  by time  by frames  error  load");
+    for row in &rows {
+        let [granted, time, frames, error, load] =
+            [row.granted, row.time, row.frames, row.error, row.load_busy].map(|part| 100.0 * part);
+        println!("{granted:7.0}  {time:7.1}  {frames:9.1}  {error:5.1}  {load:2.0} %");
+    }
+    println!("at most {:.1} points off", 100.0 * summary.worst_error);
+    Ok(())
+}
+
+/// All shares, each between two measurements of a whole core.
+fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
+    let stage = Stage::start(JUMBO, &common.io_cores[..1], 1)?;
+    let port = stage.guest(0);
+    let period = Duration::from_millis(args.period.into());
+    stage.play(common.load_core, |players| {
+        let mut take = |share: Option<u8>| -> Result<(Report, u64)> {
+            let budget = share.map(|share| CpuBudget {
+                runtime: period * u32::from(share) / 100,
+                period,
+                reclaim: false,
+            });
+            port.served.set(Service { budget, ..Service::default() });
+            let (report, [busy]) =
+                players.measure_with(|_| Work::Jumbo, common.window, || [port.served.usage().busy_ns])?;
+            Ok((report, busy))
+        };
+        // Frames of a core that does nothing else.
+        let whole = |(all, busy): (Report, u64)| all.rate(0..1) / (busy as f64 / 1e9 / all.seconds);
+        let mut before = whole(take(None)?);
+        let one = |share: &u8| {
+            let (report, busy) = take(Some(*share))?;
+            let after = whole(take(None)?);
+            let around = (std::mem::replace(&mut before, after) + after) / 2.0;
+            Ok(Sample {
+                time: busy as f64 / 1e9 / report.seconds,
+                frames: report.rate(0..1) / around,
+                load_busy: report.load_busy,
+            })
+        };
+        shares.iter().map(one).collect()
+    })
+}
+
+fn row(share: u8, samples: &[Sample]) -> Row {
+    let granted = f64::from(share) / 100.0;
+    let (time, frames) = (middle(samples, |s| s.time), middle(samples, |s| s.frames));
+    let error = (time - granted).abs().max((frames - granted).abs());
+    Row { granted, time, frames, error, load_busy: middle(samples, |s| s.load_busy) }
+}
+
+/// Figures 10 to 12 of the paper: received against granted.
+pub fn draw(rows: &[Row]) -> String {
+    let line = |name: &str, value: fn(&Row) -> f64| {
+        Line::new(name.to_owned(), rows.iter().map(|row| (100.0 * row.granted, 100.0 * value(row))).collect())
+    };
+    let axis = |label| Axis { label, log: false };
+    chart(
+        "What a guest with a budget receives of an I/O core",
+        "sidecore bench budget --svg FILE; one guest that floods; by time: the I/O core's account, by frames: what arrives",
+        axis("granted, %"),
+        axis("received, %"),
+        &[
+            line("by time", |row| row.time),
+            line("by frames", |row| row.frames),
+            line("granted", |row| row.granted),
+        ],
+    )
+}

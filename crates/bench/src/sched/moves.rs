@@ -1,0 +1,396 @@
+//! `sidecore bench move`: a flow of numbered frames whose queue moves between two I/O cores, and what it notices.
+//!
+//! One thread sends and receives the flow. It looks at the number of each frame, and at the longest time without one, for
+//! each move of its own and for as many spells without any, which is what the machine itself does. Another thread moves the
+//! queue, or adds a core, has it serve the queue and takes it away again. In the end all frames that the ring took must have
+//! arrived, each behind the one before.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sidecore_driver::net::NetDriver;
+use sidecore_engine::core::Tuning;
+use sidecore_engine::fabric::{CoreOptions, Fabric};
+
+use super::guest::{receive, write};
+use super::stage::{Stage, OURS};
+use super::{text, Common, Result};
+use crate::draw::{bars, Axis, Bars};
+use crate::ours::START;
+
+/// `bench move`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Moves of the queue in each round.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub moves: u32,
+    /// Times that a core is added and removed in each round.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub changes: u32,
+    /// Frames a second.
+    #[arg(long, value_name = "N", default_value_t = 5_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: u32,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// From one move to the next.
+const SPELL: Duration = Duration::from_millis(1);
+/// Frames sent at once at most, and bytes of each.
+const BURST: usize = 32;
+const LEN: usize = 64;
+/// After so much silence what has not come is lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+
+/// What happens to the flow's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Nothing.
+    None,
+    /// It moves to the other core.
+    Moves,
+    /// A core is added and gets it, and is removed.
+    Cores,
+}
+
+impl Event {
+    const ALL: [Event; 3] = [Event::None, Event::Moves, Event::Cores];
+
+    fn name(self) -> &'static str {
+        match self {
+            Event::None => "nothing",
+            Event::Moves => "moves",
+            Event::Cores => "cores come and go",
+        }
+    }
+}
+
+/// What the flow noticed.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    sent: u64,
+    received: u64,
+    /// Frames that came behind a later one, or twice.
+    reordered: u64,
+    /// The longest time without a frame in each spell, in µs.
+    gaps: Vec<f64>,
+    seconds: f64,
+}
+
+/// A row of the table: of all rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    event: Event,
+    spells: usize,
+    mpps: f64,
+    sent: u64,
+    lost: u64,
+    reordered: u64,
+    pause_p50_us: f64,
+    pause_p99_us: f64,
+    pause_max_us: f64,
+}
+
+/// Of all rows with moves.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    lost: u64,
+    reordered: u64,
+    pause_p99_us: f64,
+}
+
+/// `bench move`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    // Where there is one processor for them, both cores have it.
+    let cpus = [0, 1].map(|n| common.io_cores[n % common.io_cores.len()]);
+    let mut seen: [Seen; 3] = Default::default();
+    for round in 1..=common.rounds {
+        for (event, all) in Event::ALL.into_iter().zip(&mut seen) {
+            let of_round = measure(args, &common, cpus, event)?;
+            eprintln!(
+                "round {round}/{}: {}: {:.2} Mpps, {} of {} frames lost, {} out of order",
+                common.rounds,
+                event.name(),
+                of_round.received as f64 / of_round.seconds / 1e6,
+                of_round.sent.saturating_sub(of_round.received),
+                of_round.sent,
+                of_round.reordered
+            );
+            all.add(of_round);
+        }
+    }
+    let rows: Vec<Row> = Event::ALL.into_iter().zip(seen).map(|(event, seen)| row(event, seen)).collect();
+    let moved = || rows.iter().filter(|row| row.event != Event::None);
+    let summary = Summary {
+        lost: moved().map(|row| row.lost).sum(),
+        reordered: moved().map(|row| row.reordered).sum(),
+        pause_p99_us: moved().map(|row| row.pause_p99_us).fold(0.0, f64::max),
+    };
+    common.draw(|| draw(&rows))?;
+    let shared = cpus[0] == cpus[1];
+    if common.json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "version": 1, "bench": "move", "one_processor": shared, "rows": rows, "summary": summary
+            })
+        );
+        return Ok(());
+    }
+    println!(
+        "move: one flow of {:.1} Mpps between two I/O cores{}, {} rounds",
+        f64::from(args.rate) / 1e6,
+        if shared { " on one processor" } else { "" },
+        common.rounds
+    );
+    println!("what                spells   Mpps      frames  lost  reordered  pause µs: p50     p99     max");
+    for row in &rows {
+        println!(
+            "{:<18}  {:6}  {:5.2}  {:10}  {:4}  {:9}  {:13.1}  {:6.1}  {:6.1}",
+            row.event.name(),
+            row.spells,
+            row.mpps,
+            row.sent,
+            row.lost,
+            row.reordered,
+            row.pause_p50_us,
+            row.pause_p99_us,
+            row.pause_max_us
+        );
+    }
+    Ok(())
+}
+
+/// One round: a new stage, and a flow to which `event` happens.
+fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Result<Seen> {
+    let moves = if common.quick { 20 } else { args.moves };
+    let times = if event == Event::Cores { args.changes.min(moves) } else { moves };
+    // A core that is left must not poll, or it would keep the other one from a processor that they share.
+    let tuning = Tuning { least_cores: 1, balance: false, ..Tuning::default() };
+    let options = CoreOptions { cpus: cpus.to_vec(), tuning, ..CoreOptions::default() };
+    let stage = Stage::with(&options, OURS, 1)?;
+    let owner = stage.guest(0).id.0;
+    // How many of them have begun, whether all are over, and whether the flow is.
+    let (spell, over, ended) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let mover = Mover { fabric: stage.fabric(), owner, ended: &ended };
+    std::thread::scope(|scope| {
+        let moves = scope.spawn(|| {
+            let moved = mover.run(event, times, &spell);
+            over.store(true, Ordering::Release);
+            moved
+        });
+        let seen =
+            stage.drive(common.load_core, |mut guests, mut peers, _| match (guests.pop(), peers.pop()) {
+                (Some(guest), Some(peer)) => Flow::new(guest, peer, args.rate).run(&spell, &over),
+                _ => Err("there is no pair".to_owned()),
+            });
+        ended.store(true, Ordering::Release);
+        let moved = moves.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        seen.and_then(|seen| moved.map(|()| seen))
+    })
+}
+
+/// Has things happen to the queue.
+struct Mover<'a> {
+    fabric: &'a Fabric,
+    owner: u16,
+    /// There is no flow any more; it says itself why.
+    ended: &'a AtomicBool,
+}
+
+impl Mover<'_> {
+    fn run(&self, event: Event, times: u32, spell: &AtomicU32) -> Result<()> {
+        let start = Instant::now();
+        while spell.load(Ordering::Acquire) == 0 && !self.ended.load(Ordering::Acquire) {
+            if start.elapsed() > START {
+                return Err("no frame arrives".to_owned());
+            }
+            std::thread::sleep(SPELL);
+        }
+        let (id, mut core) = self.place()?;
+        if event == Event::Moves {
+            self.fabric.set_active(2);
+        }
+        for _ in 0..times {
+            if self.ended.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            spell.fetch_add(1, Ordering::AcqRel);
+            match event {
+                Event::None => {}
+                Event::Moves => {
+                    core = 1 - core;
+                    self.send(id, core)?;
+                }
+                Event::Cores => {
+                    self.fabric.set_active(2);
+                    self.send(id, 1)?;
+                    std::thread::sleep(SPELL);
+                    self.fabric.set_active(1);
+                    self.leaves(1)?;
+                }
+            }
+            std::thread::sleep(SPELL);
+        }
+        Ok(())
+    }
+
+    /// The queue's task, and the core that has it.
+    fn place(&self) -> Result<(u64, usize)> {
+        let task = self.fabric.tasks().into_iter().find(|task| task.owner == self.owner);
+        task.map(|task| (task.id, task.core)).ok_or_else(|| "no I/O core has the queue".to_owned())
+    }
+
+    fn send(&self, id: u64, to: usize) -> Result<()> {
+        let moved = self.fabric.move_task(id, to);
+        moved.then_some(()).ok_or_else(|| format!("the queue does not move to I/O core {to}"))
+    }
+
+    /// Waits until another core than `core` has the queue: it is told of by the one that takes it.
+    fn leaves(&self, core: usize) -> Result<()> {
+        let start = Instant::now();
+        while self.place()?.1 == core {
+            if start.elapsed() > START {
+                return Err("an I/O core that was removed has a queue".to_owned());
+            }
+            std::thread::sleep(SPELL / 10);
+        }
+        Ok(())
+    }
+}
+
+/// The flow's two ends.
+struct Flow {
+    guest: NetDriver,
+    peer: NetDriver,
+    rate: f64,
+    /// The next number that is due.
+    next: u64,
+    seen: Seen,
+}
+
+impl Flow {
+    fn new(guest: NetDriver, peer: NetDriver, rate: u32) -> Flow {
+        Flow { guest, peer, rate: rate.into(), next: 0, seen: Seen::default() }
+    }
+
+    /// Sends and receives until `over`, and then until all has arrived. Says by `spell` that frames arrive; its later changes
+    /// begin a new gap.
+    fn run(mut self, spell: &AtomicU32, over: &AtomicBool) -> Result<Seen> {
+        let start = Instant::now();
+        let (mut now, mut heard, mut credit) = (start, start, 0.0f64);
+        let (mut longest, mut number) = (Duration::ZERO, 0);
+        while !over.load(Ordering::Acquire) {
+            let before = std::mem::replace(&mut now, Instant::now());
+            credit = (credit + self.rate * (now - before).as_secs_f64()).min(BURST as f64);
+            credit -= self.send(credit)? as f64;
+            if self.receive()? > 0 {
+                longest = longest.max(now - heard);
+                heard = now;
+                if number == 0 {
+                    // The first ones: from here on it counts.
+                    spell.store(1, Ordering::Release);
+                    (number, longest) = (1, Duration::ZERO);
+                }
+            }
+            let current = spell.load(Ordering::Relaxed);
+            if current != number {
+                // The gap that began before belongs to what was.
+                if number > 1 {
+                    self.seen.gaps.push(longest.as_secs_f64() * 1e6);
+                }
+                (number, longest) = (current, Duration::ZERO);
+            }
+        }
+        if number > 1 {
+            self.seen.gaps.push(longest.max(now - heard).as_secs_f64() * 1e6);
+        }
+        self.seen.seconds = start.elapsed().as_secs_f64();
+        let mut heard = Instant::now();
+        while self.seen.received < self.seen.sent && heard.elapsed() < LOST_AFTER {
+            if self.receive()? > 0 {
+                heard = Instant::now();
+            }
+        }
+        Ok(self.seen)
+    }
+
+    #[inline]
+    fn send(&mut self, credit: f64) -> Result<usize> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a burst at most")]
+        let most = credit.max(0.0) as usize;
+        if most == 0 {
+            return Ok(0);
+        }
+        let mut number = self.seen.sent;
+        let put = |_, bytes: &mut [u8]| {
+            number += 1;
+            write(bytes, LEN, [0, number - 1])
+        };
+        let gone = self.guest.send_with(0, most, put).map_err(text)?;
+        self.seen.sent = number;
+        Ok(gone)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<u64> {
+        let (next, seen) = (&mut self.next, &mut self.seen);
+        let came = receive(&mut self.peer, |[_, number], _| {
+            if number < *next {
+                seen.reordered += 1;
+            } else {
+                *next = number + 1;
+            }
+        })?;
+        seen.received += came;
+        Ok(came)
+    }
+}
+
+impl Seen {
+    fn add(&mut self, other: Seen) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.reordered += other.reordered;
+        self.seconds += other.seconds;
+        self.gaps.extend(other.gaps);
+    }
+}
+
+fn row(event: Event, mut seen: Seen) -> Row {
+    seen.gaps.sort_by(f64::total_cmp);
+    let at = |percent: usize| {
+        let place = (seen.gaps.len().saturating_sub(1) * percent).div_ceil(100);
+        seen.gaps.get(place).copied().unwrap_or(f64::NAN)
+    };
+    Row {
+        event,
+        spells: seen.gaps.len(),
+        mpps: seen.received as f64 / seen.seconds / 1e6,
+        sent: seen.sent,
+        lost: seen.sent.saturating_sub(seen.received),
+        reordered: seen.reordered,
+        pause_p50_us: at(50),
+        pause_p99_us: at(99),
+        pause_max_us: at(100),
+    }
+}
+
+/// Pauses by rank.
+pub fn draw(rows: &[Row]) -> String {
+    let of_event = |row: &Row| Bars {
+        name: row.event.name().to_owned(),
+        values: vec![row.pause_p50_us, row.pause_p99_us, row.pause_max_us],
+    };
+    bars(
+        "The longest time without a frame, move by move",
+        "sidecore bench move --svg FILE; nothing: spells of the same length in which the queue stays where it is",
+        "of all moves",
+        &["half are shorter", "99 of 100 are shorter", "the longest"].map(str::to_owned),
+        Axis { label: "pause in µs", log: true },
+        &rows.iter().map(of_event).collect::<Vec<_>>(),
+    )
+}

@@ -1,0 +1,216 @@
+//! `sidecore bench parts`: what each part of the design contributes, as Figure 8 of the ELVIS paper has it.
+//!
+//! From a thread per device on: one thread that schedules all queues, but sleeps and is kicked; one that polls; and guests that poll
+//! as well while they have work, so that no interrupt is written. Notifications are kicks of the guests and interrupts to them:
+//! what exits were in the paper.
+
+use serde::{Deserialize, Serialize};
+
+use super::guest::Work;
+use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
+use super::{median, middle, Common, Result};
+use crate::draw::{bars, distinct, stack, Axis, Bars};
+
+/// `bench parts`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Numbers of guests.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,3,4,5,6,7")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=14))]
+    pub guests: Vec<u16>,
+    /// What guests do.
+    #[arg(
+        long = "work",
+        value_name = "WORK,…",
+        value_delimiter = ',',
+        default_value = "stream,request-response"
+    )]
+    pub works: Vec<Work>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// One part after the other.
+const WAYS: [Way; 4] = [
+    PER_DEVICE,
+    Way { name: "scheduling only", polls: false, ..OURS },
+    Way { name: "+ polling", ..OURS },
+    Way { name: "+ saved interrupts", ..POLLED },
+];
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    rate: f64,
+    p50: f64,
+    notifications: [f64; 2],
+    io_ns: f64,
+    load_busy: f64,
+}
+
+/// A row of the table: medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    work: Work,
+    guests: u16,
+    way: String,
+    /// Answers or frames a second, of all guests.
+    rate: f64,
+    /// Against a thread per device: the median of the rounds' ratios.
+    ratio: f64,
+    p50_us: f64,
+    kicks_per_second: f64,
+    interrupts_per_second: f64,
+    /// Both, of all guests.
+    notifications_per_second: f64,
+    /// Nanoseconds of the I/O core for each answer or frame.
+    io_ns: f64,
+    load_busy: f64,
+}
+
+/// Notifications a second of the least number of guests, at the first kind of work.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    thread_per_device: f64,
+    scheduling_only: f64,
+    polling: f64,
+    saved_interrupts: f64,
+}
+
+/// `bench parts`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    let guests = if common.quick { vec![1, 3] } else { args.guests.clone() };
+    let cases: Vec<(u16, Way)> = guests.iter().flat_map(|&n| WAYS.map(|way| (n, way))).collect();
+    // Of each case, each kind of work.
+    let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.works.len()]; cases.len()];
+    for round in 1..=common.rounds {
+        for (&(guests, way), of_case) in cases.iter().zip(&mut samples) {
+            let measured = measure(&common, &args.works, way, guests)?;
+            for ((sample, of_work), work) in measured.into_iter().zip(of_case).zip(&args.works) {
+                eprintln!(
+                    "round {round}/{}: {guests} guests, {}, {}: {:.1} k/s, {:.0} notifications/s",
+                    common.rounds,
+                    work.name(),
+                    way.name,
+                    sample.rate / 1e3,
+                    sample.notifications.iter().sum::<f64>()
+                );
+                of_work.push(sample);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for (place, &work) in args.works.iter().enumerate() {
+        for (of_cases, of_number) in cases.chunks(WAYS.len()).zip(samples.chunks(WAYS.len())) {
+            for (&(guests, way), of_case) in of_cases.iter().zip(of_number) {
+                rows.push(row(work, guests, way, &of_case[place], &of_number[0][place]));
+            }
+        }
+    }
+    let of_way = |way: usize| rows.get(way).map_or(f64::NAN, |row| row.notifications_per_second);
+    let summary = Summary {
+        thread_per_device: of_way(0),
+        scheduling_only: of_way(1),
+        polling: of_way(2),
+        saved_interrupts: of_way(3),
+    };
+    common.draw(|| draw(&rows))?;
+    if common.json {
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "parts", "rows": rows, "summary": summary })
+        );
+        return Ok(());
+    }
+    print_table(&common, &rows);
+    Ok(())
+}
+
+/// All kinds of work, one after the other, on one stage.
+fn measure(common: &Common, works: &[Work], way: Way, guests: u16) -> Result<Vec<Sample>> {
+    let stage = Stage::start(way, &common.io_cores, guests.into())?;
+    stage.play(common.load_core, |players| {
+        let one = |work: &Work| {
+            let report = players.measure(|_| *work, common.window)?;
+            let rate = report.rate(0..guests.into());
+            Ok(Sample {
+                rate,
+                p50: report.latency(0..guests.into(), 50.0),
+                notifications: report.notifications(),
+                io_ns: report.io_ns as f64 / report.seconds / rate,
+                load_busy: report.load_busy,
+            })
+        };
+        works.iter().map(one).collect()
+    })
+}
+
+fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -> Row {
+    let [kicks, interrupts] = [0, 1].map(|i| middle(samples, |s| s.notifications[i]));
+    Row {
+        work,
+        guests,
+        way: way.name.to_owned(),
+        rate: middle(samples, |s| s.rate),
+        ratio: median(samples.iter().zip(base).map(|(s, base)| s.rate / base.rate)),
+        p50_us: middle(samples, |s| s.p50),
+        kicks_per_second: kicks,
+        interrupts_per_second: interrupts,
+        notifications_per_second: middle(samples, |s| s.notifications.iter().sum()),
+        io_ns: middle(samples, |s| s.io_ns),
+        load_busy: middle(samples, |s| s.load_busy),
+    }
+}
+
+fn print_table(common: &Common, rows: &[Row]) {
+    println!(
+        "parts: what each part contributes, medians of {} rounds of {:?}; k/s: answers or frames",
+        common.rounds, common.window
+    );
+    println!("work              guests  way                     k/s  × first   p50 µs   kicks/s  interr./s  I/O ns each  load");
+    for row in rows {
+        println!(
+            "{:<16}  {:6}  {:<18}  {:7.1}  {:7.2}  {:7.1}  {:8.0}  {:9.0}  {:11.0}  {:2.0} %",
+            row.work.name(),
+            row.guests,
+            row.way,
+            row.rate / 1e3,
+            row.ratio,
+            row.p50_us,
+            row.kicks_per_second,
+            row.interrupts_per_second,
+            row.io_ns,
+            100.0 * row.load_busy,
+        );
+    }
+}
+
+/// Figure 8: the rate that each part adds, for each kind of work, and how many notifications are left.
+pub fn draw(rows: &[Row]) -> String {
+    let note = "sidecore bench parts --svg FILE; one I/O core";
+    let one = |work: Work, title: String, y: Axis, value: fn(&Row) -> f64| {
+        let numbers = distinct(rows.iter().map(|row| row.guests));
+        let of_way = |way: &Way| {
+            let its = |&guests: &u16| {
+                let mut row = rows.iter().filter(|row| row.work == work && row.way == way.name);
+                row.find(|row| row.guests == guests).map_or(f64::NAN, value)
+            };
+            Bars { name: way.name.to_owned(), values: numbers.iter().map(its).collect() }
+        };
+        let groups: Vec<String> = numbers.iter().map(u16::to_string).collect();
+        bars(&title, note, "guests", &groups, y, &WAYS.iter().map(of_way).collect::<Vec<_>>())
+    };
+    let of_work = |work: Work| {
+        let name = work.name();
+        let rate = Axis { label: "thousands a second, all guests", log: false };
+        let left = Axis { label: "thousand kicks and interrupts a second, all guests", log: true };
+        [
+            one(work, format!("What each part contributes: {name}"), rate, |row| row.rate / 1e3),
+            one(work, format!("Notifications, where there are any: {name}"), left, |row| {
+                row.notifications_per_second / 1e3
+            }),
+        ]
+    };
+    let works = distinct(rows.iter().map(|row| row.work));
+    stack(&works.into_iter().flat_map(of_work).collect::<Vec<_>>())
+}

@@ -1,0 +1,333 @@
+//! `sidecore bench share`: total rate and latency of 1 to 14 guests on one I/O core, as Figures 4 and 5 of the ELVIS paper
+//! have them.
+//!
+//! The baseline is a thread for each device on the same processor. *Of linear* is the rate against that of one guest times the
+//! number of guests, which is what guests with devices of their own would have. Fairness is Jain's index over
+//! the guests of one run, which do all the same. Each sample has the distance of the two processors (`distance`), since their lines go
+//! from one to the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::guest::{Report, Work};
+use super::stage::{Stage, Way, OURS, PER_DEVICE};
+use super::{median, middle, Common, Result, FULL};
+use crate::common::{modes_json_with, modes_of};
+use crate::distance::{self, Distance, Mode};
+use crate::draw::{chart, distinct, stack, Axis, Line};
+
+/// `bench share`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Numbers of guests.
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,7,8,9,10,11,12,13,14"
+    )]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=14))]
+    pub guests: Vec<u16>,
+    /// What guests do.
+    #[arg(long = "work", value_name = "WORK,…", value_delimiter = ',')]
+    #[arg(default_value = "request-response,stream,memcached,flood")]
+    pub works: Vec<Work>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Work whose rate is bounded by the guests, so that it can grow with their number.
+fn is_bounded(work: Work) -> bool {
+    work != Work::Flood
+}
+
+/// What Figure 4 says of seven guests is said of this.
+const COMPARED: u16 = 7;
+/// A rate is linear if it is that much of what one guest has, times their number.
+const LINEAR: f64 = 0.9;
+
+/// What is measured in one go.
+type Key = (usize, Work, u16, &'static str);
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    rate: f64,
+    latency: [f64; 2],
+    jain: f64,
+    io_busy: f64,
+    load_busy: f64,
+    notifications: [f64; 2],
+    lost: u64,
+    mode: Mode,
+}
+
+impl Sample {
+    fn of(report: &Report, cores: usize, mode: Mode) -> Sample {
+        let all = || 0..report.guests.len();
+        Sample {
+            rate: report.rate(all()),
+            latency: [50.0, 99.0].map(|percent| report.latency(all(), percent)),
+            jain: jain(report.guests.iter().map(|guest| guest.done as f64)),
+            io_busy: report.io_busy(cores),
+            load_busy: report.load_busy,
+            notifications: report.notifications(),
+            lost: report.lost,
+            mode,
+        }
+    }
+}
+
+/// Jain's fairness index: 1 if all have the same, 1/n if one has everything.
+fn jain(shares: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    shares.for_each(|share| (n, sum, squares) = (n + 1.0, sum + share, squares + share * share));
+    if squares > 0.0 {
+        sum * sum / (n * squares)
+    } else {
+        f64::NAN
+    }
+}
+
+/// A row of the table: medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    io_cores: usize,
+    work: Work,
+    guests: u16,
+    way: String,
+    /// Answers or frames a second, of all guests, in each round.
+    samples: Vec<f64>,
+    rate: f64,
+    /// Against our rate with one guest times the number of guests.
+    of_linear: Option<f64>,
+    /// Against a thread per device: the median of the rounds' ratios.
+    ratio: Option<f64>,
+    p50_us: f64,
+    p99_us: f64,
+    jain: f64,
+    io_busy: f64,
+    load_busy: f64,
+    kicks_per_second: f64,
+    interrupts_per_second: f64,
+    /// Frames of streams that are missing.
+    lost: u64,
+    /// Thousand answers or frames a second by the distance of the two processors, and the median over that of a thread per device at
+    /// the same distance.
+    #[serde(default)]
+    modes: serde_json::Value,
+    #[serde(skip)]
+    told: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    /// Our rate against that of a thread per device at seven guests on one I/O core: the greatest of the kinds of work that grow
+    /// with the number of guests, as the paper has "up to 3 ×".
+    ratio_at_7: f64,
+    /// The least over all our rows.
+    jain: f64,
+    /// The number of guests up to which every kind of work grows with it, as long as the core is not busy all the time.
+    linear_until: u16,
+}
+
+/// `bench share`.
+pub fn run(args: &Args) -> Result<()> {
+    let common = args.common.settle()?;
+    let guests = if common.quick { vec![1, 2, COMPARED] } else { args.guests.clone() };
+    let mut samples: Vec<(Key, Vec<Sample>)> = Vec::new();
+    for round in 1..=common.rounds {
+        for cores in 1..=common.io_cores.len() {
+            for &guests in &guests {
+                for way in [OURS, PER_DEVICE] {
+                    for (work, sample) in measure(args, &common, way, cores, guests)? {
+                        let (name, rate, mode) = (way.name, sample.rate / 1e3, sample.mode.name());
+                        eprintln!(
+                            "round {round}/{}: {guests} guests, {}, {name}: {rate:.1} k/s, {mode}",
+                            common.rounds,
+                            work.name()
+                        );
+                        let key = (cores, work, guests, way.name);
+                        match samples.iter_mut().find(|(other, _)| *other == key) {
+                            Some((_, samples)) => samples.push(sample),
+                            None => samples.push((key, vec![sample])),
+                        }
+                    }
+                }
+            }
+        }
+    }
+    samples.sort_by_key(|(key, _)| *key);
+    let rows: Vec<Row> = samples.iter().map(|(key, of_key)| row(*key, of_key, &samples)).collect();
+    let summary = summary(&rows);
+    common.draw(|| draw(&rows))?;
+    if common.json {
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "share", "rows": rows, "summary": summary })
+        );
+        return Ok(());
+    }
+    print_table(&common, &rows, &summary);
+    Ok(())
+}
+
+/// All kinds of work, one after the other, on one stage.
+fn measure(args: &Args, common: &Common, way: Way, cores: usize, guests: u16) -> Result<Vec<(Work, Sample)>> {
+    let stage = Stage::start(way, &common.io_cores[..cores], guests.into())?;
+    stage.play(common.load_core, |players| {
+        let one = |work: &Work| {
+            let distance = Distance::before([common.load_core, common.io_cores[0]]);
+            let report = players.measure(|_| *work, common.window);
+            let report = report.map_err(|e| format!("{}, {}: {e}", way.name, work.name()))?;
+            Ok((*work, Sample::of(&report, cores, distance.after())))
+        };
+        args.works.iter().map(one).collect()
+    })
+}
+
+fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
+    let (io_cores, work, guests, way) = key;
+    let of = |key: Key| all.iter().find(|(other, _)| *other == key).map(|(_, samples)| samples);
+    let rate = middle(samples, |s| s.rate);
+    let one = of((io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
+    let base = of((io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
+    let by_mode = |samples: &[Sample]| modes_of(samples, |sample| (sample.mode, sample.rate / 1e3));
+    let (modes, theirs) = (by_mode(samples), base.map(|base| by_mode(base)).unwrap_or_default());
+    Row {
+        io_cores,
+        work,
+        guests,
+        way: way.to_owned(),
+        samples: samples.iter().map(|s| s.rate).collect(),
+        rate,
+        of_linear: one.map(|one| rate / (middle(one, |s| s.rate) * f64::from(guests))),
+        ratio: base.map(|base| median(samples.iter().zip(base).map(|(s, base)| s.rate / base.rate))),
+        p50_us: middle(samples, |s| s.latency[0]),
+        p99_us: middle(samples, |s| s.latency[1]),
+        jain: middle(samples, |s| s.jain),
+        io_busy: middle(samples, |s| s.io_busy),
+        load_busy: middle(samples, |s| s.load_busy),
+        kicks_per_second: middle(samples, |s| s.notifications[0]),
+        interrupts_per_second: middle(samples, |s| s.notifications[1]),
+        lost: samples.iter().map(|s| s.lost).sum(),
+        modes: modes_json_with(&modes, "ratio_to_threads", &distance::ratios(&modes, &theirs)),
+        told: distance::told(&modes),
+    }
+}
+
+fn summary(rows: &[Row]) -> Summary {
+    let ours = || rows.iter().filter(|row| row.way == OURS.name);
+    let one_core = || ours().filter(|row| row.io_cores == 1);
+    let compared = one_core().filter(|row| row.guests == COMPARED && is_bounded(row.work));
+    let ratios = compared.filter_map(|row| row.ratio);
+    // A row that is not linear although the core had time left, and those with as many guests or more, do not count.
+    let bent = one_core()
+        .filter(|row| row.io_busy < FULL && row.of_linear.is_some_and(|of| of < LINEAR))
+        .map(|row| row.guests)
+        .min();
+    let straight = one_core().filter(|row| row.of_linear.is_some_and(|of| of >= LINEAR));
+    let until = straight.map(|row| row.guests).filter(|n| bent.is_none_or(|bent| *n < bent)).max();
+    Summary {
+        ratio_at_7: ratios.fold(f64::NAN, f64::max),
+        jain: ours().map(|row| row.jain).fold(f64::NAN, f64::min),
+        linear_until: until.unwrap_or(0),
+    }
+}
+
+fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
+    println!("share: guests on I/O cores, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!(
+        "k/s: answers or frames; busy: I/O cores (of the threads per device: of their processors) and load"
+    );
+    println!(
+        "cores  work              guests  way                     k/s  of linear  × per dev.   p50 µs   p99 µs   Jain  busy  load   kicks/s  interr./s"
+    );
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    for row in rows {
+        println!(
+            "{:5}  {:<16}  {:6}  {:<18}  {:7.1}  {:>9}  {:>10}  {:7.1}  {:7.1}  {:5.3}  {:>4}  {:>4}  {:8.0}  {:9.0}",
+            row.io_cores,
+            row.work.name(),
+            row.guests,
+            row.way,
+            row.rate / 1e3,
+            row.of_linear.map_or("-".to_owned(), percent),
+            row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            row.p50_us,
+            row.p99_us,
+            row.jain,
+            percent(row.io_busy),
+            percent(row.load_busy),
+            row.kicks_per_second,
+            row.interrupts_per_second,
+        );
+    }
+    println!("k/s, {}", distance::HEAD);
+    for row in rows {
+        println!(
+            "{:5}  {:<16}  {:6}  {:<18}  {}",
+            row.io_cores,
+            row.work.name(),
+            row.guests,
+            row.way,
+            row.told
+        );
+    }
+    let lost: u64 = rows.iter().map(|row| row.lost).sum();
+    if lost > 0 {
+        println!("{lost} frames of streams are missing or out of order");
+    }
+    println!(
+        "at {COMPARED} guests up to {:.2} × a thread per device; Jain's index {:.3} at least; linear until {} guests",
+        summary.ratio_at_7, summary.jain, summary.linear_until
+    );
+}
+
+/// Rates as shares of linear, and latencies below.
+pub fn draw(rows: &[Row]) -> String {
+    let lines = |works: &mut dyn Iterator<Item = Work>, value: fn(&Row) -> Option<f64>| {
+        let mut lines = Vec::new();
+        for work in works {
+            let line = |way: Way, short: &str| {
+                let its =
+                    rows.iter().filter(|row| row.io_cores == 1 && row.work == work && row.way == way.name);
+                let points = its.filter_map(|row| Some((f64::from(row.guests), value(row)?))).collect();
+                Line::new(format!("{}, {short}", work.name()), points)
+            };
+            lines.extend([line(OURS, "sidecore"), line(PER_DEVICE, "threads").dashed()]);
+        }
+        lines
+    };
+    let works = distinct(rows.iter().map(|row| row.work));
+    let bounded = || works.iter().copied().filter(|work| is_bounded(*work));
+    let axis = |label| Axis { label, log: false };
+    let note =
+        "sidecore bench share --svg FILE; one I/O core; threads: one for each device, on the same processor";
+    let rates = chart(
+        "Rate of guests on one I/O core, as a share of linear",
+        note,
+        axis("guests"),
+        axis("share of linear"),
+        &lines(&mut bounded(), |row| row.of_linear),
+    );
+    let latencies = chart(
+        "Median latency of guests on one I/O core",
+        note,
+        axis("guests"),
+        Axis { label: "median in µs", log: true },
+        &lines(&mut bounded(), |row| Some(row.p50_us)),
+    );
+    stack(&[rates, latencies])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jain_s_index_is_one_among_equals() {
+        assert_eq!(jain([3.0; 7].into_iter()), 1.0);
+        assert_eq!(jain([1.0, 0.0, 0.0, 0.0].into_iter()), 0.25);
+        assert!(jain(std::iter::empty()).is_nan());
+    }
+}

@@ -1,0 +1,237 @@
+//! What is measured: I/O cores in this process, and pairs of ports with a wire between them.
+//!
+//! Of each pair one port is a guest's, the other stands for the network behind it. Both are virtio-net over vhost-user, with
+//! native drivers (`guest`) that one thread plays in turn. *Ours* has all queues on the given I/O cores, which poll. *Thread
+//! per device* is the same engine as vhost uses the kernel: each pair has a thread of its own, which serves both directions,
+//! sleeps as soon as there is nothing to do, and is woken by kicks. All those threads share the processors of the I/O cores.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sidecore_driver::load::pin;
+use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::{Config, Want};
+use sidecore_driver::Frontend;
+use sidecore_engine::core::Tuning;
+use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::observe::CounterFile;
+use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
+use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+
+use super::guest::Players;
+use super::{text, Result};
+use crate::ours::START;
+use crate::peers::Scratch;
+
+/// Bytes of a buffer beside a packet: Ethernet's header and virtio's, and some to spare.
+const HEADERS: usize = 64;
+/// A core that polls for as long does not sleep in a benchmark.
+const ALWAYS: Duration = Duration::from_secs(3600);
+
+/// How I/O is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Its name in tables and JSON.
+    pub name: &'static str,
+    /// A thread for each device instead of one for each processor.
+    pub per_device: bool,
+    /// I/O cores look for work without being told of it.
+    pub polls: bool,
+    /// Guests ask for an interrupt when they have nothing to do.
+    pub interrupts: bool,
+    /// Queues that are stuck are looked at between two visits of others.
+    pub urgent: bool,
+    /// What ports carry.
+    pub mtu: u32,
+}
+
+/// As vhost does.
+pub const PER_DEVICE: Way =
+    Way { name: "thread per device", per_device: true, polls: false, urgent: false, ..OURS };
+/// As we do.
+pub const OURS: Way = Way {
+    name: "sidecore",
+    per_device: false,
+    polls: true,
+    interrupts: true,
+    urgent: true,
+    mtu: DEFAULT_MTU,
+};
+
+/// The same for guests that poll as well, as the paper's replies without exits: no interrupt is written.
+pub const POLLED: Way = Way { name: "guests poll", interrupts: false, ..OURS };
+
+/// The same with frames of 9,000 bytes. An I/O core copies them, and drivers do not read them: so one thread that plays two guests
+/// gives a core more than it can do.
+pub const JUMBO: Way = Way { name: "jumbo frames", mtu: 9000, ..POLLED };
+
+impl Way {
+    fn options(self, cpus: &[usize], pairs: usize) -> CoreOptions {
+        let cpus = match self.per_device {
+            true => cpus.iter().copied().cycle().take(pairs).collect(),
+            false => cpus.to_vec(),
+        };
+        let tuning = Tuning {
+            spin: if self.polls { ALWAYS } else { Duration::ZERO },
+            urgent: self.urgent,
+            // Who is where is what a benchmark says, and stays.
+            balance: false,
+            ..Tuning::default()
+        };
+        CoreOptions { cpus, tuning, ..CoreOptions::default() }
+    }
+}
+
+/// I/O cores, and ports in pairs.
+pub struct Stage {
+    // In this order: who is attached goes before the cores that serve it.
+    _attachments: Vec<Box<dyn Attachment>>,
+    ports: Vec<Arc<Port>>,
+    fabric: Arc<Fabric>,
+    way: Way,
+    /// Sockets of the guests and of what is behind them.
+    paths: Vec<[PathBuf; 2]>,
+    _counters: CounterFile,
+    _scratch: Scratch,
+}
+
+impl Stage {
+    /// So many pairs, served in this way on these processors.
+    pub fn start(way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
+        Stage::with(&way.options(cpus, pairs), way, pairs)
+    }
+
+    /// The same on I/O cores with these options.
+    pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
+        let fabric = Fabric::start(options).map_err(text)?;
+        let counters = CounterFile::anonymous().map_err(text)?;
+        let scratch = Scratch::new("sc-sched").map_err(text)?;
+        let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for pair in 0..u16::try_from(pairs).map_err(text)? {
+            let ids = [2 * pair, 2 * pair + 1].map(PortId);
+            let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
+                let name = format!("p{}", id.0);
+                let slot = counters.open_slot(id, &name);
+                let port = Arc::new(Port::new(id, &name, slot, way.mtu).map_err(text)?);
+                members.push((Arc::clone(&port), Attach::Wire(other)));
+                let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
+                let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+                let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
+                let path = scratch.file(name);
+                let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
+                let config = VhostUserConfig { endpoint, journal: None };
+                let attachment = VhostUser::start(config, device).map_err(text)?;
+                attachments.push(Box::new(attachment) as Box<dyn Attachment>);
+                Ok(path)
+            };
+            paths.push([port(ids[0], ids[1])?, port(ids[1], ids[0])?]);
+        }
+        fabric.publish(&Arc::new(Topology::new(&members)));
+        let ports = members.into_iter().map(|(port, _)| port).collect();
+        Ok(Stage {
+            _attachments: attachments,
+            ports,
+            fabric,
+            way,
+            paths,
+            _counters: counters,
+            _scratch: scratch,
+        })
+    }
+
+    /// The guest's port of a pair.
+    pub fn guest(&self, pair: usize) -> &Arc<Port> {
+        &self.ports[2 * pair]
+    }
+
+    /// The I/O cores.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Connects all drivers on a thread of its own on processor `core`, and has players with them do `what`.
+    pub fn play<R: Send>(
+        &self,
+        core: usize,
+        what: impl FnOnce(&mut Players) -> Result<R> + Send,
+    ) -> Result<R> {
+        self.drive(core, |guests, peers, cores| what(&mut Players::new(guests, peers, cores)?))
+    }
+
+    /// The same with the drivers of guests and their peers themselves. The thread is its own because pinning must not pass to
+    /// threads that are started later.
+    pub fn drive<R: Send>(
+        &self,
+        core: usize,
+        what: impl FnOnce(Vec<NetDriver>, Vec<NetDriver>, Cores) -> Result<R> + Send,
+    ) -> Result<R> {
+        let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                pin(core).map_err(text)?;
+                let cores = Cores { fabric: Arc::clone(fabric), way };
+                // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
+                let connect = |side: usize| {
+                    paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>()
+                };
+                let (mut guests, peers) = (connect(0)?, connect(1)?);
+                if way.interrupts {
+                    guests.iter_mut().for_each(NetDriver::ask_for_interrupts);
+                }
+                what(guests, peers, cores)
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// The I/O cores, seen from the players' thread.
+pub struct Cores {
+    fabric: Arc<Fabric>,
+    way: Way,
+}
+
+impl Cores {
+    /// Connects a driver, and waits until a core serves it.
+    fn connect(&self, path: &PathBuf) -> Result<NetDriver> {
+        let served = || self.fabric.status().iter().map(|core| core.queues).sum::<usize>();
+        let (before, start) = (served(), Instant::now());
+        let frontend = Frontend::connect(path, START).map_err(text)?;
+        let features = sidecore_abi::virtio::features::EVENT_IDX;
+        // A whole frame with its headers, and no odd size.
+        let buffer = (self.way.mtu as usize + HEADERS).next_multiple_of(2048);
+        let config = Config { want: Want::default().or(features), buffer, ..Config::default() };
+        let driver = NetDriver::start(frontend, config).map_err(text)?;
+        while served() == before {
+            if start.elapsed() > START {
+                return Err(format!("no I/O core serves {}", path.display()));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(driver)
+    }
+
+    /// Nanoseconds of work so far: by the account of cores that poll, else what their threads had of processors.
+    pub fn busy(&self) -> u64 {
+        if self.way.polls {
+            return self.fabric.status().iter().map(|core| core.busy_ns).sum();
+        }
+        cores_ran()
+    }
+}
+
+/// Nanoseconds that the threads of I/O cores have had processors so far, by the kernel's account: without the time in which other
+/// programs had them.
+pub fn cores_ran() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let ours = tasks
+        .map(|task| task.path())
+        .filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("io-core-")));
+    let ran = |task: PathBuf| {
+        fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok()
+    };
+    ours.filter_map(ran).sum()
+}

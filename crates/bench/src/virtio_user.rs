@@ -1,0 +1,248 @@
+//! `sidecore bench virtio-user`: DPDK as the guest. Does every frame come back, whatever was negotiated?
+//!
+//! Theory of operation. For each combination of socket role, ring format, mergeable buffers and number of
+//! queues our daemon is started with two ports on its learning switch. One is the load's. The other one is
+//! driven by `dpdk-testpmd` over `net_virtio_user`, which sends every frame back to where it came from
+//! (macswap). The load first finds out how fast frames come back when it does not pace itself, then sends
+//! at half of that rate and accounts for every frame. What is lost must be among our named drops, or
+//! it was lost by testpmd; both are told. Any loss is a failure of the command.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+use sidecore_abi::virtio::features as f;
+use sidecore_driver::{Config, Frontend, NetDriver, Want};
+
+use super::echo::{Account, Amount, Echo};
+use super::ours::{Switch, START};
+use super::peers::{self, Scratch, Testpmd, VirtioUser};
+
+/// Entries of all rings. Half of it is the most that is on the way at once.
+const ENTRIES: u16 = 1024;
+const LOAD_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
+
+/// `bench virtio-user`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What testpmd does with the socket.
+    #[arg(long, value_name = "ROLE,…", value_delimiter = ',', default_value = "client,server")]
+    #[arg(value_parser = PossibleValuesParser::new(["client", "server"]).map(|word| word == "server"))]
+    pub role: Vec<bool>,
+    /// Ring formats.
+    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', default_value = "split,packed")]
+    #[arg(value_parser = PossibleValuesParser::new(["split", "packed"]).map(|word| word == "packed"))]
+    pub ring: Vec<bool>,
+    /// Mergeable receive buffers.
+    #[arg(long, value_name = "ON,…", value_delimiter = ',', default_value = "on,off")]
+    #[arg(value_parser = PossibleValuesParser::new(["on", "off"]).map(|word| word == "on"))]
+    pub mergeable: Vec<bool>,
+    /// Numbers of queue pairs.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub queues: Vec<u16>,
+    /// Frame size in bytes, without frame check sequence.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub size: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
+    pub window: Duration,
+    /// Frames to send at half load, instead of a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub frames: Option<u64>,
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for testpmd; the load sleeps between two looks and can share one.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub peer_core: usize,
+    /// Processor for the I/O core.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One combination and what was measured.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    /// What testpmd does with the socket.
+    role: &'static str,
+    ring: &'static str,
+    mergeable: bool,
+    queues: u16,
+    /// Without pacing.
+    full: Account,
+    /// At half of that rate.
+    half: Account,
+    /// Frames that the daemon dropped in both, by reason.
+    dropped: Vec<(String, u64)>,
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> Result<(), String> {
+    let mut rows = Vec::new();
+    for &server in &args.role {
+        for &packed in &args.ring {
+            for &mergeable in &args.mergeable {
+                for &queues in &args.queues {
+                    let row = measure(args, server, packed, mergeable, queues)?;
+                    eprintln!("{}: {} of {} came back", name(&row), row.half.received, row.half.sent);
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    if args.json {
+        println!(
+            "{}",
+            serde_json::json!({ "version": 1, "bench": "virtio-user", "size": args.size, "rows": rows })
+        );
+    } else {
+        print!("{}", table(args, &rows));
+    }
+    let sum = |value: fn(&Account) -> u64| rows.iter().map(|row| value(&row.half)).sum::<u64>();
+    match (sum(|half| half.lost), sum(|half| half.wrong)) {
+        (0, 0) => Ok(()),
+        (lost, wrong) => Err(format!("at half load {lost} frames were lost and {wrong} came back wrong")),
+    }
+}
+
+fn name(row: &Row) -> String {
+    let mergeable = if row.mergeable { "mergeable" } else { "not mergeable" };
+    format!("{}, {}, {mergeable}, {} queues", row.role, row.ring, row.queues)
+}
+
+fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16) -> Result<Row, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let scratch = Scratch::new("sc-vu").map_err(|e| text(&e))?;
+    let [load, peer] = ["load", "peer"].map(|name| scratch.file(name));
+    let role = if server { "client" } else { "server" };
+    let ports = [
+        format!("vhost-user:{},queues={queues}", load.display()),
+        format!("vhost-user:{},queues={queues},role={role}", peer.display()),
+    ];
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sidecore"));
+    let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(|e| text(&e))?;
+    let port = VirtioUser { path: peer, server, packed, mergeable, queues, entries: ENTRIES, mac: PEER_MAC };
+    let testpmd = Testpmd::echo(args.peer_core, &port).map_err(|e| text(&e))?;
+    let words = |e: String| {
+        format!("{e}\nsidecore's words:\n{}\ntestpmd's words:\n{}", switch.output(), testpmd.output())
+    };
+    // The load has the same kind of rings as testpmd; a thread of its own, since pinning stays with it.
+    let want = Want::default().and_if(packed, f::RING_PACKED).and_if(mergeable, f::NET_MRG_RXBUF);
+    let config = Config { want, pairs: queues, entries: ENTRIES, ..Config::default() };
+    let run = || {
+        sidecore_driver::load::pin(args.load_core).map_err(|e| text(&e))?;
+        // The ticks are meant (prctl(2), timer slack).
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // Awake at once, though testpmd polls on the same processor: the load sleeps most of the time.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        if let Err(e) = peers::prioritize(thread) {
+            eprintln!("the load has no real-time priority, so rates are lower: {e}");
+        }
+        let frontend = Frontend::connect(&load, START).map_err(|e| text(&e))?;
+        let driver = NetDriver::start(frontend, config).map_err(|e| text(&e))?;
+        let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size.into(), u64::from(ENTRIES) / 2);
+        echo.warm_up(START)?;
+        negotiated(&switch, packed, mergeable, queues)?;
+        let before = drops(&switch)?;
+        let full = echo.measure(Amount::Time(args.window), None)?;
+        let half = echo.measure(
+            args.frames.map_or(Amount::Time(args.window), Amount::Frames),
+            Some(full.mpps * 1e6 / 2.0),
+        )?;
+        let mut dropped = drops(&switch)?;
+        for (reason, frames) in &mut dropped {
+            *frames -= before.iter().find(|(r, _)| r == reason).map_or(0, |(_, frames)| *frames);
+        }
+        dropped.retain(|(_, frames)| *frames > 0);
+        Ok((full, half, dropped))
+    };
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let (full, half, dropped) = measured.map_err(words)?;
+    Ok(Row {
+        role: if server { "server" } else { "client" },
+        ring: if packed { "packed" } else { "split" },
+        mergeable,
+        queues,
+        full,
+        half,
+        dropped,
+    })
+}
+
+/// Fails unless testpmd's port has become what was asked for.
+fn negotiated(switch: &Switch, packed: bool, mergeable: bool, queues: u16) -> Result<(), String> {
+    let answer = switch.show("ports").map_err(|e| e.to_string())?;
+    let ports = answer["ports"].as_array();
+    let port = ports.and_then(|ports| ports.iter().find(|port| port["name"] == "p1"));
+    let state = &port.ok_or("the daemon does not know testpmd's port")?["state"];
+    let features: Vec<&str> =
+        state["features"].as_array().into_iter().flatten().filter_map(|name| name.as_str()).collect();
+    let is = (features.contains(&"packed"), features.contains(&"mrg_rxbuf"), &state["queues"]);
+    if is.0 == packed && is.1 == mergeable && is.2.as_u64() == Some(queues.into()) {
+        return Ok(());
+    }
+    Err(format!("testpmd did not take what was asked for: {} queues with {}", is.2, features.join(", ")))
+}
+
+/// The daemon's drops by reason, all ports together.
+fn drops(switch: &Switch) -> Result<Vec<(String, u64)>, String> {
+    let answer = switch.show("drops").map_err(|e| e.to_string())?;
+    let mut sums: Vec<(String, u64)> = Vec::new();
+    for drop in answer["drops"].as_array().into_iter().flatten() {
+        let (Some(reason), Some(frames)) = (drop["reason"].as_str(), drop["frames"].as_u64()) else {
+            continue;
+        };
+        match sums.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, sum)) => *sum += frames,
+            None => sums.push((reason.to_owned(), frames)),
+        }
+    }
+    Ok(sums)
+}
+
+fn table(args: &Args, rows: &[Row]) -> String {
+    let mut text = format!(
+        "virtio-user: frames of {} bytes through the learning switch to testpmd (macswap) and back; at most {} on \
+         the way\n{:8} {:7} {:10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6} {:>6} {:>13}  dropped by us\n",
+        args.size,
+        ENTRIES / 2,
+        "testpmd",
+        "ring",
+        "mergeable",
+        "queues",
+        "full Mpps",
+        "half Mpps",
+        "sent",
+        "received",
+        "lost",
+        "wrong",
+        "lost at full"
+    );
+    for Row { role, ring, mergeable, queues, full, half, dropped } in rows {
+        let dropped: Vec<String> =
+            dropped.iter().map(|(reason, frames)| format!("{reason} {frames}")).collect();
+        let mergeable = if *mergeable { "on" } else { "off" };
+        let line = format!(
+            "{role:8} {ring:7} {mergeable:10} {queues:>6} {:>10.3} {:>10.3} {:>12} {:>12} {:>6} {:>6} {:>13}  {}",
+            full.mpps,
+            half.mpps,
+            half.sent,
+            half.received,
+            half.lost,
+            half.wrong,
+            full.lost,
+            dropped.join(", ")
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,183 @@
+//! The ports that pkt-gen can use. Each is a set of lanes: a queue to send on and one to receive from, driven by
+//! one thread. The loops are compiled for each kind of lane, so a frame costs no dynamic dispatch.
+
+pub mod host;
+pub mod ring;
+pub mod vhost;
+
+use std::time::Duration;
+
+/// Errors are texts for people: the loops end with the first one.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Where frames to be sent come from.
+pub trait Source {
+    /// The length of every frame, if all are the same bytes: then a buffer is written once and sent again and again.
+    fn fixed(&self) -> Option<usize>;
+
+    /// Writes the next frame to the start of `buffer`, which is large enough; its length.
+    fn write(&mut self, buffer: &mut [u8]) -> usize;
+}
+
+/// What looks at received frames.
+pub trait Sink {
+    /// Whether it reads bytes: if not, frames are counted where they are and their bytes stay out of this processor's
+    /// cache.
+    const READS: bool;
+
+    /// A frame.
+    fn frame(&mut self, bytes: &[u8]);
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Room to send.
+    Room,
+    /// Frames that have come.
+    Frames,
+}
+
+/// What was taken at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// How many frames.
+    pub frames: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// A queue to send on and one to receive from.
+pub trait Lane: Send {
+    /// Frames that the empty queue has room for.
+    fn depth(&self) -> usize;
+
+    /// Frames that there is room for now.
+    fn room(&mut self) -> Result<usize>;
+
+    /// Sends at most `limit` frames; how many found room.
+    fn send(&mut self, limit: usize, source: &mut impl Source) -> Result<Taken>;
+
+    /// Whether the other side has taken everything that was sent.
+    fn is_drained(&mut self) -> Result<bool>;
+
+    /// Takes at most `limit` frames.
+    fn receive<S: Sink>(&mut self, limit: usize, sink: &mut S) -> Result<Taken>;
+
+    /// Sleeps until there may be what is wanted, or `limit` is over. An error if the other side is gone.
+    fn sleep(&mut self, want: Want, limit: Duration) -> Result<()>;
+}
+
+/// An opened port.
+pub struct Opened<L> {
+    /// One for each thread.
+    pub lanes: Vec<L>,
+    /// Queues that the port has.
+    pub queues: usize,
+    /// Whatever has to stay while the lanes are used.
+    pub keep: Box<dyn Send>,
+}
+
+/// A port's name as given with `-i`, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A ring port by name or path.
+    Ring(String),
+    /// A vhost-user socket.
+    VhostUser {
+        /// Where.
+        path: String,
+        /// Whether we listen there.
+        server: bool,
+    },
+    /// An interface of the host.
+    Host {
+        /// How it is reached.
+        kind: host::Kind,
+        /// Its name.
+        interface: String,
+    },
+}
+
+impl Place {
+    /// What `-i` says.
+    pub fn parse(text: &str) -> Result<Place> {
+        if text.starts_with("vale") {
+            return Ok(Place::Ring(text.to_owned()));
+        }
+        // A path may have colons; a bare name is netmap's.
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) if !kind.contains('/') => (kind, rest),
+            _ => ("netmap", text),
+        };
+        if rest.is_empty() {
+            return Err(format!("-i {text}: a name is missing"));
+        }
+        match kind {
+            "netmap" | "ring" => ring_name(rest),
+            "vhost-user" => {
+                let (path, role) = rest.split_once(',').unwrap_or((rest, "role=client"));
+                let server = match role {
+                    "role=client" => false,
+                    "role=server" => true,
+                    _ => return Err(format!("-i {text}: {role:?} is neither role=client nor role=server")),
+                };
+                Ok(Place::VhostUser { path: path.to_owned(), server })
+            }
+            "tap" => Ok(Place::Host { kind: host::Kind::Tap, interface: rest.to_owned() }),
+            "xdp" => Ok(Place::Host { kind: host::Kind::Xdp, interface: rest.to_owned() }),
+            "packet" => Ok(Place::Host { kind: host::Kind::Packet, interface: rest.to_owned() }),
+            _ => Err(format!(
+                "-i {text}: no such kind of port; there are netmap:NAME (or ring:NAME), valeS:NAME, \
+                 vhost-user:PATH, tap:IFNAME, xdp:IFNAME, packet:IFNAME"
+            )),
+        }
+    }
+}
+
+/// Of netmap's suffixes none applies: a thread takes the ring of its number.
+fn ring_name(name: &str) -> Result<Place> {
+    match name.find(['^', '*', '{', '}', '@']).filter(|_| !name.contains('/')) {
+        Some(at) => Err(format!(
+            "-i {name}: {:?} does not apply to pkt-gen; give the port's name alone, and -p for several rings",
+            &name[at..]
+        )),
+        None => Ok(Place::Ring(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let ring = |name: &str| Ok(Place::Ring(name.to_owned()));
+        assert_eq!(Place::parse("a"), ring("a"));
+        assert_eq!(Place::parse("netmap:a"), ring("a"));
+        assert_eq!(Place::parse("ring:a"), ring("a"));
+        assert_eq!(Place::parse("vale0:b"), ring("vale0:b"));
+        assert_eq!(Place::parse("/run/x:y"), ring("/run/x:y"));
+        assert_eq!(Place::parse("netmap:/run/x"), ring("/run/x"));
+        let vhost = |server| Ok(Place::VhostUser { path: "/a".into(), server });
+        assert_eq!(Place::parse("vhost-user:/a"), vhost(false));
+        assert_eq!(Place::parse("vhost-user:/a,role=client"), vhost(false));
+        assert_eq!(Place::parse("vhost-user:/a,role=server"), vhost(true));
+        let host = |kind, interface: &str| Ok(Place::Host { kind, interface: interface.to_owned() });
+        assert_eq!(Place::parse("tap:t0"), host(host::Kind::Tap, "t0"));
+        assert_eq!(Place::parse("xdp:eth0"), host(host::Kind::Xdp, "eth0"));
+        assert_eq!(Place::parse("packet:eth0"), host(host::Kind::Packet, "eth0"));
+        for bad in [
+            "",
+            "vhost-user:/a,mode=5",
+            "tap:",
+            "netmap:",
+            "usb:x",
+            "netmap:a^",
+            "a{1",
+            "netmap:a@conf:slots=8",
+        ] {
+            assert!(Place::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
