@@ -94,11 +94,13 @@ fn an_interrupted_demo_leaves_no_build_behind() {
     assert!(Command::new("mkfifo").arg(place.path("pid")).status().unwrap().success());
     script("scripts/setup", "#!/bin/sh\n");
     script("bin/cargo", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", place.at("pid")));
-    let demo = script("scripts/demo", DEMO);
     let path = format!("{}:{}", place.at("bin"), std::env::var("PATH").unwrap());
     // Both ends of it are open here, so that opening and reading wait for no one.
     let mut said = File::options().read(true).write(true).open(place.path("pid")).unwrap();
-    let mut demo = Command::new("bash").arg(demo).env("PATH", path).process_group(0).spawn().unwrap();
+    // A shell that was started in the background, as tests may be, has us ignore this signal.
+    let mut demo = Command::new("env");
+    demo.args(["--default-signal=INT", "bash"]).arg(script("scripts/demo", DEMO)).env("PATH", path);
+    let mut demo = demo.process_group(0).spawn().unwrap();
     assert!(comes(&said), "no build begins");
     let mut text = [0; 16];
     let len = said.read(&mut text).unwrap();
