@@ -16,6 +16,7 @@ use crate::modules::Modules;
 use crate::process::{output, Process};
 use crate::vmm::Vmm;
 use rustix::fs::{flock, FlockOperation};
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -169,14 +170,10 @@ fn lab_dir() -> Result<PathBuf> {
 
 fn fetch(dir: &Path) -> Result<Lab> {
     std::fs::create_dir_all(dir).context(|| format!("making {}", dir.display()))?;
-    let lock =
-        std::fs::File::create(dir.join("lock")).context(|| format!("making a lock in {}", dir.display()))?;
-    // Held until `lock` is closed, at the end of this function or of the process.
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+    // Held until it is closed, at the end of this function or of the process.
+    let _lock = lock(&dir.join("lock"), &|| {
         eprintln!("sidecore-lab: waiting for another process that fetches into {}", dir.display());
-        flock(&lock, FlockOperation::LockExclusive)
-            .context(|| format!("locking {}", dir.join("lock").display()))?;
-    }
+    })?;
     let vmm = match Vmm::system() {
         Some(vmm) => vmm,
         None => Vmm::private(&part(dir, "qemu", &vmm_recipe(), fetch_vmm)?)?,
@@ -198,8 +195,19 @@ fn fetch(dir: &Path) -> Result<Lab> {
     })
 }
 
+/// A file that is locked until it is closed. Nobody else, in whatever process, has it meanwhile; `waits` is called if somebody
+/// has it now.
+fn lock(path: &Path, waits: &dyn Fn()) -> Result<File> {
+    let file = File::create(path).context(|| format!("making {}", path.display()))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        waits();
+        flock(&file, FlockOperation::LockExclusive).context(|| format!("locking {}", path.display()))?;
+    }
+    Ok(file)
+}
+
 /// The folder `dir/name`, made by `make(work folder, target)` unless it is there and was made by this `recipe`.
-/// The target gets its name only when it is complete.
+/// The target gets its name only when it is complete. Of several that ask at once, one makes it and the others wait.
 pub(crate) fn part(
     dir: &Path,
     name: &str,
@@ -207,7 +215,14 @@ pub(crate) fn part(
     make: impl FnOnce(&Path, &Path) -> Result<()>,
 ) -> Result<PathBuf> {
     let target = dir.join(name);
-    if std::fs::read_to_string(target.join("stamp")).is_ok_and(|stamp| stamp == recipe) {
+    let is_made = || std::fs::read_to_string(target.join("stamp")).is_ok_and(|stamp| stamp == recipe);
+    if is_made() {
+        return Ok(target);
+    }
+    let _lock = lock(&dir.join(format!("{name}.lock")), &|| {
+        eprintln!("sidecore-lab: waiting for another one that makes {}", target.display());
+    })?;
+    if is_made() {
         return Ok(target);
     }
     let (work, fresh) = (dir.join(format!("{name}.work")), dir.join(format!("{name}.new")));
@@ -331,4 +346,44 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(to);
     std::fs::create_dir_all(folder).context(|| format!("making {}", folder.display()))?;
     std::fs::copy(from, to).context(|| format!("copying {} to {}", from.display(), to.display())).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rundir::RunDir;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::Barrier;
+
+    /// Whoever asks while another one makes the folder gets it complete, and it is made once for each recipe.
+    #[test]
+    fn what_several_ask_for_at_once_is_made_once() {
+        let dir = RunDir::new("parts").unwrap();
+        let (made, inside, start) = (AtomicU32::new(0), AtomicU32::new(0), Barrier::new(4));
+        let ask = |recipe: &str| {
+            let folder = part(dir.path(), "thing", recipe, |work, target| {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two make it at once");
+                std::fs::create_dir(work).unwrap();
+                for n in 0..200 {
+                    std::fs::write(target.join(n.to_string()), recipe).unwrap();
+                }
+                inside.fetch_sub(1, Ordering::SeqCst);
+                made.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            });
+            assert_eq!(std::fs::read_to_string(folder.unwrap().join("199")).unwrap(), recipe);
+        };
+        for (recipe, times) in [("old", 1), ("new", 2)] {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        start.wait();
+                        ask(recipe);
+                    });
+                }
+            });
+            assert_eq!(made.load(Ordering::SeqCst), times);
+        }
+        assert!(!dir.path().join("thing.work").exists() && !dir.path().join("thing.new").exists());
+    }
 }

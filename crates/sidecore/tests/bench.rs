@@ -341,4 +341,11 @@ fn ptnet() {
     assert!(summary["pipe_60_mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{answer}");
     assert!(summary["switch_60_mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{answer}");
     assert!(summary["kicks_per_packet"].as_f64().is_some_and(|kicks| kicks >= 0.0), "{answer}");
+    let kicks = answer["kicks"].as_array().unwrap();
+    assert_eq!(kicks.len(), 5);
+    for row in kicks {
+        let kicks =
+            row["rounds"].as_array().unwrap().iter().filter_map(serde_json::Value::as_f64).sum::<f64>();
+        assert_eq!(kicks > 0.0, row["kick_us"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+    }
 }

@@ -6,48 +6,18 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::process::{Command, Output, Stdio};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::net::Net;
+use rig::Daemon;
 
-/// A network namespace; it goes with the process that holds it.
-struct Net {
-    holder: Child,
-    place: Place,
+/// What these tests do with a network namespace.
+trait PktGen {
+    fn pkt_gen(&self, args: &str) -> Command;
+    fn verify(&self, from: &str, to: &str, frames: u32, shape: &str);
 }
 
-impl Net {
-    fn new() -> Net {
-        // Ends when its standard input does, which is with us at the latest.
-        let mut command = Command::new("unshare");
-        let holder =
-            command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let net = Net { holder, place: Place::new() };
-        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
-        let theirs = format!("/proc/{}/ns/net", net.holder.id());
-        let start = Instant::now();
-        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
-            assert!(start.elapsed() < LIMIT);
-            std::thread::yield_now();
-        }
-        net
-    }
-
-    /// A command inside.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg(program);
-        command.env("SIDECORE_SOCKET", self.place.path("control.sock")).env_remove("NOTIFY_SOCKET");
-        command.current_dir(self.place.path(".")).stdin(Stdio::null());
-        command
-    }
-
-    fn ip(&self, line: &str) {
-        let output = self.command("ip").args(line.split(' ')).output().unwrap();
-        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
+impl PktGen for Net {
     fn pkt_gen(&self, args: &str) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_sidecore"));
         command.arg("pkt-gen").args(args.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -64,14 +34,6 @@ impl Net {
         assert!(sent.contains(&format!("Sent {frames} packets ")), "{sent}");
         let verified = format!("Verified {frames} packets of 3 flows: 0 lost, 0 reordered, 0 corrupt; ");
         assert!(received.contains(&verified), "{received}");
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        // Fails if it has ended already.
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
     }
 }
 

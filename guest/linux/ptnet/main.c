@@ -517,8 +517,10 @@ static struct pci_driver pt_driver = {
 /* Memory first, so that cards find theirs. */
 static int __init pt_init(void)
 {
-	int err = pci_register_driver(&pt_memory_driver);
+	int err;
 
+	pt_copy_init();
+	err = pci_register_driver(&pt_memory_driver);
 	if (err)
 		return err;
 	err = pci_register_driver(&pt_driver);

@@ -15,6 +15,7 @@
 #include <linux/kref.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
+#include <linux/skbuff.h>
 #include <linux/u64_stats_sync.h>
 #include <linux/virtio_net.h>
 
@@ -153,6 +154,28 @@ static inline u32 pt_len(u64 word)
 struct pt_memory *pt_memory_get(u16 id, struct device *user);
 void pt_memory_put(struct pt_memory *memory);
 extern struct pci_driver pt_memory_driver;
+
+/* Where a frame of the stack's is read, and where one is written (copy.c). */
+struct pt_reader {
+	struct skb_seq_state state;
+	const u8 *from;
+	u32 left;			/* bytes there */
+	u32 done;			/* the frame's bytes up to the end of those */
+};
+
+struct pt_writer {
+	struct sk_buff *skb;
+	u8 *to;
+	u32 left;
+	u32 frag;			/* the next one */
+};
+
+void pt_copy_init(void);
+void pt_read_begin(struct pt_reader *at, struct sk_buff *skb);
+bool pt_read(struct pt_reader *at, u8 *to, u32 bytes);
+void pt_read_end(struct pt_reader *at);
+void pt_write_begin(struct pt_writer *at, struct sk_buff *skb);
+bool pt_write(struct pt_writer *at, const u8 *from, u32 bytes);
 
 int pt_rings_map(struct ptnet *p);
 int pt_ring_begin(struct pt_ring *r);

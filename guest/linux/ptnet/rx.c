@@ -89,7 +89,8 @@ static struct sk_buff *rx_frame(struct pt_ring *r, const struct chain *chain)
 {
 	const struct ptnet *p = r->p;
 	struct virtio_net_hdr_v1 header;
-	u32 before = p->header, done = 0, i;
+	u32 before = p->header, i;
+	struct pt_writer to;
 	struct sk_buff *skb;
 
 	if (chain->len < before + ETH_HLEN || pt_len(chain->words[0]) < before) {
@@ -107,12 +108,10 @@ static struct sk_buff *rx_frame(struct pt_ring *r, const struct chain *chain)
 	}
 	if (before)
 		memcpy(&header, pt_buf(p->memory, chain->words[0]), sizeof(header));
+	pt_write_begin(&to, skb);
 	for (i = 0; i < chain->slots; i++) {
-		u32 part = pt_len(chain->words[i]) - before;
-
 		/* This cannot fail: the lengths were added up to make the frame. */
-		skb_store_bits(skb, done, pt_buf(p->memory, chain->words[i]) + before, part);
-		done += part;
+		pt_write(&to, pt_buf(p->memory, chain->words[i]) + before, pt_len(chain->words[i]) - before);
 		before = 0;
 	}
 	if (p->header) {

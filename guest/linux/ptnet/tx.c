@@ -103,23 +103,26 @@ static bool tx_header(const struct sk_buff *skb, struct virtio_net_hdr_v1 *heade
 }
 
 /* Copies a frame into the slots from head, which are enough for it. False: it cannot be sent. */
-static bool tx_put(struct pt_ring *r, const struct sk_buff *skb)
+static bool tx_put(struct pt_ring *r, struct sk_buff *skb)
 {
 	const struct pt_memory *m = r->p->memory;
 	u32 at = r->head, last = at, done = 0, before = r->p->header;
 	struct virtio_net_hdr_v1 header;
+	struct pt_reader from;
 
 	if (before && !tx_header(skb, &header)) {
 		pt_count(r, C_BAD_HEADER, 1);
 		return false;
 	}
+	pt_read_begin(&from, skb);
 	do {
 		/* The buffer that the slot has now: programs and hosts exchange buffers. */
 		u64 buf = READ_ONCE(r->slots[at].word) & SLOT_BUF;
 		u32 part = min(skb->len - done, m->buf_size - before);
 		u8 *to = pt_buf(m, buf);
 
-		if (!to || skb_copy_bits(skb, done, to + before, part)) {
+		if (!to || !pt_read(&from, to + before, part)) {
+			pt_read_end(&from);
 			pt_count(r, C_BAD_SLOT, 1);
 			return false;
 		}
@@ -131,6 +134,7 @@ static bool tx_put(struct pt_ring *r, const struct sk_buff *skb)
 		last = at;
 		at = pt_next(r, at);
 	} while (done < skb->len);
+	pt_read_end(&from);
 	r->bytes[last] = skb->len;
 	r->head = at;
 	return true;

@@ -1,7 +1,7 @@
 //! The guests at both ends: a native ptnet driver with or without headers, on a switch or in a pipe, or a native virtio-net driver.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sidecore_abi::virtio::{features, net_hdr};
 use sidecore_driver::net::{NetDriver, NetHdr};
@@ -98,8 +98,18 @@ fn data(from: u8, size: usize) -> (Vec<u8>, NetHdr) {
 }
 
 impl End {
-    /// A guest at the next port of `stage`, which sends frames of `size` bytes; ptnet has buffers of `buf_size` bytes.
+    /// A guest at the next port of `stage`, which sends frames of `size` bytes; ptnet has buffers of `buf_size` bytes. It reaches
+    /// the registers of its card without messages.
     pub fn new(stage: &mut Stage, kind: Kind, size: usize, buf_size: u32) -> Result<End> {
+        End::with(stage, kind, size, buf_size, false)
+    }
+
+    /// The same for a guest with ptnet without headers whose accesses are messages, as a VMM sends them.
+    pub fn that_traps(stage: &mut Stage, size: usize, buf_size: u32) -> Result<End> {
+        End::with(stage, Kind::Plain, size, buf_size, true)
+    }
+
+    fn with(stage: &mut Stage, kind: Kind, size: usize, buf_size: u32, traps: bool) -> Result<End> {
         let (port, number, path) = stage.port()?;
         let listen = |path: std::path::PathBuf| (path, None, (None, None));
         let nic = if kind == Kind::Virtio {
@@ -135,7 +145,9 @@ impl End {
             let memory = VfioUser::start(at(".mem"), beside, Box::new(memory)).map_err(text)?;
             let config = Config { header: kind == Kind::Header, ..Config::default() };
             let mut driver = Driver::open(&path, &config).map_err(text)?;
-            driver.client().shortcut(Box::new(Direct(nic.device())));
+            if !traps {
+                driver.client().shortcut(Box::new(Direct(nic.device())));
+            }
             stage.attach(Box::new(Functions { nic, memory }));
             Nic::Ptnet(Box::new(driver))
         };
@@ -155,6 +167,14 @@ impl End {
         match &self.nic {
             Nic::Ptnet(driver) => driver.kicks(),
             Nic::Virtio(driver) => driver.stats().kicks,
+        }
+    }
+
+    /// How long the last kick took; of virtio-net nobody measures that.
+    pub fn last_kick(&self) -> Duration {
+        match &self.nic {
+            Nic::Ptnet(driver) => driver.last_kick(),
+            Nic::Virtio(_) => Duration::ZERO,
         }
     }
 

@@ -2,7 +2,9 @@
 //! drivers.
 //!
 //! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames a publication (the ptnet
-//! paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number and the receiver reads it. *Kicks*: frames that come evenly, at rates at which an I/O core has time to sleep.
+//! paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number and the receiver reads it. *Kicks*: frames that come evenly, at rates at which an I/O core has time to
+//! sleep; how often the sender has to kick, and how long it waits then. There, register accesses are messages on the card's
+//! socket, as a VMM sends them for a guest's trap; what the VMM adds to that is not in it.
 //!
 //! One processor has the I/O core, the other both drivers.
 
@@ -41,7 +43,7 @@ const WINDOW: u64 = 512;
 /// Bytes of a large frame, which is to be cut into segments of the usual size by nobody.
 const LARGE: usize = 64 * 1024 - 512;
 /// Rates at which kicks are counted, in frames a second.
-const RATES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const RATES: [u32; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 /// The one that the summary has.
 const SUMMARY_RATE: u32 = 100_000;
 /// The ptnet paper's figure for 60 bytes through VALE, without a header.
@@ -92,6 +94,9 @@ struct Kicks {
     /// Every round, and their median.
     rounds: Vec<f64>,
     kicks_per_packet: f64,
+    /// Microseconds until a kick is answered: median and 99th percentile. Nothing if none was needed.
+    kick_us: Option<f64>,
+    kick_p99_us: Option<f64>,
 }
 
 /// What programs look at first.
@@ -100,6 +105,7 @@ struct Summary {
     switch_60_mpps: f64,
     pipe_60_mpps: f64,
     kicks_per_packet: f64,
+    kick_us: Option<f64>,
     lost: u64,
 }
 
@@ -122,6 +128,7 @@ pub fn run(args: &Args) -> Result<()> {
             .iter()
             .find(|row| row.rate == SUMMARY_RATE)
             .map_or(f64::NAN, |row| row.kicks_per_packet),
+        kick_us: kicks.first().and_then(|row| row.kick_us),
         lost: rows.iter().chain(&sweep).map(|row| row.lost).sum(),
     };
     common.draw(|| picture(&sweep))?;
@@ -157,14 +164,15 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
     let settings: Vec<_> = settings.chain(sweeps).collect();
     let mut samples = vec![Vec::new(); settings.len()];
     let rates = if all { &RATES[..] } else { &[] };
-    let mut kicks = vec![(Vec::new(), 0); rates.len()];
+    let mut kicks = vec![(Vec::new(), Vec::new(), 0); rates.len()];
     for round in 0..common.rounds {
         for (setting, samples) in settings.iter().zip(&mut samples) {
             samples.push(one(common, *setting, buf_size)?);
         }
-        for (rate, (rounds, frames)) in rates.iter().zip(&mut kicks) {
+        for (rate, (rounds, times, frames)) in rates.iter().zip(&mut kicks) {
             let (kicks, sent) = paced(common, *rate, buf_size)?;
-            rounds.push(kicks as f64 / sent.max(1) as f64);
+            rounds.push(kicks.len() as f64 / sent.max(1) as f64);
+            times.extend(kicks);
             *frames += sent;
         }
         eprintln!("round {}/{}: done", round + 1, common.rounds);
@@ -172,11 +180,16 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
     let mut rows: Vec<Row> =
         settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
     let sweep = rows.split_off(rows.len() - SWEPT.len() * bursts.len());
-    let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, frames))| Kicks {
-        rate: *rate,
-        frames,
-        kicks_per_packet: median(rounds.iter().copied()),
-        rounds,
+    let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, mut times, frames))| {
+        times.sort_by(f64::total_cmp);
+        Kicks {
+            rate: *rate,
+            frames,
+            kicks_per_packet: median(rounds.iter().copied()),
+            rounds,
+            kick_us: times.get(times.len() / 2).copied(),
+            kick_p99_us: times.get(times.len() * 99 / 100).copied(),
+        }
     });
     Ok((rows, sweep, kicks.collect()))
 }
@@ -232,22 +245,26 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32
     Ok((frames / seconds / 1e6, spent, b.wrong, distance.after()))
 }
 
-/// Kicks, and frames that were sent evenly at `rate` through an I/O core that may sleep.
-fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(u64, u64)> {
+/// What each kick took in microseconds, and frames that were sent evenly at `rate` through an I/O core that may sleep.
+fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(Vec<f64>, u64)> {
     let mut stage = Stage::that_sleeps(common.io_cores[0])?;
-    let mut end = || End::new(&mut stage, Kind::Plain, 60, buf_size);
+    let mut end = || End::that_traps(&mut stage, 60, buf_size);
     let (mut a, mut b) = (end()?, end()?);
     b.greet(&mut a)?;
-    let (gap, before, kicks, start) = (Duration::from_secs(1) / rate, a.sent, a.kicks(), Instant::now());
-    let mut next = start;
+    let (gap, before, start) = (Duration::from_secs(1) / rate, a.sent, Instant::now());
+    let (mut next, mut times) = (start, Vec::new());
     while start.elapsed() < common.window {
         if Instant::now() >= next {
+            let kicks = a.kicks();
             a.send(1, &b)?;
             next += gap;
+            if a.kicks() > kicks {
+                times.push(a.last_kick().as_secs_f64() * 1e6);
+            }
         }
         b.receive()?;
     }
-    Ok((a.kicks() - kicks, a.sent - before))
+    Ok((times, a.sent - before))
 }
 
 fn picture(sweep: &[Row]) -> String {
@@ -291,10 +308,15 @@ fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
         let _ = writeln!(text, "{:12} {:>6} {:>5}  {}", row.device, row.size, row.burst, row.told);
     }
     if !kicks.is_empty() {
-        let _ = writeln!(text, "kicks a frame, of frames that come evenly:");
+        let _ = writeln!(
+            text,
+            "kicks a frame, of frames that come evenly, and how long the sender waits for one:"
+        );
     }
     for row in kicks {
-        let _ = writeln!(text, "{:>9} frames/s: {:.5}", row.rate, row.kicks_per_packet);
+        let wait = row.kick_us.zip(row.kick_p99_us);
+        let wait = wait.map_or(String::new(), |(median, most)| format!(", {median:.1} µs (99 %: {most:.1})"));
+        let _ = writeln!(text, "{:>9} frames/s: {:.5}{wait}", row.rate, row.kicks_per_packet);
     }
     text
 }

@@ -9,7 +9,7 @@ mod ring;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sidecore_abi::netmap::{If, Ring as RingHead, SlotWord, MAX_FRAGS, NS_BUF_CHANGED, NS_MOREFRAG};
 use sidecore_abi::pci::command;
@@ -67,6 +67,8 @@ pub struct Ptnet {
     pair: usize,
     events: Vec<Event>,
     kicks: u64,
+    /// What the last one took.
+    last_kick: Duration,
     /// A frame that came in several buffers.
     whole: Vec<u8>,
 }
@@ -115,6 +117,7 @@ impl Ptnet {
             pair: 0,
             events,
             kicks: 0,
+            last_kick: Duration::ZERO,
             whole: Vec::new(),
         };
         driver.find_rings()?;
@@ -256,6 +259,11 @@ impl Ptnet {
     /// Those of them that were kicks.
     pub fn kicks(&self) -> u64 {
         self.kicks
+    }
+
+    /// How long the last kick of a ring on which is sent took, until the device had answered.
+    pub fn last_kick(&self) -> Duration {
+        self.last_kick
     }
 
     /// The conversation below, for what this driver does not do.
@@ -419,7 +427,10 @@ impl Ptnet {
     /// The device does not answer.
     pub fn kick(&mut self) -> Result<()> {
         self.kicks += 1;
-        self.nic.write32(BAR, reg::KICKS + 4 * self.pair as u64, 0)
+        let start = Instant::now();
+        self.nic.write32(BAR, reg::KICKS + 4 * self.pair as u64, 0)?;
+        self.last_kick = start.elapsed();
+        Ok(())
     }
 
     /// Sends one frame and does not kick, whatever the device asks for. False: there is no room.

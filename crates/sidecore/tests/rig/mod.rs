@@ -2,6 +2,8 @@
 //! outside. Nothing here sleeps; whatever has to happen is waited for, with a limit that only a fault
 //! reaches.
 
+pub mod net;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,55 @@
+//! A network namespace for interfaces that a test makes.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::{Place, LIMIT};
+
+/// A network namespace; it goes with the process that holds it.
+pub struct Net {
+    holder: Child,
+    /// A folder for sockets, and the control socket of a daemon inside.
+    pub place: Place,
+}
+
+impl Net {
+    /// A new one, without any interface but the loopback.
+    pub fn new() -> Net {
+        // Ends when its standard input does, which is with us at the latest.
+        let mut command = Command::new("unshare");
+        let holder =
+            command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let net = Net { holder, place: Place::new() };
+        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let theirs = format!("/proc/{}/ns/net", net.holder.id());
+        let start = Instant::now();
+        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
+            assert!(start.elapsed() < LIMIT);
+            std::thread::yield_now();
+        }
+        net
+    }
+
+    /// A command inside.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg(program);
+        command.env("SIDECORE_SOCKET", self.place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+        command.current_dir(self.place.path(".")).stdin(Stdio::null());
+        command
+    }
+
+    /// `ip` inside.
+    pub fn ip(&self, line: &str) {
+        let output = self.command("ip").args(line.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // Fails if it has ended already.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
