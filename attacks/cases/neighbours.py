@@ -59,7 +59,7 @@ def mac_spoofing_sender(stage):
         spoof(stage, guest, B, 25)
         pause(0.3)  # for the window's limit of 200 ms
     last = stage.neighbours.last()["flows"][0]
-    stage.check(last["lost"] == lost, f"after 25 such frames, 25 more still cost {last['lost'] - lost} frames")
+    stage.check(last["lost"] <= lost, f"after 25 such frames, 25 more still cost {last['lost'] - lost} frames")
     guest.front.close()
 
 
