@@ -18,9 +18,8 @@ from outside.flow import pause
 from outside.host import four
 from outside.ptnet import CREATE, DELETE, GUEST, KICKS, Nic
 
-from .eleventh import Beside
 from .pipes import place
-from .seventh import Ring, ask, again
+from .seventh import Ring, ask
 from .sixth import Connected, vale
 
 
@@ -118,7 +117,7 @@ def memory_of_ports_on_demand(stage):
         for n in range(20):
             k = user()
             stage.check(vale(k, 1, f"vale9:k{n}", 256, 1) == 0, "the user gets no port")
-            path = until(lambda: found(stage.at("ring"), f"vale9.k{n}"), 5, "the port's socket")
+            path = until(lambda: found(stage.at("ring"), f"vale9:k{n}"), 5, "the port's socket")
             client, fds, _ = ask(stage, path, 1)
             kept.append(fds[0])
             each = max(each, held(fds[:1]))
@@ -169,7 +168,7 @@ def hops_of_a_peer(stage):
     stage.start(ports=["up=vhost-user:DIR/up.sock,router=r,address=10.7.0.1/16"], args=("--router", f"r,control={space.name},grace=1"))
     until(lambda: space.link("up"), 20, "the interface of its control plane")
     # What the tables have grown to is kept, and the allocator keeps some of what was freed.
-    stage.leaves_kib = 224 << 10
+    stage.leaves_kib = 96 << 10
     up, daemon = space.link("up"), until(space.connect, 20, "its control plane listens")
     control = lambda: stage.daemon.ask("GET", "/v1/routers")["routers"][0]["control"]
     groups, members = 2000, 254
@@ -199,14 +198,35 @@ def hops_of_a_peer(stage):
     until(lambda: control()["routes"] == 0, 60, "they are gone with their daemon")
 
 
+def nic_of(stage):
+    """The guest of a pipe's end, when it is let in."""
+    def come():
+        try:
+            return Nic(stage.at("guest.sock"))
+        except (OSError, vhost.Refused, struct.error):
+            return None
+    return until(come, 20, "a guest is let in")
+
+
+def attached(stage):
+    """The program of a pipe's end, when it is let in: the one before may not be quite gone."""
+    def come():
+        try:
+            return ask(stage, stage.at("program.sock"), 1)
+        except (OSError, Failure):
+            return None
+    return until(come, 20, "a program is let in")
+
+
 @attack("twelfth")
 def pipe_ends_killed(stage):
     """Both ends of a pipe send, release and lie, and are killed at any instant; one of them is a guest's, the other a program's. Whoever comes finds a pipe that works."""
     stage.start(ports=["guest=ptnet:DIR/guest.sock,pipe=p", "program=ring:DIR/program.sock,pipe=p"])
     rng, kills, wrote = random.Random(12), 0, 0
 
-    def guest():
-        nic = Nic(stage.at("guest.sock"))
+    def guest(come):
+        nic = nic_of(stage)
+        come()
         chance = random.Random(os.getpid())
         slots = nic.rings[0][1]
         while True:
@@ -225,9 +245,10 @@ def pipe_ends_killed(stage):
                 nic.command(CREATE)
                 nic.head = place(nic, 0)[0] % slots
 
-    def program():
+    def program(come):
         chance = random.Random(os.getpid())
-        client, fds, info = ask(stage, stage.at("program.sock"), 1)
+        client, fds, info = attached(stage)
+        come()
         memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
         sends, receives = Ring(memory, info), Ring(memory, info, info["tx_rings"])
         head = words.get(memory, sends.hwcur)
@@ -242,37 +263,46 @@ def pipe_ends_killed(stage):
             os.write(fds[1], struct.pack("<Q", 1))
 
     def child(work):
+        """A process that does `work`, and what is readable when it has come, or has ended."""
+        here, there = os.pipe()
         pid = os.fork()
         if pid:
-            return pid
+            os.close(there)
+            return pid, here
         try:
-            work()
+            work(lambda: os.close(there))
         except Exception:
             pass  # it was too early, or is stopped for what it did
         os._exit(0)
 
+    def kill(name):
+        pid, here = running.pop(name)
+        os.close(here)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
     running = {}
     with stage.during():
-        stop = time.monotonic() + 4 * stage.seconds
+        stop = time.monotonic() + 10 * stage.seconds
         while time.monotonic() < stop:
             for name, work in (("guest", guest), ("program", program)):
                 if name not in running:
                     running[name] = child(work)
-            time.sleep(rng.random() * 0.12)
-            for name in [n for n in running if rng.random() < 0.6]:
-                os.kill(running[name], signal.SIGKILL)
-                os.waitpid(running.pop(name), 0)
+            # A guest that went a moment ago is let in a second later: until then the other end is alone.
+            select.select([here for _, here in running.values()], [], [], 2)
+            time.sleep(rng.random() ** 3 * 0.5)
+            for name in [n for n in running if select.select([running[n][1]], [], [], 0)[0] and rng.random() < 0.7]:
+                kill(name)
                 kills += 1
             stage.alive()
-        for pid in running.values():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for name in list(running):
+            kill(name)
     passed = [stage.daemon.port(name)["counters"]["out_frames"] for name in ("guest", "program")]
     stage.notes.update(kills=kills, passed=passed)
     stage.check(kills > 10 and all(passed), f"{kills} kills, {passed} frames passed: nothing was tried")
     until(lambda: all(stage.daemon.port(name)["state"]["peer"] == "waiting" for name in ("guest", "program")), 30, "both have gone")
-    client, fds, info = ask(stage, stage.at("program.sock"), 1)
-    nic = Nic(stage.at("guest.sock"))
+    client, fds, info = attached(stage)
+    nic = nic_of(stage)
     stage.cleanup(nic.close)
     before = stage.daemon.port("program")["counters"]["out_frames"]
     nic.send(vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:01"))

@@ -147,13 +147,13 @@ impl Router {
         stale.iter().filter(|change| matches!(change, Change::Gone(_))).count()
     }
 
-    /// Ends what no core has any more: a change that is the last one for long would keep it. Ways for whose hops there was no
+    /// Ends what no core has any more: a change that is the last one for long, and the plan, would keep it. Ways for whose hops there was no
     /// room get them at second `now`, if there is some.
     pub fn tidy(&self, now: u32) {
         let control = &mut *self.control();
         self.reclaim(control);
         let short = control.groups.retry();
-        if !short.is_empty() {
+        if !short.is_empty() || control.groups.is_outdated() {
             let old = self.refresh(control, |_, number| short.contains(&number), now);
             self.publish(control);
             self.retire_groups(control, old);

@@ -41,6 +41,8 @@ pub(super) struct Groups {
     /// Most hops of a control plane's ways.
     pub most: usize,
     short: BTreeSet<u32>,
+    /// A group was released since the list was made last, which therefore still has it.
+    outdated: bool,
     /// There is more room than when the short ones were tried last.
     freed: bool,
 }
@@ -49,7 +51,15 @@ impl Groups {
     pub fn new() -> Groups {
         let none = Place { group: Arc::new(Group::Nothing), hops: 0 };
         let short = BTreeSet::new();
-        Groups { all: vec![none], free: Vec::new(), hops: 0, most: MAX_ALL_HOPS, short, freed: false }
+        Groups {
+            all: vec![none],
+            free: Vec::new(),
+            hops: 0,
+            most: MAX_ALL_HOPS,
+            short,
+            outdated: false,
+            freed: false,
+        }
     }
 
     /// A number for a new group.
@@ -65,7 +75,8 @@ impl Groups {
     }
 
     /// All of them, in the order of their numbers.
-    pub fn list(&self) -> Vec<Arc<Group>> {
+    pub fn list(&mut self) -> Vec<Arc<Group>> {
+        self.outdated = false;
         self.all.iter().map(|place| Arc::clone(&place.group)).collect()
     }
 
@@ -102,7 +113,13 @@ impl Groups {
     pub fn release(&mut self, number: u32) -> Option<Arc<Group>> {
         let old = self.set(number, Made::plain(Group::Nothing))?;
         self.free.push(number);
+        self.outdated |= matches!(&*old, Group::Via(_));
         Some(old)
+    }
+
+    /// Whether the list that was made last keeps groups that nothing leads to.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated
     }
 
     /// The short groups, if there is more room than when this was asked last.
