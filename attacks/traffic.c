@@ -370,7 +370,7 @@ static int receive(struct port *p) {
 static int pump(struct flow *f, uint64_t t, int stop) {
     uint64_t out = f->sent - f->expect;
     int count = 0;
-    if (out && t > f->last && t - f->last > 200000000u) { /* what has not come by now does not come */
+    if (!stop && out && t > f->last && t - f->last > 200000000u) { /* go on without them; those that come after all are counted as late */
         f->lost += out;
         f->expect = f->sent;
         f->stalls++;
@@ -390,14 +390,17 @@ static int pump(struct flow *f, uint64_t t, int stop) {
     return count;
 }
 
+/* Frames that the other side has not given back: each of them is still to arrive or to be dropped. */
+static uint16_t under_way(struct port *p) { return p->sock < 0 ? 0 : (uint16_t)(p->tx.next - p->tx.used->idx); }
+
 static void report(uint64_t start) {
     printf("{\"t\": %.4f, \"at\": %.4f", (double)(now() - start) / 1e9, (double)now() / 1e9);
     printf(", \"flows\": [");
     for (int i = 0; i < flow_count; i++) {
         struct flow *f = &flows[i];
         printf("%s{\"sent\": %" PRIu64 ", \"got\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"doubled\": %" PRIu64
-               ", \"altered\": %" PRIu64 ", \"stalls\": %" PRIu64 ", \"late\": %" PRIu64 "}",
-               i ? ", " : "", f->sent, f->got, f->lost, f->doubled, f->altered, f->stalls, f->late);
+               ", \"altered\": %" PRIu64 ", \"stalls\": %" PRIu64 ", \"late\": %" PRIu64 ", \"under_way\": %u}",
+               i ? ", " : "", f->sent, f->got, f->lost, f->doubled, f->altered, f->stalls, f->late, under_way(f->from));
     }
     printf("], \"ping\": {\"answers\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"longest_ns\": %" PRIu64 ", \"spread\": [",
            ping.answers, ping.lost, ping.longest);
@@ -509,16 +512,26 @@ static int neighbours(int argc, char **argv) {
             for (int i = 0; i < port_count; i++) look_after(&ports[i]);
             if (!ended && poll(&in, 1, 0) > 0 && read(0, &c, 1) == 0) {
                 ended = 1;
-                stop_at = t + 3000000000u;
+                stop_at = t + 8000000000u;
             }
             look = t + 10000000u;
         }
         if (ended) {
-            uint64_t out = 0;
-            for (int i = 0; i < flow_count; i++) out += flows[i].sent - flows[i].expect;
-            if ((!out && !ping.waiting) || t > stop_at) break;
+            /* A frame is given back when it has arrived or was dropped: then what has not come does not come, however long it took. */
+            int settled = !ping.waiting;
+            for (int i = 0; i < flow_count; i++) settled &= !under_way(flows[i].from);
+            if (settled || t > stop_at) {
+                __atomic_thread_fence(__ATOMIC_ACQUIRE);
+                for (int i = 0; i < port_count; i++)
+                    while (receive(&ports[i])) continue;
+                break;
+            }
         }
         (void)work;
+    }
+    for (int i = 0; i < flow_count; i++) {
+        flows[i].lost += flows[i].sent - flows[i].expect;
+        flows[i].expect = flows[i].sent;
     }
     report(start);
     return 0;

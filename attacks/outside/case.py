@@ -224,9 +224,10 @@ class Stage:
             for i, flow in enumerate(last["flows"]):
                 self.check(not flow["altered"], f"flow {i}: {flow['altered']} frames are altered")
                 self.check(not flow["doubled"], f"flow {i}: {flow['doubled']} frames came twice")
+                self.check(not flow["under_way"], f"flow {i}: {flow['under_way']} frames are still under way, seconds after the last one was sent")
                 self.notes["lost"] = self.notes.get("lost", 0) + flow["lost"]
                 if self.lossless:
-                    self.check(not flow["lost"], f"flow {i}: {flow['lost']} frames are lost; drops {self.neighbours_drops()}")
+                    self.check(not flow["lost"], f"flow {i}: {flow['lost']} of {flow['sent']} frames are lost; {self.neighbours_counts()}")
             self.notes["frames"] = sum(f["got"] for f in last["flows"])
             self.check(not last["hangups"], f"{last['hangups']} neighbours were hung up on")
         self.conserved()
@@ -240,11 +241,15 @@ class Stage:
         self.check(took < 10, f"SIGTERM took {took:.1f} s")
         self.check(self.daemon.process.returncode == 0, f"SIGTERM: {self.daemon.ending()}")
 
-    def neighbours_drops(self):
-        """What the daemon counted as dropped at the neighbours' ports, by name."""
+    def neighbours_counts(self):
+        """What the daemon has counted at the flow's ports, which are all that tells a frame that it lost from one that it never saw."""
         ports = self.daemon.ports()
-        named = lambda name: {why: n for why, n in ports[name]["counters"]["drops"].items() if n}
-        return {name: named(name) for name in "abcd" if named(name)}
+
+        def text(name):
+            counters = ports[name]["counters"]
+            drops = {why: n for why, n in counters["drops"].items() if n}
+            return f"{name}: {counters['in_frames']} in, {counters['out_frames']} out, drops {drops}"
+        return "; ".join(map(text, "ab"))
 
     def back(self):
         """Descriptors, threads, maps and memory are what they were."""

@@ -12,8 +12,9 @@ import threading
 
 PORT = 2620
 UNICAST, MAIN, BGP = 1, 254, 186
-NEWROUTE = 24
-DST, OIF, GATEWAY = 1, 4, 5
+NEWROUTE, DELROUTE, NEWNEXTHOP = 24, 25, 104
+DST, OIF, GATEWAY, NH_ID = 1, 4, 5, 30
+NHA_ID, NHA_GROUP, NHA_OIF, NHA_GATEWAY = 1, 2, 5, 6
 
 
 def attribute(kind, value):
@@ -29,6 +30,29 @@ def route(prefix, length, link, gateway):
     """A new IPv4 route."""
     fixed = struct.pack("<BBBBBBBBI", socket.AF_INET, length, 0, 0, MAIN, BGP, 0, UNICAST, 0)
     return frame(NEWROUTE, fixed + attribute(DST, prefix) + attribute(OIF, struct.pack("<I", link)) + attribute(GATEWAY, gateway))
+
+
+def route_by(prefix, length, object):
+    """A new IPv4 route by the next hop, or the group of them, of this number."""
+    fixed = struct.pack("<BBBBBBBBI", socket.AF_INET, length, 0, 0, MAIN, BGP, 0, UNICAST, 0)
+    return frame(NEWROUTE, fixed + attribute(DST, prefix) + attribute(NH_ID, struct.pack("<I", object)))
+
+
+def remove_route(prefix, length):
+    """There is no such IPv4 route any more."""
+    return frame(DELROUTE, struct.pack("<BBBBBBBBI", socket.AF_INET, length, 0, 0, MAIN, BGP, 0, UNICAST, 0) + attribute(DST, prefix))
+
+
+def next_hop(number, link, gateway):
+    """A new next hop."""
+    fixed = struct.pack("<BBBBI", socket.AF_INET, 0, BGP, 0, 0) + attribute(NHA_ID, struct.pack("<I", number))
+    return frame(NEWNEXTHOP, fixed + attribute(NHA_OIF, struct.pack("<I", link)) + attribute(NHA_GATEWAY, gateway))
+
+
+def group(number, members):
+    """A new group of next hops."""
+    fixed = struct.pack("<BBBBI", 0, 0, BGP, 0, 0) + attribute(NHA_ID, struct.pack("<I", number))
+    return frame(NEWNEXTHOP, fixed + attribute(NHA_GROUP, b"".join(struct.pack("<IBBH", member, 0, 0, 0) for member in members)))
 
 
 class Namespace:

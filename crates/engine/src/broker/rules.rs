@@ -113,12 +113,25 @@ impl Rules {
         self.allow(Named::Namespace(path.to_owned()), "enters network namespaces")
     }
 
+    /// Whether the TAP `name` in the namespace at `path` may be given: it is to be remembered.
+    pub(super) fn allow_tap(&mut self, path: &Path, name: &str) -> io::Result<()> {
+        self.allow_namespace(path)?;
+        // In a namespace that is named, whoever asks could make as many interfaces.
+        if self.taps.len() < MAX_NAMED || self.taps.contains(&(path.to_owned(), name.to_owned())) {
+            return Ok(());
+        }
+        let why = format!("the broker remembers {MAX_NAMED} interfaces in namespaces, and no more");
+        Err(io::Error::other(why))
+    }
+
     /// It has given the TAP `name` in the namespace at `path`.
     pub(super) fn gave(&mut self, path: PathBuf, name: String) {
-        // In a namespace that is named, whoever asks could make as many interfaces.
-        if self.taps.len() < MAX_NAMED {
-            self.taps.insert((path, name));
-        }
+        self.taps.insert((path, name));
+    }
+
+    /// The daemon wants the TAP `name` in the namespace at `path` no more: what has this name there later is somebody else's.
+    pub(super) fn took(&mut self, path: PathBuf, name: String) {
+        self.taps.remove(&(path, name));
     }
 
     /// Whether the interface `name` in the namespace at `path` may be changed.
@@ -180,9 +193,24 @@ mod tests {
         assert!(rules.allow_change(frr, "lo").is_err());
         rules.gave(frr.into(), "up".to_owned());
         rules.allow_change(frr, "up").unwrap();
+        rules.took(frr.into(), "up".to_owned());
+        assert!(rules.allow_change(frr, "up").is_err(), "it is somebody else's by now");
+        rules.gave(frr.into(), "up".to_owned());
         for (path, name) in [("/run/netns/frr", "lo"), ("/run/netns/other", "up"), ("/run/netns", "up")] {
             assert!(rules.allow_change(Path::new(path), name).is_err(), "{path} {name}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_remembered_is_not_made() {
+        let frr = Path::new("/run/netns/frr");
+        let mut rules = rules(&[Named::Namespace(frr.into())]);
+        rules.taps.extend((0..MAX_NAMED).map(|n| (frr.to_owned(), n.to_string())));
+        rules.allow_tap(frr, "7").unwrap();
+        assert!(rules.allow_tap(frr, "up").unwrap_err().to_string().contains("16384"));
+        rules.took(frr.into(), "7".to_owned());
+        rules.allow_tap(frr, "up").unwrap();
+        assert!(rules.allow_tap(Path::new("/run/netns/other"), "up").is_err());
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Broker {
                 Ok(Answer::fd(netns::open_here(&netns, socket)?))
             }
             Request::TapIn { netns, name, mac, mtu, stays } => {
-                self.rules.allow_namespace(&netns)?;
+                self.rules.allow_tap(&netns, &name)?;
                 let wanted = TapIn { netns, name, mac, mtu, stays };
                 let queue = tap::tap_in_here(&wanted)?;
                 self.rules.gave(wanted.netns, wanted.name);
@@ -155,6 +155,7 @@ impl Broker {
             }
             Request::TapOut { netns, name } => {
                 self.rules.allow_namespace(&netns)?;
+                self.rules.took(netns.clone(), name.clone());
                 Ok(tap::remove_tap_here(&netns, &name).map(|()| Answer::default())?)
             }
             Request::MtuIn { netns, name, mtu } => {

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -53,6 +54,8 @@ pub struct Neighbour {
 pub struct Kernel {
     hear: OwnedFd,
     ask: OwnedFd,
+    /// Readable when nobody waits for answers any more.
+    end: Arc<OwnedFd>,
     sequence: u32,
     block: Box<[u8]>,
 }
@@ -69,13 +72,13 @@ pub struct Heard {
 }
 
 impl Kernel {
-    /// The kernel of the namespace at `netns`.
+    /// The kernel of the namespace at `netns`. While `end` is readable it is asked for nothing.
     ///
     /// # Errors
     /// There is no such namespace, or it cannot be entered.
-    pub fn new(netns: &Path) -> io::Result<Kernel> {
+    pub fn new(netns: &Path, end: &Arc<OwnedFd>) -> io::Result<Kernel> {
         let (hear, ask) = (netns::open(netns, Socket::Hear)?, netns::open(netns, Socket::Ask)?);
-        Ok(Kernel { hear, ask, sequence: 0, block: vec![0; BLOCK].into() })
+        Ok(Kernel { hear, ask, end: Arc::clone(end), sequence: 0, block: vec![0; BLOCK].into() })
     }
 
     /// Readable when there is something to hear.
@@ -116,7 +119,7 @@ impl Kernel {
     /// All that there is of one kind. What changed meanwhile is in it or not; `false`: it may be torn.
     ///
     /// # Errors
-    /// The kernel refuses, or takes too long.
+    /// The kernel refuses, or takes too long; or nobody waits for it any more.
     fn dump(&mut self, what: u16, fixed: &[u8], mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = Builder::new(what, netlink::REQUEST | netlink::DUMP, self.sequence, fixed).end();
@@ -125,12 +128,16 @@ impl Kernel {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            let ready = poll(&mut [PollFd::new(&self.ask, PollFlags::IN)], Some(&left));
-            match ready {
+            let mut fds = [PollFd::new(&self.ask, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(Errno::INTR) => continue,
                 ready => ready?,
             };
+            let [_, ended] = fds;
+            if !ended.revents().is_empty() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let len = match recv(&self.ask, &mut self.block[..], RecvFlags::empty()) {
                 Ok((len, _)) => len,
                 Err(Errno::AGAIN | Errno::INTR) => continue,
@@ -263,6 +270,24 @@ fn neighbour(message: Message<'_>) -> Result<Option<Neighbour>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A kernel that never answers makes nobody wait who is to end.
+    #[test]
+    fn the_end_does_not_wait_for_an_answer() {
+        use rustix::event::{eventfd, EventfdFlags};
+        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+        let ((hear, _hear), (ask, silent)) = (pair(), pair());
+        let end = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let mut kernel =
+            Kernel { hear, ask, end: Arc::clone(&end), sequence: 0, block: vec![0; BLOCK].into() };
+        let thread = std::thread::spawn(move || kernel.links().unwrap_err().kind());
+        // It has asked, and waits or is about to.
+        poll(&mut [PollFd::new(&silent, PollFlags::IN)], None).unwrap();
+        rustix::io::write(&*end, &1u64.to_ne_bytes()).unwrap();
+        assert_eq!(thread.join().unwrap(), io::ErrorKind::Interrupted);
+    }
 
     fn one(what: u16, state: u16, mac: Option<[u8; 6]>) -> Option<Neighbour> {
         let fixed = [&[2, 0, 0, 0][..], &9u32.to_ne_bytes(), &state.to_ne_bytes(), &[0, 1]].concat();

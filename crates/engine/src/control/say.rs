@@ -315,6 +315,7 @@ mod tests {
                 }
                 router.next_generation();
                 router.sweep(1);
+                router.tidy(1);
                 assert_eq!(router.fed(), crate::router::FedCounts::default());
             });
         }

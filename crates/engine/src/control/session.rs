@@ -30,7 +30,7 @@ use super::kernel::{Kernel, Neighbour};
 use super::say::said;
 use super::view::{ClassView, ControlView};
 use crate::host::netns::{self, AddressIn, Socket, FPM};
-use crate::router::{Change, Net, Router, Way};
+use crate::router::{Change, Net, Router, Way, MAX_ALL_HOPS};
 use crate::slice::upto;
 
 /// Silence after which what was said takes effect.
@@ -73,6 +73,8 @@ struct Shared {
     /// To wake the thread: something has changed, or it is to end.
     wake: OwnedFd,
     stop: AtomicBool,
+    /// Readable when it is to end, and ever after: for whoever waits for something else.
+    end: Arc<OwnedFd>,
     view: Mutex<(ControlView, Seconds)>,
 }
 
@@ -93,8 +95,9 @@ impl Session {
     pub fn start(router: &Arc<Router>, config: Config) -> io::Result<Session> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
-        let shared =
-            Shared { wake, stop: AtomicBool::new(false), view: Mutex::new((view, Seconds::default())) };
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (stop, view) = (AtomicBool::new(false), Mutex::new((view, Seconds::default())));
+        let shared = Shared { wake, stop, end, view };
         let shared = Arc::new(shared);
         let (namespace, grace) = (config.namespace.clone(), config.grace);
         let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(router), config);
@@ -125,6 +128,7 @@ impl Session {
         view.last_message_s = seconds.last.map(|then| now.saturating_sub(then));
         (view.routes, view.stale, view.objects) = (fed.routes as u64, fed.stale as u64, fed.objects as u64);
         view.sweep_in_s = seconds.sweep.filter(|_| fed.stale > 0).map(|then| then.saturating_sub(now));
+        (view.hops, view.short) = (fed.hops as u64, fed.short as u64);
         (view.digest, view.refused) = (format!("{:016x}", fed.digest), fed.refused);
         let class = |(class, passed, refused): (&str, u64, u64)| ClassView {
             class: class.to_owned(),
@@ -139,6 +143,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
+        // It is empty, so there is room.
+        let _ = rustix::io::write(&*self.shared.end, &1u64.to_ne_bytes());
         self.nudge();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by the thread itself.
@@ -164,6 +170,8 @@ struct Worker {
     compare: Compare,
     /// A routing daemon has been here, or the kernel's table has been taken in its place.
     begun: bool,
+    /// Some ways have no hops, and that has been said.
+    is_short: bool,
 }
 
 /// What is known of the last comparison.
@@ -244,6 +252,7 @@ impl Worker {
             given: BTreeSet::new(),
             compare: Compare::default(),
             begun: false,
+            is_short: false,
         }
     }
 
@@ -260,8 +269,9 @@ impl Worker {
             match self.open() {
                 Ok(mut open) => {
                     self.trouble(None);
-                    if let Err(why) = self.serve(&mut open) {
-                        self.trouble(Some(why.to_string()));
+                    match self.serve(&mut open) {
+                        Err(why) if !self.stops() => self.trouble(Some(why.to_string())),
+                        _ => {}
                     }
                     self.disconnected(&mut open);
                 }
@@ -297,7 +307,7 @@ impl Worker {
     }
 
     fn open(&self) -> io::Result<Open> {
-        let kernel = Kernel::new(&self.path)?;
+        let kernel = Kernel::new(&self.path, &self.shared.end)?;
         let listener = netns::open(&self.path, Socket::Listen(FPM)).map_err(|e| {
             let why = format!("cannot listen at port {FPM} in namespace {}: {e}", self.config.namespace);
             io::Error::new(e.kind(), why)
@@ -328,9 +338,25 @@ impl Worker {
             }
             self.flush(false);
             self.sweep();
-            self.router.tidy();
+            self.router.tidy(self.now());
+            self.judge();
             self.compare(open)?;
             self.show();
+        }
+    }
+
+    /// Says so when ways have no hops for want of room, and when that is over.
+    fn judge(&mut self) {
+        let short = self.router.short();
+        if (short > 0) != self.is_short {
+            self.is_short = short > 0;
+            match self.is_short {
+                true => tracing::error!(
+                    router = %self.router.name,
+                    "{short} ways have no next hops: all ways together may have {MAX_ALL_HOPS}"
+                ),
+                false => tracing::info!(router = %self.router.name, "all ways have their next hops"),
+            }
         }
     }
 

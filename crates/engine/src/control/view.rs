@@ -27,13 +27,17 @@ pub struct ControlView {
     pub sweep_in_s: Option<u32>,
     /// Next hops and groups of them that it has said.
     pub objects: u64,
+    /// Next hops of all its ways.
+    pub hops: u64,
+    /// Ways whose next hops had no room: what takes such a way is dropped as `no_route`.
+    pub short: u64,
     /// Of all routes: equal tables have equal digests.
     pub digest: String,
     /// Messages that it has sent.
     pub messages: u64,
     /// Frames and messages that were not sound.
     pub malformed: u64,
-    /// Routes and objects for which there was no room.
+    /// Routes, ways and objects for which there was no room.
     pub refused: u64,
     /// Connections so far.
     pub connections: u64,

@@ -40,7 +40,7 @@ pub use journal::{memory_file, Slot, Slots};
 pub use lock::lock_file;
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use nodes::node_of;
-pub use pages::SharedPages;
+pub use pages::{take_pages, SharedPages};
 pub use peek::{peeked, set_peeked, take_no_descriptors};
 pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use resident::Resident;

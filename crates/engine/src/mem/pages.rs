@@ -12,8 +12,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::fs::{
+    fallocate, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create, FallocateFlags, MemfdFlags,
+    SealFlags,
+};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+/// Takes the pages of a memory file of `len` bytes away, which a peer has had and may keep for ever: they counted as ours. It reads as zeros
+/// from now on, and whoever writes there pays for new pages.
+///
+/// It may take as long as others can make it take, so it is not for I/O cores.
+pub fn take_pages(file: BorrowedFd<'_>, len: u64) {
+    // Fails where the file is sealed against it, which ours are not.
+    let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
+}
 
 /// Zeroed pages in a memory file of fixed size.
 #[derive(Debug)]
@@ -66,6 +78,11 @@ impl SharedPages {
     /// The memory file, to be given to the VMM.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The VMM that had them has gone: see [`take_pages`].
+    pub fn give_up(&self) {
+        take_pages(self.file(), self.len as u64);
     }
 
     /// Bytes, a multiple of the page size.

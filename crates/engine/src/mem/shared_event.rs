@@ -53,7 +53,7 @@ impl SharedEvent {
     /// The bell thread's signal has taken so long: once it has behaved for long enough, I/O cores signal it again.
     pub(super) fn rung(&self, took: Duration, now: Instant) {
         let mut slot = self.lock();
-        let here = slot.target.as_ref().is_some_and(|target| target.has_ring());
+        let here = slot.target.as_ref().is_some_and(|target| target.never_waits());
         if self.is_at_bell() && here && slot.meter.rung(took, now) {
             self.place.store(HERE, Ordering::Release);
         }

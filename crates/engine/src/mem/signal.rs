@@ -69,6 +69,12 @@ impl Signal {
         self.set_with(fd, Target::new);
     }
 
+    /// Signals are bytes that are written to `fd` from now on: the end of a pipe that is ours alone and does not block. A full
+    /// one says enough.
+    pub fn set_pipe(&self, fd: OwnedFd) {
+        self.set_with(Some(fd), |fd, _| Target::of_pipe(fd));
+    }
+
     fn set_with(&self, fd: Option<OwnedFd>, make: impl FnOnce(OwnedFd, &mut Option<IoUring>) -> Target) {
         let mut slot = self.inner.lock();
         self.inner.place.store(NOWHERE, Ordering::Release);
@@ -83,7 +89,7 @@ impl Signal {
         let Some(fd) = fd else { return };
         let target = make(fd, &mut slot.spare);
         slot.meter.renew();
-        let here = target.has_ring() && !slot.meter.is_at_bell();
+        let here = target.never_waits() && !slot.meter.is_at_bell();
         slot.target = Some(Arc::new(target));
         self.bell.enter(&self.inner);
         if !here {

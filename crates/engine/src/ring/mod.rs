@@ -43,6 +43,6 @@ pub use hand::Hand;
 pub use hands::Hands;
 pub use joined::{Joined, Side};
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
-pub use region::{Region, SharedMemory};
+pub use region::{leave_memory, Region, SharedMemory};
 pub use sync::{ClientRx, ClientTx, Gate, RingStats};
 pub use tickets::{PipeGate, Tickets};

@@ -10,7 +10,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -22,7 +22,15 @@ use sidecore_abi::netmap::{If, Ring, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERV
 use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
 
 use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
-use crate::mem::{prefetch_own, prefetch_read, Piece};
+use crate::mem::{prefetch_own, prefetch_read, take_pages, Piece};
+
+/// The daemon ends.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// The daemon ends: from now on memory stays as it is, so that its clients may read what has come.
+pub fn leave_memory() {
+    ENDS.store(true, Ordering::Relaxed);
+}
 
 /// A client's memory, or its part of one that several ports share.
 pub struct Region {
@@ -187,6 +195,14 @@ impl Region {
             fallocate(&self.memory.file, FallocateFlags::empty(), offset, len)?;
         }
         Ok(())
+    }
+
+    /// Whoever had the whole memory file of this region has gone, and may keep the file: its pages are taken away
+    /// ([`take_pages`]), unless the daemon ends.
+    pub fn give_up(&self) {
+        if !ENDS.load(Ordering::Relaxed) {
+            take_pages(self.file(), self.info.total);
+        }
     }
 
     /// Where everything is.

@@ -11,6 +11,7 @@ use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
 
 use super::fed::Leads;
+use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
@@ -76,7 +77,7 @@ impl Router {
         for key in keys {
             self.number(control, key, now);
         }
-        let old = self.refresh(control, |_| true, now);
+        let old = self.refresh(control, |_, _| true, now);
         self.publish(control);
         self.retire_groups(control, old);
 
@@ -97,11 +98,9 @@ impl Router {
         if let Some((known, _)) = control.numbers.get_key_value(&key) {
             return Arc::clone(known);
         }
-        let group = self.group(control, &key, None, now);
-        let number = control.number();
-        if let Some(place) = control.groups.get_mut(number as usize) {
-            *place = Arc::new(group);
-        }
+        let number = control.groups.number();
+        let made = self.group(control, &key, number, now);
+        control.groups.set(number, made);
         control.numbers.insert(Arc::clone(&key), (number, 0));
         key
     }
@@ -143,23 +142,32 @@ impl Router {
         unused.iter().for_each(|key| self.retire(control, key));
     }
 
-    /// The group of `key`, with its neighbours pinned. What `old`, which it takes the place of, has counted stays.
-    fn group(&self, control: &Control, key: &Key, old: Option<&Group>, now: u32) -> Group {
+    /// The group of `key` for `number`, with its neighbours pinned. What has been counted of the one that has this number stays.
+    fn group(&self, control: &Control, key: &Key, number: u32, now: u32) -> Made {
+        // What a control plane said stays in memory, whether it leads to a port or not. The operator's is not charged.
+        let mut charge = None;
         let hops = match key {
-            Key::Local => return Group::Local,
-            Key::Broadcast => return Group::Broadcast,
-            Key::OnLink(port) => return Group::OnLink(*port),
-            Key::Blackhole => return Group::Blackhole,
-            Key::Unreachable => return Group::Unreachable,
-            Key::Prohibit => return Group::Prohibit,
+            Key::Local => return Made::plain(Group::Local),
+            Key::Broadcast => return Made::plain(Group::Broadcast),
+            Key::OnLink(port) => return Made::plain(Group::OnLink(*port)),
+            Key::Blackhole => return Made::plain(Group::Blackhole),
+            Key::Unreachable => return Made::plain(Group::Unreachable),
+            Key::Prohibit => return Made::plain(Group::Prohibit),
             Key::Via(hops) => hops.clone(),
-            Key::Fed(way) => match control.fed.leads(way, &control.members) {
-                Leads::Blackhole => return Group::Blackhole,
-                Leads::OnLink(port) => return Group::OnLink(port),
-                Leads::Via(hops) => hops,
-            },
+            Key::Fed(way) => {
+                let own = way.hops();
+                charge = Some(own);
+                match control.fed.leads(way, &control.members) {
+                    Leads::Blackhole => return Made { hops: own, ..Made::plain(Group::Blackhole) },
+                    Leads::OnLink(port) => return Made { hops: own, ..Made::plain(Group::OnLink(port)) },
+                    Leads::Via(hops) if hops.len() > control.groups.room(number) => {
+                        return Made { group: Group::Via(Box::default()), hops: own, short: true }
+                    }
+                    Leads::Via(hops) => hops,
+                }
+            }
         };
-        let before = match old {
+        let before = match control.groups.get(number).map(|old| &**old) {
             Some(Group::Via(before)) => &before[..],
             _ => &[],
         };
@@ -170,7 +178,9 @@ impl Router {
             let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
             Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
         };
-        Group::Via(hops.into_iter().filter_map(hop).collect())
+        let hops: Box<[Hop]> = hops.into_iter().filter_map(hop).collect();
+        let charge = charge.map_or(0, |own| own.max(hops.len()));
+        Made { hops: charge, ..Made::plain(Group::Via(hops)) }
     }
 
     /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that they take the place
@@ -178,22 +188,18 @@ impl Router {
     pub(super) fn refresh(
         &self,
         control: &mut Control,
-        which: impl Fn(&Way) -> bool,
+        which: impl Fn(&Way, u32) -> bool,
         now: u32,
     ) -> Vec<Arc<Group>> {
         let fed = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
-            Key::Fed(way) if which(way) => Some((Arc::clone(key), *number)),
+            Key::Fed(way) if which(way, *number) => Some((Arc::clone(key), *number)),
             _ => None,
         };
         let keys: Vec<(Arc<Key>, u32)> = control.numbers.iter().filter_map(fed).collect();
         let mut replaced = Vec::new();
         for (key, number) in keys {
-            let Some(old) = control.groups.get(number as usize).cloned() else { continue };
-            let new = self.group(control, &key, Some(&old), now);
-            if let Some(place) = control.groups.get_mut(number as usize) {
-                *place = Arc::new(new);
-            }
-            replaced.push(old);
+            let new = self.group(control, &key, number, now);
+            replaced.extend(control.groups.set(number, new));
         }
         replaced
     }
@@ -217,7 +223,7 @@ impl Router {
             Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
-        let old = self.plan.replace(Arc::new(Plan::new(groups.clone(), interfaces)));
+        let old = self.plan.replace(Arc::new(Plan::new(groups.list(), interfaces)));
         control.plans.push(old);
         // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
@@ -244,9 +250,8 @@ impl Router {
             let old = match retired {
                 Retired::Group(group) => group,
                 Retired::Number(number) => {
-                    let Some(place) = control.groups.get_mut(number as usize) else { continue };
-                    control.free.push(number);
-                    std::mem::replace(place, Arc::new(Group::Nothing))
+                    let Some(old) = control.groups.release(number) else { continue };
+                    old
                 }
             };
             if let Group::Via(hops) = &*old {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::net::{number, Net};
 use super::route::{Key, Member};
-use super::said::{Change, FedHop, Object, Way, MAX_OBJECTS};
+use super::said::{Change, FedHop, Object, Way, MAX_MEMBERS, MAX_OBJECTS};
 use crate::port::PortId;
 
 /// What a control plane has said.
@@ -14,6 +14,8 @@ use crate::port::PortId;
 pub(super) struct Fed {
     pub routes: BTreeMap<Net, (Arc<Key>, u32)>,
     pub objects: BTreeMap<u32, (Object, u32)>,
+    /// Members of all groups among them.
+    members: usize,
     /// Names of its interfaces, by its numbers.
     pub links: BTreeMap<u32, String>,
     pub digest: u64,
@@ -89,6 +91,15 @@ impl Fed {
             match change {
                 Change::Object(id, object) => {
                     let room = self.objects.len() < MAX_OBJECTS;
+                    let others = self.members - self.objects.get(id).map_or(0, |(old, _)| old.members());
+                    // What there is no room for leads nowhere. What it was before is not what it is.
+                    let object = match others + object.members() <= MAX_MEMBERS {
+                        true => object,
+                        false => {
+                            self.refused += 1;
+                            &Object::Elsewhere
+                        }
+                    };
                     match self.objects.get_mut(id) {
                         Some((old, said)) => {
                             *said = self.generation;
@@ -101,11 +112,16 @@ impl Fed {
                             self.objects.insert(*id, (object.clone(), self.generation));
                             touched.insert(*id);
                         }
-                        None => self.refused += 1,
+                        None => {
+                            self.refused += 1;
+                            continue;
+                        }
                     }
+                    self.members = others + object.members();
                 }
                 Change::ObjectGone(id) => {
-                    if self.objects.remove(id).is_some() {
+                    if let Some((old, _)) = self.objects.remove(id) {
+                        self.members -= old.members();
                         touched.insert(*id);
                     }
                 }

@@ -11,7 +11,8 @@
 //! Each route and object has the *generation* in which it was said last: a control plane that comes back says all of it again, and what it
 //! did not say again is swept.
 //!
-//! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_HOPS` (`said`). What is beyond is refused and counted.
+//! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_MEMBERS`, `MAX_HOPS` (`said`); next hops of all ways together, `MAX_ALL_HOPS` (`groups`). What is
+//! beyond is refused and counted. A route whose way is refused leads nowhere, as one that leads to no port of this router.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,22 +44,19 @@ impl Router {
         let keys: Vec<Option<Arc<Key>>> = changes
             .iter()
             .map(|change| match change {
-                Change::Route(_, way) => Some(self.number(control, Arc::new(key(way)), now)),
+                Change::Route(_, way) => Some(self.number_of(control, way, now)),
                 _ => None,
             })
             .collect();
         let old = match touched.is_empty() {
             true => Vec::new(),
             false => {
-                let depend: BTreeSet<Way> = control
-                    .numbers
-                    .keys()
-                    .filter_map(|key| match &**key {
-                        Key::Fed(way) if control.fed.depends(way, &touched) => Some(way.clone()),
-                        _ => None,
-                    })
-                    .collect();
-                self.refresh(control, |way| depend.contains(way), now)
+                let depend = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
+                    Key::Fed(way) if control.fed.depends(way, &touched) => Some(*number),
+                    _ => None,
+                };
+                let depend: BTreeSet<u32> = control.numbers.iter().filter_map(depend).collect();
+                self.refresh(control, |_, number| depend.contains(&number), now)
             }
         };
         if !old.is_empty() || control.numbers.len() != before {
@@ -73,6 +71,16 @@ impl Router {
             }
         }
         self.settle(control);
+    }
+
+    /// The [`Key`] of `way`; if there is no room for its hops, that of one without any.
+    fn number_of(&self, control: &mut Control, way: &Way, now: u32) -> Arc<Key> {
+        let mut wanted = key(way);
+        if way.hops() > control.groups.room(0) && !control.numbers.contains_key(&wanted) {
+            control.fed.refused += 1;
+            wanted = Key::Fed(Way::Hops(Vec::new()));
+        }
+        self.number(control, Arc::new(wanted), now)
     }
 
     /// The route of `net` leads to `key`.
@@ -114,7 +122,7 @@ impl Router {
         }
         self.reclaim(control);
         control.fed.links = links;
-        let old = self.refresh(control, |_| true, now);
+        let old = self.refresh(control, |_, _| true, now);
         self.publish(control);
         self.retire_groups(control, old);
     }
@@ -139,10 +147,17 @@ impl Router {
         stale.iter().filter(|change| matches!(change, Change::Gone(_))).count()
     }
 
-    /// Ends what no core has any more: a change that is the last one for long would keep it.
-    pub fn tidy(&self) {
+    /// Ends what no core has any more: a change that is the last one for long, and the plan, would keep it. Ways for whose hops there was no
+    /// room get them at second `now`, if there is some.
+    pub fn tidy(&self, now: u32) {
         let control = &mut *self.control();
         self.reclaim(control);
+        let short = control.groups.retry();
+        if !short.is_empty() || control.groups.is_outdated() {
+            let old = self.refresh(control, |_, number| short.contains(&number), now);
+            self.publish(control);
+            self.retire_groups(control, old);
+        }
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
@@ -158,13 +173,21 @@ impl Router {
         self.control().fed.routes.contains_key(net)
     }
 
+    /// How many ways have no hops, because there was no room for them.
+    pub fn short(&self) -> usize {
+        self.control().groups.short()
+    }
+
     /// What there is of the control plane's routes.
     pub fn fed(&self) -> FedCounts {
-        let fed = &self.control().fed;
+        let control = self.control();
+        let fed = &control.fed;
         FedCounts {
             routes: fed.routes.len(),
             stale: fed.routes.values().filter(|(_, said)| *said != fed.generation).count(),
             objects: fed.objects.len(),
+            hops: control.groups.hops(),
+            short: control.groups.short(),
             digest: fed.digest,
             refused: fed.refused,
         }

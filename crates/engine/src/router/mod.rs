@@ -20,6 +20,7 @@ mod class;
 mod control;
 mod fed;
 mod feed;
+mod groups;
 mod header;
 mod limit;
 mod made;
@@ -46,7 +47,7 @@ use sidecore_fib::{v4, v6, NO_ROUTE};
 pub use net::Net;
 pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
-pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_HOPS};
+pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
 use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
 use self::made::Trouble;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sidecore_fib::{v4, v6, Error};
 
 use super::fed::Fed;
+use super::groups::Groups;
 use super::net::{number, Net};
 use super::plan::{Group, Limits, Plan};
 use super::route::{Key, Member, Origin, Route, Static, Target};
@@ -97,11 +98,9 @@ pub(super) enum Retired {
 pub(super) struct Control {
     pub v4: v4::Writer,
     pub v6: v6::Writer,
-    /// Groups by their numbers, of which 0 is none.
-    pub groups: Vec<Arc<Group>>,
+    pub groups: Groups,
     /// Numbers of groups in use, with how many routes lead there.
     pub numbers: BTreeMap<Arc<Key>, (u32, usize)>,
-    pub free: Vec<u32>,
     /// What no core finds any more, and from which epoch on none is on its way there.
     pub retired: VecDeque<(u64, Retired)>,
     /// Plans that were replaced and that a core still has. Here, so that no core ever ends one: it may have many groups.
@@ -120,9 +119,8 @@ impl Control {
         Ok(Control {
             v4: v4::Writer::new()?,
             v6: v6::Writer::new()?,
-            groups: vec![Arc::new(Group::Nothing)],
+            groups: Groups::new(),
             numbers: BTreeMap::new(),
-            free: Vec::new(),
             retired: VecDeque::new(),
             plans: Vec::new(),
             members: Vec::new(),
@@ -160,13 +158,5 @@ impl Control {
                 Some((Net { address: IpAddr::V6(address.into()), len }, group))
             }
         }
-    }
-
-    /// A number for a new group.
-    pub fn number(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.groups.push(Arc::new(Group::Nothing));
-            u32::try_from(self.groups.len() - 1).unwrap_or(0)
-        })
     }
 }

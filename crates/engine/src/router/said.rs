@@ -11,6 +11,11 @@ pub const MAX_OBJECTS: usize = 262_144;
 /// Most next hops of a way, or members of an object.
 pub const MAX_HOPS: usize = 256;
 
+/// Most next hops of all its ways together.
+pub const MAX_ALL_HOPS: usize = 131_072;
+/// Most members of all its groups together.
+pub const MAX_MEMBERS: usize = 1_048_576;
+
 /// A next hop as the control plane names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FedHop {
@@ -35,6 +40,16 @@ pub enum Way {
     Prohibit,
 }
 
+impl Way {
+    /// Next hops that it names by itself.
+    pub(super) fn hops(&self) -> usize {
+        match self {
+            Way::Hops(hops) => hops.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// What a number of the control plane stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
@@ -46,6 +61,16 @@ pub enum Object {
     Blackhole,
     /// A next hop that this router cannot use, such as one with labels.
     Elsewhere,
+}
+
+impl Object {
+    /// Objects that it names.
+    pub(super) fn members(&self) -> usize {
+        match self {
+            Object::Group(members) => members.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// One thing that the control plane says.
@@ -70,6 +95,10 @@ pub struct FedCounts {
     pub stale: usize,
     /// Objects.
     pub objects: usize,
+    /// Next hops of all its ways.
+    pub hops: usize,
+    /// Ways that have none, because there was no room for them.
+    pub short: usize,
     /// Of all routes, in any order: equal tables have equal digests.
     pub digest: u64,
     /// What was beyond a bound, or had no room in a table.

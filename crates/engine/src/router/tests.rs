@@ -1,5 +1,7 @@
 //! A router by itself: batches in, verdicts, heads and its own frames out.
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -684,7 +686,8 @@ fn routes_change_while_frames_pass_and_numbers_are_used_again() {
         rig.configure(&[via("0.0.0.0/0", &[gateway])]);
         assert_eq!(rig.one(0, &v4("203.0.113.129")).went, [Ok(port)]);
     }
-    assert!(rig.router.control().groups.len() < 16, "{}", rig.router.control().groups.len());
+    let count = rig.router.control().groups.list().len();
+    assert!(count < 16, "{count}");
     rig.configure(&[]);
     assert_eq!(rig.one(0, &v4("203.0.113.1")).went, [Err("no_route")]);
 }
@@ -901,6 +904,6 @@ fn a_plan_that_a_core_gives_up_is_ended_by_the_control_plane() {
     router.set_links(BTreeMap::from([(7, "x".to_owned())]), 1);
     seat.renew();
     assert!(old.upgrade().is_some(), "the core has ended it");
-    router.tidy();
+    router.tidy(1);
     assert!(old.upgrade().is_none(), "nobody has ended it");
 }

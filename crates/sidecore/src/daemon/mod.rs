@@ -202,6 +202,7 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
     info!("stopping");
     manager.tell(&[NotifyState::Stopping]);
     end::bound(END);
+    sidecore_engine::ring::leave_memory();
     // No new request; ports stop, which ends captures as it should; then what is under way may finish.
     drop(stop);
     let engine = Arc::clone(&control.engine);

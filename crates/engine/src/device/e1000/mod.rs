@@ -268,6 +268,7 @@ impl PciDevice for E1000 {
         device.carrier = self.carrier;
         device.phy.set_link(self.carrier);
         device.chip_reset();
+        self.shared.regs.pages.give_up();
         *self = device;
         Ok(())
     }

@@ -6,6 +6,9 @@
 //! first. Where a VMM comes while another one's connection is still there, the two functions may have different regions, which harms that VMM
 //! alone: its guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
 //!
+//! What a VMM has had that left counts as ours for as long as it keeps it. So a region that another one takes the place of is emptied
+//! ([`Region::give_up`]), unless a VMM is still there with it.
+//!
 //! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
 //!
 //! The region of a pipe's end is the pipe's (`slots::pipe`), which gives the same to whoever comes while the other end is there.
@@ -136,11 +139,19 @@ impl Current {
         let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
         // Of a pipe's memory others may have had something, too: it knows.
         let first = matches!(self.source, Source::Pipe(_)) && other != Had::Here;
+        let mut left = None;
         if own != Had::Nothing || other == Had::Gone || first {
-            *state = State { bar: self.source.next(state.bar.id)?, had: [Had::Nothing; 2] };
+            let next = self.source.next(state.bar.id)?;
+            let old = std::mem::replace(&mut *state, State { bar: next, had: [Had::Nothing; 2] });
+            // A pipe knows what of its memory nobody has any more.
+            left = matches!(self.source, Source::Own(..)).then_some(old.bar).filter(|_| other != Had::Here);
         }
         state.had[side as usize] = Had::Here;
-        Ok(Arc::clone(&state.bar))
+        let bar = Arc::clone(&state.bar);
+        drop(state);
+        // Whoever keeps it makes nobody wait but this conversation.
+        left.iter().for_each(|left| left.region.give_up());
+        Ok(bar)
     }
 
     /// The VMM of `side` comes from another process, as the NIC's did, with this memory.

@@ -22,6 +22,7 @@ pub use pipe::{PipeEgress, PipeIngress, PipePair};
 pub use tap::{Lookers, Tap};
 pub use traits::Traits;
 
+use crate::mem::Bell;
 use crate::ring::{ClientRx, ClientTx, Gate, Region, RingStats};
 
 /// Both directions of one pair of rings, and what its client needs for them.
@@ -37,13 +38,13 @@ pub struct RingPair {
 }
 
 impl RingPair {
-    /// The queues of ring pair `index` of `region`. Once for each pair of a region.
+    /// The queues of ring pair `index` of `region`, of a port that has this bell. Once for each pair of a region.
     ///
     /// # Errors
     /// What the system says of making descriptors.
-    pub fn new(region: &Arc<Region>, index: u32, traits: &Arc<Traits>) -> io::Result<RingPair> {
-        let (tx, wake_tx) = wake::Wake::new()?;
-        let (rx, wake_rx) = wake::Wake::new()?;
+    pub fn new(region: &Arc<Region>, index: u32, traits: &Arc<Traits>, bell: &Bell) -> io::Result<RingPair> {
+        let (tx, wake_tx) = wake::Wake::new(bell)?;
+        let (rx, wake_rx) = wake::Wake::new(bell)?;
         let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(traits), tx)?;
         let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), rx);
         Ok(RingPair { ingress, egress, wake_tx: Some(wake_tx), wake_rx: Some(wake_rx) })

@@ -20,6 +20,7 @@ use super::egress::RingEgress;
 use super::traits::Traits;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
+use crate::mem::Bell;
 use crate::observe::capture::{Direction, Watcher};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
@@ -79,7 +80,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// One that fills the rings of `region` with what it sees of a port with these traits. Also the pipes that wake it, one
+    /// One that fills the rings of `region` with what it sees of a port with these traits and this bell. Also the pipes that wake it, one
     /// for each ring.
     ///
     /// # Errors
@@ -88,10 +89,11 @@ impl Monitor {
         region: &Arc<Region>,
         traits: &Arc<Traits>,
         sees: Sees,
+        bell: &Bell,
     ) -> io::Result<(Monitor, Vec<OwnedFd>)> {
         let (mut rings, mut wakes) = (Vec::new(), Vec::new());
         for index in 0..region.info().rx_rings {
-            let (wake, theirs) = Wake::new()?;
+            let (wake, theirs) = Wake::new(bell)?;
             rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), wake));
             wakes.push(theirs);
         }

@@ -44,8 +44,8 @@ impl PipePair {
         let (sending, receiving) =
             end.sending(ring).zip(end.receiving(ring)).ok_or(io::ErrorKind::NotFound)?;
         let (mut sending, mut receiving) = (sending, receiving);
-        let (tx, wake_tx) = Wake::new()?;
-        let (rx, wake_rx) = Wake::new()?;
+        let (tx, wake_tx) = Wake::new(&port.bell)?;
+        let (rx, wake_rx) = Wake::new(&port.bell)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         sending.set_program();
         receiving.set_program();

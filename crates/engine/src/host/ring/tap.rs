@@ -95,7 +95,7 @@ impl Tap {
 
     fn new(ring: ClientTx, traits: Arc<Traits>, lookers: Arc<Lookers>, kept: Kept) -> io::Result<Tap> {
         // Nobody is woken by the ring itself.
-        let ring = RingIngress::new(ring, traits, Wake::new()?.0)?;
+        let ring = RingIngress::new(ring, traits, Wake::nobody())?;
         Ok(Tap { ring, lookers, kept, last_work: Instant::now() })
     }
 }

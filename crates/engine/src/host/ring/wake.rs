@@ -4,24 +4,36 @@
 //! with that stop the I/O core that writes to it. A pipe's ends are two, and ours stays as we made it. A full
 //! pipe is readable already, so a write that fails loses nothing. When the client's process ends, writes
 //! fail too; when ours does, the client's end says so.
+//!
+//! A write waits for nobody, but it walks the list of those who wait at the other end, and the client makes that as long as it
+//! likes. So it is timed as interrupts of VMMs are, and the port's bell thread writes where it takes too long (`mem::Signal`).
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{pipe_with, PipeFlags};
 
+use crate::mem::{Bell, Signal};
+
 /// Our end.
-pub(super) struct Wake(OwnedFd);
+pub(super) struct Wake(Signal);
 
 impl Wake {
-    /// A pipe: our end, and the client's.
-    pub(super) fn new() -> io::Result<(Wake, OwnedFd)> {
+    /// A pipe: our end, of the port that has this bell, and the client's.
+    pub(super) fn new(bell: &Bell) -> io::Result<(Wake, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok((Wake(write), read))
+        let signal = Signal::new(bell);
+        signal.set_pipe(write);
+        Ok((Wake(signal), read))
+    }
+
+    /// Where nobody is to be woken.
+    pub(super) fn nobody() -> Wake {
+        Wake(Signal::default())
     }
 
     /// Wakes the client.
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.0, &[1]);
+        self.0.raise();
     }
 }

@@ -1,4 +1,4 @@
-//! The eventfd itself, with the ring that signals it.
+//! The eventfd itself, with the ring that signals it; or our end of a pipe.
 //!
 //! Invariant that the `unsafe` here keeps: no request refers to memory.
 
@@ -13,11 +13,20 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use crate::mem::rings::for_signals;
 
-/// An eventfd that signals go to.
+/// How it is signalled.
+enum Way {
+    /// By a completion on this ring.
+    Ring(Mutex<IoUring>),
+    /// By a write that may wait: the system has no ring for us.
+    Write,
+    /// By a write that waits for nobody: it is a pipe's end, and ours alone.
+    Pipe,
+}
+
+/// An eventfd that signals go to, or the end of a pipe.
 pub(in crate::mem) struct Target {
     fd: OwnedFd,
-    /// None: the system has none for us.
-    ring: Option<Mutex<IoUring>>,
+    way: Way,
     /// It was taken away: nobody is to wait for it.
     pub(in crate::mem) gone: AtomicBool,
 }
@@ -25,23 +34,28 @@ pub(in crate::mem) struct Target {
 impl Target {
     /// `fd` with the ring that is `spare`, or one of its own.
     pub(in crate::mem) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
-        let ring = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
-            Ok(ring) => Some(Mutex::new(ring)),
+        let way = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
+            Ok(ring) => Way::Ring(Mutex::new(ring)),
             Err(e) => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!("no io_uring ({e}): each port's interrupts come from a thread of its own, some 10 µs later");
                 });
-                None
+                Way::Write
             }
         };
-        Target { fd, ring, gone: AtomicBool::new(false) }
+        Target { fd, way, gone: AtomicBool::new(false) }
+    }
+
+    /// The end `fd` of a pipe, which does not block.
+    pub(in crate::mem) fn of_pipe(fd: OwnedFd) -> Target {
+        Target { fd, way: Way::Pipe, gone: AtomicBool::new(false) }
     }
 
     /// `fd` as where the system has no rings.
     #[cfg(test)]
     pub(in crate::mem) fn without_ring(fd: OwnedFd) -> Target {
-        Target { fd, ring: None, gone: AtomicBool::new(false) }
+        Target { fd, way: Way::Write, gone: AtomicBool::new(false) }
     }
 
     pub(in crate::mem) fn fd(&self) -> &OwnedFd {
@@ -49,19 +63,28 @@ impl Target {
     }
 
     /// Whether signals never wait.
-    pub(in crate::mem) fn has_ring(&self) -> bool {
-        self.ring.is_some()
+    pub(in crate::mem) fn never_waits(&self) -> bool {
+        !matches!(self.way, Way::Write)
     }
 
     /// Its ring, for the next one.
     pub(in crate::mem) fn into_ring(self) -> Option<IoUring> {
-        let ring = self.ring?.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Way::Ring(ring) = self.way else { return None };
+        let ring = ring.into_inner().unwrap_or_else(PoisonError::into_inner);
         ring.submitter().unregister_eventfd().is_ok().then_some(ring)
     }
 
     /// Signals it; false if the kernel had no memory for the request, or there is no ring.
     pub(in crate::mem) fn raise(&self) -> bool {
-        let Some(ring) = &self.ring else { return false };
+        let ring = match &self.way {
+            Way::Ring(ring) => ring,
+            Way::Write => return false,
+            Way::Pipe => {
+                // What is full, or has no reader any more, needs none.
+                let _ = rustix::io::write(&self.fd, &[1]);
+                return true;
+            }
+        };
         let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
         let nothing = opcode::Nop::new().build();
         // SAFETY: this request refers to no memory.
@@ -108,7 +131,7 @@ mod tests {
     fn a_ring_does_nothing_but_signal() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let target = Target::new(event, &mut None);
-        let Some(ring) = &target.ring else {
+        let Way::Ring(ring) = &target.way else {
             eprintln!("skipped: there is no io_uring here");
             return;
         };

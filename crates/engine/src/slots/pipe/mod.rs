@@ -223,17 +223,23 @@ impl End {
     /// # Errors
     /// There is no memory.
     pub fn enter(&self) -> io::Result<Arc<Region>> {
+        let mut old = None;
         let mut state = self.pipe.state();
         let side = state.side(self.owner);
         if !state.is_used(side.other()) && state.memory.given {
-            state.memory = Memory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
+            let next = Memory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
+            old = Some(std::mem::replace(&mut state.memory, next));
         }
         state.memory.given = true;
         let place = state.place(side);
         place.used = true;
         let host = !place.program;
         state.memory.joined.set_interface(side, &self.pipe.name, host);
-        Ok(Arc::clone(state.memory.joined.end(side)))
+        let region = Arc::clone(state.memory.joined.end(side));
+        drop(state);
+        // Whoever keeps it makes nobody wait but this end.
+        old.iter().for_each(|old| old.joined.end(side).give_up());
+        Ok(region)
     }
 
     /// It has gone.

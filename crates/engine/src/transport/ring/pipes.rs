@@ -30,7 +30,7 @@ pub(super) struct Memory {
     /// Whether the port's rings have been somebody's.
     pub(super) used: bool,
     /// What it is a part of.
-    _shared: Option<Arc<SharedMemory>>,
+    shared: Option<Arc<SharedMemory>>,
     pipes: Vec<Option<Pipe>>,
     /// Who has the extra buffers, and the interface that lists them.
     extra: (Option<Holder>, u64),
@@ -81,12 +81,19 @@ impl Memory {
     pub(super) fn new(region: Region, host: Option<Arc<HostRings>>) -> Memory {
         let pipes = (0..region.info().pipes).map(|_| None).collect();
         let extra = (None, region.info().interface);
-        Memory { region: Arc::new(region), host, used: false, _shared: None, pipes, extra }
+        Memory { region: Arc::new(region), host, used: false, shared: None, pipes, extra }
+    }
+
+    /// Nobody uses it any more. What other ports' clients have, too, stays.
+    pub(super) fn give_up(&self) {
+        if self.shared.is_none() {
+            self.region.give_up();
+        }
     }
 
     /// A part of a shared memory, which was somebody's before or not.
     pub(super) fn part(region: Region, shared: Arc<SharedMemory>, used: bool) -> Memory {
-        Memory { used, _shared: Some(shared), ..Memory::new(region, None) }
+        Memory { used, shared: Some(shared), ..Memory::new(region, None) }
     }
 
     /// The place of the pipe `name`, which is made if nobody has one of its ends. `None`: there is no room for one more.

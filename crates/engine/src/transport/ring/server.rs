@@ -61,12 +61,15 @@ pub(super) struct Watching {
     at_port: Option<Arc<dyn Watcher>>,
     /// The pipe that it looks at.
     pipe: Option<u32>,
+    /// Its memory.
+    region: Arc<Region>,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
         self.at_port.iter().for_each(|watcher| self.common.port.capture.unwatch(watcher));
         self.common.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
+        self.region.give_up();
     }
 }
 
@@ -196,12 +199,20 @@ impl Requests for Server {
             Role::None | Role::Piped(_) => false,
         };
         if !self.conversations.iter().any(keeps) {
-            self.memory = None;
+            self.memory.take().iter().for_each(Memory::give_up);
         }
     }
 
     fn name(&self) -> String {
         format!("ring port {}", self.common.port.name)
+    }
+}
+
+impl Drop for Server {
+    /// The port goes. What its clients keep is not to count as ours.
+    fn drop(&mut self) {
+        self.conversations.clear();
+        self.memory.take().iter().for_each(Memory::give_up);
     }
 }
 
@@ -311,7 +322,7 @@ impl Server {
             .map(|index| {
                 let traits =
                     host.as_ref().filter(|_| index >= own).map_or(&self.common.traits, |h| h.traits());
-                RingPair::new(&region, index, traits)
+                RingPair::new(&region, index, traits, &self.common.port.bell)
             })
             .collect::<io::Result<_>>()?;
         Ok((region, pairs))
@@ -365,11 +376,11 @@ impl Server {
             if sees.end.is_some() { Arc::new(Traits::default()) } else { Arc::clone(&self.common.traits) };
         let made = Region::new(&geometry, &self.common.port.name).and_then(|region| {
             let region = Arc::new(region);
-            let (monitor, wakes) = Monitor::new(&region, &traits, sees)?;
+            let (monitor, wakes) = Monitor::new(&region, &traits, sees, &self.common.port.bell)?;
             Ok((region, Arc::new(monitor), wakes))
         });
         let looking = made.and_then(|(region, monitor, wakes)| {
-            Ok(self.look(&monitor, request)?.map(|watching| (region, watching, wakes)))
+            Ok(self.look(&monitor, &region, request)?.map(|watching| (region, watching, wakes)))
         });
         let (region, watching, wakes) = match looking {
             Ok(Some(looking)) => looking,
@@ -391,11 +402,21 @@ impl Server {
 
     /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
     /// room for that pipe.
-    fn look(&mut self, monitor: &Arc<Monitor>, request: &Request) -> io::Result<Option<Watching>> {
+    fn look(
+        &mut self,
+        monitor: &Arc<Monitor>,
+        region: &Arc<Region>,
+        request: &Request,
+    ) -> io::Result<Option<Watching>> {
         let common = Arc::clone(&self.common);
         let sees = monitor.sees();
-        let mut watching =
-            Watching { common: Arc::clone(&common), monitor: Arc::clone(monitor), at_port: None, pipe: None };
+        let mut watching = Watching {
+            common: Arc::clone(&common),
+            monitor: Arc::clone(monitor),
+            at_port: None,
+            pipe: None,
+            region: Arc::clone(region),
+        };
         if sees.end.is_some() {
             watching.pipe = self.memory(0)?.monitor(&common, request.pipe, monitor)?;
             return Ok(watching.pipe.is_some().then_some(watching));

@@ -1,0 +1,132 @@
+//! Groups of next hops by their numbers, and how many hops they may have together.
+//!
+//! A hop takes more than a KiB, since each core counts for itself what it gives it. A control plane may name ways of hundreds of hops for
+//! millions of routes, so hops are bounded over all ways. A way for which there is no room is *short*: its group has no hops, and its
+//! packets are dropped as `no_route`. It is tried again when there is room. What the operator says is not counted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::plan::Group;
+use super::said::MAX_ALL_HOPS;
+
+/// One number's group.
+struct Place {
+    group: Arc<Group>,
+    /// Hops that it is charged for.
+    hops: usize,
+}
+
+/// A group that was made, and what it takes.
+pub(super) struct Made {
+    pub group: Group,
+    /// Hops that it is charged for.
+    pub hops: usize,
+    /// It has none, because there was no room.
+    pub short: bool,
+}
+
+impl Made {
+    /// One without hops.
+    pub fn plain(group: Group) -> Made {
+        Made { group, hops: 0, short: false }
+    }
+}
+
+/// All groups. Number 0 is none.
+pub(super) struct Groups {
+    all: Vec<Place>,
+    free: Vec<u32>,
+    hops: usize,
+    /// Most hops of a control plane's ways.
+    pub most: usize,
+    short: BTreeSet<u32>,
+    /// A group was released since the list was made last, which therefore still has it.
+    outdated: bool,
+    /// There is more room than when the short ones were tried last.
+    freed: bool,
+}
+
+impl Groups {
+    pub fn new() -> Groups {
+        let none = Place { group: Arc::new(Group::Nothing), hops: 0 };
+        let short = BTreeSet::new();
+        Groups {
+            all: vec![none],
+            free: Vec::new(),
+            hops: 0,
+            most: MAX_ALL_HOPS,
+            short,
+            outdated: false,
+            freed: false,
+        }
+    }
+
+    /// A number for a new group.
+    pub fn number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.all.push(Place { group: Arc::new(Group::Nothing), hops: 0 });
+            u32::try_from(self.all.len() - 1).unwrap_or(0)
+        })
+    }
+
+    pub fn get(&self, number: u32) -> Option<&Arc<Group>> {
+        self.all.get(number as usize).map(|place| &place.group)
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn list(&mut self) -> Vec<Arc<Group>> {
+        self.outdated = false;
+        self.all.iter().map(|place| Arc::clone(&place.group)).collect()
+    }
+
+    /// How many hops the group of `number` may have.
+    pub fn room(&self, number: u32) -> usize {
+        let own = self.all.get(number as usize).map_or(0, |place| place.hops);
+        (self.most + own).saturating_sub(self.hops)
+    }
+
+    /// Hops of all its ways.
+    pub fn hops(&self) -> usize {
+        self.hops
+    }
+
+    /// How many groups are short.
+    pub fn short(&self) -> usize {
+        self.short.len()
+    }
+
+    /// Has `number` be `made`; the group in whose place that is. `None`: there is no such number.
+    pub fn set(&mut self, number: u32, made: Made) -> Option<Arc<Group>> {
+        let place = self.all.get_mut(number as usize)?;
+        self.freed |= made.hops < place.hops;
+        self.hops = self.hops + made.hops - place.hops;
+        place.hops = made.hops;
+        match made.short {
+            true => self.short.insert(number),
+            false => self.short.remove(&number),
+        };
+        Some(std::mem::replace(&mut place.group, Arc::new(made.group)))
+    }
+
+    /// `number` is to be used again; the group that it had.
+    pub fn release(&mut self, number: u32) -> Option<Arc<Group>> {
+        let old = self.set(number, Made::plain(Group::Nothing))?;
+        self.free.push(number);
+        self.outdated |= matches!(&*old, Group::Via(_));
+        Some(old)
+    }
+
+    /// Whether the list that was made last keeps groups that nothing leads to.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
+    /// The short groups, if there is more room than when this was asked last.
+    pub fn retry(&mut self) -> BTreeSet<u32> {
+        match std::mem::take(&mut self.freed) {
+            true => self.short.clone(),
+            false => BTreeSet::new(),
+        }
+    }
+}
