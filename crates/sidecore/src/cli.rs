@@ -550,6 +550,9 @@ pub enum Benchmark {
     /// The router: frames of 64 bytes between two ring ports on one core, by the number of routes and flows, beside the kernel's
     /// forwarding. Takes two processors; root for the kernel.
     Router(bench::router::Args),
+    /// The router's control plane: how long after FRR has said its routes, and single changes of them, the router forwards by them.
+    /// Needs root and FRR.
+    Routes(bench::routes::Args),
     /// RFC 2544 between two ports, with the search of RFC 9971: rates without loss and with half a percent, latency by load, loss
     /// curve, longest burst, recovery, reset; our switch or router, others beside it, or ports that are there. Takes two processors.
     Rfc2544(Box<bench::rfc2544::Args>),

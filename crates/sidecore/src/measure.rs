@@ -2,7 +2,7 @@
 
 use crate::bench::pvp::{self, Candidate};
 use crate::bench::{
-    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, sched, tap, vale, virtio_user,
+    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale, virtio_user,
 };
 use crate::cli::{Benchmark, PvpArgs};
 use crate::Outcome;
@@ -20,6 +20,7 @@ pub fn run(benchmark: &Benchmark) -> Outcome {
         Benchmark::Vale(args) => vale::run(args),
         Benchmark::Fib(args) => fib::run(args),
         Benchmark::Router(args) => router::run(args),
+        Benchmark::Routes(args) => routes::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),

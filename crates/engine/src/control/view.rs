@@ -27,7 +27,7 @@ pub struct ControlView {
     pub sweep_in_s: Option<u32>,
     /// Next hops and groups of them that it has said.
     pub objects: u64,
-    /// Of all routes: equal tables have equal digests.
+    /// Of all routes, by prefix, interface and gateway: tables that mean the same have equal digests.
     pub digest: String,
     /// Messages that it has sent.
     pub messages: u64,
@@ -52,7 +52,7 @@ pub struct ControlView {
 /// Frames of one class for the router itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassView {
-    /// `bgp`, `bfd`, `ospf`, `neighbours` or `other`.
+    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours` or `other`.
     pub class: String,
     /// Frames that went on.
     pub passed: u64,

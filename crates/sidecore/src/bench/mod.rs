@@ -21,6 +21,7 @@ pub mod ptnet;
 pub mod pvp;
 pub mod rfc2544;
 pub mod router;
+pub mod routes;
 pub mod sched;
 pub mod storage;
 pub mod tap;
