@@ -134,10 +134,12 @@ pub enum DropReason {
     Fragmented = 39,
     /// It is addressed to the router itself, beyond the limit of its class for the control plane.
     PuntLimit = 40,
+    /// It would pass a second router within one visit, by way of a switch.
+    Reentry = 41,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 41] = [
+pub const DROPS: [(DropReason, &str, &str); 42] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -227,6 +229,7 @@ pub const DROPS: [(DropReason, &str, &str); 41] = [
         "punt_limit",
         "addressed to the router itself, beyond the limit of its class for the control plane",
     ),
+    (DropReason::Reentry, "reentry", "for a second router behind one switch: a frame passes one router and two switches at most"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

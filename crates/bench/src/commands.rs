@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::pvp::{self, Candidate};
 use crate::{
-    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, sched, tap, vale, virtio_user,
+    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale, virtio_user,
 };
 
 /// The benchmarks.
@@ -82,6 +82,10 @@ pub enum Benchmark {
     ///
     /// Beside the kernel's forwarding and DPDK's l3fwd. Takes two processors, and root for the kernel.
     Router(router::Args),
+    /// A router's control plane: the delay from what FRR says to what the router does.
+    ///
+    /// For a whole table of routes by BGP, and for single changes. Needs root and FRR.
+    Routes(routes::Args),
     /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
     ///
     /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
@@ -158,6 +162,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Vale(args) => vale::run(args),
         Benchmark::Fib(args) => fib::run(args),
         Benchmark::Router(args) => router::run(args),
+        Benchmark::Routes(args) => routes::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),

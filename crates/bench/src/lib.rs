@@ -28,6 +28,7 @@ mod ptnet;
 mod pvp;
 mod rfc2544;
 mod router;
+mod routes;
 mod sched;
 #[allow(dead_code, reason = "tests of the driver use more of it")]
 mod storage;

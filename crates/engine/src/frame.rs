@@ -385,6 +385,20 @@ impl Batch {
 }
 
 impl Batch {
+    /// Appends a frame that is described as `frame`, whose bytes behind the head are those of `body`. False if there is no room.
+    pub fn push_described(&mut self, frame: &Frame, body: &[Piece]) -> bool {
+        if self.pieces.room() < body.len() {
+            return false;
+        }
+        let Some((place, pieces)) = self.next_frame() else { return false };
+        (place.head, place.len, place.offload) = (frame.head, frame.len, frame.offload);
+        (place.piece, place.pieces) = (u32::try_from(pieces.len()).unwrap_or(0), frame.pieces);
+        let fits = body.iter().all(|piece| pieces.push(*piece));
+        debug_assert!(fits && body.len() == usize::from(frame.pieces));
+        self.commit();
+        true
+    }
+
     /// Appends a frame that fits whole into the head: for frames that the engine makes itself.
     /// False if it is longer, or the batch is full.
     pub fn push_short(&mut self, bytes: &[u8]) -> bool {

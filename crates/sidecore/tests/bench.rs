@@ -318,6 +318,18 @@ fn rfc2544_ring_ports_of_a_daemon() {
     assert!(row["reset_ms"].is_null(), "a daemon that somebody else has started is left alone");
 }
 
+/// What is not there is told at once, before the tester is measured.
+#[test]
+fn rfc2544_looks_for_its_target_first() {
+    let place = rig::Place::new();
+    for (target, why) in
+        [("interface:nosuch0,nosuch1", "nosuch0"), ("vhost-user:/nosuch/a,/nosuch/b", "/nosuch/a")]
+    {
+        let said = place.fails(&["bench", "rfc2544", "--target", target]);
+        assert!(said.contains(why) && !said.contains("the tester alone"), "{said}");
+    }
+}
+
 #[test]
 fn rfc2544_router_with_flows_of_mixed_sizes() {
     let Some(answer) = bench_with("rfc2544", &["--router", "--imix", "--flows", "1000"]) else { return };

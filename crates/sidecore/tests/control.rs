@@ -1,5 +1,6 @@
 //! A router with a control plane: FRR, as Debian packages it, in a namespace of its own; a neighbour with FRR on either side. Routes come by
-//! BGP, packets pass between the neighbours, FRR is killed and comes back, a flood drops no session. Needs root, iproute2 and frr.
+//! BGP, packets pass between the neighbours, FRR is killed and comes back, a flood drops no session, BGP's or BFD's. Needs root,
+//! iproute2 and frr.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -89,11 +90,15 @@ fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// zebra and bgpd in one namespace.
+/// zebra and bgpd in one namespace, and bfdd where it is wanted.
 struct Frr(Vec<Child>);
 
 impl Frr {
     fn start(net: &Net, place: &Place, name: &str, zebra: &str, bgp: &str) -> Frr {
+        Frr::start_with(net, place, name, zebra, bgp, None)
+    }
+
+    fn start_with(net: &Net, place: &Place, name: &str, zebra: &str, bgp: &str, bfd: Option<&str>) -> Frr {
         let dir = place.path(name);
         // Left by those that were killed.
         let _ = std::fs::remove_dir_all(&dir);
@@ -110,10 +115,24 @@ impl Frr {
             command.args(["-z", &at("zserv.api"), "--vty_socket", &at(""), "-P", "0"]).args(more);
             command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
         };
+        let bfdctl = at("bfdd.sock");
         let fpm: &[&str] = if zebra.contains("fpm") { &["-M", "dplane_fpm_nl"] } else { &[] };
         let zebra = start("zebra", fpm);
         until("zebra", || dir.join("zserv.api").exists());
-        Frr(vec![zebra, start("bgpd", &[])])
+        // bgpd asks bfdd for sessions, if it is there.
+        let bfdd = bfd.map(|bfd| {
+            std::fs::write(at("bfdd.conf"), bfd).unwrap();
+            start("bfdd", &["--bfdctl", &bfdctl])
+        });
+        until("bfdd", || bfd.is_none() || dir.join("bfdd.vty").exists());
+        Frr([Some(zebra), Some(start("bgpd", &[])), bfdd].into_iter().flatten().collect())
+    }
+
+    /// What a command of the routing daemons prints as JSON; null while they cannot be asked.
+    fn ask(place: &Place, name: &str, command: &str) -> Value {
+        let mut vtysh = Command::new("vtysh");
+        vtysh.arg("--vty_socket").arg(place.path(name)).args(["-c", command]).stderr(Stdio::null());
+        serde_json::from_slice(&vtysh.output().unwrap().stdout).unwrap_or_default()
     }
 
     fn kill(&mut self) {
@@ -311,6 +330,88 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     assert!(there(&world).contains(" v1:") && !there(&world).contains(" v2:"), "{}", there(&world));
     assert!(world.end(Signal::TERM).success());
     assert!(there(&world).contains(" v1:"), "{}", there(&world));
+}
+
+/// BFD between neighbours, and over several hops, through the router's ports. Floods to its ports from afar drop no session. When
+/// a neighbour's BFD goes silent its BGP session ends, long before BGP would notice.
+#[test]
+fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
+    let world = World::new();
+    let slow = " detect-multiplier 10\n exit\n";
+    let bfd = |peer: &str, own: &str| {
+        format!("bfd\n profile slow\n {slow} peer {peer} multihop local-address {own}\n {slow}")
+    };
+    // The neighbour has to be known before it gets BFD.
+    let behind = |bgp: &str, peer: &str| {
+        let line = format!(" neighbor {peer} timers connect 1\n");
+        bgp.replacen(&line, &format!("{line} neighbor {peer} bfd\n neighbor {peer} bfd profile slow\n"), 1)
+    };
+    let ours = behind(OURS, "10.0.1.2");
+    let bfd_ours = bfd("192.168.1.1", "10.0.1.1");
+    let _frr = Frr::start_with(&world.control, &world.place, "control", FPM, &ours, Some(&bfd_ours));
+    let theirs = behind(&neighbour(1, 0), "10.0.1.1");
+    let bfd_theirs = bfd("10.0.1.1", "192.168.1.1");
+    let mut one = Frr::start_with(&world.sides[0], &world.place, "one", "", &theirs, Some(&bfd_theirs));
+    let peers = || Frr::ask(&world.place, "control", "show bfd peers json");
+    let status = |peer: &str| {
+        let peers = peers();
+        let peer = peers.as_array().and_then(|all| all.iter().find(|it| it["peer"] == peer).cloned());
+        peer.map_or(Value::Null, |peer| peer["status"].clone())
+    };
+    until("BFD sessions", || status("10.0.1.2") == "up" && status("192.168.1.1") == "up");
+    assert!(
+        world.class("bfd", "passed") > 0 && world.class("bfd-multihop", "passed") > 0,
+        "{}",
+        world.state()
+    );
+
+    // To both ports, as somebody far away could: what a neighbour says is another class.
+    let socket = world.sides[0].socket([192, 168, 1, 1].into());
+    let flood = |port: u16| (0..100_000).for_each(|_| drop(socket.send_to(&[0x20; 24], ("10.0.1.1", port))));
+    flood(3784);
+    flood(4784);
+    until("an end of the floods", || {
+        world.class("bfd-multihop", "refused") > 0 && world.class("other", "refused") > 0
+    });
+    assert_eq!(world.class("bfd", "refused"), 0, "{}", world.state());
+    let downs = || {
+        let all = Frr::ask(&world.place, "control", "show bfd peers counters json");
+        let near = all.as_array().and_then(|all| all.iter().find(|it| it["peer"] == "10.0.1.2").cloned());
+        near.and_then(|near| near["session-down"].as_u64())
+    };
+    assert_eq!((downs(), status("10.0.1.2")), (Some(0), "up".into()));
+
+    // Its BFD alone goes: BGP's own timer is thirty seconds.
+    let mut bfdd = one.0.pop().unwrap();
+    bfdd.kill().unwrap();
+    bfdd.wait().unwrap();
+    let reset = || {
+        Frr::ask(&world.place, "control", "show bgp neighbors 10.0.1.2 json")["10.0.1.2"]["lastResetDueTo"]
+            .clone()
+    };
+    until("end of the BGP session by BFD", || reset().as_str().is_some_and(|why| why.contains("BFD")));
+    assert_eq!(downs(), Some(1));
+}
+
+/// Two hundred thousand are the benchmark's own number.
+#[test]
+fn ten_thousand_routes_are_in_force_soon_after_frr_has_said_them() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
+    let words = ["bench", "routes", "--routes", "10000", "--rounds", "1", "--changes", "30", "--json"];
+    let output = command.args(words).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // It succeeds only if all digests were what was announced.
+    assert!(output.status.success() && errors.contains("round 1/1: "), "{errors}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["version"], &answer["bench"]), (&1.into(), &"routes".into()));
+    let (rows, changes) = (answer["rows"].as_array().unwrap(), answer["changes"].as_array().unwrap());
+    assert_eq!((rows.len(), changes.len(), &rows[0]["routes"]), (2, 30, &10_000.into()));
+    let summary = &answer["summary"];
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    // A test machine does other things, too: what is promised of most changes holds for half of them.
+    assert!(number("consistent_s") <= 2.0 && number("change_median_ms") <= 20.0, "{summary}");
+    assert!(number("change_p99_ms") >= number("change_median_ms"), "{summary}");
+    eprintln!("{summary}");
 }
 
 /// True from the second time on.

@@ -92,7 +92,12 @@ fn drops(place: &Place) -> Value {
     loop {
         let all = place.show("ports");
         let ports = all["ports"].as_array().unwrap();
-        let of = |key: &str| ports.iter().map(|port| port["counters"][key].as_u64().unwrap()).sum::<u64>();
+        // What passes a router's port on a switch stays inside.
+        let ends = |key: &str, port: &&Value| port["state"]["kind"] != "switch" || !key.ends_with("_frames");
+        let of = |key: &str| {
+            let all = ports.iter().filter(|port| ends(key, port));
+            all.map(|port| port["counters"][key].as_u64().unwrap()).sum::<u64>()
+        };
         let dropped: u64 = ports
             .iter()
             .flat_map(|port| {
@@ -304,4 +309,83 @@ fn a_file_says_the_same() {
         let said = place.fails(&["apply", "--dry-run", file.to_str().unwrap()]);
         assert!(said.contains(why) && said.contains("bad.toml:"), "{said}");
     }
+}
+
+/// Two switches with two guests each, and a router with an address on either.
+#[test]
+fn a_router_is_the_gateway_of_two_switches() {
+    let place = Place::new();
+    let mut args: Vec<String> = ["--router", "r", "--switch", "dmz"].map(str::to_owned).into();
+    for (name, switch) in [("a", "lan"), ("c", "lan"), ("b", "dmz"), ("d", "dmz")] {
+        args.extend(["--port".to_owned(), format!("{name}=ring:{},switch={switch}", place.at(name))]);
+    }
+    for (name, switch, net) in [("gw-lan", "lan", 0), ("gw-dmz", "dmz", 1)] {
+        let gateway = format!("{name}=switch:{switch},router=r,address=10.0.{net}.1/24");
+        args.extend(["--port".to_owned(), gateway]);
+    }
+    let daemon = place.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let mut c = Port::attach(&place.at("c")).unwrap();
+
+    // On to the other switch, and back; and ping.
+    let sent = a.datagram(b.address);
+    a.send(&sent);
+    let got = b.receive();
+    assert_eq!((&got[..6], &got[6..12], got[22], &got[26..]), (&b.mac[..], &b.router[..], 63, &sent[26..]));
+    let long = b.packet(a.address, 64, 17, &[0x5a; 1400]);
+    b.send(&long);
+    assert_eq!(a.receive()[26..], long[26..]);
+    let ping = a.packet(a.gateway, 64, 1, &checked([&[8, 0, 0, 0, 0, 7, 0, 1][..], &[3; 80]].concat(), 2));
+    a.send(&ping);
+    assert_eq!(a.receive()[42..], ping[42..]);
+
+    // A guest that claims the router's station gets nothing of what is for it.
+    let mut lie = a.datagram(b.address);
+    lie[6..12].copy_from_slice(&a.router);
+    lie[..6].copy_from_slice(&[2, 9, 9, 9, 9, 77]);
+    for _ in 0..50 {
+        assert!(c.tx[0].push(&lie));
+    }
+    c.tx[0].sync().unwrap();
+    let sent = a.packet(b.address, 64, 17, &[0xa5; 26]);
+    a.send(&sent);
+    assert_eq!(b.receive()[26..], sent[26..]);
+    let (liar, near, far) = (place.port("c"), place.port("gw-lan"), place.port("gw-dmz"));
+    assert!(liar["state"]["claims"]["mac_claimed"].as_u64().unwrap() > 0, "{liar}");
+    assert!(near["counters"]["in_frames"].as_u64().unwrap() >= 4, "{near}");
+    assert!(far["counters"]["out_frames"].as_u64().unwrap() >= 3, "{far}");
+    drops(&place);
+
+    // What is shown, what cannot be, and a restart from the file.
+    assert!(place.ok(&["show", "mac"]).contains("gw-lan"));
+    let switches = place.show("switches");
+    let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
+    assert_eq!(dmz["ports"], serde_json::json!(["b", "d", "gw-dmz"]));
+    for (args, why) in [
+        (&["add", "x=switch:lan"][..], "key `router`: it has to be given"),
+        (&["add", "x=switch:nosuch,router=r"], "there is no switch \"nosuch\"; allowed: lan, dmz"),
+        (&["add", "x=switch:lan,router=r,rate=1000"], "key `rate`: does not apply"),
+        (&["add", "x=switch:lan,router=r,mac-limit=5"], "does not apply to a router"),
+        (&["del", "--switch", "dmz"], "port b is joined to it"),
+        (&["set", "dmz", "--switch", "lookup=port-hash"], "learns no addresses"),
+    ] {
+        let said = place.fails(args);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let mac = a.router.map(|byte| format!("{byte:02x}")).join(":");
+    let said = place.fails(&["add", &format!("x=ring:x,fdb={mac}")]);
+    assert!(said.contains("port gw-lan has") || said.contains("an address lives at one port"), "{said}");
+    let file = place.at("saved.toml");
+    place.ok(&["save", &file]);
+    drop((a, b, c));
+    assert!(daemon.end(Signal::TERM).success());
+    let _daemon = place.daemon(&[&file]);
+    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let frame = a.datagram(b.address);
+    a.send(&frame);
+    assert_eq!(b.receive()[26..], frame[26..]);
+    // Without its gateway a switch is what it was before.
+    place.ok(&["del", "gw-lan", "gw-dmz", "b", "d"]);
+    place.ok(&["del", "--switch", "dmz"]);
+    assert!(!place.ok(&["show", "mac"]).contains("gw-lan"));
 }

@@ -255,6 +255,13 @@ pub fn run(args: &Args) -> Result<()> {
     let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
     let rounds = if args.quick { 1 } else { args.repeat };
     let daemon = args.ports.as_ref().map(|_| Daemon::of(args.socket.clone()));
+    for who in &candidates {
+        for load in &loads {
+            let stations = Target::stations(who);
+            let traffic = Traffic::new(&load.lengths, stations, args.flows, [args.src, args.dst])?;
+            Target::look(who, traffic.longest()).map_err(|why| format!("{}: {why}", who.name()))?;
+        }
+    }
     let (mut cases, mut generator) = (Vec::new(), Vec::<Own>::new());
     for load in &loads {
         for who in &candidates {

@@ -136,6 +136,25 @@ impl<'s> Target<'s> {
         Ok(Target { who: who.clone(), running, setting, paths, listeners, net, anywhere, page, scratch })
     }
 
+    /// Looks whether the ports that were given are there and take frames of `longest` bytes; of others nothing is known before they
+    /// start. A vhost-user switch that is there is not disturbed.
+    ///
+    /// # Errors
+    /// One of them is not, or does not.
+    pub fn look(who: &Who, longest: usize) -> Result<()> {
+        let Who::Given(places, _) = who else { return Ok(()) };
+        for place in places {
+            match place {
+                Place::VhostUser { path, server: false } => {
+                    std::fs::metadata(path).map_err(|e| format!("vhost-user:{path}: {e}"))?;
+                }
+                Place::VhostUser { server: true, .. } => {}
+                Place::Ring(_) | Place::Host { .. } => drop(given(place, longest, Page::Small)?),
+            }
+        }
+        Ok(())
+    }
+
     /// Has a thread on the tester's processor do `what`, where the target's interfaces are.
     ///
     /// # Errors

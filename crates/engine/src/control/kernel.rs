@@ -116,11 +116,17 @@ impl Kernel {
         Ok(heard)
     }
 
-    /// All that there is of one kind. What changed meanwhile is in it or not; `false`: it may be torn.
+    /// All that there is of one kind; `each` gets `None` behind each block of messages. What changed meanwhile is in it or not;
+    /// `false`: it may be torn.
     ///
     /// # Errors
     /// The kernel refuses, or takes too long; or nobody waits for it any more.
-    fn dump(&mut self, what: u16, fixed: &[u8], mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+    fn dump(
+        &mut self,
+        what: u16,
+        fixed: &[u8],
+        mut each: impl FnMut(Option<Message<'_>>),
+    ) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = Builder::new(what, netlink::REQUEST | netlink::DUMP, self.sequence, fixed).end();
         send(&self.ask, &request, SendFlags::empty())?;
@@ -149,15 +155,19 @@ impl Kernel {
                 }
                 whole &= message.flags & netlink::INTERRUPTED == 0;
                 match message.kind {
-                    kind::DONE => return Ok(whole),
+                    kind::DONE => {
+                        each(None);
+                        return Ok(whole);
+                    }
                     kind::ERROR => {
                         let errno = word(message.body, 0).unwrap_or(0);
                         let errno = i32::from_ne_bytes(errno.to_ne_bytes()).wrapping_neg();
                         return Err(io::Error::from_raw_os_error(errno));
                     }
-                    _ => each(message),
+                    _ => each(Some(message)),
                 }
             }
+            each(None);
         }
     }
 
@@ -168,7 +178,7 @@ impl Kernel {
     pub fn links(&mut self) -> io::Result<BTreeMap<u32, String>> {
         let mut links = BTreeMap::new();
         self.dump(kind::GETLINK, &[0; 16], |message| {
-            links.extend(link(message).ok().flatten());
+            links.extend(message.and_then(|it| link(it).ok()?));
         })?;
         Ok(links)
     }
@@ -180,7 +190,7 @@ impl Kernel {
     pub fn addresses(&mut self) -> io::Result<Vec<(u32, Net)>> {
         let mut addresses = Vec::new();
         self.dump(kind::GETADDR, &[0; 8], |message| {
-            addresses.extend(address(message).ok().flatten());
+            addresses.extend(message.and_then(|it| address(it).ok()?));
         })?;
         Ok(addresses)
     }
@@ -192,16 +202,17 @@ impl Kernel {
     pub fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
         let mut neighbours = Vec::new();
         self.dump(kind::GETNEIGH, &[0; 12], |message| {
-            neighbours.extend(neighbour(message).ok().flatten());
+            neighbours.extend(message.and_then(|it| neighbour(it).ok()?));
         })?;
         Ok(neighbours)
     }
 
-    /// All next hops and routes, of both families; whether that is the whole of them as they were at one time.
+    /// All next hops and routes, of both families; whether that is the whole of them as they were at one time. `None` comes behind each
+    /// block: then there is time for something else.
     ///
     /// # Errors
     /// As of `dump`.
-    pub fn routes(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+    pub fn routes(&mut self, mut each: impl FnMut(Option<Message<'_>>)) -> io::Result<bool> {
         // A kernel without objects has none.
         let objects = self.dump(kind::GETNEXTHOP, &[0; 8], &mut each).unwrap_or(true);
         let four = self.dump(kind::GETROUTE, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &mut each)?;

@@ -314,7 +314,7 @@ mod tests {
                     assert!(later || router.is_fed(net) == there, "{net}");
                 }
                 router.next_generation();
-                router.sweep(1);
+                assert_eq!(router.sweep(None, 1).1, None);
                 router.tidy(1);
                 assert_eq!(router.fed(), crate::router::FedCounts::default());
             });

@@ -1,50 +1,40 @@
 //! The thread of one control plane.
 //!
-//! What zebra says is gathered until it is silent for [`QUIET`], or until there are [`BATCH`] changes, and takes effect together. An update comes
-//! from some versions as a deletion and an addition, in one frame or in two: so of one prefix the last word of a batch counts,
-//! and a deletion that ends a full batch waits for the next one.
+//! What zebra says is gathered for a moment, and takes effect together (`pending`).
 //!
 //! **Stale routes.** Whenever the connection comes or goes all routes become stale. Those that are not said again within `grace` seconds are
-//! swept. Before zebra has connected for the first time the kernel's table is taken: a daemon that was started anew forwards at once.
+//! swept, some at a time. Before zebra has connected for the first time the kernel's table is taken: a daemon that was started anew forwards at once.
 //!
-//! **Comparison** with the kernel's table, while zebra is connected, silent and nothing is stale: each [`COMPARE`] at least, less often where
-//! it takes long. A route that zebra said and the kernel has not, twice in a row, is one whose deletion was lost: it goes. A route of
-//! a routing daemon that the kernel has and zebra did not say, twice in a row, ends the connection: zebra says everything again when it comes
-//! back, once in [`REPLAY`] at most.
+//! **Comparison** with the kernel's table finds what zebra did not say (`compare`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod compare;
+mod pending;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{accept_with, recv, RecvFlags, SocketFlags};
 
+use self::compare::Compare;
+use self::pending::{Pending, BATCH};
 use super::fpm::Stream;
 use super::kernel::{Kernel, Neighbour};
 use super::say::said;
 use super::view::{ClassView, ControlView};
 use crate::host::netns::{self, AddressIn, Socket, FPM};
-use crate::router::{Change, Net, Router, Way, MAX_ALL_HOPS};
+use crate::router::{Net, Router, MAX_ALL_HOPS};
 use crate::slice::upto;
 
-/// Silence after which what was said takes effect.
-const QUIET: Duration = Duration::from_millis(2);
-/// Changes that take effect together at most, but for what one read brings more.
-const BATCH: usize = 4096;
 /// Bytes of one read.
 const READ: usize = 256 << 10;
-/// How often the kernel's table is looked at, at most.
-const COMPARE: Duration = Duration::from_secs(10);
-/// A comparison takes one part in so many of the time.
-const SHARE: u32 = 20;
-/// How often zebra is made to say everything again, at most.
-const REPLAY: Duration = Duration::from_secs(60);
 /// How soon it is tried again to get into the namespace.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those of FRR.
@@ -168,54 +158,12 @@ struct Worker {
     /// Addresses that the configuration has given, by interface: those that it does not give any more are taken away.
     given: BTreeSet<(String, Net)>,
     compare: Compare,
+    /// Stale routes are being swept: behind which to go on, and how many have gone.
+    sweeping: Option<(Option<Net>, usize)>,
     /// A routing daemon has been here, or the kernel's table has been taken in its place.
     begun: bool,
     /// Some ways have no hops, and that has been said.
     is_short: bool,
-}
-
-/// What is known of the last comparison.
-#[derive(Default)]
-struct Compare {
-    /// When the next one is due.
-    due: Option<Instant>,
-    /// Routes that were only on one side.
-    lost: BTreeSet<Net>,
-    missing: BTreeSet<Net>,
-    replayed: Option<Instant>,
-}
-
-/// What was said and is not in force yet.
-#[derive(Default)]
-struct Pending {
-    changes: Vec<Change>,
-    /// The place of the last word on a prefix.
-    last: HashMap<Net, usize>,
-    heard: Option<Instant>,
-}
-
-impl Pending {
-    fn push(&mut self, change: Change) {
-        if let Change::Route(net, _) | Change::Gone(net) = &change {
-            match self.last.get(net).and_then(|at| self.changes.get_mut(*at)) {
-                Some(place) => return *place = change,
-                None => drop(self.last.insert(*net, self.changes.len())),
-            }
-        }
-        self.changes.push(change);
-    }
-
-    /// All of it; but for a deletion at the end, if `more` may come.
-    fn take(&mut self, more: bool) -> Vec<Change> {
-        self.last.clear();
-        let mut all = std::mem::take(&mut self.changes);
-        if let (true, Some(Change::Gone(_))) = (more, all.last()) {
-            if let Some(last) = all.pop() {
-                self.push(last);
-            }
-        }
-        all
-    }
 }
 
 /// What there is to wait for, once the namespace could be entered.
@@ -251,6 +199,7 @@ impl Worker {
             links: BTreeMap::new(),
             given: BTreeSet::new(),
             compare: Compare::default(),
+            sweeping: None,
             begun: false,
             is_short: false,
         }
@@ -273,13 +222,13 @@ impl Worker {
                         Err(why) if !self.stops() => self.trouble(Some(why.to_string())),
                         _ => {}
                     }
-                    self.disconnected(&mut open);
+                    self.disconnected(&mut open.zebra);
                 }
                 Err(why) => self.trouble(Some(why.to_string())),
             }
             self.sweep();
             self.show();
-            if !self.stops() {
+            if !self.stops() && self.sweeping.is_none() {
                 let _ = self.wait(None, Some(AGAIN));
             }
         }
@@ -334,7 +283,7 @@ impl Worker {
                 self.accept(open);
             }
             if ready.zebra {
-                self.read(open);
+                self.read(&mut open.zebra);
             }
             self.flush(false);
             self.sweep();
@@ -362,9 +311,9 @@ impl Worker {
 
     /// How long there is nothing to do, unless something happens.
     fn patience(&self) -> Duration {
-        match self.pending.heard {
-            Some(heard) => QUIET.saturating_sub(heard.elapsed()),
-            None => Duration::from_secs(1),
+        match self.pending.wait() {
+            _ if self.sweeping.is_some() => Duration::ZERO,
+            wait => wait.unwrap_or(Duration::from_secs(1)),
         }
     }
 
@@ -397,13 +346,13 @@ impl Worker {
             return Ok(());
         }
         let mut all = Vec::new();
-        kernel.routes(|message| match said(message) {
-            Ok(Some((change, protocol))) if is_daemons(protocol) => all.push(change),
+        kernel.routes(|message| match message.map(said) {
+            Some(Ok(Some((change, protocol)))) if is_daemons(protocol) => all.push(change),
             _ => {}
         })?;
         let now = self.now();
         if !all.is_empty() {
-            self.router.feed(&all, now);
+            all.chunks(BATCH).for_each(|some| self.router.feed(some, now));
             self.router.next_generation();
             self.seconds.sweep = Some(now + self.config.grace);
         }
@@ -472,7 +421,7 @@ impl Worker {
             return;
         };
         // The newest counts: an older one may be of a zebra that is gone.
-        self.disconnected(open);
+        self.disconnected(&mut open.zebra);
         self.stream = Stream::default();
         let now = self.now();
         (self.view.connected, self.seconds.since) = (true, Some(now));
@@ -482,8 +431,8 @@ impl Worker {
         open.zebra = Some(zebra);
     }
 
-    fn disconnected(&mut self, open: &mut Open) {
-        if open.zebra.take().is_none() {
+    fn disconnected(&mut self, zebra: &mut Option<OwnedFd>) {
+        if zebra.take().is_none() {
             return;
         }
         self.flush(true);
@@ -499,17 +448,17 @@ impl Worker {
     /// What was said so far is to be said anew.
     fn renew(&mut self, now: u32) {
         self.router.next_generation();
-        self.seconds.sweep = Some(now.saturating_add(self.config.grace));
-        self.compare = Compare { replayed: self.compare.replayed, ..Compare::default() };
+        (self.seconds.sweep, self.sweeping) = (Some(now.saturating_add(self.config.grace)), None);
+        self.compare = self.compare.again();
     }
 
-    fn read(&mut self, open: &mut Open) {
-        let Some(zebra) = &open.zebra else { return };
-        let len = match recv(zebra, &mut self.room[..], RecvFlags::empty()) {
-            Ok((0, _)) => return self.disconnected(open),
+    fn read(&mut self, zebra: &mut Option<OwnedFd>) {
+        let Some(from) = zebra else { return };
+        let len = match recv(&*from, &mut self.room[..], RecvFlags::empty()) {
+            Ok((0, _)) => return self.disconnected(zebra),
             Ok((len, _)) => len,
             Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => return self.disconnected(open),
+            Err(_) => return self.disconnected(zebra),
         };
         self.seconds.last = Some(self.now());
         let (pending, view) = (&mut self.pending, &mut self.view);
@@ -518,7 +467,7 @@ impl Worker {
             Ok(None) => {}
             Err(_) => view.malformed += 1,
         });
-        pending.heard = Some(Instant::now());
+        pending.heard();
         match taken {
             Ok(taken) => {
                 view.messages += taken.messages;
@@ -527,116 +476,39 @@ impl Worker {
             Err(why) => {
                 view.malformed += 1;
                 tracing::warn!(router = %self.router.name, "what comes to port {FPM} is no FPM ({why}): the connection ends");
-                self.disconnected(open);
+                self.disconnected(zebra);
             }
         }
     }
 
     /// Has what was said take effect, if it is time.
     fn flush(&mut self, now: bool) {
-        let quiet = self.pending.heard.is_none_or(|heard| heard.elapsed() >= QUIET);
-        if !(now || quiet || self.pending.changes.len() >= BATCH) {
-            return;
-        }
-        let changes = self.pending.take(!(now || quiet));
-        if self.pending.changes.is_empty() {
-            self.pending.heard = None;
-        }
+        let changes = self.pending.take(now);
         if !changes.is_empty() {
             self.router.feed(&changes, self.now());
         }
     }
 
-    /// Removes what was not said again in time.
+    /// Removes what was not said again in time, some of it.
     fn sweep(&mut self) {
         let now = self.now();
         if self.seconds.sweep.is_some_and(|then| now >= then) {
             self.seconds.sweep = None;
-            let gone = self.router.sweep(now);
-            if gone > 0 {
+            self.sweeping = Some((None, 0));
+        }
+        let Some((behind, gone)) = self.sweeping.take() else { return };
+        let (more, next) = self.router.sweep(behind, now);
+        match (next, gone + more) {
+            (Some(_), gone) => self.sweeping = Some((next, gone)),
+            (None, 0) => {}
+            (None, gone) => {
                 tracing::warn!(router = %self.router.name, "{gone} routes were not said again and are gone");
             }
         }
-    }
-
-    /// Compares with the kernel's table, if it is time.
-    fn compare(&mut self, open: &mut Open) -> io::Result<()> {
-        let due = *self.compare.due.get_or_insert_with(|| Instant::now() + COMPARE);
-        let silent = self.pending.heard.is_none() && self.pending.changes.is_empty();
-        if open.zebra.is_none()
-            || !silent
-            || Instant::now() < due
-            || self.seconds.sweep.is_some() && self.router.fed().stale > 0
-        {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let (mut there, mut daemons) = (BTreeSet::new(), BTreeSet::new());
-        let whole = open.kernel.routes(|message| {
-            if let Ok(Some((Change::Route(net, way), protocol))) = said(message) {
-                there.insert(net);
-                if is_daemons(protocol) && way != Way::Hops(Vec::new()) {
-                    daemons.insert(net);
-                }
-            }
-        })?;
-        self.compare.due = Some(Instant::now() + COMPARE.max(begun.elapsed() * SHARE));
-        self.view.comparisons += 1;
-        if !whole {
-            return Ok(());
-        }
-        let lost: BTreeSet<Net> = self.router.fed_without(|net| there.contains(net)).into_iter().collect();
-        let missing: BTreeSet<Net> = daemons.into_iter().filter(|net| !self.router.is_fed(net)).collect();
-        let gone: Vec<Change> = lost.intersection(&self.compare.lost).map(|net| Change::Gone(*net)).collect();
-        let again = missing.intersection(&self.compare.missing).count();
-        (self.compare.lost, self.compare.missing) = (lost, missing);
-        if !gone.is_empty() {
-            tracing::warn!(router = %self.router.name, "{} routes were removed without a word", gone.len());
-            self.view.corrected += gone.len() as u64;
-            self.router.feed(&gone, self.now());
-        }
-        let rests = self.compare.replayed.is_some_and(|then| then.elapsed() < REPLAY);
-        if again > 0 && !rests {
-            tracing::warn!(router = %self.router.name, "zebra has said nothing of {again} routes: it is to say everything again");
-            self.view.replays += 1;
-            self.compare.replayed = Some(Instant::now());
-            self.disconnected(open);
-        }
-        Ok(())
     }
 }
 
 /// Whether routes with this number are a routing daemon's.
 fn is_daemons(protocol: u8) -> bool {
     DAEMONS.iter().any(|range| range.contains(&protocol))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn net(text: &str) -> Net {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn of_one_prefix_the_last_word_counts_and_a_last_deletion_waits() {
-        let mut pending = Pending::default();
-        let (a, b) = (net("10.0.0.0/8"), net("20.0.0.0/8"));
-        for change in [
-            Change::Gone(a),
-            Change::Route(a, Way::Object(1)),
-            Change::Route(b, Way::Blackhole),
-            Change::Gone(b),
-        ] {
-            pending.push(change);
-        }
-        assert_eq!(pending.take(true), [Change::Route(a, Way::Object(1))]);
-        pending.push(Change::Route(b, Way::Object(2)));
-        assert_eq!(pending.take(true), [Change::Route(b, Way::Object(2))]);
-        pending.push(Change::ObjectGone(7));
-        pending.push(Change::Gone(a));
-        assert_eq!(pending.take(false), [Change::ObjectGone(7), Change::Gone(a)]);
-        assert!(pending.take(false).is_empty());
-    }
 }

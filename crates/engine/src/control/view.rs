@@ -31,7 +31,7 @@ pub struct ControlView {
     pub hops: u64,
     /// Ways whose next hops had no room: what takes such a way is dropped as `no_route`.
     pub short: u64,
-    /// Of all routes: equal tables have equal digests.
+    /// Of all routes, by prefix, interface and gateway: tables that mean the same have equal digests.
     pub digest: String,
     /// Messages that it has sent.
     pub messages: u64,
@@ -56,7 +56,7 @@ pub struct ControlView {
 /// Frames of one class for the router itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassView {
-    /// `bgp`, `bfd`, `ospf`, `neighbours` or `other`.
+    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours` or `other`.
     pub class: String,
     /// Frames that went on.
     pub passed: u64,

@@ -9,16 +9,18 @@
 //! millisecond.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::backpressure::{buffers, Gate};
 use super::offload::Boundary;
+use super::pass::Crossing;
 use super::private::Private;
 use super::topology::{Attach, Topology};
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks_in, Effort};
 use crate::port::{usual, DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
+use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
@@ -52,10 +54,14 @@ pub(super) struct Delivery {
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
     pub(super) gate: Option<Box<Gate>>,
+    /// Of the topology's routers.
+    pub(super) seats: Vec<Seat>,
+    /// For frames between switches and routers on them; none while some are on their way there.
+    pub(super) crossing: Option<Box<Crossing>>,
 }
 
 impl Delivery {
-    pub(super) fn new(core: usize, beat: Arc<Beat>) -> Delivery {
+    pub(super) fn new(core: usize, beat: Arc<Beat>, epoch: Instant) -> Delivery {
         Delivery {
             core,
             limit: ticks_in(LIMIT),
@@ -73,6 +79,8 @@ impl Delivery {
             flows: Flows::default(),
             boundary: Boundary::new(),
             gate: None,
+            seats: Vec::new(),
+            crossing: Some(Box::new(Crossing::new(epoch))),
         }
     }
 
@@ -136,6 +144,7 @@ impl Delivery {
             Some(member) if member.port.is_silent() => {
                 self.count_drops(&member.port, picks.iter().map(|_| DropReason::LinkDown));
             }
+            Some(member) if member.attach.is_gateway() => self.cross(topology, source, member, batch, &picks),
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
             Some(member) => self.send_gated(&member.port, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),

@@ -7,7 +7,7 @@ use super::deliver::{queues_of, Delivery};
 use super::topology::{Attach, Member, Topology};
 use crate::frame::{is_group, Batch, ALL};
 use crate::port::{DropReason, Port, PortId};
-use crate::switch::{Members, Verdicts};
+use crate::switch::{Members, Switch, Verdicts};
 
 impl Delivery {
     /// Decides on every frame of `batch`, which came from `source`, and delivers it. Returns how many frames were handed
@@ -23,31 +23,37 @@ impl Delivery {
         verdicts.clear();
         self.begin();
         // A port that is being removed is not in the topology any more, while its queues may still be served.
-        let member = topology.get(source.id);
-        let everybody: &[PortId] = match member {
+        match topology.get(source.id) {
             _ if source.is_silent() => {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::LinkDown));
-                &[]
             }
-            // Frames on a router go another way (`route`).
-            None | Some(Member { attach: Attach::Nothing | Attach::Router(_), .. }) => {
+            // Frames on a router go another way (`route`), and gateways have no queues (`crossing`).
+            None | Some(Member { attach: Attach::Nothing | Attach::Router(_) | Attach::Gateway(..), .. }) => {
                 (0..batch.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
-                &[]
             }
-            Some(Member { attach: Attach::Wire(peer), .. }) => {
-                verdicts.wire(batch, source, *peer);
-                &[]
+            Some(Member { attach: Attach::Wire(peer), .. }) => verdicts.wire(batch, source, *peer),
+            Some(member @ Member { attach: Attach::Switch(switch), .. }) => {
+                classify(switch, topology, member, batch, now, verdicts);
             }
-            Some(Member { attach: Attach::Switch(switch), everybody: ports, rules, .. }) => {
-                let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
-                let members = Members { ports, is_up };
-                switch.classify(batch, source, rules, now, &members, verdicts);
-                ports
-            }
-        };
+        }
+        self.spread(topology, source, batch, verdicts, true);
+        self.deliveries
+    }
+
+    /// Delivers what the `verdicts` say of `batch`, which came from `source`, and has it captured there before, if that is wanted.
+    pub(super) fn spread(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &Batch,
+        verdicts: &mut Verdicts,
+        capture: bool,
+    ) {
         let mut others = std::mem::take(&mut self.others);
         others.clear();
         if verdicts.any_flood() {
+            let member = topology.get(source.id);
+            let everybody = member.map_or(&[][..], |member| &member.everybody);
             // Who has no peer is not there: a flooded frame that it does not get is no drop.
             let there =
                 |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
@@ -70,7 +76,9 @@ impl Delivery {
                 source.counters.block(self.core).add_made(copies);
             }
         }
-        source.capture.ingress(batch, verdicts.drops());
+        if capture {
+            source.capture.ingress(batch, verdicts.drops());
+        }
         if verdicts.any_flood() {
             // A frame for a station that has not spoken yet is no storm: it is given what there is, as any other.
             self.floods.retain(|pick| is_group(batch.frame(*pick).dst()));
@@ -102,7 +110,6 @@ impl Delivery {
         if !verdicts.drops().is_empty() {
             self.count_drops(source, verdicts.drops().iter().map(|(_, reason)| *reason));
         }
-        self.deliveries
     }
 
     /// Takes so many frames for groups out of `self.picks` that half of the buffers which port `id` has free now are
@@ -135,4 +142,19 @@ impl Delivery {
             self.visit(topology, source, id, batch);
         }
     }
+}
+
+/// Has `switch` decide on each frame of `batch`, which came from `member`, a port on it.
+#[inline]
+pub(super) fn classify(
+    switch: &Switch,
+    topology: &Topology,
+    member: &Member,
+    batch: &Batch,
+    now: u32,
+    verdicts: &mut Verdicts,
+) {
+    let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
+    let members = Members { ports: &member.everybody, is_up };
+    switch.classify(batch, &member.port, &member.rules, now, &members, verdicts);
 }

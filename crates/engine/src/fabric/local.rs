@@ -8,7 +8,7 @@ use super::topology::Topology;
 use crate::core::Beat;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
-use crate::router::{Desk, Seat};
+use crate::router::Desk;
 use crate::switch::Verdicts;
 
 /// What an I/O core has for its queues.
@@ -20,8 +20,6 @@ pub struct Local {
     pub(super) batch: Batch,
     pub(super) verdicts: Verdicts,
     pub(super) delivery: Delivery,
-    /// Of the topology's routers.
-    pub(super) seats: Vec<Seat>,
     pub(super) desk: Desk,
     pub(super) beat: Arc<Beat>,
     /// Ticks of a nanosecond, in 2⁻³².
@@ -36,8 +34,7 @@ impl Local {
             topology: Arc::default(),
             batch: Batch::new(),
             verdicts: Verdicts::new(),
-            delivery: Delivery::new(number, Arc::clone(beat)),
-            seats: Vec::new(),
+            delivery: Delivery::new(number, Arc::clone(beat), epoch),
             desk: Desk::new(),
             beat: Arc::clone(beat),
             rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)

@@ -4,17 +4,20 @@
 //! *forwarded* (`forward`: by wire or switch, each frame gets its destinations), each destination is *delivered* to once
 //! (`deliver`), and then the sender gets its buffers back. The [`Topology`] says which ports are connected. It is a snapshot that
 //! each core replaces between two visits. On a wire the sender waits for its receiver (`backpressure`); frames that ask for
-//! more than their receiver accepts are made plain on the way (`offload`).
+//! more than their receiver accepts are made plain on the way (`offload`). A router's port on a switch has no queues: frames
+//! pass it within the visit (`crossing`).
 //!
 //! A core's [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod backpressure;
+mod crossing;
 mod deliver;
 mod forward;
 mod ingress;
 mod local;
 mod offload;
 mod pairs;
+mod pass;
 mod private;
 mod route;
 mod topology;
@@ -89,7 +92,7 @@ impl Fabric {
         self.cores.each(move |local| {
             local.topology = Arc::clone(&topology);
             let seats = ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            local.seats = seats.unwrap_or_default();
+            local.delivery.seats = seats.unwrap_or_default();
         });
     }
 

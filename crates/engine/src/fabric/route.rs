@@ -16,13 +16,13 @@ impl Local {
     /// Decides on every frame of the batch at hand, which came from `source`, a port on a router, and delivers it. Returns how
     /// many frames were handed to ports.
     pub(super) fn route(&mut self, source: &Port, seconds: u32) -> usize {
-        let Local { number, epoch, topology, batch, verdicts, delivery, seats, desk, .. } = self;
+        let Local { number, epoch, topology, batch, verdicts, delivery, desk, .. } = self;
         verdicts.clear();
         delivery.begin();
         desk.clear();
         let seat = match topology.get(source.id) {
             Some(Member { attach: Attach::Router(router), .. }) => {
-                seats.iter_mut().find(|it| it.is_of(router))
+                delivery.seats.iter_mut().find(|it| it.is_of(router))
             }
             _ => None,
         };

@@ -17,8 +17,18 @@ pub enum Attach {
     Switch(Arc<Switch>),
     /// A router, whose interface it is.
     Router(Arc<Router>),
+    /// A router, whose interface on this switch it is: the fabric hands frames from one to the other.
+    Gateway(Arc<Router>, Arc<Switch>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
+}
+
+impl Attach {
+    /// Whether frames for it go on in the fabric.
+    #[inline]
+    pub(super) fn is_gateway(&self) -> bool {
+        matches!(self, Attach::Gateway(..))
+    }
 }
 
 /// A port with what it is attached to.
@@ -47,7 +57,7 @@ impl Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
         for (port, attach) in ports {
             let everybody = match attach {
-                Attach::Switch(switch) => on(switch, ports),
+                Attach::Switch(switch) | Attach::Gateway(_, switch) => on(switch, ports),
                 Attach::Nothing | Attach::Wire(_) | Attach::Router(_) => Arc::default(),
             };
             let place = usize::from(port.id.0);
@@ -74,7 +84,7 @@ impl Topology {
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
         let mut routers: Vec<Arc<Router>> = Vec::new();
         for member in self.members.iter().flatten() {
-            if let Attach::Router(router) = &member.attach {
+            if let Attach::Router(router) | Attach::Gateway(router, _) = &member.attach {
                 if !routers.iter().any(|other| Arc::ptr_eq(other, router)) {
                     routers.push(Arc::clone(router));
                 }
@@ -90,6 +100,9 @@ impl Topology {
 }
 
 fn on(switch: &Arc<Switch>, ports: &[(Arc<Port>, Attach)]) -> Arc<[PortId]> {
-    let here = |attach: &Attach| matches!(attach, Attach::Switch(other) if Arc::ptr_eq(switch, other));
+    let here = |attach: &Attach| match attach {
+        Attach::Switch(other) | Attach::Gateway(_, other) => Arc::ptr_eq(switch, other),
+        Attach::Nothing | Attach::Router(_) | Attach::Wire(_) => false,
+    };
     ports.iter().filter(|(_, attach)| here(attach)).map(|(port, _)| port.id).collect()
 }

@@ -6,28 +6,35 @@ use super::punt::Class;
 use crate::frame::Frame;
 
 const BGP_PORT: u16 = 179;
-const BFD_PORTS: [u16; 3] = [3784, 3785, 4784];
+/// Control packets and echoes between neighbours, and control packets over several hops (RFC 5881 §4, RFC 5883 §5).
+const BFD: u16 = 3784;
+const BFD_ECHO: u16 = 3785;
+const BFD_MULTIHOP: u16 = 4784;
 const TCP: u8 = 6;
 const OSPF: u8 = 89;
 
 /// The class of `frame`. Ports are looked for where a header without options has them; with options it is of no class of its own.
 pub(super) fn class(frame: &Frame) -> Class {
     let head = &frame.head;
-    let (protocol, at) = match ethertype(frame) {
+    let (protocol, hops, at) = match ethertype(frame) {
         ARP => return Class::Neighbours,
         // Not the first fragment: what stands there are no ports.
-        IPV4 if head[14] == 0x45 && u16::from_be_bytes([head[20], head[21]]) & 0x1fff == 0 => (head[23], 34),
-        IPV6 => (head[20], 54),
+        IPV4 if head[14] == 0x45 && u16::from_be_bytes([head[20], head[21]]) & 0x1fff == 0 => {
+            (head[23], head[22], 34)
+        }
+        IPV6 => (head[20], head[21], 54),
         _ => return Class::Other,
     };
     let word = |at: usize| {
         head.get(at..at + 2).and_then(|bytes| bytes.first_chunk()).map_or(0, |it| u16::from_be_bytes(*it))
     };
-    let ports = [word(at), word(at + 2)];
+    let ports: [u16; 2] = [word(at), word(at + 2)];
     match protocol {
         OSPF => Class::Ospf,
         TCP if ports.contains(&BGP_PORT) => Class::Bgp,
-        UDP if ports.get(1).is_some_and(|port| BFD_PORTS.contains(port)) => Class::Bfd,
+        // RFC 5881 §5: from a neighbour it has 255, and nothing from afar can. An echo comes back with one less.
+        UDP if ports[1] == BFD && hops == 255 || ports[1] == BFD_ECHO && hops >= 254 => Class::Bfd,
+        UDP if ports[1] == BFD_MULTIHOP => Class::BfdMultihop,
         ICMP6 if matches!(head.get(at), Some(133..=137)) => Class::Neighbours,
         _ => Class::Other,
     }
@@ -67,7 +74,14 @@ mod tests {
         assert_eq!(class_of(&four(TCP, &[0x9c, 0x40, 0, 179])), Class::Bgp);
         assert_eq!(class_of(&four(TCP, &[0, 179, 0x9c, 0x40])), Class::Bgp);
         assert_eq!(class_of(&four(TCP, &[0, 22, 0x9c, 0x40])), Class::Other);
-        assert_eq!(class_of(&four(UDP, &[0xc0, 0, 14, 200])), Class::Bfd);
+        let udp = |port: u16, hops| {
+            let mut packet = four(UDP, &[&[0xc0, 0][..], &port.to_be_bytes()].concat());
+            packet[22] = hops;
+            class_of(&packet)
+        };
+        assert_eq!([udp(3784, 255), udp(3785, 255), udp(3785, 254)], [Class::Bfd; 3]);
+        assert_eq!([udp(3784, 254), udp(3785, 253)], [Class::Other; 2], "from afar");
+        assert_eq!([udp(4784, 255), udp(4784, 3)], [Class::BfdMultihop; 2]);
         assert_eq!(class_of(&four(UDP, &[14, 200, 0xc0, 0])), Class::Other, "from such a port is no BFD");
         assert_eq!(class_of(&four(OSPF, &[])), Class::Ospf);
         let mut fragment = four(TCP, &[0, 179, 0, 179]);

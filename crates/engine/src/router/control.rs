@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
 
-use super::fed::Leads;
+use super::fed::{Leads, LOOK};
 use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
@@ -60,8 +61,8 @@ impl Router {
             if old.origin == Origin::Fed || routes.contains_key(net) {
                 continue;
             }
-            match control.fed.routes.get(net) {
-                Some((key, _)) => {
+            match control.fed.key(net) {
+                Some(key) => {
                     routes.insert(*net, Route { origin: Origin::Fed, key: Arc::clone(key) });
                 }
                 None => gone.push(*net),
@@ -102,6 +103,7 @@ impl Router {
         let made = self.group(control, &key, number, now);
         control.groups.set(number, made);
         control.numbers.insert(Arc::clone(&key), (number, 0));
+        control.loose.push(Arc::clone(&key));
         key
     }
 
@@ -137,9 +139,11 @@ impl Router {
         if let Err(why) = control.v6.commit() {
             tracing::error!(router = %self.name, "changes of IPv6 routes are not in force: {why}");
         }
-        let unused = control.numbers.iter().filter(|(_, (_, uses))| *uses == 0);
-        let unused: Vec<Arc<Key>> = unused.map(|(key, _)| Arc::clone(key)).collect();
-        unused.iter().for_each(|key| self.retire(control, key));
+        for key in std::mem::take(&mut control.loose) {
+            if control.numbers.get(&key).is_some_and(|(_, uses)| *uses == 0) {
+                self.retire(control, &key);
+            }
+        }
     }
 
     /// The group of `key` for `number`, with its neighbours pinned. What has been counted of the one that has this number stays.
@@ -157,7 +161,7 @@ impl Router {
             Key::Fed(way) => {
                 let own = way.hops();
                 charge = Some(own);
-                match control.fed.leads(way, &control.members) {
+                match control.fed.ways.leads(way, &control.members) {
                     Leads::Blackhole => return Made { hops: own, ..Made::plain(Group::Blackhole) },
                     Leads::OnLink(port) => return Made { hops: own, ..Made::plain(Group::OnLink(port)) },
                     Leads::Via(hops) if hops.len() > control.groups.room(number) => {
@@ -230,9 +234,12 @@ impl Router {
     }
 
     /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
-    fn less(control: &mut Control, key: &Key) {
+    fn less(control: &mut Control, key: &Arc<Key>) {
         if let Some((_, uses)) = control.numbers.get_mut(key) {
             *uses = uses.saturating_sub(1);
+            if *uses == 0 {
+                control.loose.push(Arc::clone(key));
+            }
         }
     }
 
@@ -264,6 +271,26 @@ impl Router {
 impl Router {
     /// Its routes, in the order of their prefixes; those that are not in force at the end.
     pub fn routes(&self, now: u32) -> Vec<RouteView> {
+        let (mut routes, mut behind) = (Vec::new(), None);
+        // Some at a time: whoever changes routes does not wait for all of them.
+        while let Some(last) = self.some_routes(behind, now, &mut routes) {
+            behind = Some(last);
+        }
+        let control = self.control();
+        routes.extend(control.idle.iter().map(|(it, why)| RouteView {
+            prefix: it.prefix.network(),
+            origin: origin(Origin::Static).to_owned(),
+            action: "none".to_owned(),
+            port: None,
+            group: 0,
+            hops: Vec::new(),
+            idle: Some(why.clone()),
+        }));
+        routes
+    }
+
+    /// Adds the next [`LOOK`] routes behind `behind`; the last of them, if there may be more.
+    fn some_routes(&self, behind: Option<Net>, now: u32, routes: &mut Vec<RouteView>) -> Option<Net> {
         let control = self.control();
         let (_, plan) = self.plan.take();
         let route = |(net, route): (&Net, &Route)| {
@@ -281,17 +308,9 @@ impl Router {
                 idle: None,
             }
         };
-        let mut routes: Vec<RouteView> = control.routes.iter().map(route).collect();
-        routes.extend(control.idle.iter().map(|(it, why)| RouteView {
-            prefix: it.prefix.network(),
-            origin: origin(Origin::Static).to_owned(),
-            action: "none".to_owned(),
-            port: None,
-            group: 0,
-            hops: Vec::new(),
-            idle: Some(why.clone()),
-        }));
-        routes
+        let (before, from) = (routes.len(), behind.map_or(Bound::Unbounded, Bound::Excluded));
+        routes.extend(control.routes.range((from, Bound::Unbounded)).take(LOOK).map(route));
+        routes.last().filter(|_| routes.len() - before == LOOK).map(|last| last.prefix)
     }
 
     fn hops(&self, plan: &Plan, group: u32, now: u32) -> Vec<HopView> {
@@ -393,10 +412,11 @@ impl Router {
             ..Explained::default()
         };
         it.from = from.and_then(|from| port_name(&plan, from));
-        let shorter = control.routes.iter().filter(|(net, _)| net.contains(to) && Some(**net) != it.route);
+        let shorter = Net::around(to).filter(|net| Some(*net) != it.route);
         it.shorter = shorter
+            .filter_map(|net| Some((net, control.routes.get(&net)?)))
             .map(|(net, route)| Shorter {
-                prefix: *net,
+                prefix: net,
                 why: format!("{} ({}): a longer prefix matches", action(&route.key), origin(route.origin)),
             })
             .chain(control.idle.iter().filter(|(idle, _)| idle.prefix.contains(to)).map(|(idle, why)| {

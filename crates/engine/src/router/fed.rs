@@ -1,26 +1,53 @@
 //! What a control plane has said, as it said it, and where its ways lead on this router.
+//!
+//! What is shown of all routes together is kept while they change: how many are stale, how many a comparison has found, and their digest.
+//! Nothing looks at all of them while the router's lock is held; who has to, takes [`LOOK`] at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use super::digest::{Digest, Led};
 use super::net::{number, Net};
 use super::route::{Key, Member};
-use super::said::{Change, FedHop, Object, Way, MAX_MEMBERS, MAX_OBJECTS};
+use super::said::{Change, FedCounts, FedHop, Object, Way, MAX_MEMBERS, MAX_OBJECTS, MAX_ROUTES};
 use crate::port::PortId;
+
+/// Routes that are looked at together.
+pub(super) const LOOK: usize = 4096;
 
 /// What a control plane has said.
 #[derive(Default)]
 pub(super) struct Fed {
-    pub routes: BTreeMap<Net, (Arc<Key>, u32)>,
-    pub objects: BTreeMap<u32, (Object, u32)>,
+    routes: BTreeMap<Net, Said>,
+    pub ways: Ways,
+    digest: Digest,
+    pub refused: u64,
+    generation: u32,
+    /// Routes of an earlier generation.
+    stale: usize,
+    /// The number of the last comparison, and how many routes it has found so far.
+    comparison: u32,
+    found: usize,
+}
+
+/// A route.
+struct Said {
+    key: Arc<Key>,
+    /// The generation in which it was said last.
+    generation: u32,
+    /// The comparison that found it last.
+    found: u32,
+}
+
+/// What ways are made of.
+#[derive(Default)]
+pub(super) struct Ways {
+    objects: BTreeMap<u32, (Object, u32)>,
     /// Members of all groups among them.
     members: usize,
     /// Names of its interfaces, by its numbers.
     pub links: BTreeMap<u32, String>,
-    pub digest: u64,
-    pub refused: u64,
-    pub generation: u32,
 }
 
 /// Where a way leads on this router.
@@ -30,17 +57,10 @@ pub(super) enum Leads {
     Via(Vec<(PortId, u128)>),
 }
 
-impl Fed {
+impl Ways {
     /// Where `way` leads on a router with these ports.
     pub fn leads(&self, way: &Way, members: &[Member]) -> Leads {
-        let hops = match way {
-            Way::Hops(hops) => hops.clone(),
-            Way::Object(id) => match self.hops_of(*id) {
-                Some(hops) => hops,
-                None => return Leads::Blackhole,
-            },
-            Way::Blackhole | Way::Unreachable | Way::Prohibit => return Leads::Blackhole,
-        };
+        let Some(hops) = self.hops(way) else { return Leads::Blackhole };
         let at = |hop: &FedHop| {
             let name = self.links.get(&hop.link)?;
             let member = members.iter().find(|member| member.port.name == *name)?;
@@ -57,9 +77,31 @@ impl Fed {
         Leads::Via(via)
     }
 
-    /// The hops of an object. `None`: it drops what comes.
-    fn hops_of(&self, id: u32) -> Option<Vec<FedHop>> {
-        match self.objects.get(&id).map(|(object, _)| object) {
+    /// Where it leads by names, whatever ports there are.
+    fn led(&self, key: &Key) -> Led {
+        let way = match key {
+            Key::Fed(way) => way,
+            Key::Unreachable => return Led::Unreachable,
+            Key::Prohibit => return Led::Prohibit,
+            _ => return Led::Blackhole,
+        };
+        let Some(hops) = self.hops(way) else { return Led::Blackhole };
+        // A link without a name is none of this namespace's any more.
+        let hop = |hop: &FedHop| (self.links.get(&hop.link).cloned().unwrap_or_default(), hop.gateway);
+        let mut all: Vec<_> = hops.iter().map(hop).collect();
+        all.sort_unstable();
+        all.dedup();
+        Led::Hops(all)
+    }
+
+    /// The hops of a way. `None`: it drops what comes.
+    fn hops(&self, way: &Way) -> Option<Vec<FedHop>> {
+        let id = match way {
+            Way::Hops(hops) => return Some(hops.clone()),
+            Way::Object(id) => id,
+            Way::Blackhole | Way::Unreachable | Way::Prohibit => return None,
+        };
+        match self.objects.get(id).map(|(object, _)| object) {
             Some(Object::Blackhole) => None,
             Some(Object::Hop(hop)) => Some(vec![*hop]),
             // Members are next hops: the kernel has no groups of groups, nor does anybody else.
@@ -83,15 +125,18 @@ impl Fed {
         };
         member || touched.contains(id)
     }
+}
 
+impl Fed {
     /// Notes what is said of objects; those that are another now.
     pub fn note(&mut self, changes: &[Change]) -> BTreeSet<u32> {
         let mut touched = BTreeSet::new();
+        let Ways { objects, members, .. } = &mut self.ways;
         for change in changes {
             match change {
                 Change::Object(id, object) => {
-                    let room = self.objects.len() < MAX_OBJECTS;
-                    let others = self.members - self.objects.get(id).map_or(0, |(old, _)| old.members());
+                    let room = objects.len() < MAX_OBJECTS;
+                    let others = *members - objects.get(id).map_or(0, |(old, _)| old.members());
                     // What there is no room for leads nowhere. What it was before is not what it is.
                     let object = match others + object.members() <= MAX_MEMBERS {
                         true => object,
@@ -100,7 +145,7 @@ impl Fed {
                             &Object::Elsewhere
                         }
                     };
-                    match self.objects.get_mut(id) {
+                    match objects.get_mut(id) {
                         Some((old, said)) => {
                             *said = self.generation;
                             if old != object {
@@ -109,7 +154,7 @@ impl Fed {
                             }
                         }
                         None if room => {
-                            self.objects.insert(*id, (object.clone(), self.generation));
+                            objects.insert(*id, (object.clone(), self.generation));
                             touched.insert(*id);
                         }
                         None => {
@@ -117,30 +162,138 @@ impl Fed {
                             continue;
                         }
                     }
-                    self.members = others + object.members();
+                    *members = others + object.members();
                 }
                 Change::ObjectGone(id) => {
-                    if let Some((old, _)) = self.objects.remove(id) {
-                        self.members -= old.members();
+                    if let Some((old, _)) = objects.remove(id) {
+                        *members -= old.members();
                         touched.insert(*id);
                     }
                 }
                 Change::Route(..) | Change::Gone(_) => {}
             }
         }
+        if !touched.is_empty() {
+            let ways = &self.ways;
+            let which = |key: &Key| matches!(key, Key::Fed(way) if ways.depends(way, &touched));
+            self.digest.again(which, |key| ways.led(key));
+        }
         touched
     }
-}
 
-/// The part of one route in the digest.
-pub(super) fn digest(net: &Net, key: &Key) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    net.hash(&mut hasher);
-    match key {
-        Key::Fed(way) => way.hash(&mut hasher),
-        Key::Blackhole => Way::Blackhole.hash(&mut hasher),
-        Key::Unreachable => Way::Unreachable.hash(&mut hasher),
-        _ => Way::Prohibit.hash(&mut hasher),
+    /// The control plane's interfaces have these names.
+    pub fn set_links(&mut self, links: BTreeMap<u32, String>) {
+        self.ways.links = links;
+        let ways = &self.ways;
+        self.digest.again(|key| matches!(key, Key::Fed(_)), |key| ways.led(key));
     }
-    hasher.finish()
+
+    /// What the route of `net` leads to.
+    pub fn key(&self, net: &Net) -> Option<&Arc<Key>> {
+        self.routes.get(net).map(|said| &said.key)
+    }
+
+    /// The route of `net` leads to `key`. False: there is no room for it.
+    pub fn enter(&mut self, net: Net, key: &Arc<Key>) -> bool {
+        if self.routes.len() >= MAX_ROUTES && !self.routes.contains_key(&net) {
+            self.refused += 1;
+            return false;
+        }
+        let said = Said { key: Arc::clone(key), generation: self.generation, found: self.comparison };
+        let ways = &self.ways;
+        self.digest.add(&net, key, || ways.led(key));
+        // What is said while a comparison is under way is no loss of it.
+        self.found += 1;
+        if let Some(old) = self.routes.insert(net, said) {
+            self.forget(&net, &old);
+        }
+        true
+    }
+
+    /// There is no route of `net` any more; false: there was none.
+    pub fn leave(&mut self, net: &Net) -> bool {
+        let Some(old) = self.routes.remove(net) else { return false };
+        self.forget(net, &old);
+        true
+    }
+
+    fn forget(&mut self, net: &Net, old: &Said) {
+        self.digest.remove(net, &old.key);
+        self.stale -= usize::from(old.generation != self.generation);
+        self.found -= usize::from(old.found == self.comparison);
+    }
+
+    /// All that was said so far is stale until it is said again.
+    pub fn next_generation(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.stale = self.routes.len();
+    }
+
+    /// Stale routes of the next [`LOOK`] behind `behind`, and where to go on.
+    pub fn stale(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
+        match self.stale {
+            0 => (Vec::new(), None),
+            _ => self.some(behind, |said| said.generation != self.generation),
+        }
+    }
+
+    /// Stale objects.
+    pub fn stale_objects(&self) -> impl Iterator<Item = u32> + '_ {
+        let stale = self.ways.objects.iter().filter(|(_, (_, said))| *said != self.generation);
+        stale.map(|(id, _)| *id)
+    }
+
+    /// A comparison begins: none of its routes is found yet.
+    pub fn compare(&mut self) {
+        self.comparison = self.comparison.wrapping_add(1);
+        self.found = 0;
+    }
+
+    /// The route of `net` is found; false: there is none.
+    pub fn find(&mut self, net: &Net) -> bool {
+        let Some(said) = self.routes.get_mut(net) else { return false };
+        if said.found != self.comparison {
+            said.found = self.comparison;
+            self.found += 1;
+        }
+        true
+    }
+
+    /// Routes that are not found, of the next [`LOOK`] behind `behind`, and where to go on.
+    pub fn unfound(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
+        match self.routes.len() - self.found {
+            0 => (Vec::new(), None),
+            _ => self.some(behind, |said| said.found != self.comparison),
+        }
+    }
+
+    /// Whether there is a route of `net` that is not found.
+    pub fn lacks(&self, net: &Net) -> bool {
+        self.routes.get(net).is_some_and(|said| said.found != self.comparison)
+    }
+
+    fn some(&self, behind: Option<Net>, which: impl Fn(&Said) -> bool) -> (Vec<Net>, Option<Net>) {
+        let from = behind.map_or(Unbounded, Excluded);
+        let (mut all, mut seen, mut last) = (Vec::new(), 0, None);
+        for (net, said) in self.routes.range((from, Unbounded)).take(LOOK) {
+            (seen, last) = (seen + 1, Some(*net));
+            if which(said) {
+                all.push(*net);
+            }
+        }
+        (all, last.filter(|_| seen == LOOK))
+    }
+
+    /// Without what its groups take.
+    pub fn counts(&self) -> FedCounts {
+        FedCounts {
+            hops: 0,
+            short: 0,
+            routes: self.routes.len(),
+            stale: self.stale,
+            objects: self.ways.objects.len(),
+            digest: self.digest.total(),
+            refused: self.refused,
+        }
+    }
 }

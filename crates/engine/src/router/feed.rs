@@ -17,11 +17,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::fed::digest;
 use super::net::Net;
 use super::rib::Control;
 use super::route::{Key, Origin, Route};
-use super::said::{Change, FedCounts, Way, MAX_ROUTES};
+use super::said::{Change, FedCounts, Way};
 use super::Router;
 
 /// The key of `way`.
@@ -52,7 +51,7 @@ impl Router {
             true => Vec::new(),
             false => {
                 let depend = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
-                    Key::Fed(way) if control.fed.depends(way, &touched) => Some(*number),
+                    Key::Fed(way) if control.fed.ways.depends(way, &touched) => Some(*number),
                     _ => None,
                 };
                 let depend: BTreeSet<u32> = control.numbers.iter().filter_map(depend).collect();
@@ -85,14 +84,8 @@ impl Router {
 
     /// The route of `net` leads to `key`.
     fn enter(&self, control: &mut Control, net: Net, key: Arc<Key>) {
-        let fed = &mut control.fed;
-        if fed.routes.len() >= MAX_ROUTES && !fed.routes.contains_key(&net) {
-            fed.refused += 1;
+        if !control.fed.enter(net, &key) {
             return;
-        }
-        fed.digest = fed.digest.wrapping_add(digest(&net, &key));
-        if let Some((old, _)) = fed.routes.insert(net, (Arc::clone(&key), fed.generation)) {
-            fed.digest = fed.digest.wrapping_sub(digest(&net, &old));
         }
         let route = Route { origin: Origin::Fed, key };
         match control.routes.get(&net) {
@@ -107,8 +100,9 @@ impl Router {
 
     /// There is no route of `net`.
     fn leave(&self, control: &mut Control, net: Net) {
-        let Some((key, _)) = control.fed.routes.remove(&net) else { return };
-        control.fed.digest = control.fed.digest.wrapping_sub(digest(&net, &key));
+        if !control.fed.leave(&net) {
+            return;
+        }
         if control.routes.get(&net).is_some_and(|route| route.origin == Origin::Fed) {
             self.withdraw(control, net);
         }
@@ -117,11 +111,11 @@ impl Router {
     /// The control plane's interfaces: the names of its numbers.
     pub fn set_links(&self, links: BTreeMap<u32, String>, now: u32) {
         let control = &mut *self.control();
-        if control.fed.links == links {
+        if control.fed.ways.links == links {
             return;
         }
         self.reclaim(control);
-        control.fed.links = links;
+        control.fed.set_links(links);
         let old = self.refresh(control, |_, _| true, now);
         self.publish(control);
         self.retire_groups(control, old);
@@ -129,22 +123,26 @@ impl Router {
 
     /// The control plane says everything anew: what it has said so far is stale until it says it again.
     pub fn next_generation(&self) {
-        let fed = &mut self.control().fed;
-        fed.generation = fed.generation.wrapping_add(1);
+        self.control().fed.next_generation();
     }
 
-    /// Removes what is stale; how many routes that were.
-    pub fn sweep(&self, now: u32) -> usize {
-        let stale: Vec<Change> = {
+    /// Removes what is stale of the routes behind `behind`, as far as it looks at once: how many, and behind which to go on. `None`: that
+    /// was all. Feeds that come between two such steps need not wait.
+    pub fn sweep(&self, behind: Option<Net>, now: u32) -> (usize, Option<Net>) {
+        let (stale, next, objects) = {
             let fed = &self.control().fed;
-            let old = |said: &u32| *said != fed.generation;
-            let routes =
-                fed.routes.iter().filter(|(_, (_, said))| old(said)).map(|(net, _)| Change::Gone(*net));
-            let objects = fed.objects.iter().filter(|(_, (_, said))| old(said));
-            routes.chain(objects.map(|(id, _)| Change::ObjectGone(*id))).collect()
+            let (stale, next) = fed.stale(behind);
+            // Routes first: they lead to objects.
+            let objects: Vec<u32> = if next.is_none() { fed.stale_objects().collect() } else { Vec::new() };
+            (stale, next, objects)
         };
-        self.feed(&stale, now);
-        stale.iter().filter(|change| matches!(change, Change::Gone(_))).count()
+        let gone = stale.len();
+        let objects = objects.into_iter().map(Change::ObjectGone);
+        let all: Vec<Change> = stale.into_iter().map(Change::Gone).chain(objects).collect();
+        if !all.is_empty() {
+            self.feed(&all, now);
+        }
+        (gone, next)
     }
 
     /// Ends what no core has any more: a change that is the last one for long, and the plan, would keep it. Ways for whose hops there was no
@@ -161,16 +159,31 @@ impl Router {
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
-    /// Its control plane's routes of this generation, of which `there` is false.
-    pub fn fed_without(&self, there: impl Fn(&Net) -> bool) -> Vec<Net> {
-        let fed = &self.control().fed;
-        let said = fed.routes.iter().filter(|(_, (_, said))| *said == fed.generation);
-        said.map(|(net, _)| *net).filter(|net| !there(net)).collect()
+    /// A comparison with another table begins: none of the control plane's routes has been found there yet. What is said from now
+    /// on counts as found.
+    pub fn compare(&self) {
+        self.control().fed.compare();
+    }
+
+    /// The other table has routes of these prefixes; those of which the control plane has said nothing.
+    pub fn found(&self, those: &[Net]) -> Vec<Net> {
+        let fed = &mut self.control().fed;
+        those.iter().filter(|net| !fed.find(net)).copied().collect()
+    }
+
+    /// The control plane's routes that the other table lacks, as far as it looks at once behind `behind`, and behind which to go on.
+    pub fn unfound(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
+        self.control().fed.unfound(behind)
+    }
+
+    /// Whether the control plane has a route of `net` that the other table lacks.
+    pub fn lacks(&self, net: &Net) -> bool {
+        self.control().fed.lacks(net)
     }
 
     /// Whether the control plane has said where `net` leads.
     pub fn is_fed(&self, net: &Net) -> bool {
-        self.control().fed.routes.contains_key(net)
+        self.control().fed.key(net).is_some()
     }
 
     /// How many ways have no hops, because there was no room for them.
@@ -181,15 +194,7 @@ impl Router {
     /// What there is of the control plane's routes.
     pub fn fed(&self) -> FedCounts {
         let control = self.control();
-        let fed = &control.fed;
-        FedCounts {
-            routes: fed.routes.len(),
-            stale: fed.routes.values().filter(|(_, said)| *said != fed.generation).count(),
-            objects: fed.objects.len(),
-            hops: control.groups.hops(),
-            short: control.groups.short(),
-            digest: fed.digest,
-            refused: fed.refused,
-        }
+        let groups = &control.groups;
+        FedCounts { hops: groups.hops(), short: groups.short(), ..control.fed.counts() }
     }
 }

@@ -18,6 +18,7 @@
 
 mod class;
 mod control;
+mod digest;
 mod fed;
 mod feed;
 mod groups;
@@ -27,6 +28,7 @@ mod made;
 mod neighbours;
 mod net;
 mod own;
+mod passage;
 mod plan;
 mod punt;
 mod read;
@@ -44,7 +46,9 @@ use std::time::Instant;
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
+pub use digest::{digest, Led};
 pub use net::Net;
+pub use passage::Passage;
 pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};

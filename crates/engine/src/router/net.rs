@@ -32,6 +32,11 @@ impl Net {
         Net { address, len: bits(address) }
     }
 
+    /// All networks that `address` is in, from the greatest on.
+    pub fn around(address: IpAddr) -> impl Iterator<Item = Net> {
+        (0..=bits(address)).map(move |len| Net { address, len }.network())
+    }
+
     /// Whether `address` is in this network.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {

@@ -17,8 +17,11 @@ use crate::account::DropReason;
 pub enum Class {
     /// BGP: TCP, port 179 (RFC 4271 §2).
     Bgp,
-    /// Bidirectional Forwarding Detection: UDP, ports 3784, 3785 and 4784 (RFC 5881 §4, RFC 5883 §5).
+    /// Bidirectional Forwarding Detection between neighbours: UDP, ports 3784 and 3785, with a hop limit that only a neighbour's
+    /// packets have (RFC 5881 §4, §5).
     Bfd,
+    /// The same over several hops: UDP, port 4784 (RFC 5883 §5). Anybody may send it, so it takes nothing from the neighbours'.
+    BfdMultihop,
     /// OSPF (RFC 2328 appendix A.1, RFC 5340 appendix A.1).
     Ospf,
     /// ARP, and Neighbor Discovery.
@@ -28,9 +31,10 @@ pub enum Class {
 }
 
 /// The classes, with their names and what each may have: frames a second, and at once.
-const CLASSES: [(Class, &str, u64, u64); 5] = [
+const CLASSES: [(Class, &str, u64, u64); 6] = [
     (Class::Bgp, "bgp", 10_000, 2000),
     (Class::Bfd, "bfd", 5000, 500),
+    (Class::BfdMultihop, "bfd-multihop", 1000, 200),
     (Class::Ospf, "ospf", 2000, 1000),
     (Class::Neighbours, "neighbours", 1000, 200),
     (Class::Other, "other", 1000, 200),

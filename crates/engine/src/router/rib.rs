@@ -101,6 +101,8 @@ pub(super) struct Control {
     pub groups: Groups,
     /// Numbers of groups in use, with how many routes lead there.
     pub numbers: BTreeMap<Arc<Key>, (u32, usize)>,
+    /// Those that no route led to when a change came by them: at its end they are looked at again.
+    pub loose: Vec<Arc<Key>>,
     /// What no core finds any more, and from which epoch on none is on its way there.
     pub retired: VecDeque<(u64, Retired)>,
     /// Plans that were replaced and that a core still has. Here, so that no core ever ends one: it may have many groups.
@@ -121,6 +123,7 @@ impl Control {
             v6: v6::Writer::new()?,
             groups: Groups::new(),
             numbers: BTreeMap::new(),
+            loose: Vec::new(),
             retired: VecDeque::new(),
             plans: Vec::new(),
             members: Vec::new(),

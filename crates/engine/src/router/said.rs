@@ -99,7 +99,7 @@ pub struct FedCounts {
     pub hops: usize,
     /// Ways that have none, because there was no room for them.
     pub short: usize,
-    /// Of all routes, in any order: equal tables have equal digests.
+    /// Of all routes, in any order: tables that mean the same have equal digests ([`super::digest()`]).
     pub digest: u64,
     /// What was beyond a bound, or had no room in a table.
     pub refused: u64,

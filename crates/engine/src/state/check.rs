@@ -6,12 +6,12 @@ use std::fmt;
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::control::is_control;
+use super::control::{is_control, station};
 use super::kinds::{find, Kind, Place};
 use super::options::Scope;
 use super::service::check_budgets;
-use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
-use super::values::{Guard, Number, Toggle};
+use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH, GATEWAY};
+use super::values::{Guard, Mac, Number, Toggle};
 use crate::host::netns;
 
 /// A part of the configuration.
@@ -78,6 +78,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
             bad("where", format!("port {} has this place; choose another", other.name));
         }
         check_kind(port, kinds, &mut bad);
+        check_gateway(spec, port, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
@@ -98,6 +99,10 @@ pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
         find(kinds, &port.kind).map_or_else(|_| vec![port.place.clone()], |kind| kind.places(port))
     };
     let theirs = places(b);
+    if a.kind == GATEWAY {
+        // A switch may have several routers.
+        return false;
+    }
     let one = a.kind == b.kind || is_interface(a) && is_interface(b);
     places(a).iter().any(|place| theirs.contains(place) && (one || place.contains('/')))
 }
@@ -324,11 +329,8 @@ fn check_joint<'s>(
         bad("router", "a port joins a switch or a router; allowed: one of switch, router".to_owned());
     }
     if let Some(name) = &port.switch {
-        let declared = || spec.switches.iter().map(|switch| switch.name.as_str());
-        if name != DEFAULT_SWITCH && !declared().any(|other| other == name) {
-            let mut allowed: Vec<_> = declared().filter(|other| *other != DEFAULT_SWITCH).collect();
-            allowed.insert(0, DEFAULT_SWITCH);
-            bad("switch", format!("there is no switch {name:?}; allowed: {}", allowed.join(", ")));
+        if name != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *name) {
+            bad("switch", format!("there is no switch {name:?}; allowed: {}", switches(spec)));
         }
     }
 }
@@ -371,6 +373,47 @@ fn check_pipe(spec: &Spec, port: &PortSpec, pipe: &str, bad: &mut impl FnMut(&st
     }
 }
 
+/// The switch that `port` is on, as a guest's port or as a router's.
+fn stands_on(port: &PortSpec) -> Option<&str> {
+    match port.joint() {
+        Joint::Switch(on) => Some(on),
+        _ => port.gateway_on(),
+    }
+}
+
+/// The router's address on the switch, if `port` is a router's on a switch.
+fn gateway_station(port: &PortSpec) -> Option<Mac> {
+    port.gateway_on().and(port.router.as_deref()).map(|router| station(router, port))
+}
+
+/// Whether `port`, if it is to be a router's port on a switch, can be one.
+fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    if port.kind != GATEWAY {
+        return;
+    }
+    if port.router.is_none() {
+        bad("router", "it has to be given: of kind switch are ports of routers".to_owned());
+    }
+    let on = &port.place;
+    if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {
+        bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
+    }
+    if !learns(spec, on) {
+        bad("where", format!("switch {on} learns no addresses; allowed: one with lookup=learning"));
+    }
+    let idle = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
+    for key in port.given().filter(|key| idle.contains(&key.name)) {
+        let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
+        bad(key.name, why.to_owned());
+    }
+}
+
+/// The names of all switches, for people.
+fn switches(spec: &Spec) -> String {
+    let others = spec.switches.iter().map(|it| it.name.as_str()).filter(|name| *name != DEFAULT_SWITCH);
+    std::iter::once(DEFAULT_SWITCH).chain(others).collect::<Vec<_>>().join(", ")
+}
+
 /// Whether switch `name` learns addresses.
 fn learns(spec: &Spec, name: &str) -> bool {
     spec.switches.iter().find(|switch| switch.name == name).is_none_or(SwitchSpec::learns)
@@ -392,19 +435,20 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
     if port.allow_mac.is_some() && guard != Some(Guard::Strict) {
         bad("allow-mac", "does not apply: all may be used; allowed: with mac-guard=strict".to_owned());
     }
-    let Joint::Switch(on) = port.joint() else { return };
+    let Some(on) = stands_on(port) else { return };
     if !learns(spec, on) {
         return;
     }
     let stays = |port: &PortSpec| {
-        let own = port.mac.filter(|_| port.guard() != Guard::Off);
+        let own = port.mac.filter(|_| port.guard() != Guard::Off).or_else(|| gateway_station(port));
         own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()
     };
     let mine = stays(port);
-    for other in spec.ports.iter().take(i).filter(|other| other.joint() == port.joint()) {
+    for other in spec.ports.iter().take(i).filter(|other| stands_on(other) == Some(on)) {
         let theirs = stays(other);
         if let Some(mac) = mine.iter().find(|mac| theirs.contains(mac)) {
             let (key, way) = match port.mac == Some(*mac) && port.guard() != Guard::Off {
+                _ if gateway_station(port) == Some(*mac) => ("router-mac", "choose another"),
                 true => {
                     ("mac", "choose another, or mac-guard=off at one of them, whose station may come and go")
                 }

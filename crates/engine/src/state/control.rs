@@ -101,7 +101,10 @@ impl Controls {
         for gone in spec.routers.iter().filter(|router| router.control.is_none()) {
             if let Some((router, now)) = fabric.router(&gone.name) {
                 router.next_generation();
-                router.sweep(now);
+                let mut next = router.sweep(None, now).1;
+                while next.is_some() {
+                    next = router.sweep(next, now).1;
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use super::values::LookupName;
 use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
-use crate::policy::Rules;
+use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router};
 use crate::switch::program::Program;
@@ -83,7 +83,9 @@ impl Now {
     /// The ports on learning switches, each with its switch and rules.
     fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>, &Rules)> {
         self.ports.iter().filter_map(|(port, attach)| match attach {
-            Attach::Switch(switch) if matches!(switch.lookup, Lookup::Learning) => {
+            Attach::Switch(switch) | Attach::Gateway(_, switch)
+                if matches!(switch.lookup, Lookup::Learning) =>
+            {
                 Some((port, switch, self.rules.get(&port.id)?))
             }
             _ => None,
@@ -158,6 +160,17 @@ fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: 
 /// The switches that there are, each as it was specified.
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
+/// What port `spec` may do on its switch. A router's address there is the router's.
+fn rules(spec: &PortSpec) -> Rules {
+    match (spec.gateway_on(), spec.joint()) {
+        (Some(_), Joint::Router(router)) => {
+            let own = station(router, spec).number();
+            Rules { guard: SourceGuard::new(MacGuard::Claim, own, &[], &[], false), ..spec.rules() }
+        }
+        _ => spec.rules(),
+    }
+}
+
 /// What `spec`, the specification of `port`, attaches it to.
 fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
@@ -165,7 +178,14 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))
         }
         Joint::Router(name) => {
-            routers.get(name).map_or(Attach::Nothing, |router| Attach::Router(Arc::clone(router)))
+            let on = spec.gateway_on().map(|name| switches.get(name));
+            match (routers.get(name), on) {
+                (Some(router), None) => Attach::Router(Arc::clone(router)),
+                (Some(router), Some(Some((_, switch)))) => {
+                    Attach::Gateway(Arc::clone(router), Arc::clone(switch))
+                }
+                _ => Attach::Nothing,
+            }
         }
         // A pipe's frames never come here.
         Joint::Nothing | Joint::Pipe(_) => Attach::Nothing,
@@ -224,7 +244,7 @@ impl Fabric for CoreFabric {
             all.insert(spec.name.clone(), Arc::clone(router));
         }
         let routers = all;
-        let rules: BTreeMap<_, _> = ports.iter().map(|(spec, port)| (port.id, spec.rules())).collect();
+        let rules: BTreeMap<_, _> = ports.iter().map(|(spec, port)| (port.id, rules(spec))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let ports: Vec<_> =
@@ -243,12 +263,15 @@ impl Fabric for CoreFabric {
         for (port, attach) in &before.ports {
             let stays = |switch: &Arc<Switch>| {
                 let here = |(other, attach): &(Arc<Port>, Attach)| {
-                    other.id == port.id && matches!(attach, Attach::Switch(s) if Arc::ptr_eq(s, switch))
+                    let on = |s: &Arc<Switch>| other.id == port.id && Arc::ptr_eq(s, switch);
+                    matches!(attach, Attach::Switch(s) | Attach::Gateway(_, s) if on(s))
                 };
                 now.ports.iter().any(here)
             };
             match attach {
-                Attach::Switch(switch) if !stays(switch) => switch.forget(port.id, false, seconds),
+                Attach::Switch(switch) | Attach::Gateway(_, switch) if !stays(switch) => {
+                    switch.forget(port.id, false, seconds)
+                }
                 _ => {}
             }
         }
@@ -332,6 +355,7 @@ impl Fabric for CoreFabric {
             }
         }
         now.pin(seconds);
+        now.routers.values().for_each(|router| router.tidy(seconds));
         let mut neighbours = std::mem::take(&mut now.neighbours);
         for (name, (_, switch)) in &now.switches {
             for report in neighbours.note(switch.table.flaps(), seconds, |id| now.name(id)) {

@@ -461,7 +461,8 @@ impl Entry for SwitchSpec {
         if name == DEFAULT_SWITCH {
             return Some("ports join it unless they say otherwise".to_owned());
         }
-        let port = spec.ports.iter().find(|port| port.joint() == Joint::Switch(name))?;
+        let on = |port: &&PortSpec| port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name);
+        let port = spec.ports.iter().find(on)?;
         Some(format!("port {} is joined to it", port.name))
     }
 }

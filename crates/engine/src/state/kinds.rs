@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::media::DiskFile;
 use super::options::{Key, Scope};
-use super::spec::{name_complaint, PortSpec};
+use super::spec::{name_complaint, PortSpec, GATEWAY};
 use super::values::{BlockSize, Cache, Fds, MemoryFile, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
@@ -28,6 +28,7 @@ use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
+use crate::router::Passage;
 use crate::slots::pipe::End;
 use crate::transport::functions::Functions;
 use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
@@ -147,6 +148,8 @@ pub enum Place {
     Interface,
     /// The name by which native programs ask for a ring port, or the path of its socket.
     Ring,
+    /// The name of a switch.
+    Switch,
 }
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 with the closing zero (unix(7)).
@@ -172,6 +175,7 @@ impl Place {
             {
                 Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
             }
+            Place::Switch => name_complaint(text),
             Place::Ring if text.contains('/') => Place::Socket.complaint(text),
             Place::Ring
                 if text.is_empty()
@@ -273,7 +277,13 @@ pub const KINDS: &[Kind] = &[
         start: start_ring,
         ..PLAIN
     },
+    Kind { name: GATEWAY, place: Place::Switch, start: start_gateway, ..PLAIN },
 ];
+
+/// `switch:NAME`: a router's port on that switch.
+fn start_gateway(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
+    Ok(Box::new(Passage::open(port, &spec.place)))
+}
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.
 fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {

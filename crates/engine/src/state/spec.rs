@@ -35,6 +35,9 @@ pub fn name_complaint(name: &str) -> Option<String> {
     })
 }
 
+/// The kind of a router's port on a switch.
+pub(super) const GATEWAY: &str = "switch";
+
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
 
@@ -137,8 +140,8 @@ options! {
             name: String = "name";
             /// What it connects to; `GET /v1/daemon` lists the kinds.
             kind: String = "kind";
-            /// The path of its socket, the name of its interface, or the name (or path) by which programs ask for a
-            /// ring port.
+            /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port, or
+            /// the switch that a router's port stands on.
             place: String = "where";
         }
         may {
@@ -304,6 +307,11 @@ impl PortSpec {
             (None, Some(router), _) => Joint::Router(router),
             (None, None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
         }
+    }
+
+    /// The switch on which it stands as a router's port.
+    pub fn gateway_on(&self) -> Option<&str> {
+        (self.kind == GATEWAY && self.router.is_some()).then_some(self.place.as_str())
     }
 
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and

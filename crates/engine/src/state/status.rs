@@ -393,7 +393,9 @@ impl Engine {
         let addresses = self.means.fabric.addresses();
         let inner = self.lock();
         let view = |switch: &SwitchSpec| {
-            let joined = |port: &&PortSpec| port.joint() == Joint::Switch(&switch.name);
+            let joined = |port: &&PortSpec| {
+                port.joint() == Joint::Switch(&switch.name) || port.gateway_on() == Some(&switch.name)
+            };
             SwitchView {
                 name: switch.name.clone(),
                 lookup: switch.lookup.as_ref().map_or_else(|| "learning".to_owned(), ToString::to_string),

@@ -118,7 +118,10 @@ impl Fabric for Paper {
             assert!(ids.insert(port.id), "two ports have one number");
             match spec.joint() {
                 Joint::Switch(name) => assert!(switches.iter().any(|s| s.name == *name)),
-                Joint::Router(name) => assert!(routers.iter().any(|r| r.name == *name)),
+                Joint::Router(name) => {
+                    assert!(routers.iter().any(|r| r.name == *name));
+                    assert!(spec.gateway_on().is_none_or(|name| switches.iter().any(|s| s.name == *name)));
+                }
                 Joint::Nothing | Joint::Pipe(_) | Joint::Control(_) => {}
                 Joint::Wire(name) => *ends.entry(name).or_default() += 1,
             }

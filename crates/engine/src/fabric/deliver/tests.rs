@@ -91,7 +91,7 @@ impl Rig {
             to,
             got,
             topology,
-            delivery: Delivery::new(0, Arc::default()),
+            delivery: Delivery::new(0, Arc::default(), std::time::Instant::now()),
             verdicts: Verdicts::new(),
             _sinks: sinks,
         }

@@ -1,0 +1,168 @@
+//! What is measured, as a user would have it: the daemon with a router, FRR as its control plane, a neighbour behind its port.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::super::common::{text, Result};
+use super::super::net::Net;
+use super::super::ours::START;
+use super::super::peers::{Process, Scratch};
+use super::relay::{self, Relay};
+use super::speaker::{Speaker, OURS};
+
+/// The router's port, its address there, and its network.
+pub const PORT: &str = "up";
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
+pub const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 0);
+/// The neighbour, and another gateway of its.
+pub const GATEWAYS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 1, 2), Ipv4Addr::new(10, 0, 1, 3)];
+/// Where BGP is spoken (RFC 4271 §8.2.1).
+const BGP: u16 = 179;
+/// How often the router is asked: so much at most is too late what is told of it.
+const PAUSE: Duration = Duration::from_micros(500);
+
+const FRR: &str = "/usr/lib/frr";
+
+/// All of it. What is first ends first.
+pub struct Stage {
+    pub speaker: Speaker,
+    pub relay: Relay,
+    _frr: [Process; 2],
+    _daemon: Process,
+    socket: PathBuf,
+    _nets: [Net; 2],
+    _scratch: Scratch,
+}
+
+impl Stage {
+    /// Starts it, until the neighbour's session is open.
+    ///
+    /// # Errors
+    /// FRR is not installed, there is no permission, or one of them does not start.
+    pub fn start() -> Result<Stage> {
+        if !Path::new(FRR).join("zebra").exists() {
+            return Err(format!("{FRR}/zebra is not installed: apt-get install frr"));
+        }
+        let scratch = Scratch::new("sc-routes").map_err(text)?;
+        let (control, side) = (Net::new()?, Net::new()?);
+        let path = |net: &Net| format!("/proc/{}/ns/net", net.id());
+        // Addresses of IPv6 would be routes, too.
+        let without = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text);
+        control.enter(without)?;
+        side.enter(without)?;
+        let socket = scratch.file("ctl");
+        let daemon = daemon(&scratch, &socket, &path(&control), &path(&side))?;
+        for gateway in GATEWAYS {
+            side.ip(&format!("address add {gateway}/24 dev eth0"))?;
+        }
+        side.ip("link set eth0 up")?;
+        // It is to be there before zebra looks for it.
+        let relay = control.enter(Relay::start)?;
+        let frr = frr(&scratch, &path(&control))?;
+        let speaker = side.enter(|| Speaker::connect(SocketAddrV4::new(ADDRESS, BGP), GATEWAYS[0]))?;
+        Ok(Stage {
+            speaker,
+            relay,
+            _frr: frr,
+            _daemon: daemon,
+            socket,
+            _nets: [control, side],
+            _scratch: scratch,
+        })
+    }
+
+    /// Waits until the router has so many routes with this digest, for `limit` at most. When it was seen.
+    ///
+    /// # Errors
+    /// It has others.
+    pub fn reach(&self, expected: &(u64, String), limit: Duration) -> Result<Instant> {
+        let begun = Instant::now();
+        loop {
+            let state = routers(&self.socket)?;
+            let now = Instant::now();
+            let control = &state["routers"][0]["control"];
+            let has = (control["routes"].as_u64(), control["digest"].as_str());
+            if has == (Some(expected.0), Some(&expected.1)) {
+                return Ok(now);
+            }
+            if now - begun > limit {
+                return Err(format!(
+                    "after {} s the router has not the {} routes with digest {}, but: {control}",
+                    limit.as_secs(),
+                    expected.0,
+                    expected.1
+                ));
+            }
+            // What tells of a change is what is measured.
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// What the daemon's control socket says of its routers. A command that asks would take longer than most of what is measured.
+fn routers(socket: &Path) -> Result<Value> {
+    let mut stream = UnixStream::connect(socket).map_err(text)?;
+    let request = b"GET /v1/routers HTTP/1.0\r\nHost: sidecore\r\n\r\n";
+    stream.write_all(request).map_err(text)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(text)?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    serde_json::from_str(body).map_err(|e| format!("{}: {e}", socket.display()))
+}
+
+/// `command` in the namespace at `net`.
+fn inside(net: &str, log: PathBuf, program: &str, words: &[String]) -> Result<Process> {
+    Process::start("nsenter", "util-linux", log, |command| {
+        command.arg(format!("--net={net}")).arg(program).args(words);
+    })
+    .map_err(text)
+}
+
+fn daemon(scratch: &Scratch, socket: &Path, control: &str, side: &str) -> Result<Process> {
+    let program = std::env::current_exe().map_err(text)?;
+    let log = scratch.file("log");
+    let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
+        command.args(["run", "--socket"]).arg(socket);
+        command.args(["--router", &format!("r,control={control}")]);
+        command.args(["--port", &format!("{PORT}=tap:eth0,netns={side},router=r,address={ADDRESS}/24")]);
+    })
+    .map_err(text)?;
+    let ready = || fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+    process.wait_until("it is ready", START, ready).map_err(text)?;
+    Ok(process)
+}
+
+/// zebra and bgpd, which become a user of their own.
+fn frr(scratch: &Scratch, net: &str) -> Result<[Process; 2]> {
+    let dir = scratch.file("frr");
+    fs::create_dir(&dir).map_err(text)?;
+    let open = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(text);
+    open(&scratch.file(""), 0o755)?;
+    open(&dir, 0o777)?;
+    let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    let zebra = format!("fpm address 127.0.0.1 port {}\n", relay::PORT);
+    let neighbour = GATEWAYS[0];
+    let bgp = format!(
+        "router bgp 65000\n no bgp ebgp-requires-policy\n neighbor {neighbour} remote-as {OURS}\n neighbor {neighbour} passive\n"
+    );
+    let start = |name: &str, config: &str, more: &[&str]| {
+        fs::write(at(&format!("{name}.conf")), config).map_err(text)?;
+        let words =
+            ["-f", &at(&format!("{name}.conf")), "-i", &at(&format!("{name}.pid")), "-z", &at("zserv.api")];
+        let words = words.into_iter().chain(["--vty_socket", &at(""), "-P", "0"]).chain(more.iter().copied());
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        inside(net, scratch.file(format!("{name}.log")), &format!("{FRR}/{name}"), &words)
+    };
+    let mut zebra = start("zebra", &zebra, &["-M", "dplane_fpm_nl"])?;
+    let listens = || dir.join("zserv.api").exists();
+    zebra.wait_until("it listens", START, listens).map_err(text)?;
+    let bgpd = start("bgpd", &bgp, &[])?;
+    Ok([zebra, bgpd])
+}

@@ -1,0 +1,359 @@
+//! Two switches with a router between them, and another router on the second switch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::core::Lease;
+use crate::frame::{HEAD, MAX_BATCH};
+use crate::mem::Arena;
+use crate::observe::CounterFile;
+use crate::policy::{MacGuard, Rules, SourceGuard};
+use crate::port::{EgressQueue, DEFAULT_MTU};
+use crate::router::{Member as RouterPort, Passage, Router, Seat, Static, Target};
+use crate::switch::{Switch, SwitchOptions, Verdicts};
+use crate::wire::Sum;
+
+/// What arrived: at which port, and the frame.
+type Got = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
+
+struct Sink(u16, Got);
+
+impl EgressQueue for Sink {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        for pick in picks {
+            let frame = batch.frame(*pick);
+            let mut bytes = frame.head().to_vec();
+            for piece in batch.body(frame) {
+                let mut part = vec![0; piece.len()];
+                assert_eq!(piece.read(&mut part), part.len());
+                bytes.extend(part);
+            }
+            assert_eq!(bytes.len(), frame.len as usize);
+            outcome.delivered(frame.len);
+            self.1.lock().unwrap().push((self.0, bytes));
+        }
+    }
+}
+
+/// Guests 0 and 1 on the first switch, 3 and 4 on the second; 2 and 5 are the router's there, 6 another port of it; 7 is another router's on the
+/// second switch. 8 stands for port 2 before a control plane.
+const PORTS: u16 = 9;
+const GATEWAYS: [u16; 3] = [2, 5, 7];
+
+fn mac(port: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 0, u8::try_from(port).unwrap()]
+}
+
+/// The address of the station behind a port, or of the router there.
+fn ip(port: u16) -> [u8; 4] {
+    match port {
+        2 => [10, 0, 0, 1],
+        5 => [10, 0, 1, 1],
+        7 => [10, 0, 1, 77],
+        0 | 1 => [10, 0, 0, 10 + u8::try_from(port).unwrap()],
+        3 | 4 => [10, 0, 1, 10 + u8::try_from(port).unwrap()],
+        _ => [10, 0, 2, 10],
+    }
+}
+
+struct Rig {
+    ports: Vec<Arc<Port>>,
+    delivery: Delivery,
+    topology: Topology,
+    verdicts: Verdicts,
+    switches: [Arc<Switch>; 2],
+    got: Got,
+    arena: Arena,
+    _queues: (Vec<Lease<Sink>>, Vec<Passage>),
+    _file: CounterFile,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let file = CounterFile::anonymous().unwrap();
+        let port = |id| {
+            let name = format!("p{id}");
+            let counters = file.open_slot(PortId(id), &name);
+            Arc::new(Port::new(PortId(id), &name, counters, DEFAULT_MTU).unwrap())
+        };
+        let ports: Vec<_> = (0..PORTS).map(port).collect();
+        let got = Got::default();
+        let (mut sinks, mut passages) = (Vec::new(), Vec::new());
+        for (id, port) in (0..).zip(&ports) {
+            match GATEWAYS.contains(&id) {
+                true => passages.push(Passage::open(port, "s")),
+                false => sinks.push(port.lend(0, Sink(id, Arc::clone(&got)))),
+            }
+        }
+        let switches = ["a", "b"].map(|name| Arc::new(Switch::new(name, SwitchOptions::default())));
+        let routers = ["r", "other"].map(|name| Arc::new(Router::new(name).unwrap()));
+        let member = |id: u16, net: &str| RouterPort {
+            port: Arc::clone(&ports[usize::from(id)]),
+            mac: mac(id),
+            addresses: vec![net.parse().unwrap()],
+            control: (id == 2).then_some(PortId(8)),
+        };
+        let far =
+            Static { prefix: "10.9.0.0/16".parse().unwrap(), target: Target::Via(vec![ip(7).into()], None) };
+        routers[0].configure(
+            &[member(2, "10.0.0.1/24"), member(5, "10.0.1.1/24"), member(6, "10.0.2.1/24")],
+            &[far],
+            1,
+        );
+        routers[1].configure(&[member(7, "10.0.1.77/24")], &[], 1);
+        let on = |id: u16| usize::from(id >= 3);
+        let attach = |id: u16| match id {
+            2 | 5 => Attach::Gateway(Arc::clone(&routers[0]), Arc::clone(&switches[on(id)])),
+            7 => Attach::Gateway(Arc::clone(&routers[1]), Arc::clone(&switches[1])),
+            6 => Attach::Router(Arc::clone(&routers[0])),
+            8 => Attach::Wire(PortId(2)),
+            _ => Attach::Switch(Arc::clone(&switches[on(id)])),
+        };
+        let joined: Vec<_> = (0..).zip(&ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
+        let own = |id: PortId| {
+            let [a, b, c, d, e, f] = mac(id.0);
+            let own = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+            match GATEWAYS.contains(&id.0) {
+                true => Rules {
+                    guard: SourceGuard::new(MacGuard::Claim, own, &[], &[], false),
+                    ..Rules::default()
+                },
+                false => Rules::default(),
+            }
+        };
+        let topology = Topology::with_rules(&joined, own);
+        for id in GATEWAYS {
+            let own = own(PortId(id)).guard.pinned().unwrap();
+            assert!(switches[on(id)].pin(own, PortId(id), crate::switch::Kind::Pinned, 1));
+        }
+        let mut delivery = Delivery::new(0, Arc::default(), Instant::now());
+        delivery.seats = topology.routers().iter().map(Seat::new).collect();
+        (delivery.limit, delivery.usual) = (u64::MAX, u64::MAX);
+        Rig {
+            ports,
+            delivery,
+            topology,
+            verdicts: Verdicts::new(),
+            switches,
+            got,
+            arena: Arena::new(64, 2048),
+            _queues: (sinks, passages),
+            _file: file,
+        }
+    }
+
+    /// What arrives when these frames come from a guest's port.
+    fn send(&mut self, from: u16, frames: &[Vec<u8>]) -> Vec<(u16, Vec<u8>)> {
+        let mut batch = Batch::new();
+        let (mut tally, mut pieces) = (Tally::default(), Vec::new());
+        for (slot, bytes) in frames.iter().enumerate() {
+            let (frame, room) = batch.next_frame().unwrap();
+            let near = bytes.len().min(HEAD);
+            frame.head[..near].copy_from_slice(&bytes[..near]);
+            (frame.len, frame.pieces) = (u32::try_from(bytes.len()).unwrap(), 0);
+            frame.piece = u32::try_from(room.len()).unwrap();
+            frame.offload = crate::wire::Offload::NONE;
+            if bytes.len() > HEAD {
+                let piece = self.arena.put(slot, bytes, HEAD);
+                pieces.push(piece);
+                assert!(room.push(piece));
+                frame.pieces = 1;
+            }
+            batch.commit();
+            tally.frames += 1;
+        }
+        self.ports[usize::from(from)].counters.block(0).add_tally(&tally);
+        self.delivery.forward(&self.topology, &self.ports[usize::from(from)], &batch, 1, &mut self.verdicts);
+        assert!(self.delivery.crossing.is_some());
+        self.conserved();
+        std::mem::take(&mut *self.got.lock().unwrap())
+    }
+
+    /// What came in, and was made on the way, went out or was dropped. What passes gateways stays inside.
+    fn conserved(&self) {
+        let (mut came, mut went) = (0, 0);
+        for (id, port) in (0..).zip(&self.ports) {
+            let sums = port.counters.totals();
+            came += sums.made;
+            went += sums.named_drops().map(|(_, n)| n).sum::<u64>();
+            if !GATEWAYS.contains(&id) {
+                (came, went) = (came + sums.in_frames, went + sums.out_frames);
+            }
+        }
+        assert_eq!(came, went);
+    }
+
+    fn drops(&self, port: u16) -> BTreeMap<&'static str, u64> {
+        self.ports[usize::from(port)].counters.totals().named_drops().collect()
+    }
+
+    /// The station behind `port` asks for its router's address, and gets its answer.
+    fn meet(&mut self, port: u16, gateway: u16) {
+        let got = self.send(port, &[arp(port, 1, ip(gateway))]);
+        let reply = got.iter().find(|(to, _)| *to == port).unwrap();
+        assert_eq!((&reply.1[..6], &reply.1[6..12], reply.1[21]), (&mac(port)[..], &mac(gateway)[..], 2));
+    }
+}
+
+/// An ARP packet to everybody: a request for `whom`, or an answer.
+fn arp(from: u16, operation: u8, whom: [u8; 4]) -> Vec<u8> {
+    let head = [&[0xff; 6][..], &mac(from), &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();
+    let mut frame = [&head[..], &mac(from), &ip(from), &[0; 6], &whom].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+/// A datagram by way of the router at port `gateway`.
+fn packet(from: u16, gateway: u16, to: [u8; 4], bytes: usize) -> Vec<u8> {
+    let len = u16::try_from(28 + bytes).unwrap().to_be_bytes();
+    let mut header = [&[0x45, 0], &len[..], &[0, 1, 0, 0, 64, 17, 0, 0], &ip(from), &to].concat();
+    let sum = Sum::of(&header).checksum().to_be_bytes();
+    header[10..12].copy_from_slice(&sum);
+    let payload: Vec<u8> = (0..8 + bytes).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    [&mac(gateway)[..], &mac(from), &[8, 0], &header, &payload].concat()
+}
+
+fn to(got: &[(u16, Vec<u8>)]) -> Vec<u16> {
+    let mut ports: Vec<u16> = got.iter().map(|(port, _)| *port).collect();
+    ports.sort_unstable();
+    ports
+}
+
+#[test]
+fn frames_pass_from_one_switch_to_the_other() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    // Nobody knows the far station: everybody on its switch is asked, and nobody on the near one.
+    let got = rig.send(0, &[packet(0, 2, ip(3), 300)]);
+    assert_eq!(to(&got), [3, 4]);
+    assert!(got.iter().all(|(_, bytes)| bytes[12..14] == [8, 6] && bytes[38..42] == ip(3)));
+    assert_eq!(rig.drops(2), BTreeMap::from([("to_router", 1), ("no_neighbour", 1)]));
+    rig.meet(3, 5);
+    // Then it gets its packets, and nobody else does; a frame among them that stays on the switch does so.
+    let mut near = packet(0, 1, ip(1), 20);
+    near[..6].copy_from_slice(&mac(1));
+    let sent = packet(0, 2, ip(3), 300);
+    rig.meet(1, 2);
+    let got = rig.send(0, &[sent.clone(), near.clone(), packet(0, 2, ip(3), 0)]);
+    assert_eq!(to(&got), [1, 3, 3]);
+    assert!(got.contains(&(1, near)));
+    let (_, long) = got.iter().find(|(_, bytes)| bytes.len() == sent.len()).unwrap();
+    assert_eq!((&long[..6], &long[6..12], long[22]), (&mac(3)[..], &mac(5)[..], 63));
+    assert_eq!((&long[26..], Sum::of(&long[14..34]).value()), (&sent[26..], 0xffff));
+    // The router's counters there: what entered by the one and left by the other.
+    let of = |rig: &Rig, port: usize| {
+        let sums = rig.ports[port].counters.totals();
+        (sums.in_frames, sums.out_frames)
+    };
+    assert_eq!((of(&rig, 2).0, of(&rig, 5).1), (1 + 1 + 1 + 2, 1 + 1 + 2));
+}
+
+#[test]
+fn errors_answers_and_hairpins_go_back_by_the_same_switch() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    rig.meet(1, 2);
+    let mut last = packet(0, 2, ip(3), 100);
+    last[22] = 1;
+    last[24..26].fill(0);
+    let sum = Sum::of(&last[14..34]).checksum().to_be_bytes();
+    last[24..26].copy_from_slice(&sum);
+    let got = rig.send(0, &[last, packet(0, 2, [203, 0, 113, 1], 9)]);
+    assert_eq!(got.iter().map(|(port, bytes)| (*port, bytes[34])).collect::<Vec<_>>(), [(0, 11), (0, 3)]);
+    // By the router to a station on the same network.
+    let got = rig.send(0, &[packet(0, 2, ip(1), 9)]);
+    assert_eq!((to(&got), got[0].1[22], &got[0].1[6..12]), (vec![1], 63, &mac(2)[..]));
+    // A port of the router that is on no switch sends there, too.
+    rig.send(0, &[packet(0, 2, ip(6), 9)]);
+    assert_eq!(rig.drops(2)["no_neighbour"], 1);
+}
+
+#[test]
+fn who_claims_the_routers_station_gets_nothing_of_it() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    rig.meet(3, 5);
+    let mut lie = packet(1, 2, ip(0), 9);
+    lie[..6].copy_from_slice(&mac(0));
+    lie[6..12].copy_from_slice(&mac(2));
+    for _ in 0..100 {
+        rig.send(1, &[lie.clone()]);
+        assert_eq!(to(&rig.send(0, &[packet(0, 2, ip(3), 9)])), [3], "it still is the router's");
+    }
+    // An ARP answer in the router's name is refused there, and frames to the router from its own station come back to nobody.
+    let mut spoof = arp(1, 2, ip(2));
+    spoof[28..32].copy_from_slice(&ip(2));
+    rig.send(1, &[spoof]);
+    assert_eq!(rig.drops(2)["spoofed"], 1);
+    let mut own = packet(1, 2, [203, 0, 113, 1], 9);
+    own[6..12].copy_from_slice(&mac(2));
+    assert!(rig.send(1, &[own]).is_empty());
+    assert_eq!(rig.drops(2)["hairpin"], 1);
+    assert_eq!(rig.switches[0].table.count(PortId(1)), 1, "its own address, and no other");
+}
+
+#[test]
+fn a_second_router_is_not_entered_in_one_visit() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    // The next hop is a router on the far switch: it is asked for its station, which would be a second router for one visit.
+    let got = rig.send(0, &[packet(0, 2, [10, 9, 0, 1], 9)]);
+    assert_eq!(to(&got), [3, 4]);
+    assert_eq!(rig.drops(7), BTreeMap::from([("reentry", 1)]));
+    // Guests on its switch reach it.
+    rig.meet(3, 7);
+    rig.meet(3, 5);
+}
+
+#[test]
+fn a_control_plane_speaks_and_is_spoken_to_through_the_switch() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    // BGP, to the router.
+    let mut bgp = packet(0, 2, ip(2), 20);
+    bgp[23] = 6;
+    bgp[36..38].copy_from_slice(&179u16.to_be_bytes());
+    bgp[24..26].fill(0);
+    let sum = Sum::of(&bgp[14..34]).checksum().to_be_bytes();
+    bgp[24..26].copy_from_slice(&sum);
+    assert_eq!(rig.send(0, &[bgp.clone()]), [(8, bgp)]);
+    // Its answer, and what it says to everybody.
+    let mut answer = packet(2, 0, ip(0), 20);
+    assert_eq!(rig.send(8, &[answer.clone()]), [(0, answer.clone())]);
+    answer[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 5]);
+    assert_eq!(to(&rig.send(8, &[answer])), [0, 1]);
+}
+
+#[test]
+fn a_gateway_that_is_down_takes_no_frames() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    rig.meet(3, 5);
+    rig.ports[5].set_silent(true);
+    assert!(rig.send(0, &[packet(0, 2, ip(3), 9)]).is_empty());
+    assert_eq!(rig.drops(5)["link_down"], 1);
+    rig.ports[5].set_silent(false);
+    rig.ports[2].set_silent(true);
+    assert!(rig.send(0, &[packet(0, 2, ip(3), 9)]).is_empty());
+    assert_eq!(rig.drops(2)["link_down"], 1);
+}
+
+/// A full batch, part of it for everybody: each gets its own, in order, and nothing is lost.
+#[test]
+fn full_batches_pass_whole() {
+    let mut rig = Rig::new();
+    rig.meet(0, 2);
+    rig.meet(3, 5);
+    let frames: Vec<_> = (0..MAX_BATCH)
+        .map(|n| match n % 4 {
+            3 => arp(0, 1, ip(1)),
+            _ => packet(0, 2, ip(3), n % 10),
+        })
+        .collect();
+    let got = rig.send(0, &frames);
+    let lens: Vec<usize> = got.iter().filter(|(port, _)| *port == 3).map(|(_, bytes)| bytes.len()).collect();
+    let sent: Vec<usize> = (0..MAX_BATCH).filter(|n| n % 4 != 3).map(|n| 42 + n % 10).collect();
+    assert_eq!(lens, sent);
+    assert_eq!(got.iter().filter(|(port, _)| *port == 1).count(), MAX_BATCH / 4);
+}
