@@ -351,7 +351,7 @@ fn a_router_is_the_gateway_of_two_switches() {
     a.send(&sent);
     assert_eq!(b.receive()[26..], sent[26..]);
     let (liar, near, far) = (place.port("c"), place.port("gw-lan"), place.port("gw-dmz"));
-    assert!(liar["state"]["claims"]["mac_claimed"].as_u64().unwrap() > 0, "{liar}");
+    assert!(liar["state"]["mac_claimed"].as_u64().unwrap() > 0, "{liar}");
     assert!(near["counters"]["in_frames"].as_u64().unwrap() >= 4, "{near}");
     assert!(far["counters"]["out_frames"].as_u64().unwrap() >= 3, "{far}");
     drops(&place);

@@ -110,9 +110,9 @@ impl Speaker {
     /// The session has ended.
     pub fn announce(&mut self, prefixes: &[Prefix], gateway: Ipv4Addr) -> Result<()> {
         // ORIGIN is IGP, AS_PATH a sequence of us alone, NEXT_HOP (§4.3, §5.1).
+        let path = OURS.to_be_bytes();
         let attributes =
-            [&[0x40, 1, 1, 0, 0x40, 2, 4, 2, 1][..], &OURS.to_be_bytes(), &[0x40, 3, 4], &gateway.octets()];
-        let attributes = attributes.concat();
+            [&[0x40, 1, 1, 0, 0x40, 2, 4, 2, 1][..], &path, &[0x40, 3, 4], &gateway.octets()].concat();
         let len = u16::try_from(attributes.len()).unwrap_or(0).to_be_bytes();
         let head = [&[0, 0][..], &len, &attributes].concat();
         self.all(prefixes, head.len(), |list| [&head[..], list].concat())

@@ -89,7 +89,7 @@ impl Stage {
             let now = Instant::now();
             let control = &state["routers"][0]["control"];
             let has = (control["routes"].as_u64(), control["digest"].as_str());
-            if has == (Some(expected.0), Some(&expected.1)) {
+            if has == (Some(expected.0), Some(expected.1.as_str())) {
                 return Ok(now);
             }
             if now - begun > limit {
@@ -154,10 +154,17 @@ fn frr(scratch: &Scratch, net: &str) -> Result<[Process; 2]> {
     );
     let start = |name: &str, config: &str, more: &[&str]| {
         fs::write(at(&format!("{name}.conf")), config).map_err(text)?;
-        let words =
-            ["-f", &at(&format!("{name}.conf")), "-i", &at(&format!("{name}.pid")), "-z", &at("zserv.api")];
-        let words = words.into_iter().chain(["--vty_socket", &at(""), "-P", "0"]).chain(more.iter().copied());
-        let words: Vec<String> = words.map(str::to_owned).collect();
+        let mut words = Vec::new();
+        for (key, value) in [
+            ("-f", at(&format!("{name}.conf"))),
+            ("-i", at(&format!("{name}.pid"))),
+            ("-z", at("zserv.api")),
+            ("--vty_socket", at("")),
+            ("-P", "0".to_owned()),
+        ] {
+            words.extend([key.to_owned(), value]);
+        }
+        words.extend(more.iter().map(|word| (*word).to_owned()));
         inside(net, scratch.file(format!("{name}.log")), &format!("{FRR}/{name}"), &words)
     };
     let mut zebra = start("zebra", &zebra, &["-M", "dplane_fpm_nl"])?;
