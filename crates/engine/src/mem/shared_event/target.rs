@@ -14,6 +14,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use crate::mem::rings::for_signals;
 
 /// How it is signalled.
+#[expect(clippy::large_enum_variant, reason = "each stands behind a pointer already")]
 enum Way {
     /// By a completion on this ring.
     Ring(Mutex<IoUring>),
