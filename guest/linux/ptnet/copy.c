@@ -17,6 +17,10 @@ static bool by_words __ro_after_init;
 #ifdef CONFIG_X86_64
 #include <asm/cpufeature.h>
 #include <asm/processor.h>
+/* Linux 6.16 was the first that has cpuid() there. */
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h>
+#endif
 
 /* QEMU's translator says its name in the first leaf of hypervisors. */
 static bool is_emulated(void)

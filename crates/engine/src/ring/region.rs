@@ -352,6 +352,22 @@ impl Region {
         (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
     }
 
+    /// Has the interface say where the host rings of a port with one of each direction are, or that they are not there. Whoever
+    /// maps the interface may write there, too.
+    pub fn place_host_rings(&self, there: bool) {
+        let info = &self.info;
+        let all = info.tx_rings + info.rx_rings;
+        // The last ones of their direction; of an end of a pipe those behind all others.
+        let (pairs, rings) = match info.host_rings {
+            0 => (info.tx_rings, [all, all + 1]),
+            hosts => (info.tx_rings - hosts, [info.tx_rings - 1, all - 1]),
+        };
+        for (place, ring) in [(pairs, rings[0]), (2 * pairs + 1, rings[1])] {
+            let at = info.interface + size_of::<If>() as u64 + 8 * u64::from(place);
+            self.store(at, if there { self.ring_offset(ring).wrapping_sub(info.interface) } else { 0 });
+        }
+    }
+
     /// Puts the port's rings back to their start for a new client, while others still use pipes of the region. Slots
     /// keep the buffers that they have: others may hold those that they had first.
     pub fn restart(&self) {

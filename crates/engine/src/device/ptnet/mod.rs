@@ -19,6 +19,10 @@
 //! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's in the same
 //! memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: what there is of a ring is a half of a way.
 //!
+//! *Host rings* lead nowhere, but netmap in a guest writes to the rings that an interface mentions. Its kernel looks for them before it begins,
+//! and with none it would take the interface itself for one. Its programs look after that, and take all that they find for theirs. So
+//! the interface mentions them until the guest begins, and again when it ends.
+//!
 //! A head that makes no sense, in any ring, ends the port with a fault until the guest begins again. Slots that make none are
 //! dropped as frames, or passed over as buffers, and counted.
 //!
@@ -205,6 +209,7 @@ impl Ptnet {
         }
         self.shared.port.fault.clear();
         self.created = true;
+        self.bar.region.place_host_rings(false);
         self.follow();
         Ok(())
     }
@@ -214,6 +219,7 @@ impl Ptnet {
         self.created = false;
         self.follow();
         self.forget_blocks();
+        self.bar.region.place_host_rings(true);
     }
 
     /// No ring, all of which are at home, has a block any more.

@@ -134,6 +134,17 @@ impl Rig {
         self.read(reg::PTCTL)
     }
 
+    /// Where the interface says that the rings are, from itself.
+    fn places(&self) -> [u64; 6] {
+        let region = &self.nic.bar.region;
+        std::array::from_fn(|place| {
+            let mut bytes = [0; 8];
+            let at = region.info().interface + (size_of::<sidecore_abi::netmap::If>() + 8 * place) as u64;
+            rustix::io::pread(region.file(), &mut bytes, at).unwrap();
+            u64::from_le_bytes(bytes)
+        })
+    }
+
     fn poke(&self, at: u64, value: u32) {
         rustix::io::pwrite(self.guest.as_fd(), &value.to_le_bytes(), at).unwrap();
     }
@@ -273,12 +284,29 @@ fn registers_say_what_is_there() {
     // All rings that the interface mentions are there, those of the host among them.
     let bar = rig.memory.regions()[memdev::MEMORY_BAR].clone().unwrap();
     assert!(bar.size.is_power_of_two() && bar.size >= info.memsize);
-    for place in 0..6 {
-        let mut bytes = [0; 8];
-        rustix::io::pread(rig.nic.bar.region.file(), &mut bytes, info.interface + 56 + 8 * place).unwrap();
-        let ring = u64::from_le_bytes(bytes).wrapping_add(info.interface);
+    for (place, ring) in (0..).zip(rig.places()) {
+        let ring = ring.wrapping_add(info.interface);
         assert_eq!(ring, info.ring_pool + place * u64::from(info.ring_size));
     }
+}
+
+/// netmap's kernel looks for host rings before it begins, its programs afterwards.
+#[test]
+fn host_rings_are_mentioned_while_the_driver_has_not_begun() {
+    let mut rig = Rig::new();
+    let all = rig.places();
+    assert!(all.iter().all(|place| *place != 0), "{all:?}");
+    rig.place_blocks(GUEST, HOST);
+    for _ in 0..2 {
+        assert_eq!(rig.command(CREATE), 0);
+        let [a, b, _, c, d, _] = all;
+        assert_eq!(rig.places(), [a, b, 0, c, d, 0]);
+        assert_eq!(rig.command(DELETE), 0);
+        assert_eq!(rig.places(), all);
+    }
+    assert_eq!(rig.command(CREATE), 0);
+    rig.nic.reset();
+    assert_eq!(rig.places(), all);
 }
 
 #[test]
