@@ -32,7 +32,7 @@ fn ways_have_hops_while_there_is_room_and_get_them_when_there_is_again() {
     assert_eq!([20, 21, 22, 23].map(|i| hops(&rig, &format!("{i}.0.0.1"))), [4, 4, 0, 0]);
     assert_eq!((goes(&mut rig, "22.0.0.1"), goes(&mut rig, "30.0.0.1")), (Err("no_route"), Ok(2)));
     // Hops that a route names itself; and the operator's, which are never refused.
-    let two = vec!["10.0.1.9", "10.0.1.10"];
+    let two = ["10.0.1.9", "10.0.1.10"];
     let two = two.iter().map(|it| FedHop { link: 11, gateway: Some(ip(it)) }).collect();
     rig.router.feed(&[Change::Route(net("24.0.0.0/8"), Way::Hops(two))], 1);
     assert_eq!((rig.router.fed().refused, goes(&mut rig, "24.0.0.1")), (1, Err("no_route")));
