@@ -185,8 +185,11 @@ fn an_eventfd_with_hundreds_of_waiters_leaves_the_io_core_and_comes_back() {
     // Another eventfd of the same port, with as many waiters, is moved at its first slow signal.
     let next = Signal::new(&bell);
     next.set(Some(fd.try_clone().unwrap()));
-    assert!(next.raise());
-    assert!(next.is_at_bell());
+    // On a quick machine not each signal to them is slow.
+    until("it stays on the I/O core", || {
+        assert!(next.raise());
+        next.is_at_bell()
+    });
     // Without waiters it comes back, once it has behaved for a while.
     drop(sets);
     until("it does not come back", || {
