@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
@@ -53,6 +54,17 @@ pub(super) enum Role {
     Monitor(Watching),
 }
 
+impl Role {
+    /// Whether the port's memory stays for it.
+    fn keeps(&self) -> bool {
+        match self {
+            Role::Client(_) | Role::End(_) => true,
+            Role::Monitor(watching) => watching.pipe.is_some(),
+            Role::None | Role::Piped(_) => false,
+        }
+    }
+}
+
 /// A monitor, in the hands of the port.
 pub(super) struct Watching {
     common: Arc<Common>,
@@ -63,13 +75,17 @@ pub(super) struct Watching {
     pipe: Option<u32>,
     /// Its memory.
     region: Arc<Region>,
+    /// It is still there while the port goes.
+    stays: bool,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
         self.at_port.iter().for_each(|watcher| self.common.port.capture.unwatch(watcher));
         self.common.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
-        self.region.give_up();
+        if !self.stays {
+            self.region.give_up();
+        }
     }
 }
 
@@ -193,12 +209,7 @@ impl Requests for Server {
     }
 
     fn answered(&mut self) {
-        let keeps = |c: &Conversation| match &c.role {
-            Role::Client(_) | Role::End(_) => true,
-            Role::Monitor(watching) => watching.pipe.is_some(),
-            Role::None | Role::Piped(_) => false,
-        };
-        if !self.conversations.iter().any(keeps) {
+        if !self.conversations.iter().any(|c| c.role.keeps()) {
             self.memory.take().iter().for_each(Memory::give_up);
         }
     }
@@ -209,11 +220,26 @@ impl Requests for Server {
 }
 
 impl Drop for Server {
-    /// The port goes. What its clients keep is not to count as ours.
+    /// The port goes. What clients that have left keep is not to count as ours; those that are there may still read their memory,
+    /// which would mean nothing if it were empty.
     fn drop(&mut self) {
+        self.conversations.retain(|c| !has_hung_up(&c.socket));
+        for conversation in &mut self.conversations {
+            if let Role::Monitor(watching) = &mut conversation.role {
+                watching.stays = true;
+            }
+        }
+        let kept = self.conversations.iter().any(|c| c.role.keeps());
         self.conversations.clear();
-        self.memory.take().iter().for_each(Memory::give_up);
+        self.memory.take().iter().filter(|_| !kept).for_each(Memory::give_up);
     }
+}
+
+/// Whether the other end has closed its connection, though we have not been told yet.
+fn has_hung_up(socket: &Connection) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
 impl Server {
@@ -416,6 +442,7 @@ impl Server {
             at_port: None,
             pipe: None,
             region: Arc::clone(region),
+            stays: false,
         };
         if sees.end.is_some() {
             watching.pipe = self.memory(0)?.monitor(&common, request.pipe, monitor)?;
