@@ -149,8 +149,8 @@ pub(super) fn draw(lines: &[Line], accel: &str) -> String {
         let first = lines.iter().filter(|line| line.card.name == CARDS[0].name && tests(line.test));
         for test in first.map(|line| line.test) {
             let title = match test {
-                Test::Requests(bytes) => format!("requests and responses over TCP, {bytes} bytes"),
-                Test::Datagrams(bytes) => format!("datagrams, {bytes} bytes"),
+                Test::Requests(bytes) => format!("requests over TCP, {bytes} B"),
+                Test::Datagrams(bytes) => format!("datagrams, {bytes} B"),
                 Test::Stream => "TCP stream".to_owned(),
             };
             let others = lines.iter().filter(|line| line.test == test && line.card.name != CARDS[0].name);
