@@ -111,7 +111,7 @@ def memory_of_ports_on_demand(stage):
     stage.start(args=["--vale-mode", "0666"])
     for folder in (stage.at(""), stage.at("ring")):
         os.chmod(folder, 0o755)
-    user = Connected(0, stage.at("ring/.netmap"))
+    user = Connected(1000, stage.at("ring/.netmap"))
     kept, each = [], 0
     with stage.during():
         for n in range(20):

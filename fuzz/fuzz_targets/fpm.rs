@@ -46,7 +46,10 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(router.is_fed(&net), way.is_some());
             }
             router.next_generation();
-            router.sweep(1);
+            let mut behind = None;
+            while let (_, Some(next)) = router.sweep(behind, 1) {
+                behind = Some(next);
+            }
             let fed = router.fed();
             assert_eq!((fed.routes, fed.objects, fed.digest), (0, 0, 0));
         });

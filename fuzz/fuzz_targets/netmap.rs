@@ -39,8 +39,9 @@ impl World {
             Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
         let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
         let traits = Arc::new(Traits::default());
-        let pair = RingPair::new(&region, 0, &traits).unwrap();
-        World { region, pair, traits, port: port(), batch: Batch::new(), tally: Tally::default() }
+        let port = port();
+        let pair = RingPair::new(&region, 0, &traits, &port.bell).unwrap();
+        World { region, pair, traits, port, batch: Batch::new(), tally: Tally::default() }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {

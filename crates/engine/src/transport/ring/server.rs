@@ -220,10 +220,11 @@ impl Requests for Server {
 }
 
 impl Drop for Server {
-    /// The port goes. What clients that have left keep is not to count as ours; those that are there may still read their memory,
-    /// which would mean nothing if it were empty.
+    /// The port goes. What clients that have left keep is not to count as ours. Those that are there may still read their memory, which
+    /// would mean nothing if it were empty; but another user could have port after port made, and keep all their memory so.
     fn drop(&mut self) {
-        self.conversations.retain(|c| !has_hung_up(&c.socket));
+        let others = self.common.config.owner.0.is_some();
+        self.conversations.retain(|c| !others && !has_hung_up(&c.socket));
         for conversation in &mut self.conversations {
             if let Role::Monitor(watching) = &mut conversation.role {
                 watching.stays = true;
