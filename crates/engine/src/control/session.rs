@@ -287,7 +287,6 @@ impl Worker {
             }
             self.flush(false);
             self.sweep();
-            self.router.tidy(self.now());
             self.judge();
             self.compare(open)?;
             self.show();

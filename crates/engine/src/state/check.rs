@@ -392,7 +392,7 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
         return;
     }
     if port.router.is_none() {
-        bad("router", "it has to be given: of kind switch are ports of routers".to_owned());
+        bad("router", "missing; a port of kind switch is a router's port there: router=NAME".to_owned());
     }
     let on = &port.place;
     if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {

@@ -355,7 +355,7 @@ impl Fabric for CoreFabric {
             }
         }
         now.pin(seconds);
-        now.routers.values().for_each(|router| router.tidy(seconds));
+        let routers: Vec<_> = now.routers.values().cloned().collect();
         let mut neighbours = std::mem::take(&mut now.neighbours);
         for (name, (_, switch)) in &now.switches {
             for report in neighbours.note(switch.table.flaps(), seconds, |id| now.name(id)) {
@@ -363,5 +363,8 @@ impl Fabric for CoreFabric {
             }
         }
         now.neighbours = neighbours;
+        drop(now);
+        // It may have a hundred thousand next hops to end: no request waits for that.
+        routers.iter().for_each(|router| router.tidy(seconds));
     }
 }
