@@ -28,6 +28,9 @@ pub struct Came {
     pub foreign: u64,
 }
 
+/// Tells the time stamp counter.
+pub type Clock = fn() -> u64;
+
 /// Looks at received frames.
 pub struct Receiver<'t> {
     traffic: &'t Traffic,
@@ -38,8 +41,9 @@ pub struct Receiver<'t> {
     pub came: Came,
     /// When the frames in hand were taken.
     now: u64,
-    /// Delays in units of 16 ticks, if they are asked for.
-    delays: Option<Histogram<u64>>,
+    /// Delays in units of 16 ticks, if they are asked for. Each frame has a time of its own: one that arrives while others are
+    /// taken is younger than their time.
+    delays: Option<(Histogram<u64>, Clock)>,
     /// When the first and the last frame came, and the last one that followed a gap.
     pub first: Option<u64>,
     pub last: Option<u64>,
@@ -47,12 +51,15 @@ pub struct Receiver<'t> {
 }
 
 impl<'t> Receiver<'t> {
-    /// For trial number `trial`.
+    /// For trial number `trial`, with delays by `clock` if there is one.
     ///
     /// # Errors
     /// No memory for delays.
-    pub fn new(traffic: &'t Traffic, trial: u16, delays: bool) -> Result<Receiver<'t>, String> {
-        let histogram = || Histogram::new_with_bounds(1, 1 << 32, 3).map_err(|e| e.to_string());
+    pub fn new(traffic: &'t Traffic, trial: u16, clock: Option<Clock>) -> Result<Receiver<'t>, String> {
+        let delays = clock
+            .map(|clock| Histogram::new_with_bounds(1, 1 << 32, 3).map(|delays| (delays, clock)))
+            .transpose()
+            .map_err(|e| e.to_string())?;
         Ok(Receiver {
             traffic,
             trial,
@@ -61,7 +68,7 @@ impl<'t> Receiver<'t> {
             seen: Box::new([0; WINDOW as usize / 64]),
             came: Came::default(),
             now: 0,
-            delays: delays.then(histogram).transpose()?,
+            delays,
             first: None,
             last: None,
             after_gap: None,
@@ -76,7 +83,7 @@ impl<'t> Receiver<'t> {
 
     /// Delays from when frames were due to when they came.
     pub fn into_delays(self) -> Option<Histogram<u64>> {
-        self.delays
+        self.delays.map(|(delays, _)| delays)
     }
 
     #[inline]
@@ -158,8 +165,8 @@ impl Sink for Receiver<'_> {
             self.came.frames += 1;
             self.first.get_or_insert(self.now);
             self.last = Some(self.now);
-            if let Some(delays) = &mut self.delays {
-                let delay = coarse(self.now).wrapping_sub(due);
+            if let Some((delays, clock)) = &mut self.delays {
+                let delay = coarse(clock()).wrapping_sub(due);
                 // A frame that came within the tick in which it was due.
                 let delay = if delay > u32::MAX / 2 { 0 } else { delay };
                 delays.saturating_record(u64::from(delay).max(1));
@@ -170,6 +177,8 @@ impl Sink for Receiver<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::super::traffic::{Lengths, Maker, Stations};
     use super::*;
     use sidecore_pktgen::end::Source;
@@ -193,7 +202,7 @@ mod tests {
     fn play(flows: u64, order: &[usize]) -> Came {
         let traffic = traffic(flows);
         let frames = numbered(&traffic, order.iter().max().unwrap() + 1);
-        let mut receiver = Receiver::new(&traffic, 1, false).unwrap();
+        let mut receiver = Receiver::new(&traffic, 1, None).unwrap();
         order.iter().for_each(|at| receiver.frame(&frames[*at]));
         receiver.came
     }
@@ -219,11 +228,11 @@ mod tests {
     fn others_and_damaged_ones_do_not_count() {
         let traffic = traffic(1);
         let frames = numbered(&traffic, 1);
-        let mut receiver = Receiver::new(&traffic, 1, false).unwrap();
+        let mut receiver = Receiver::new(&traffic, 1, None).unwrap();
         receiver.frame(&[0; 60]);
         receiver.frame(&frames[0][..50]);
         receiver.frame(&[&frames[0][..], &[0]].concat());
-        let mut other = Receiver::new(&traffic, 2, false).unwrap();
+        let mut other = Receiver::new(&traffic, 2, None).unwrap();
         other.frame(&frames[0]);
         assert_eq!(receiver.came, Came { corrupt: 1, foreign: 2, ..Came::default() });
         assert_eq!(other.came, Came { foreign: 1, ..Came::default() });
@@ -233,12 +242,17 @@ mod tests {
     fn delays_count_from_when_a_frame_was_due() {
         let traffic = traffic(1);
         let frames = numbered(&traffic, 3);
-        let mut receiver = Receiver::new(&traffic, 1, true).unwrap();
-        for (now, frame) in [4800, 1600, 6400].into_iter().zip(&frames) {
-            receiver.at(now);
+        thread_local!(static NOW: Cell<u64> = const { Cell::new(0) });
+        let mut receiver = Receiver::new(&traffic, 1, Some(|| NOW.get())).unwrap();
+        // The third frame arrives while the second one's batch is taken.
+        for (at, now, frame) in
+            [(4800, 4800, 0), (1600, 1600, 1), (1600, 6400, 2)].map(|(at, now, n)| (at, now, &frames[n]))
+        {
+            receiver.at(at);
+            NOW.set(now);
             receiver.frame(frame);
         }
-        assert_eq!((receiver.first, receiver.last, receiver.after_gap), (Some(4800), Some(6400), None));
+        assert_eq!((receiver.first, receiver.last, receiver.after_gap), (Some(4800), Some(1600), None));
         let delays = receiver.into_delays().unwrap();
         // 300, 0 (which counts as 1) and 200 units of 16 ticks.
         assert_eq!((delays.len(), delays.min(), delays.max()), (3, 1, 300));

@@ -174,7 +174,7 @@ impl<'t> Tester<'t> {
     pub fn run(&mut self, spells: &[Spell], delays: bool) -> Result<Trial> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         let mut maker = Maker::new(self.traffic, self.number);
-        let mut receiver = Receiver::new(self.traffic, self.number, delays)?;
+        let mut receiver = Receiver::new(self.traffic, self.number, delays.then_some(now))?;
         let mut trial = Trial::default();
         let (begun, mut busy) = (now(), 0);
         let mut spoken = begun;
