@@ -246,6 +246,20 @@ fn router() {
         ["mpps_1m", "mpps_1m_virtio"].iter().all(|key| summary[*key].as_f64().unwrap() > 0.0),
         "{answer}"
     );
+    let delays = answer["delays"].as_array().unwrap();
+    for ports in ["ring", "virtio"] {
+        let of = delays.iter().filter(|row| row["ports"] == ports && row["candidate"] != "l3fwd");
+        let of: Vec<_> = of.collect();
+        assert_eq!(
+            of.iter().map(|row| row["candidate"].as_str().unwrap()).collect::<Vec<_>>(),
+            ["sidecore", "wire"]
+        );
+        for row in of {
+            let [p50, p99] = ["p50_us", "p99_us"].map(|key| row[key].as_f64().unwrap());
+            assert!(p50 > 0.0 && p50 <= p99 && row["lost"] == 0, "{row}");
+        }
+    }
+    assert!(summary["delay_p50_us"].as_f64().unwrap() > 0.0, "{answer}");
     // It is there, or the output says why not.
     let notes = answer["notes"].as_array().unwrap();
     let says_why = notes.iter().any(|note| note.as_str().unwrap().starts_with("l3fwd: "));

@@ -244,7 +244,10 @@ pub struct Maker<'t> {
     seq: u32,
     place: usize,
     flow: usize,
-    /// When the next frame is due, and from one to the next, in ticks.
+    /// When the trial begins, by the time stamp counter.
+    pub start: u64,
+    /// When the next frame is due, and from one to the next, in ticks since `start`. Sums of small steps stay exact; beside the
+    /// counter's own value each step would be rounded, and a million of them were microseconds off.
     pub due: f64,
     pub gap: f64,
 }
@@ -252,7 +255,7 @@ pub struct Maker<'t> {
 impl<'t> Maker<'t> {
     /// Of trial number `trial`.
     pub fn new(traffic: &'t Traffic, trial: u16) -> Maker<'t> {
-        Maker { traffic, trial, seq: 0, place: 0, flow: 0, due: 0.0, gap: 0.0 }
+        Maker { traffic, trial, seq: 0, place: 0, flow: 0, start: 0, due: 0.0, gap: 0.0 }
     }
 
     /// Passes over frames that could not be sent when they were due.
@@ -309,7 +312,7 @@ impl Source for Maker<'_> {
         };
         buffer[at..at + 2].copy_from_slice(&self.trial.to_le_bytes());
         buffer[at + 2..at + 6].copy_from_slice(&self.seq.to_le_bytes());
-        buffer[at + 6..at + 10].copy_from_slice(&coarse(ticks(self.due)).to_le_bytes());
+        buffer[at + 6..at + 10].copy_from_slice(&coarse(self.start + ticks(self.due)).to_le_bytes());
         self.seq = self.seq.wrapping_add(1);
         self.due += self.gap;
         frame.len()
@@ -346,6 +349,21 @@ mod tests {
                 buffer[..len].to_vec()
             })
             .collect()
+    }
+
+    #[test]
+    fn stamps_do_not_drift() {
+        let traffic = Traffic::new(&Lengths::Fixed(64), STATIONS, 1, [None, None]).unwrap();
+        let mut maker = Maker::new(&traffic, 7);
+        // A machine that has run for a day, and frames a third of a tick more than 533 apart.
+        let start = 86_400 * 2_600_000_000;
+        (maker.start, maker.gap) = (start, 533.0 + 1.0 / 3.0);
+        let mut buffer = vec![0; 64];
+        for _ in 0..3_000_001 {
+            maker.write(&mut buffer);
+        }
+        let (_, due) = traffic.read(&buffer[..60], 7).unwrap().unwrap();
+        assert!(coarse(start + 1_600_000_000).wrapping_sub(due) <= 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sidecore_driver::load::{now, ticks_per_ns};
+use sidecore_driver::load::{now, seen, ticks_per_ns};
 
 use super::lane::End;
 use super::sink::{Came, Receiver};
@@ -174,7 +174,7 @@ impl<'t> Tester<'t> {
     pub fn run(&mut self, spells: &[Spell], delays: bool) -> Result<Trial> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         let mut maker = Maker::new(self.traffic, self.number);
-        let mut receiver = Receiver::new(self.traffic, self.number, delays.then_some(now))?;
+        let mut receiver = Receiver::new(self.traffic, self.number, delays.then_some(seen))?;
         let mut trial = Trial::default();
         let (begun, mut busy) = (now(), 0);
         let mut spoken = begun;
@@ -183,7 +183,8 @@ impl<'t> Tester<'t> {
         for spell in spells {
             let gap = self.per_ns * 1e9 / spell.rate;
             start = now();
-            (maker.due, maker.gap) = (start as f64, gap);
+            (maker.start, maker.due, maker.gap) = (start, 0.0, gap);
+            last_refused = 0.0;
             let mut done = 0;
             let mut turn = start;
             while done < spell.frames {
@@ -235,8 +236,8 @@ impl<'t> Tester<'t> {
         self.residual(&mut receiver, trial.sent)?;
         trial.came = receiver.came;
         (trial.first, trial.last) = (receiver.first, receiver.last);
-        let passed = receiver.after_gap.map_or(0.0, |at| at as f64).max(last_refused) - start as f64;
-        trial.last_loss_ns = passed.max(0.0) / self.per_ns;
+        let gap_ends = receiver.after_gap.map_or(0.0, |at| at.saturating_sub(start) as f64);
+        trial.last_loss_ns = gap_ends.max(last_refused) / self.per_ns;
         trial.delays = receiver.into_delays();
         Ok(trial)
     }

@@ -26,7 +26,7 @@ const BATCH: usize = 128;
 /// Frames under way at most: what the receiver's ring has room for is not the router's affair.
 const WINDOW: u64 = 768;
 /// Nothing came for so long of what the router has taken: what is missing is lost.
-const LOST_AFTER: Duration = Duration::from_millis(20);
+pub const LOST_AFTER: Duration = Duration::from_millis(20);
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
@@ -186,7 +186,7 @@ pub fn frame(dst: IpAddr) -> [u8; SIZE] {
 
 impl Ends<'_> {
     /// Each gateway asks for the router, which knows it then.
-    fn announce(&mut self) -> Result<()> {
+    pub fn announce(&mut self) -> Result<()> {
         let group: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1);
         for number in 0..GATEWAYS {
             let body = [&GATEWAY[..], &gateway4(number).octets(), &[0; 6], &own4(1).octets()].concat();

@@ -4,9 +4,10 @@
 //! processor sends and receives by turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes
 //! of the table, one after the other. Peers are the Linux kernel (`kernel`), with the same routes up to 10,000, and DPDK's `l3fwd` over
 //! vhost (`l3fwd`), with as many as it has room for: an example that Debian ships as source, so it is built at first use. Where that cannot
-//! be, its ratio is null, and the output says why. Each sample has the distance of the two processors (`distance`); `report` compares
+//! be, its ratio is null, and the output says why. At last the delays of frames are measured at a low rate (`delay`). Each sample has the distance of the two processors (`distance`); `report` compares
 //! like with like.
 
+mod delay;
 mod ends;
 mod kernel;
 mod l3fwd;
@@ -20,11 +21,12 @@ use sidecore_engine::router::Static;
 use super::common::{Common, Result};
 use super::distance::Mode;
 use super::fib::tables::{self, Keys, Random, Route};
+use delay::{DelayRow, Delays};
 use ends::{frame, is_far, Kind, Sample, SIZE};
 use kernel::Kernel;
 use l3fwd::L3fwd;
 use report::{picture, print, Case, Row, Summary};
-use stage::{via, Stage};
+use stage::{via, Between, Stage};
 
 /// Flows that are many.
 const MANY: usize = 100_000;
@@ -91,7 +93,8 @@ pub fn run(args: &Args) -> Result<()> {
     let io_core = *common.io_cores.first().ok_or("no processor for the I/O core")?;
     let few = |numbers: &[u32]| if common.quick { vec![100] } else { numbers.to_vec() };
     let many = if common.quick { 1000 } else { MANY };
-    let mut rows = Vec::new();
+    let (mut rows, mut delays) = (Vec::new(), Vec::new());
+    let per_ns = delay::clock();
     let mut greatest: Option<Table> = None;
     for kind in Kind::ALL {
         let stage = Stage::start(io_core, kind)?;
@@ -103,25 +106,35 @@ pub fn run(args: &Args) -> Result<()> {
                 greatest = Some(table);
             }
         }
+        if let Some(table) = &greatest {
+            delays.extend(our_delays(&common, &stage, kind, table, per_ns)?);
+        }
     }
     let mut notes = Vec::new();
-    let mut add = |name: &str, peer: Option<Result<Row>>| match peer {
-        Some(Ok(row)) => rows.push(row),
-        Some(Err(why)) => notes.push(format!("{name}: {why}")),
+    match greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table, per_ns)) {
+        Some(Ok((row, delay))) => {
+            rows.push(row);
+            delays.push(delay);
+        }
+        Some(Err(why)) => notes.push(format!("l3fwd: {why}")),
         None => {}
-    };
-    add("l3fwd", greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table)));
-    add("kernel", greatest.as_ref().map(|table| beside_kernel(&common, table)));
-    let summary = Summary::of(&rows);
+    }
+    match greatest.as_ref().map(|table| beside_kernel(&common, table)) {
+        Some(Ok(row)) => rows.push(row),
+        Some(Err(why)) => notes.push(format!("kernel: {why}")),
+        None => {}
+    }
+    let summary = Summary::of(&rows, &delays);
     common.draw(|| picture(&rows))?;
     if common.json {
         let all = serde_json::json!({
-            "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "notes": notes, "summary": summary
+            "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "delays": delays, "notes": notes,
+            "summary": summary
         });
         println!("{all}");
         return Ok(());
     }
-    print(&rows, &notes, &summary);
+    print(&rows, &delays, &notes, &summary);
     Ok(())
 }
 
@@ -148,22 +161,63 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
     Ok(samples.iter().zip([1, table.many.len()]).map(row).collect())
 }
 
+/// Delays of many flows through the router with this table, and of the same frames through a wire between the same ports.
+fn our_delays(
+    common: &Common,
+    stage: &Stage,
+    kind: Kind,
+    table: &Table,
+    per_ns: f64,
+) -> Result<Vec<DelayRow>> {
+    stage.routes(&table.routes);
+    let mut samples: [Vec<Delays>; 2] = Default::default();
+    for round in 1..=common.rounds {
+        for (between, samples) in Between::ALL.into_iter().zip(&mut samples) {
+            stage.join(between);
+            let sample = stage.play(common.load_core, |ends| {
+                if between == Between::Router {
+                    ends.announce()?;
+                }
+                ends.delays(&table.many, common.window, per_ns)
+            })?;
+            tell(common, round, &format!("{} ports, {}", kind.name(), between.name()), &sample);
+            samples.push(sample);
+        }
+    }
+    stage.join(Between::Router);
+    let row = |(samples, between): (&Vec<Delays>, Between)| {
+        let routes = if between == Between::Router { table.routes.len() } else { 0 };
+        let (candidate, flows) = (between.name(), table.many.len());
+        DelayRow::of(Case { candidate, family: table.family, ports: kind.name(), routes, flows }, samples)
+    };
+    Ok(samples.iter().zip(Between::ALL).map(row).collect())
+}
+
+/// Says what a round's delays are.
+fn tell(common: &Common, round: u16, what: &str, sample: &Delays) {
+    let ([p50, p99], mode) = (sample.of(), sample.mode.name());
+    eprintln!("round {round}/{}: {what}: {p50:.2} and {p99:.2} µs (p50, p99), {mode}", common.rounds);
+}
+
 /// DPDK's l3fwd with many flows, and as many of the routes as its table has room for.
-fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<Row> {
+fn beside_l3fwd(common: &Common, io_core: usize, table: &Table, per_ns: f64) -> Result<(Row, DelayRow)> {
     let routes = l3fwd::fitting(&table.routes);
     let frames: Vec<_> = routes.iter().map(|route| frame(route.prefix.address)).collect();
     let first = frames.first().ok_or("no route of the table fits")?;
     let peer = L3fwd::start(io_core, &routes)?;
-    let mut samples = Vec::new();
+    let (mut samples, mut delays) = (Vec::new(), Vec::new());
     for round in 1..=common.rounds {
         let sample = peer.play(common.load_core, first, |ends| ends.measure(&frames, common.window))?;
         let (mpps, mode) = (sample.mpps, sample.mode.name());
         eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.rounds);
         samples.push(sample);
+        let of = peer.play(common.load_core, first, |ends| ends.delays(&frames, common.window, per_ns))?;
+        tell(common, round, "l3fwd", &of);
+        delays.push(of);
     }
     let (routes, flows) = (routes.len(), frames.len());
     let case = Case { candidate: "l3fwd", family: "IPv4", ports: "virtio", routes, flows };
-    Ok(Row::of(case, &samples, None))
+    Ok((Row::of(case, &samples, None), DelayRow::of(case, &delays)))
 }
 
 /// The kernel with many flows, and as many of the routes as it is given.

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::common::{middle, modes_json, modes_of};
 use super::super::distance::{self, Mode, Spread};
 use super::super::draw::{bars, distinct, Axis, Bars};
+use super::delay::{DelayRow, RATE};
 use super::ends::Sample;
 
 /// What one row is about.
@@ -68,10 +69,18 @@ pub struct Summary {
     ratio_l3fwd_far: Option<f64>,
     /// Between ring ports against the price of a frame that the kernel forwards.
     ratio_kernel: Option<f64>,
+    /// One way between virtio ports at 100,000 frames a second, in that table, in microseconds; what of it a wire does not have; and
+    /// l3fwd's.
+    delay_p50_us: Option<f64>,
+    delay_p99_us: Option<f64>,
+    added_p50_us: Option<f64>,
+    added_p99_us: Option<f64>,
+    l3fwd_delay_p50_us: Option<f64>,
+    l3fwd_delay_p99_us: Option<f64>,
 }
 
 impl Summary {
-    pub fn of(rows: &[Row]) -> Summary {
+    pub fn of(rows: &[Row], delays: &[DelayRow]) -> Summary {
         let of = |candidate: &str, ports: &str| {
             let all = rows.iter().filter(|row| row.case.candidate == candidate && row.case.ports == ports);
             all.filter(|row| row.case.family == "IPv4" && row.case.flows > 1)
@@ -84,6 +93,11 @@ impl Summary {
             let place = ours.iter().position(|(of, _)| *of == mode)?;
             distance::ratios(ours, theirs)[place]
         };
+        let delay = |candidate: &str| {
+            delays.iter().find(|row| row.case.candidate == candidate && row.case.ports == "virtio")
+        };
+        let (routed, wire, their) = (delay("sidecore"), delay("wire"), delay("l3fwd"));
+        let added = |of: fn(&DelayRow) -> f64| routed.zip(wire).map(|(routed, wire)| of(routed) - of(wire));
         Summary {
             mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
             mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
@@ -93,6 +107,12 @@ impl Summary {
             ratio_kernel: ring
                 .zip(of("kernel", "veth"))
                 .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
+            delay_p50_us: routed.map(|row| row.p50_us),
+            delay_p99_us: routed.map(|row| row.p99_us),
+            added_p50_us: added(|row| row.p50_us),
+            added_p99_us: added(|row| row.p99_us),
+            l3fwd_delay_p50_us: their.map(|row| row.p50_us),
+            l3fwd_delay_p99_us: their.map(|row| row.p99_us),
         }
     }
 }
@@ -128,7 +148,7 @@ pub fn picture(rows: &[Row]) -> String {
 }
 
 /// Prints the table.
-pub fn print(rows: &[Row], notes: &[String], summary: &Summary) {
+pub fn print(rows: &[Row], delays: &[DelayRow], notes: &[String], summary: &Summary) {
     println!("router: 64 B, one core; ns: of the I/O core a frame, of the kernel without what sending costs");
     println!("candidate  family  ports   routes   flows    Mpps (min – max)          ns a frame  lost");
     for row in rows {
@@ -156,6 +176,12 @@ pub fn print(rows: &[Row], notes: &[String], summary: &Summary) {
             case.flows,
             distance::told(spreads)
         );
+    }
+    println!("one way at {RATE} frames a second, µs");
+    println!("candidate  ports   routes   flows       p50       p99");
+    for DelayRow { case, p50_us, p99_us, .. } in delays {
+        let (candidate, ports, routes, flows) = (case.candidate, case.ports, case.routes, case.flows);
+        println!("{candidate:<9}  {ports:<6}  {routes:>7}  {flows:>6}  {p50_us:>8.2}  {p99_us:>8.2}");
     }
     notes.iter().for_each(|note| println!("{note}"));
     if let Some(ratio) = summary.ratio_l3fwd {

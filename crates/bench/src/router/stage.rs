@@ -26,6 +26,26 @@ pub fn via(address: IpAddr, len: u8, number: u32) -> Static {
     Static { prefix: Net { address, len }, target: Target::Via(vec![gateway], None) }
 }
 
+/// What is between the two ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    Router,
+    Wire,
+}
+
+impl Between {
+    /// Both.
+    pub const ALL: [Between; 2] = [Between::Router, Between::Wire];
+
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Between::Router => "sidecore",
+            Between::Wire => "wire",
+        }
+    }
+}
+
 /// The engine.
 pub struct Stage {
     // In this order: who is attached goes before the core that serves it.
@@ -62,9 +82,6 @@ impl Stage {
             members.push(Member { port: Arc::new(port), mac, addresses, control: None });
         }
         router.configure(&members, &[], 1);
-        let joined = |member: &Member| (Arc::clone(&member.port), Attach::Router(Arc::clone(&router)));
-        let all: Vec<_> = members.iter().map(joined).collect();
-        fabric.publish(&Arc::new(Topology::new(&all)));
         for member in &members {
             let path = scratch.file(&member.port.name);
             let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
@@ -84,7 +101,7 @@ impl Stage {
             paths.push(path);
         }
         let paths = paths.try_into().map_err(|_| "two ports")?;
-        Ok(Stage {
+        let stage = Stage {
             _attachments: attachments,
             fabric,
             router,
@@ -94,7 +111,25 @@ impl Stage {
             paths,
             _counters: counters,
             _scratch: scratch,
-        })
+        };
+        stage.join(Between::Router);
+        Ok(stage)
+    }
+
+    /// Puts this between the two ports.
+    pub fn join(&self, between: Between) {
+        let attach = |other: &Member| match between {
+            Between::Router => Attach::Router(Arc::clone(&self.router)),
+            Between::Wire => Attach::Wire(other.port.id),
+        };
+        let others = self.members.iter().rev();
+        let all: Vec<_> = self
+            .members
+            .iter()
+            .zip(others)
+            .map(|(it, other)| (Arc::clone(&it.port), attach(other)))
+            .collect();
+        self.fabric.publish(&Arc::new(Topology::new(&all)));
     }
 
     /// Has exactly these routes beside its own; how many seconds that took.

@@ -48,3 +48,11 @@ pub(super) fn ticks() -> u64 {
     #[cfg(not(target_arch = "x86_64"))]
     compile_error!("the load needs a time stamp counter");
 }
+
+/// The counter when all earlier loads are done (Intel SDM volume 2, RDTSCP; AMD64 volume 3).
+#[inline(always)]
+pub(super) fn ticks_after() -> u64 {
+    let mut cpu = 0;
+    // SAFETY: reads a counter, and the processor's number into `cpu`.
+    unsafe { std::arch::x86_64::__rdtscp(&raw mut cpu) }
+}

@@ -150,6 +150,12 @@ pub fn now() -> u64 {
     ticks()
 }
 
+/// The same when all that was read before is there: the processor reads [`now`] ahead of what it waits for.
+#[inline]
+pub fn seen() -> u64 {
+    clock::ticks_after()
+}
+
 /// Pins the calling thread to one core.
 pub fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
