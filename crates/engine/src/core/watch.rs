@@ -180,10 +180,10 @@ impl Looker {
             if let Some(other) = &other {
                 other.slow().stalled_with_another();
             }
-            tracing::warn!(port = %owner.name(), core, to = name, "the core has waited for {time:?} in the memory of one of the two");
+            tracing::warn!(port = %owner.name(), core, to = name, "the core has waited {time:?} for the memory of one of the two ports");
             return;
         }
-        tracing::warn!(port = %owner.name(), core, "the core has waited for {time:?} in the port's memory");
+        tracing::warn!(port = %owner.name(), core, "the core has waited {time:?} for the port's memory");
         if owner.slow().stalled(now) {
             owner.stop_stalling();
         }

@@ -98,7 +98,7 @@ pub(super) fn tell_left_out() {
     let Some(limit) = LIMIT.get() else { return };
     for (port, place, left_out) in limit.left_out(Instant::now()) {
         // The place's own words, as far as they do not depend on the case, are its file and line.
-        tracing::warn!(%port, place, left_out, "lines as those before were left out: their peer causes too many");
+        tracing::warn!(%port, place, left_out, "similar lines were left out: their peer causes too many");
     }
 }
 
