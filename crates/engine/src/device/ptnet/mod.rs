@@ -1,5 +1,5 @@
-//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible virtual machine networking using netmap
-//! passthrough", Garzarella, Lettieri, Rizzo 2015).
+//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible Virtual Machine Networking Using
+//! Netmap Passthrough", Maffione, Rizzo, Lettieri).
 //!
 //! Theory of operation. A region of netmap's rings (`ring::Region`), one for each guest, is a BAR that the guest maps
 //! ([`MemoryDevice`], a function of its own). Slots change hands by blocks in the guest's memory (`sidecore_abi::ptnet`), which
@@ -7,24 +7,27 @@
 //! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
 //! this up and carry kicks, which are declined while a core polls.
 //!
-//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` who is told when; `access` is what
-//! a trapped access does to the `registers`, `config` what an operator chooses, `function` and `memory` what the guest's bus finds, `bar` the
-//! memory that both have, `persist` what another process goes on from, `shared` what the cores and the conversation have in common.
+//! Files in the order of a frame's way: `sender` is the way in, `receiver` the way out, `bells` decides about
+//! interrupts. `access` carries out trapped accesses to the `registers`. `config` has the operator's options,
+//! `function` and `memory` the two PCI functions, `bar` the memory that both have. `persist` writes down what the next
+//! daemon needs. `shared` is what the cores and the conversation have in common.
 //!
 //! Who owns what. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
 //! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is answered: from
 //! then on nobody touches its blocks. Rings go on where they were when it begins again; a reset puts everything in the region
 //! back to its start.
 //!
-//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's in the same
-//! memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: what there is of a ring is a half of a way.
+//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's
+//! in the same memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: each ring is
+//! one half of a `Way`.
 //!
-//! *Host rings* lead nowhere, but netmap in a guest writes to the rings that an interface mentions. Its kernel looks for them before it begins,
-//! and with none it would take the interface itself for one. Its programs look after that, and take all that they find for theirs. So
-//! the interface mentions them until the guest begins, and again when it ends.
+//! *Host rings* are not connected, but netmap in a guest uses the ring offsets in the interface structure. Its kernel
+//! module reads them before it starts the device, and takes a missing offset for the structure itself. Its programs
+//! read them later, and take each ring with an offset for one of theirs. So the structure has the offsets until the
+//! guest starts, and again when it ends.
 //!
-//! A head that makes no sense, in any ring, ends the port with a fault until the guest begins again. Slots that make none are
-//! dropped as frames, or passed over as buffers, and counted.
+//! An impossible head, in any ring, stops the port with a fault until the guest starts again. Impossible slots are
+//! dropped as frames, or skipped as buffers, and counted.
 //!
 //! Limits. One guest a region. Only guests that know of [`LINK`] are shown the link; while it is down, frames are dropped. A region's rings are
 //! [`MAX_PAIRS`] pairs at most.
