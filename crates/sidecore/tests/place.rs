@@ -54,15 +54,15 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     assert!(mend.starts_with("taskset -cp ") && finding["mended"] == false, "{finding}");
     let text = place.ok(&["place"]);
     for part in
-        ["node 0: processors ", ": I/O core 0", "queue 0 of a", "guest of a: ", &format!("fix: {mend}")]
+        ["node 0: processors ", ": I/O core 0", "queue 0 of a", "guest of a: ", &format!("mend it: {mend}")]
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 
     let text = place.ok(&["place", "--apply"]);
-    assert!(text.contains(&format!("fixed: {mend}")), "{text}");
+    assert!(text.contains(&format!("mended: {mend}")), "{text}");
     let text = place.ok(&["place"]);
-    assert!(!text.contains("fix: ") && !text.contains(&format!("on processor {last},")), "{text}");
+    assert!(!text.contains("mend it") && !text.contains(&format!("on processor {last},")), "{text}");
 
     // Who has left has no process any more.
     drop((stop, driver));

@@ -7,9 +7,9 @@
 //! those of owners with a budget or of class `latency`, and *stuck* queues. A queue is stuck if it has little work at a
 //! time and has work now: its guest probably waits for an answer.
 //!
-//! Silent tasks are visited in few rounds. After [`COLD_AFTER`] they are *cold*: the core arms their notifications and
-//! does not poll them until their event comes, or the time for which they asked to be polled (`timers`). So a thousand
-//! silent queues cost a busy core only a check of its epoll set every [`EVENTS_EVERY`].
+//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not looked at
+//! until their event comes, or the time at which they asked for a look (`timers`). So a thousand silent queues cost a core at
+//! work nothing but a look at its epoll set every [`EVENTS_EVERY`].
 //!
 //! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in `epoll_wait`. It
 //! first visits the tasks that woke it, so the first frame does not wait for polls of all others.

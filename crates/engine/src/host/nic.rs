@@ -313,7 +313,7 @@ impl HostPort {
         let now = inner.side().interface.receive_queues().ok().filter(|_| self.needs_all)?;
         (now > inner.count).then(|| {
             let count = inner.count;
-            format!("its interface receives on {now} queues now, and the port on {count}: the host keeps the frames of the others; delete and add the port")
+            format!("its interface receives on {now} queues now, and the port on {count}: the host keeps what comes in on the others; delete and add the port")
         })
     }
 }

@@ -7,10 +7,9 @@
 //! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
 //! this up and carry kicks, which are declined while a core polls.
 //!
-//! Files in the order of a frame's way: `sender` is the way in, `receiver` the way out, `bells` decides about
-//! interrupts. `access` carries out trapped accesses to the `registers`. `config` has the operator's options,
-//! `function` and `memory` the two PCI functions, `bar` the memory that both have. `persist` writes down what the next
-//! daemon needs. `shared` is what the cores and the conversation have in common.
+//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` who is told when; `access` is what
+//! a trapped access does to the `registers`, `config` what an operator chooses, `function` and `memory` what the guest's bus finds, `bar` the
+//! memory that both have, `persist` what another process goes on from, `shared` what the cores and the conversation have in common.
 //!
 //! Who owns what. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
 //! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is answered: from
