@@ -36,7 +36,7 @@ pub enum Benchmark {
     Ptnet(ptnet::Args),
     /// Connected, silent ports: their processor time, and the delay of the first frame of one.
     ///
-    /// Also what they cost a pair of ports with traffic. Takes two processors.
+    /// Also their cost for a pair of ports with traffic. Takes two processors.
     Idle(idle::Args),
     /// DPDK's virtio driver as the guest: does every frame come back at half load?
     ///
@@ -51,11 +51,11 @@ pub enum Benchmark {
     /// Guests send requests, small writes or a key-value server's answers. Beside a thread for each device on the same
     /// processor. Takes two processors.
     Share(sched::share::Args),
-    /// Streams and request/response guests on one I/O core: what each costs the other.
+    /// Streams and request/response guests on one I/O core: the cost of each for the other.
     ///
     /// Beside a thread for each device.
     Mix(sched::mix::Args),
-    /// What scheduling, polling and saved interrupts contribute, one after the other.
+    /// The contributions of scheduling, polling and saved interrupts, one after the other.
     ///
     /// Counts kicks and interrupts a second.
     Parts(sched::parts::Args),
@@ -82,7 +82,7 @@ pub enum Benchmark {
     ///
     /// Beside the kernel's forwarding and DPDK's l3fwd. Takes two processors, and root for the kernel.
     Router(router::Args),
-    /// A router's control plane: the delay from what FRR says to what the router does.
+    /// A router's control plane: the delay from FRR's message until a route is in force.
     ///
     /// For a whole table of routes by BGP, and for single changes. Needs root and FRR.
     Routes(routes::Args),

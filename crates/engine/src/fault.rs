@@ -1,5 +1,5 @@
-//! Faults: why a port was stopped. Set once by whoever notices (an I/O core in the middle of a batch,
-//! or the port's conversation), read by `show` and the log; and how a text is shown in which a peer has a say.
+//! Faults: why a port was stopped. The first thread that notices (an I/O core in the middle of a batch, or the port's
+//! conversation) sets the fault; `show` and the log read it. Also: how to show a text that a peer has chosen.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,9 +1,9 @@
 //! Frames and batches: up to [`MAX_BATCH`] Ethernet frames taken from one port together.
 //!
-//! A frame is described in place. Its first [`HEAD`] bytes and its offload facts were read once, into
-//! private memory, when it was fetched: every decision (lookup, policy, segmentation) is made on them
-//! and they are what the receiver gets, so a sender that rewrites its buffer meanwhile fools nobody.
-//! The rest is a list of [`Piece`]s in the sender's memory, copied once, straight into the receiver.
+//! A frame is described in place. Its first [`HEAD`] bytes and its offload facts were read once, into private memory,
+//! when it was fetched. Every decision (lookup, policy, segmentation) is made on these bytes, and the receiver gets
+//! them, so a sender that rewrites its buffer meanwhile changes nothing. The rest is a list of [`Piece`]s in the
+//! sender's memory, copied once, straight into the receiver.
 //!
 //! A batch lives from `IngressQueue::fetch` to `IngressQueue::release`; the pieces are valid just as
 //! long. It is allocated when the core starts and never grows.

@@ -7,7 +7,7 @@
 //! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `control` → `transport`, `broker` →
 //! `state`.
 //!
-//! `unsafe` lives in `mem`, `virtq`, `ring`, `host` and `observe` only.
+//! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
 
 pub mod account;
 pub mod broker;

@@ -1,8 +1,8 @@
 //! Which processor does what.
 //!
-//! An I/O core has its processor to itself: the thread that starts everything else leaves the I/O cores' processors
-//! ([`leave`]) before it does so, and threads and processes begin with the affinity of who made them. Where nothing would be
-//! left (one processor, or all of them named) everybody shares, and `show cores` says so.
+//! An I/O core has its processor to itself. The main thread leaves the I/O cores' processors ([`leave`]) before it
+//! makes any other thread or process, and these inherit its affinity. If no processor would be left (there is only one,
+//! or all are I/O cores'), all threads share, and `show cores` says so.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

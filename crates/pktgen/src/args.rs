@@ -13,11 +13,11 @@ Ports (-i):
   NAME, netmap:NAME, ring:NAME   ring port NAME of the daemon; a NAME with a slash is its socket's path
   valeS:NAME                     ring port NAME of switch S
   vhost-user:PATH[,role=server]  vhost-user socket; as client, or as server that the daemon connects to
-  tap:IFNAME                     TAP interface, in the place of what holds its descriptor; made if there is none
-  xdp:IFNAME, packet:IFNAME      interface of the host by AF_XDP or AF_PACKET: frames leave and enter by its wire
+  tap:IFNAME                     TAP interface: the host receives what is sent; made if there is none
+  xdp:IFNAME, packet:IFNAME      interface of the host, by AF_XDP or AF_PACKET: frames go out to its network
 
-Exit codes: 0 what -n asked for was done, and verified with --verify; with -n 0 the run was ended by a
-signal. 1 it was not, and standard error says why.";
+Exit codes: 0 all -n frames were sent or received, and were correct with --verify; with -n 0 a signal ended the
+run. 1 anything else; standard error says why.";
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,7 +26,7 @@ pub enum Function {
     Tx,
     /// Receive and count.
     Rx,
-    /// Send one frame, await the answer, and so on; tell the round trip times.
+    /// Send one frame, wait for the answer, and repeat; print the round trip times.
     Ping,
     /// Answer pings.
     Pong,
@@ -86,7 +86,7 @@ pub struct PktGenArgs {
     /// Milliseconds between two progress lines.
     #[arg(short = 'T', value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub interval: u32,
-    /// Seconds to wait before the start. Our ports have no autonegotiation, so none are needed.
+    /// Seconds to wait before the start. Our ports need none, because they have no autonegotiation.
     #[arg(short = 'w', value_name = "SECONDS", default_value_t = 0)]
     pub wait: u32,
     /// Frames per second at most, over all threads. K, M and G may follow the number.
@@ -115,7 +115,7 @@ pub struct PktGenArgs {
     #[arg(short = 'P', value_name = "FILE", conflicts_with_all = ["length", "verify", "source", "destination", "source_mac", "destination_mac"])]
     pub replay: Option<PathBuf>,
     /// Verify: tx numbers the frames of each flow and adds a checksum over all bytes, rx checks them and
-    /// acknowledges, tx goes on. Nothing may be lost, reordered or changed.
+    /// acknowledges. The run fails if a frame is lost, reordered or changed.
     #[arg(long)]
     pub verify: bool,
     /// With --verify: frames that may be on their way unacknowledged [default: 512].
@@ -125,7 +125,7 @@ pub struct PktGenArgs {
     /// rx: send one frame first, so that the switch knows where the port's address is.
     #[arg(long)]
     pub announce: bool,
-    /// Never sleep and never yield: for processors that nobody else uses.
+    /// Never sleep and never yield: for processors that no other thread uses.
     #[arg(long)]
     pub busy: bool,
     /// Print the result as JSON, as described in docs/pkt-gen.md.

@@ -36,7 +36,7 @@ pub enum Command {
     ///
     /// `ports` and `drops` work without a running daemon, too: they read its counters file.
     Show(ShowArgs),
-    /// Say why a port has no traffic, and the command that mends it.
+    /// Say why a port has no traffic, and the command that fixes it.
     ///
     /// Checks the VMM, its memory, the driver, the link, the MTU and dropped frames, and the rights on the socket
     /// if no VMM is connected. The exit code is 1 if anything is wrong.
@@ -69,7 +69,7 @@ pub enum Command {
     /// Explain what a router does with a packet, and why.
     #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
     Explain(ExplainArgs),
-    /// Make a file the running configuration: add, change and delete what differs, completely or not at all.
+    /// Make a file the running configuration: add, change and delete ports, switches and routers, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
     Save(SaveArgs),
@@ -89,7 +89,7 @@ pub enum Command {
     /// Show on which processors, caches and NUMA nodes I/O cores, their queues and guests' vCPUs are.
     ///
     /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
-    /// node) and the command that mends it. vCPUs are found by the names that QEMU gives their threads.
+    /// node) and the command that fixes it. vCPUs are found by the names that QEMU gives their threads.
     Place(PlaceArgs),
     /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
     ///
@@ -206,7 +206,7 @@ pub enum Topic {
     Ports,
     /// Switches: how they find destinations, and their ports.
     Switches,
-    /// Addresses that the switches remember.
+    /// Addresses that the switches have learned or were given, with their ports.
     Mac,
     /// Routers with their ports.
     Routers,
@@ -216,11 +216,11 @@ pub enum Topic {
     Neighbours,
     /// I/O cores: busy, idle and asleep, in the last second and since the start.
     Cores,
-    /// Queues of ports; --wide: also why visits ended, and how long frames waited.
+    /// Queues of ports; with --wide also why visits ended, and how long frames waited.
     Queues,
-    /// One port (NAME): all that the other topics say about it.
+    /// One port (NAME): everything that the other topics show about it.
     Port,
-    /// Disks: requests, bytes, errors by name, how long requests take.
+    /// Disks: requests, bytes, errors by name, latencies.
     Disks,
     /// Frames that were dropped, by port and reason, the most frequent first.
     Drops,
@@ -346,7 +346,7 @@ pub struct RouteAddArgs {
     pub router: String,
     /// The destination, as ADDRESS/LENGTH.
     pub prefix: String,
-    /// `via` and gateways, of which the flow chooses one; `port` and the port's name; or `blackhole`, `unreachable`, `prohibit`.
+    /// `via` and one gateway or several (each flow uses one); `port` and the port's name; or `blackhole`, `unreachable`, `prohibit`.
     #[arg(required = true, value_name = "WAY")]
     pub way: Vec<String>,
     #[command(flatten)]
@@ -383,7 +383,7 @@ pub struct ExplainArgs {
 pub struct ApplyArgs {
     /// The file.
     pub file: PathBuf,
-    /// Say what would change, and change nothing.
+    /// Print the changes without making them.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -432,7 +432,7 @@ pub struct PlaceArgs {
 
 #[derive(Debug, Args)]
 pub struct CoresArgs {
-    /// How many.
+    /// Number of active I/O cores.
     pub active: usize,
     #[command(flatten)]
     pub control: Control,

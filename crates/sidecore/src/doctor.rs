@@ -165,7 +165,7 @@ fn text(report: &Report) -> String {
             };
             text.push_str(&format!("  {grade:<5}  {:<6}  {}\n", check.about, check.text));
             if let Some(mend) = &check.mend {
-                text.push_str(&format!("                 mend: {mend}\n"));
+                text.push_str(&format!("                  fix: {mend}\n"));
             }
         }
     }

@@ -96,7 +96,7 @@ const ROUTER: [(&str, &str, &str); 4] = [
     (
         "grace",
         "1 to 86400",
-        "Seconds for which routes stay that the control plane has not sent again since it ended or came back [default: 120]",
+        "Seconds after the control plane ended or came back for which the router keeps routes that were not sent again [default: 120]",
     ),
     ("routes", "tables", "Its static routes, as below"),
 ];
@@ -108,7 +108,7 @@ const ROUTE: [(&str, &str, &str); 6] = [
     (
         "port",
         "NAME",
-        "The port behind which link-local gateways are; without gateways, the destinations themselves",
+        "The port of link-local gateways; without gateways, the port at which the destinations are neighbours",
     ),
     ("blackhole", "true", "Packets are dropped silently"),
     (

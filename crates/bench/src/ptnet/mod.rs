@@ -1,10 +1,11 @@
 //! `sidecore bench ptnet`: native ptnet drivers as guests, through the learning switch and through a pipe, beside native virtio-net
 //! drivers.
 //!
-//! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames a publication (the ptnet
-//! paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number and the receiver reads it. *Kicks*: frames that come evenly, at rates at which an I/O core has time to
-//! sleep; how often the sender has to kick, and how long it waits then. There, register accesses are messages on the card's
-//! socket, as a VMM sends them for a guest's trap; what the VMM adds to that is not in it.
+//! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames at a time (the
+//! ptnet paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number and the
+//! receiver reads it. *Kicks*: frames that are sent evenly, at rates at which an I/O core has time to sleep; how often
+//! the sender has to kick, and how long it then waits. There, register accesses are messages on the card's socket, as a
+//! VMM sends them for a guest's trap; the time that the VMM adds is not included.
 //!
 //! One processor has the I/O core, the other both drivers.
 

@@ -93,7 +93,10 @@ pub fn enter(kind: Kinds) {
         // The filter of the whole process stays, and that is known to hold: it was there at the start.
         Err(e) => {
             FAILED.store(1, Ordering::Relaxed);
-            tracing::error!(thread = kind.name(), "this thread is not narrowed: {e}");
+            tracing::error!(
+                thread = kind.name(),
+                "the system call filter of this thread is not in force: {e}"
+            );
         }
     }
 }

@@ -303,7 +303,7 @@ impl Worker {
                     router = %self.router.name,
                     "{short} ways have no next hops: all ways together may have {MAX_ALL_HOPS}"
                 ),
-                false => tracing::info!(router = %self.router.name, "all ways have their next hops"),
+                false => tracing::info!(router = %self.router.name, "all routes have their next hops again"),
             }
         }
     }
@@ -474,7 +474,7 @@ impl Worker {
             }
             Err(why) => {
                 view.malformed += 1;
-                tracing::warn!(router = %self.router.name, "what comes to port {FPM} is no FPM ({why}): the connection ends");
+                tracing::warn!(router = %self.router.name, "the stream at port {FPM} is not FPM ({why}): the connection ends");
                 self.disconnected(zebra);
             }
         }
@@ -501,7 +501,7 @@ impl Worker {
             (Some(_), gone) => self.sweeping = Some((next, gone)),
             (None, 0) => {}
             (None, gone) => {
-                tracing::warn!(router = %self.router.name, "{gone} routes were not said again and are gone");
+                tracing::warn!(router = %self.router.name, "{gone} routes that zebra has not sent again were removed");
             }
         }
     }

@@ -1,18 +1,18 @@
 //! One I/O core: the loop.
 //!
-//! Theory of operation. A round looks into the mailbox and visits each *polled* task once, in turn: a visit takes as many
-//! items as fit into a turn, which is shorter the more owners have work, and never longer than [`LONGEST_TURN`]. Whom a round
-//! passes over says `accounts`: owners that had more than their share, that have used up their budget, or their rate.
-//! Between two visits the core looks at those who must not wait for the rest of the round (`urgent`): owners with a budget,
-//! those of class `latency`, and queues that are *stuck*: they have little work at a time, there is some now, and their guest
-//! probably waits for it.
+//! Theory of operation. A round reads the mailbox and visits each *polled* task once, in turn. A visit takes as many
+//! items as fit into a turn, which is shorter the more owners have work, and never longer than [`LONGEST_TURN`].
+//! `accounts` says which owners a round passes over: those that had more than their share, or have used up their budget
+//! or their rate. Between two visits the core checks tasks that must not wait for the rest of the round (`urgent`):
+//! those of owners with a budget or of class `latency`, and *stuck* queues. A queue is stuck if it has little work at a
+//! time and has work now: its guest probably waits for an answer.
 //!
 //! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not looked at
 //! until their event comes, or the time at which they asked for a look (`timers`). So a thousand silent queues cost a core at
 //! work nothing but a look at its epoll set every [`EVENTS_EVERY`].
 //!
-//! A core without work for `spin` arms the tasks that it polls, looks once more, and sleeps in `epoll_wait`. The tasks that
-//! wake it are visited before anything else, so the first frame does not wait for a look at all others.
+//! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in `epoll_wait`. It
+//! first visits the tasks that woke it, so the first frame does not wait for polls of all others.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,17 +1,18 @@
-//! Watching I/O cores that stand still in the memory of others.
+//! Watching for I/O cores that stand still because of an owner's memory.
 //!
-//! Theory of operation. Each core says in one word what it is at ([`Beat`]): a number that changes with every task that it
-//! turns to, the owner of the task, and the owner that it copies to. A thread of the control plane looks at those
-//! words ([`LOOK`]). A core whose word has not changed for [`STALL`], and which the kernel says is waiting for a page each
-//! time, or busy with pages (its time in the kernel grows), is stalled; one that is merely not being run is not. The stall is counted at its owner: at the sender's when its
-//! own task was looked at, at both owners while something was copied, since nobody can tell then in whose memory it waits.
-//! An owner whose own memory stalls cores again and again is stopped ([`Owner::stop_stalling`]). A task that touches another owner's
-//! memory, and nothing else meanwhile, says so ([`at_owner`]): then the stall is that one's.
+//! Theory of operation. Each core publishes what it is doing ([`Beat`]): a number that changes with every task that it
+//! turns to, the owner of the task, and the owner that it copies to. A thread of the control plane reads these fields
+//! ([`LOOK`]). A core is stalled if its number has not changed for [`STALL`], and the kernel says each time that it
+//! waits for a page, or is busy with pages (its time in the kernel grows). A core that merely has no processor is not
+//! stalled. A stall counts at its owner: at the sender if its own task was visited, at both owners during a copy,
+//! because the thread cannot tell in whose memory the core waits. An owner whose own memory stalls cores again and
+//! again is stopped ([`Owner::stop_stalling`]). A task that touches only another owner's memory says so ([`at_owner`]):
+//! then the stall counts at that owner.
 //!
 //! While no core is at work the thread looks once a second, so an idle engine sleeps.
 //!
-//! A fault cannot be cut short, and tasks cannot be taken from a core in the middle of a visit: what else that core
-//! serves waits, too. It gets nothing new meanwhile (`balance`).
+//! A page fault cannot be interrupted, and tasks cannot be taken from a core in the middle of a visit. So the core's
+//! other tasks wait, too. The core gets no new tasks meanwhile (`balance`).
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
@@ -180,10 +181,10 @@ impl Looker {
             if let Some(other) = &other {
                 other.slow().stalled_with_another();
             }
-            tracing::warn!(port = %owner.name(), core, to = name, "the core has waited for {time:?} in the memory of one of the two");
+            tracing::warn!(port = %owner.name(), core, to = name, "the core has waited {time:?} for the memory of one of the two ports");
             return;
         }
-        tracing::warn!(port = %owner.name(), core, "the core has waited for {time:?} in the port's memory");
+        tracing::warn!(port = %owner.name(), core, "the core has waited {time:?} for the port's memory");
         if owner.slow().stalled(now) {
             owner.stop_stalling();
         }

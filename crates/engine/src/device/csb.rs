@@ -1,13 +1,13 @@
 //! The communication status block (`sidecore_abi::csb`), as one ring's owner sees it.
 //!
-//! Theory of operation. The block's address stands in two registers. An e1000's lie on the shared page, where nobody is told when
-//! the driver writes them, so each ring compares the address when it is polled. While the block is on,
-//! the ring's tail is the block's, the head is published there, and the guest is interrupted only if it says that it
-//! wants to be. A ring that needs no tail, as an rtl8169's, looks at the rest. Both kick protocols are served: the flags by looking at them behind a fence, the thresholds by
-//! comparing them with the way that the head made.
+//! Theory of operation. The block's address is in two registers. An e1000's are on the shared page, where the device
+//! does not notice that the driver writes them, so each ring compares the address when it is polled. While the block is
+//! on, the ring's tail is the block's, the head is published there, and the guest is interrupted only if the block says
+//! so. A ring without a tail, such as an rtl8169's, uses the other fields. Both kick protocols are supported: flags are
+//! read behind a fence, thresholds are compared with the distance that the head has moved.
 //!
-//! The transmit queue's core asks for kicks only while it sleeps for long and a kick could wake it, which a store to a
-//! mapped tail cannot. Kicks for receive buffers are never asked for: buffers are looked for when there are frames.
+//! The core of a transmit queue enables kicks only while it sleeps for long and a kick could wake it, which a store to
+//! a mapped tail cannot. It never enables kicks for receive buffers: it looks for buffers when there are frames.
 //! `host_isr` stays zero, because the pin falls only when `ICR` is read.
 //!
 //! Each 64-bit word of the block that we write holds nothing of the guest's once the block is on, and nothing of the

@@ -1,12 +1,11 @@
 //! Pass 2: each destination of a batch is visited once.
 //!
-//! Theory of operation. The destination's list of frames is handed to its egress queue under the port's
-//! lock; with several queues a hash of the flow picks one, so that a flow stays in order. The hash of a
-//! frame is worked out when it is first asked for, once for all its destinations. If some frames ask for
-//! offloads that the receiver did not accept, `offload` makes plain frames of them first. A delivery is timed: what is left when
-//! it has taken too long, and what comes for that receiver from then on, goes by `watched`. Time in which the core was kept from
-//! running is nobody's (`mem::Effort`): that is asked about where a delivery was late, and compared with what was noted once a
-//! millisecond.
+//! Theory of operation. The egress queue of the destination gets its list of frames under the port's lock. With several
+//! queues a hash of the flow selects one, so that a flow stays in order. The hash of a frame is computed at first use,
+//! once for all its destinations. If some frames request offloads that the receiver did not accept, `offload` first
+//! makes plain frames of them. A delivery is timed. If it takes too long, the rest of it, and later frames for that
+//! receiver, go through `watched`. Time in which the core had no processor is charged to no port (`mem::Effort`): the
+//! core checks for it when a delivery was late, and compares it with a note that it makes once a millisecond.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Pass 1: each frame of a batch gets its destinations, from the wire or the switch that its sender is attached to; those
-//! for everybody are copied to all that are there, as far as the sender's limits go.
+//! Pass 1: each frame of a batch gets its destinations, from the wire or the switch that its sender is attached to.
+//! Flooded frames are copied to all ports, as far as the sender's limits allow.
 
 use std::time::Instant;
 

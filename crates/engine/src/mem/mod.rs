@@ -1,5 +1,5 @@
-//! What is shared with a guest and its VMM: memory, as mapped regions, translated once, bounds-checked once; and
-//! eventfds.
+//! Memory and eventfds that are shared with a guest and its VMM. Memory is mapped in regions, translated once and
+//! bounds-checked once.
 
 mod arena;
 mod bell;

@@ -1,4 +1,4 @@
-//! Observation: counters in a shared file. Capture and latency histograms stand beside them.
+//! Observation: counters in a shared file, captures, and histograms of latency.
 
 pub mod capture;
 mod counters;

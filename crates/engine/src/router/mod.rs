@@ -1,19 +1,21 @@
 //! The router: IPv4 and IPv6 between its ports.
 //!
-//! Theory of operation. A batch comes from one port. [`Router::decide`] walks it in vectors of [`VECTOR`] frames: their headers are
-//! judged (`header`), their destinations looked up together in the forwarding tables (`sidecore_fib`), and each is given its group,
-//! next hop and neighbour (`plan`, `neighbours`). What is noted is a verdict, as a switch notes it, and a [`Rewrite`]. When whoever
-//! captures has seen the frames as they came, [`Desk::rewrite`] changes their private heads: station addresses, hop limit and
-//! checksum (incrementally, RFC 1624). A header that ends behind the head was read once, and what was read goes on. So one copy goes to the receiver, as on a switch, and a sender that rewrites its buffer meanwhile
-//! changes nothing of what was decided.
+//! Theory of operation. A batch comes from one port. [`Router::decide`] walks it in vectors of [`VECTOR`] frames. It
+//! checks their headers (`header`), looks all their destinations up together in the forwarding tables (`sidecore_fib`),
+//! and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result for each frame is a
+//! verdict, as on a switch, and a [`Rewrite`]. After captures have seen the frames as they came, [`Desk::rewrite`]
+//! changes their private heads: station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is
+//! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
+//! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
 //!
-//! What is for the router itself is answered in `own`, or goes on to its control plane (`punt`); errors and requests that it makes (`made`) are delivered behind the batch, and
-//! an error goes back by the way that its packet came. Whatever comes is hostile: each refusal is a drop with a name.
+//! Packets for the router itself are answered in `own`, or passed to its control plane (`punt`). Errors and requests
+//! that the router makes (`made`) are delivered behind the batch, and an error goes back by the way that its packet
+//! came. All input is hostile: each refusal is a drop with a name.
 //!
-//! On this path nothing is allocated. Locks: none that is waited for; the table of neighbours is changed when its lock is free.
+//! This path allocates nothing and waits for no lock: the table of neighbours is changed only when its lock is free.
 //!
-//! The other side, for the control plane: routes and groups are kept in `rib`, what routing daemons say in `fed`; `control` has the
-//! tables and the plan follow them, and explains what becomes of an address.
+//! The other side is for the control plane: `rib` has routes and groups, `fed` the routes of routing daemons. `control`
+//! makes the tables and the plan follow them, and explains the decision for an address.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod class;

@@ -316,7 +316,7 @@ impl Live {
         }
         Err((
             name.clone(),
-            format!("what stands behind it has not ended within {PATIENCE:?}; try again, or end its VMM"),
+            format!("its threads have not ended within {PATIENCE:?}; try again, or end its VMM"),
         ))
     }
 

@@ -51,7 +51,10 @@ pub(super) fn end(name: &str, attachment: Option<Box<dyn Attachment>>) -> Ending
     // Without a thread the closure is dropped here, and `rest` with it.
     let thread = std::thread::Builder::new().name("retire".to_owned()).spawn(move || drop(rest));
     if let Err(e) = thread {
-        tracing::warn!(port = name, "it was ended by the thread that asked for it, for want of another: {e}");
+        tracing::warn!(
+            port = name,
+            "the thread of the request ends it, because there is no other thread: {e}"
+        );
     }
     Ending { name: name.to_owned(), told, ended }
 }
@@ -63,8 +66,8 @@ impl Ending {
         if !ended {
             tracing::error!(
                 port = %self.name,
-                "what stands behind it has not ended within {PATIENCE:?}: it waits for its VMM or for a file that a VMM \
-                 passed, and is left to end by itself"
+                "its threads have not ended within {PATIENCE:?}: they wait for its VMM or for a file that a VMM \
+                 passed, and are left to end by themselves"
             );
         }
         ended

@@ -88,7 +88,7 @@ options! {
             vale_mode: Mode = "vale-mode", Any, "`0600`";
             /// Owner of the socket at which netmap programs ask for ports.
             vale_owner: Owner = "vale-owner", Any, "the user that starts the daemon";
-            /// Whether the daemon gives up what it does not need; `warn`: the kernel only logs what it would refuse.
+            /// Whether the daemon gives up rights that it does not need; `warn`: the kernel only logs what it would refuse.
             sandbox: Sandbox = "sandbox", Any, "`on`, as far as this system has it";
             /// User that the daemon becomes if root starts it, unless the sandbox is `off` or `warn`.
             user: String = "user", Any, "`sidecore` if there is that user, else `nobody`";
@@ -151,7 +151,7 @@ options! {
             wire: String = "wire", Frames, "";
             /// The router that it is an interface of, instead of a switch.
             router: String = "router", Frames, "";
-            /// The pipe that it is one end of, instead of a switch: what one end sends the other receives in the same buffers, without a copy.
+            /// The pipe that it is one end of, instead of a switch: frames that one end sends arrive at the other in the same buffers, without a copy.
             /// Both ends see all of the pipe's memory.
             pipe: String = "pipe", Kind, "";
             /// The router's addresses there, each with the length of its network.
@@ -248,7 +248,7 @@ options! {
             prefault: Toggle = "prefault", Kind, "`off`";
             /// The network namespace that the interface lies in: a name (ip-netns(8)) or a path.
             netns: String = "netns", Kind, "the daemon's";
-            /// The router's port that it stands for before a control plane. A router's `control` makes such ports; nobody else can.
+            /// The router's port that it represents to the control plane. Only a router's `control` makes such ports.
             control_of: String = "control-of", Kind, "none";
             /// Open descriptors of the daemon to use: of a tap one for each queue, else one socket.
             fd: Fds = "fd", Kind, "";

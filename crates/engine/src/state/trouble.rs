@@ -87,7 +87,7 @@ fn of_peer(
     say: &mut impl FnMut(bool, &str, &str, String, Option<String>),
 ) {
     if status.lack != Some(Lack::Memory) && port.doubts_memory() {
-        let text = "the guest's memory looks private: its driver has begun, and we read nothing but zeros";
+        let text = "the guest's memory looks private: its driver has started, and the daemon reads nothing but zeros";
         say(true, "memory", "private_memory", text.to_owned(), Some(SHARE.to_owned()));
     }
     match status.lack {
@@ -128,7 +128,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
             (true, "mtu", Some("in the guest: ip link set DEV mtu …, as large as the senders'".to_owned()))
         }
         "ring_full" => {
-            let mend = "in the guest: ip link set DEV up; where it is up, it is too slow: longer rings \
+            let mend = "in the guest: ip link set DEV up; if the interface is up, the guest is too slow: longer rings \
                         (QEMU: rx_queue_size=1024), more queues";
             (true, "driver", Some(mend.to_owned()))
         }
@@ -168,7 +168,7 @@ impl Watch {
 /// Writes that line for port `name`.
 pub(super) fn tell(name: &str, private: bool) {
     let what = match private {
-        true => "looks private: its driver has begun, and we read nothing but zeros",
+        true => "looks private: its driver has started, and the daemon reads nothing but zeros",
         false => "is not shared with us",
     };
     tracing::warn!(port = %name, "the guest's memory {what}; the port will carry nothing. {SHARE}");

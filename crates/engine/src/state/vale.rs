@@ -392,7 +392,7 @@ impl Vale {
             self.made.remove(&name);
         }
         self.polled.remove(&name);
-        tracing::info!(port = %name, switch, user = who.ids.0, "parted by a netmap program");
+        tracing::info!(port = %name, switch, user = who.ids.0, "detached by a netmap program");
         Ok(place)
     }
 
@@ -501,8 +501,10 @@ impl Verbs for Vale {
             }
             let user = self.makers.forget(&name);
             match self.engine.end_on_demand(&name) {
-                Ok(_) => tracing::info!(port = %name, user, "its last user is gone, and so is it"),
-                Err(error) => tracing::error!(port = %name, user, "it cannot go with its last user: {error}"),
+                Ok(_) => tracing::info!(port = %name, user, "its last user has left: it is removed"),
+                Err(error) => {
+                    tracing::error!(port = %name, user, "its last user has left, but it cannot be removed: {error}")
+                }
             }
         }
     }

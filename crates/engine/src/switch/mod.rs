@@ -1,20 +1,19 @@
 //! The learning switch (IEEE 802.1Q §8.8 in spirit, VALE in method).
 //!
-//! Theory of operation. A batch comes from one port. Pass 1 walks its frames: the MTU is checked, the
-//! source address is learned, the destination looked up, and each frame is noted on the list of its
-//! destination ([`Verdicts`]). Pass 2, in `core`, visits each destination once with its list. Lists keep
-//! the order of the batch, and frames for everybody are merged in where they belong, so no flow is
-//! reordered.
+//! Theory of operation. A batch comes from one port. Pass 1 walks its frames: it checks the MTU, learns the source
+//! address, looks the destination up, and notes each frame on the list of its destination ([`Verdicts`]). Pass 2
+//! (`fabric/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
+//! frames are merged in at their position, so no flow is reordered.
 //!
-//! Another lookup function can take the place of learning ([`Lookup`]): a hash of the flow, or a program of the
-//! operator's. The rest stays as it is.
+//! Another lookup function can replace learning ([`Lookup`]): a hash of the flow, or a program of the operator's. The
+//! rest stays the same.
 //!
 //! Every group address is flooded: LACP, LLDP, STP and the other reserved addresses of 802.1Q table 8-1
 //! included. The switch takes part in none of these protocols, and labs need them to pass.
 //!
-//! Limits: `table-size` addresses; `mac-limit` addresses per port, beyond which frames from new source
-//! addresses are dropped with a name; entries age after `ageing` seconds. A newcomer always finds a place; whose
-//! entry goes for it, and what happens when two ports have one address, is told in `table`.
+//! Limits. The table has `table-size` addresses. A port has `mac-limit` addresses; frames from further source addresses
+//! are dropped with a name. Entries age after `ageing` seconds. A new address always finds an entry; `table` explains
+//! which entry gives way, and what happens when two ports have one address.
 
 mod atomic;
 mod claim;

@@ -1,30 +1,31 @@
 //! The MAC table: bounded, shared by all I/O cores, without locks.
 //!
-//! Theory of operation. The table is an array of buckets, each one cache line of eight entries; an
-//! address lives in the bucket that its hash names, in any of the eight. An entry is one 64-bit word,
-//! address in the low 48 bits, port and flags above, so that it is read and replaced whole. Zero is
-//! empty (the all-zero address is never learned). The time of the last sighting, in seconds, stands in
-//! a second array, touched only when it changes, so a busy address dirties its line once a second.
+//! Theory of operation. The table is an array of buckets, each one cache line of eight entries. An address is in the
+//! bucket that its hash names, in any of the eight entries. An entry is one 64-bit word, with the address in the low 48
+//! bits and port and flags above, so that it is read and replaced whole. Zero is empty (the all-zero address is never
+//! learned). The time of the last sighting, in seconds, is in a second array, written only when it changes, so a busy
+//! address dirties its line once a second.
 //!
-//! **The hash has a key**, drawn for each table: nobody outside can tell which addresses share a bucket. If
-//! buckets overflow all the same while most of the table is empty, somebody has found out, and the table
-//! gets another key and starts empty ([`MacTable::pressed`], [`MacTable::rekey`]).
+//! **The hash has a key**, drawn for each table, so no guest can tell which addresses share a bucket. If buckets
+//! overflow all the same while most of the table is empty, a guest has found out. Then the table gets another key and
+//! starts empty ([`MacTable::pressed`], [`MacTable::rekey`]).
 //!
-//! **Who fills a bucket pays for it.** A newcomer takes a free place, else the one that has aged longest, else that of the
-//! oldest entry of the port with most entries in the bucket, and if those have one each, with most in the whole table. If its
-//! own port has more than that one, it is not learned: its frames pass, and those for it are flooded.
+//! **The port that fills a bucket pays for it.** A new address takes a free entry; else the one that has aged longest;
+//! else the oldest entry of the port with most entries in the bucket (if all have one, of the port with most in the
+//! whole table). If its own port has more than that one, the address is not learned: its frames pass, and frames for it
+//! are flooded.
 //!
-//! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim*
-//! (`claim`): from then on both ports get what is for the address, until the home speaks again (the claim was
-//! wrong), loses its link or ages (the claim was right). So a station that moves is reached at once, and one whose
-//! address is forged goes on receiving, even if it never sends. More than `claim::MOVES` claims within a second that
-//! the home refutes are no station that moves: the address is *held* at its home for `claim::HOLD` seconds. Who is right is
-//! not known, the home may be the thief, so all that use the address meanwhile are its *rivals* and get what is for it. A
-//! *pinned* entry cannot be claimed while its port has a carrier, a *static* one never; neither ages or makes room.
+//! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim* (`claim`).
+//! From then on both ports get the frames for the address, until the home uses it again (the claim was wrong), or loses
+//! its link or ages (the claim was right). So a station that moves is reached at once, and a station whose address is
+//! forged still gets its frames, even if it never sends. If the home refutes more than `claim::MOVES` claims within a
+//! second, the address is *held* at its home for `claim::HOLD` seconds. The home itself may be the thief, so all ports
+//! that use the address meanwhile are its *rivals* and get its frames. A *pinned* entry cannot be claimed while its
+//! port has a carrier, a *static* one never; neither ages or makes room.
 //!
-//! **Counts.** Each entry and each claim counts for its port. A count goes up before the word that it stands for is
-//! exchanged, and down after the exchange that removed one, by whoever won that exchange. So it is never less
-//! than what is there, and the same whenever nobody is at work.
+//! **Counts.** Each entry and each claim counts for its port. A core raises a count before it exchanges the word for
+//! which the count stands, and lowers it after the exchange that removed one, if it won that exchange. So a count is
+//! never less than the number of entries, and equal whenever no core is at work.
 //!
 //! Two cores that learn one address at the same time may each place it; both look again, and the entry further
 //! behind goes.

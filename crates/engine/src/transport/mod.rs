@@ -1,4 +1,4 @@
-//! Transports: how rings and registers reach us from a VMM or a native program.
+//! Transports: the conversations with VMMs and native programs, by which rings and registers reach the engine.
 
 pub mod functions;
 pub mod ring;

@@ -17,7 +17,7 @@ pub fn bound(time: Duration) {
         std::process::exit(1);
     };
     if let Err(e) = std::thread::Builder::new().name("end".to_owned()).spawn(watch) {
-        error!("the end of the daemon has no bound: no thread: {e}");
+        error!("the end of the daemon may take any time: no thread for its bound: {e}");
     }
 }
 

@@ -312,7 +312,7 @@ struct Logged {
 async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
     let Logged { log } = read(&body)?;
     super::log::set(&log).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
-    tracing::info!(filter = log, "the log has another filter");
+    tracing::info!(filter = log, "the log has a new filter");
     Ok(about(State(control)).await)
 }
 

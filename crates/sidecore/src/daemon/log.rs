@@ -1,9 +1,10 @@
-//! The log, on standard error, which nobody fills but the operator.
+//! The log, on standard error. Peers cannot fill it.
 //!
-//! Much of what the engine tells is caused by peers: VMMs that come and leave, messages that are refused, guests that stop
-//! their devices. A hostile one causes thousands of such lines a second, which fill disks and hide what others cause. So
-//! each place in the code has [`BURST`] lines for each port, and then one every [`EVERY`]; how many were left out is told once a
-//! [`TELL`]. A user of the netmap socket chooses the names of ports: lines that name a user count for that user instead. What is below the level `info` was asked for, and is not limited.
+//! Peers cause many of the engine's lines: VMMs that come and leave, refused messages, guests that stop their devices.
+//! A hostile peer causes thousands of such lines a second, which fill disks and hide the lines of others. So each place
+//! in the code has [`BURST`] lines for each port, and then one every [`EVERY`]. Every [`TELL`] the log says how many
+//! lines were left out. A user of the netmap socket chooses the names of ports, so lines with a user count for that
+//! user instead. Lines below the level `info` are logged only on request, and have no limit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -98,7 +99,7 @@ pub(super) fn tell_left_out() {
     let Some(limit) = LIMIT.get() else { return };
     for (port, place, left_out) in limit.left_out(Instant::now()) {
         // The place's own words, as far as they do not depend on the case, are its file and line.
-        tracing::warn!(%port, place, left_out, "lines as those before were left out: their peer causes too many");
+        tracing::warn!(%port, place, left_out, "similar lines were left out: their peer causes too many");
     }
 }
 

@@ -63,7 +63,7 @@ fn control(name: &str, it: &ControlView) -> String {
     text.push_str(&format!("\n  {} routes, {} objects, digest {}\n", it.routes, it.objects, it.digest));
     if it.stale > 0 {
         let sweep = it.sweep_in_s.map_or_else(String::new, |left| format!(", gone in {left} s"));
-        text.push_str(&format!("  {} routes were not said again so far{sweep}\n", it.stale));
+        text.push_str(&format!("  {} routes that zebra has not sent again so far{sweep}\n", it.stale));
     }
     text.push_str(&format!(
         "  {} messages, {} malformed, {} refused; {} comparisons, {} corrected, {} replays; {} neighbours\n",

@@ -87,13 +87,13 @@ impl Worker {
         let again = missing.intersection(&self.compare.missing).count();
         (self.compare.lost, self.compare.missing) = (lost, missing);
         if !gone.is_empty() {
-            tracing::warn!(router = %self.router.name, "{} routes were removed without a word", gone.len());
+            tracing::warn!(router = %self.router.name, "{} routes that zebra had deleted without a message were removed", gone.len());
             self.view.corrected += gone.len() as u64;
             self.router.feed(&gone, self.now());
         }
         let rests = self.compare.replayed.is_some_and(|then| then.elapsed() < REPLAY);
         if again > 0 && !rests {
-            tracing::warn!(router = %self.router.name, "zebra has said nothing of {again} routes: it is to say everything again");
+            tracing::warn!(router = %self.router.name, "zebra has not sent {again} routes that the kernel has: its connection is closed, so that it sends all again");
             self.view.replays += 1;
             self.compare.replayed = Some(Instant::now());
             self.disconnected(zebra);

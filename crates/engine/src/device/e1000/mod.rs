@@ -8,10 +8,11 @@
 //! there, and a frame leaves the guest without a VM exit. Everything that must be obeyed at once, the enable
 //! bits, reset and interrupts, is on other pages and traps.
 //!
-//! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its
-//! registers describe it, `transmitter`, `tx` and `packet` the way in, `receiver`, `rss`, `filter` and `rx` the way out, `irq` who is told when,
-//! `device::csb` how a driver that knows of it does without registers; `journal` and `persist` what another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does.
-//! `config` is what an operator chooses, and `function` what the guest's bus finds.
+//! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as its
+//! registers describe it. `transmitter`, `tx` and `packet` are the way in; `receiver`, `rss`, `filter` and `rx` are the
+//! way out. `irq` decides about interrupts. `device::csb` is the status block, for drivers that use it instead of
+//! registers. `journal` and `persist` write down what the next daemon needs. `access` carries out trapped accesses.
+//! `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
 //! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
 //! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give

@@ -1,5 +1,5 @@
-//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible virtual machine networking using netmap
-//! passthrough", Garzarella, Lettieri, Rizzo 2015).
+//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible Virtual Machine Networking Using
+//! Netmap Passthrough", Maffione, Rizzo, Lettieri).
 //!
 //! Theory of operation. A region of netmap's rings (`ring::Region`), one for each guest, is a BAR that the guest maps
 //! ([`MemoryDevice`], a function of its own). Slots change hands by blocks in the guest's memory (`sidecore_abi::ptnet`), which
@@ -16,15 +16,17 @@
 //! then on nobody touches its blocks. Rings go on where they were when it begins again; a reset puts everything in the region
 //! back to its start.
 //!
-//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's in the same
-//! memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: what there is of a ring is a half of a way.
+//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's
+//! in the same memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: each ring is
+//! one half of a `Way`.
 //!
-//! *Host rings* lead nowhere, but netmap in a guest writes to the rings that an interface mentions. Its kernel looks for them before it begins,
-//! and with none it would take the interface itself for one. Its programs look after that, and take all that they find for theirs. So
-//! the interface mentions them until the guest begins, and again when it ends.
+//! *Host rings* are not connected, but netmap in a guest uses the ring offsets in the interface structure. Its kernel
+//! module reads them before it starts the device, and takes a missing offset for the structure itself. Its programs
+//! read them later, and take each ring with an offset for one of theirs. So the structure has the offsets until the
+//! guest starts, and again when it ends.
 //!
-//! A head that makes no sense, in any ring, ends the port with a fault until the guest begins again. Slots that make none are
-//! dropped as frames, or passed over as buffers, and counted.
+//! An impossible head, in any ring, stops the port with a fault until the guest starts again. Impossible slots are
+//! dropped as frames, or skipped as buffers, and counted.
 //!
 //! Limits. One guest a region. Only guests that know of [`LINK`] are shown the link; while it is down, frames are dropped. A region's rings are
 //! [`MAX_PAIRS`] pairs at most.

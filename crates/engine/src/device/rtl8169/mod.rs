@@ -1,14 +1,16 @@
 //! The Realtek RTL8169SB/8110SB: 10ec:8169 on a conventional PCI bus, Linux's `r8169`, FreeBSD's `re`.
 //!
-//! Theory of operation. A driver sets the device up by registers. From then on it moves frames by descriptors whose highest bit says
-//! whose they are, and rings one doorbell, which is a register among all others: 256 bytes of them are less than a page, so nothing
-//! can be mapped into the guest, and each doorbell traps. But the bits in the descriptors tell all that the doorbell says. So
-//! an I/O core that serves the ring looks at them, and a doorbell only wakes it when it sleeps.
+//! Theory of operation. A driver sets the device up by registers. From then on it moves frames by descriptors whose
+//! highest bit names their owner, and rings one doorbell. The doorbell is a register among all others: 256 bytes of
+//! them are less than a page, so no page can be mapped into the guest, and each doorbell traps. But the bits in the
+//! descriptors say the same as the doorbell. So an I/O core that serves the ring polls them, and a doorbell only wakes
+//! a sleeping core.
 //!
-//! Files in the order of a frame's way: `regs` numbers, `state` the register file, `ring` a ring as its descriptors tell it,
-//! `transmitter`, `tx` and `packet` the way in, `filter` and `rx` the way out, `irq` who is told when, `device::csb` how a driver that knows of it does without doorbells; `journal` and `persist` what
-//! another process goes on from; beside it `eeprom`, `phy` and `stats`; `access` is what a trapped access does. `config` is
-//! what an operator chooses, and `function` what the guest's bus finds.
+//! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as its
+//! descriptors describe it. `transmitter`, `tx` and `packet` are the way in; `filter` and `rx` are the way out. `irq`
+//! decides about interrupts. `device::csb` is the status block, for drivers that use it instead of doorbells. `journal`
+//! and `persist` write down what the next daemon needs. `access` carries out trapped accesses. `eeprom`, `phy` and
+//! `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
 //! Who owns what. [`Rtl8169`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A ring belongs to its
 //! queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other memory, and does

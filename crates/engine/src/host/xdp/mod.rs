@@ -103,7 +103,7 @@ pub fn start(
         sockets: Vec::new(),
         features: Vec::new(),
         detail: if count < there {
-            format!(", queues 0 to {} of {there}: the host keeps what comes in on the others", count - 1)
+            format!(", queues 0 to {} of {there}: the host keeps the frames of the others", count - 1)
         } else {
             String::new()
         },
