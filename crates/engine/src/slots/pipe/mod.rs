@@ -1,14 +1,13 @@
-//! Pipes between two ports: frames that one end sends arrive at the other in the same buffers.
+//! Pipes between two ports: what one sends the other receives, in the same buffers.
 //!
-//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`Way`](way) in either
-//! direction. An end is a guest's (`device::ptnet`) or a program's (`host::ring`). Each end maps all of the memory, so
-//! they trust each other with the contents of the pipe: its buffers, its slots, and the `head` and `tail` in its rings.
-//! Each end publishes its own indices elsewhere, and is judged only by these. No number that an end writes leads out of
-//! the pipe's memory.
+//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`Way`](way) in either direction. An end is a
+//! guest's (`device::ptnet`) or a program's (`host::ring`). Each maps all of the memory, so they trust each other with what is in the pipe: its
+//! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells elsewhere, and is judged for alone;
+//! no number that either writes leads out of the pipe's memory.
 //!
-//! When an end comes while both are free, the memory is new. When an end comes while the other one is there, it gets
-//! the memory as it is: an end that goes and comes again continues where it was, and may find frames that it left. A
-//! pipe is put back to its start when an end begins anew and the other one is not there.
+//! The memory is new for whoever comes when nobody is there. Who comes while the other end is there gets what is: an end that goes
+//! and comes again goes on where it was, and may have seen what it left. A pipe is put back to its start when an end begins anew and the
+//! other one is not there.
 //!
 //! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a program's is the second one. A
 //! guest's that comes from another process ([`End::adopt`]) has its old one.

@@ -1,21 +1,20 @@
 //! One direction of a pipe: slots in, the same slots out.
 //!
-//! Theory of operation. The sender's ring and the receiver's have the same slots at the same positions, and name the
-//! same buffers. A slot that the sender gives up is written into the receiver's ring if it differs there, and shown to
-//! the receiver. A slot that the receiver releases is the sender's again, with another buffer if the receiver exchanged
-//! it (`NS_BUF_CHANGED`). No buffer is touched. Frames that circulate in the same buffers with the same lengths cost
-//! two indices a batch, and a read of each slot.
+//! Theory of operation. The sender's ring and the receiver's have the same slots, in the same places, and name the same buffers. What
+//! the sender gives up is written into the receiver's ring where it does not stand there already, and shown to the receiver; what the
+//! receiver releases is the sender's again, with another buffer where the receiver exchanged it (`NS_BUF_CHANGED`). No buffer is touched.
+//! Frames that go round in the same buffers with the same lengths cost two indices a batch, and a look at each slot.
 //!
-//! Nothing is dropped. A slot that names no buffer of the pipe passes without bytes. Only whole frames pass. A sender
-//! whose ring is full waits. Without a receiver nothing moves.
+//! Nothing is dropped but what cannot be: a slot that names no buffer of the pipe passes without bytes. Only whole frames pass.
+//! A sender whose ring is full waits. While no receiver is there nothing moves.
 //!
-//! After an impossible `head` of the sender, the way continues at the end of the receiver's slots. No later `head` can
-//! give up a slot that the receiver has.
+//! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what the receiver has is not the
+//! sender's to give up once more.
 //!
-//! Locking. The way is behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and
-//! takes it out, and after that no thread touches that end's memory. No conversation touches a guest's memory under the
-//! lock: that memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's
-//! memory, that is the receiver's stall (`core::at_owner`).
+//! Who touches what. The way stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
+//! out, so when that is done nobody touches that end's memory any more. No conversation touches a guest's memory under the lock: that
+//! memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's memory, that is the receiver's
+//! stall (`core::at_owner`).
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
