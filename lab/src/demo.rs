@@ -143,7 +143,7 @@ fn lab() -> Result<()> {
     match accel {
         Accel::Kvm => say("", "run by KVM"),
         Accel::Tcg => {
-            say("", "emulated (TCG), for want of hardware virtualization: many times slower than real VMs")
+            say("", "emulated (TCG), because hardware virtualization is missing: many times slower than real VMs")
         }
     }
     Ok(())
