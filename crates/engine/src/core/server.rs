@@ -1,15 +1,14 @@
 //! A budget inside the loop: a constant-bandwidth server.
 //!
-//! Theory of operation. An owner with a budget has `runtime` nanoseconds of the core in each `period`, guaranteed.
-//! While some are left it goes before all owners without a budget, the earliest deadline first. When they are used up
-//! it waits for the deadline, which then moves on by a period. If a visit took longer than the rest of the runtime, the
-//! excess is carried over as debt. An owner that was idle and comes back late in its period would get more than its
-//! share until the deadline, so a new period begins for it (Abeni and Buttazzo 1998; the Linux kernel's documentation
-//! of `SCHED_DEADLINE`).
+//! Theory of operation. An owner with a budget has `runtime` nanoseconds of the core in each `period`, guaranteed: while any
+//! are left it goes before all who have no budget, the earliest deadline first. When they are used up it waits for the
+//! deadline, which then moves on by a period. A visit that took longer than what was left is carried over as debt. An owner
+//! that was idle and comes back late in its period would get more than its share until the deadline: then a new period begins
+//! (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
 //!
-//! An owner that may reclaim is served beyond its runtime like owners without a budget, and pays for that as they do
-//! ([`Server::pays`]). If that time were charged here as well, it would be debt: after a minute alone on the core the
-//! owner would have no guarantee for many minutes.
+//! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as they do
+//! ([`Server::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
+//! for many minutes.
 
 use super::service::CpuBudget;
 
