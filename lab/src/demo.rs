@@ -142,9 +142,10 @@ fn lab() -> Result<()> {
     say("lab", &format!("QEMU {major}.{minor}, guests with Linux {}", lab.kernel_version));
     match accel {
         Accel::Kvm => say("", "run by KVM"),
-        Accel::Tcg => {
-            say("", "emulated (TCG), for want of hardware virtualization: many times slower than real VMs")
-        }
+        Accel::Tcg => say(
+            "",
+            "emulated (TCG), because hardware virtualization is missing: many times slower than real VMs",
+        ),
     }
     Ok(())
 }

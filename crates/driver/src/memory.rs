@@ -236,13 +236,13 @@ impl View {
     access!(load32, store32, at32, u32, AtomicU32);
     access!(load64, store64, at64, u64, AtomicU64);
 
-    /// Asks for the line at byte `offset`; a hint, never an access.
+    /// Prefetches the line at byte `offset`; a hint, never an access.
     #[inline(always)]
     pub fn prefetch(&self, offset: usize) {
         prefetch(self.base.wrapping_add(offset));
     }
 
-    /// Asks for the line at byte `offset` in order to write it; a hint, never an access.
+    /// Prefetches the line at byte `offset` for writing; a hint, never an access.
     #[inline(always)]
     pub(crate) fn prefetch_write(&self, offset: usize) {
         prefetch_write(self.base.wrapping_add(offset));
@@ -264,7 +264,7 @@ impl View {
     }
 }
 
-/// Asks for the line that holds `at`, which may be any address.
+/// Prefetches the line that holds `at`, which may be any address.
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -276,7 +276,7 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the line that holds `at` in order to write it: takes it from the other side ahead of time.
+/// Prefetches the line that holds `at` for writing: takes it from the other side ahead of time.
 #[inline(always)]
 pub(crate) fn prefetch_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

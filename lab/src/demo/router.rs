@@ -247,7 +247,7 @@ impl Site {
         let forwarded = at_return.unwrap_or(0).saturating_sub(at_end.unwrap_or(0));
         let away = begun.elapsed().as_secs_f64();
         let frr = step("frr", "starting again", || self.frr())?;
-        step("frr", "waiting until it has said everything again", || {
+        step("frr", "waiting until it has sent all routes again", || {
             await_state(daemon, |control, frames| {
                 control["connected"] == true && control["stale"] == 0 && frames.is_some()
             })
@@ -257,7 +257,7 @@ impl Site {
             "frr",
             &format!("started after {away:.0} s, and has said all its routes again after {back:.0} s"),
         );
-        say("iperf3", "sends on until its time is over");
+        say("iperf3", "continues to send until its time is over");
         let rows = streams.end()?;
         let after = step("daemon", "counting frames", || daemon.balance())?;
         report(daemon, &rows, &before, &after)?;

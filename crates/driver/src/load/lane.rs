@@ -1,8 +1,9 @@
 //! One virtio port for frames of any length: made in place when they are sent, looked at in place when they come.
 //!
-//! As the load's own port ([`super::port`]) it has bound rings, writes an index once for a burst and asks for the lines that
-//! follow. What is in a frame is the caller's: only its beginning has to be written again if the rest stays the same, since a
-//! buffer is nobody else's. It goes on after its backend has ended, with the rings as they were.
+//! As the load's own port ([`super::port`]) it has bound rings, writes an index once for a burst and prefetches the
+//! lines that follow. The caller owns a frame's contents. No other code uses the buffers, so if only the beginning of a
+//! frame changes, only that has to be written again. The lane continues after its backend has ended, with the rings as
+//! they were.
 //!
 //! Invariant kept by the `unsafe` here: a slice of a buffer exists only while the device does not hold that buffer (before it
 //! is offered, or after it was given back), and only one at a time, since the lane is borrowed mutably.

@@ -178,7 +178,7 @@ impl Ring {
         Ok(bytes)
     }
 
-    /// Asks for the first line of the buffer `by` slots ahead, to be written or read.
+    /// Prefetches the first line of the buffer `by` slots ahead, for writing or reading.
     #[inline]
     pub(super) fn prefetch(&self, by: u32, write: bool) {
         if by >= self.num_slots {

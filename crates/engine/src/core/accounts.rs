@@ -1,19 +1,19 @@
-//! Who has how much of a core: an account for each owner that has tasks on it.
+//! The owners' shares of a core: an account for each owner that has tasks on it.
 //!
-//! Theory of operation. What visits take is charged to their owner when they are over, in nanoseconds, divided by the
-//! owner's weight: that is its *tag*. The core's virtual clock is the least tag of all owners that have work. An owner may be
-//! ahead of that clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among owners
-//! that always have work shares go by weight, within a visit and the slack; an owner alone is its own clock, and waits for
-//! nobody. Two rules keep sleepers from gaining: a tag is never behind the clock, so nothing is saved up by silence; and an
-//! account outlives its tasks until the clock has reached its tag, so nothing is shed by leaving (start-time fair queueing,
-//! charged afterwards).
+//! Theory of operation. When a visit is over, its time in nanoseconds, divided by the owner's weight, is added to the
+//! owner's *tag*. The core's virtual clock is the least tag of all owners that have work. An owner may be ahead of that
+//! clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among owners that always
+//! have work, shares go by weight, within a visit and the slack. An owner alone is its own clock, and never waits. Two
+//! rules keep sleepers from gaining: a tag is never behind the clock, so silence saves up nothing; and an account
+//! outlives its tasks until the clock has reached its tag, so leaving sheds nothing (start-time fair queueing, charged
+//! afterwards).
 //!
 //! An owner with several tasks has one account, so more queues bring it no more of the core. An owner with a budget
 //! (`server`) goes before all others while some of it is left, and is throttled when it is used up; one that may reclaim has
 //! what others leave by its tag, as they do.
 //!
-//! A visit beyond [`LONG`] is paid for even where nobody else had work: the owner rests for as long as it took, if others have
-//! tasks here, so that a guest who needs the core seldom meets it busy half of the time at most.
+//! A visit beyond [`LONG`] is paid for even if no other owner had work: the owner rests for as long as it took, if
+//! others have tasks here. So a guest that rarely needs the core finds it busy for half of the time at most.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! Which core has which task, decided again and again: cores come and go with what there is to do.
+//! Which core has which task, decided again and again. Cores become active and rest with the load.
 //!
 //! Theory of operation. A thread of the control plane (`balancer`) reads what the cores wrote down, and asks here ten times a
 //! second ([`History::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
@@ -14,14 +14,14 @@
 //! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its memory's node if one has
 //! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes home.
 //!
-//! A core that *stands* has been in one visit since the last decision: what it writes down looks as if it had nothing to do. It gets
-//! no task until it moves on, no core rests meanwhile, and no move is judged. What it has stays there: a task is its core's own until that
-//! core hands it over between two visits, which is what makes a visit free of locks.
+//! A core that *stands* has been in one visit since the last decision, and seems to have no work. It gets no task until
+//! the visit ends; meanwhile no core rests, and no move is judged. Its own tasks stay there: only the core itself hands
+//! a task over, between two visits, so that a visit needs no lock.
 //!
-//! A budget is a part of one core, so all tasks of its owner have to be on one core, and the budgets of a core must fit on it:
-//! [`pack`] says what has to move for that, whenever a budget or a task comes.
+//! A budget is a part of one core, so all tasks of its owner must be on one core, and the budgets of a core must fit on
+//! it. [`pack`] decides the moves for that, whenever a budget or a task comes.
 //!
-//! Here are decisions alone: no clock, no lock and no core, so an hour of them takes a test milliseconds.
+//! This module only decides. It has no clock, no lock and no core, so a test runs an hour of decisions in milliseconds.
 
 use super::registry::Load;
 use super::regret::Regrets;

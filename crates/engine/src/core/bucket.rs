@@ -1,12 +1,12 @@
 //! A token bucket that several cores share: one word.
 //!
-//! Theory of operation. The generic cell rate algorithm (ITU-T I.371, annex A): the word is the time at which what was taken
-//! so far would have come at the given rate, the *theoretical arrival time*. It may be ahead of the clock by the burst, no
-//! more. Nothing has to be refilled, and what is left over from a division is not lost: times are in 64ths of a nanosecond,
-//! and what a visit took is one division.
+//! Theory of operation. The generic cell rate algorithm (ITU-T I.371, annex A): the word is the *theoretical arrival
+//! time*, the time at which the items taken so far would have come at the given rate. It may be ahead of the clock by
+//! the burst at most. Nothing has to be refilled, and no remainder of a division is lost: times are in 64ths of a
+//! nanosecond, and a visit's items are one division.
 //!
-//! Cores read it before a visit and add to it afterwards. Two that do at once may take a burst too many together; it is paid
-//! back, since what is taken is always added.
+//! Cores read it before a visit and add to it afterwards. Two cores that do so at once may take a burst too many
+//! together. It is paid back, because every item taken is added.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,9 +1,9 @@
-//! Leases: what is lent out as a trait object comes back as what it was.
+//! Leases: a thing that is lent out as a trait object comes back with its own type.
 //!
-//! Theory of operation. An I/O core and a port's egress slot know what they hold as a trait object alone; its owner wants it
-//! back with its type. So what is lent travels with the address of its home ([`Lent`]), and whoever holds it is told to send
-//! it there (`go_home`). The owner keeps the [`Lease`]: the home, and how to reach the holder ([`Recall`]). Where the thing is
-//! meanwhile is the holder's affair: a task may move from core to core, its lease stays the same.
+//! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its owner
+//! wants it back with its type. So a lent thing travels with the address of its home ([`Lent`]), and its holder is told
+//! to send it there (`go_home`). The owner keeps the [`Lease`]: the home, and how to reach the holder ([`Recall`]). The
+//! holder may pass the thing on: a task may move from core to core, and its lease stays the same.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

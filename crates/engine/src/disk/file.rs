@@ -1,16 +1,16 @@
 //! Files and block devices: what they can do, and how a job becomes what the kernel carries out.
 //!
-//! Theory of operation. Each queue has a ring of its own ([`Transfers`]). A job is one request to the kernel after the other:
-//! what was short is continued, what was interrupted is asked for again, a range that the file system cannot give back is
-//! written. `begin` asks for the next one, `over` says what its end means.
+//! Theory of operation. Each queue has a ring of its own ([`Transfers`]). A job is one request to the kernel after the
+//! other: a short request is continued, an interrupted one is repeated, and a range that the file system cannot give
+//! back is written. `begin` makes the next request, `over` decides what its result means.
 //!
-//! A file in tmpfs is memory: reads and writes of what has room there need no request, and are carried out by whoever asks
-//! (`Resident`). The rest of its work, and what goes wrong with that, is the kernel's, too.
+//! A file in tmpfs is memory: reads and writes of pages that it has need no request, and the calling thread carries
+//! them out (`Resident`). The kernel does the rest of its work, including everything that goes wrong there.
 //!
-//! Durability. FLUSH is fdatasync(2), asked for when the flush comes: it covers what was written and acknowledged before, and
-//! that is all it has to cover (virtio 1.2 §5.2.6.2). What the guest wants to last at once is written with `RWF_DSYNC`. Once a
-//! flush has failed nobody can say what is lost, and the kernel says so once only: every later one fails, too, until the
-//! operator has had the disk opened anew.
+//! Durability. FLUSH is fdatasync(2), requested when the flush comes: it covers the writes that were acknowledged
+//! before, and need cover no others (virtio 1.2 §5.2.6.2). Writes that the guest wants durable at once have
+//! `RWF_DSYNC`. After a failed flush it is unknown which writes are lost, and the kernel reports the failure only once.
+//! So every later flush fails, too, until the operator has had the disk opened anew.
 
 use std::fs::File;
 use std::io;

@@ -1,13 +1,16 @@
-//! The end of a connection in which something may wait that was never read.
+//! The end of a connection that may have unread data.
 //!
-//! Theory of operation. The descriptors in unread messages are closed by whoever closes the connection's last reference, and so are those of
-//! connections that wait at a listener. One of them may be the last reference to a socket that lingers (SO_LINGER): its close waits for as long as
-//! its sender has chosen. So a connection is shut first, after which nothing is added to it, and if it holds anything, a door gets a duplicate: then
-//! ours is not the last reference. That door never closes it, it *ends*, and sockets of a process that ends do not linger. It
-//! ends a second after the first connection ([`HOLD`]), or with the [`MOST`]th, and the next connection starts another one: clients that do nothing
-//! else cost a process a second. A connection that is under way to a door when that door ends is closed by its end, too.
+//! Theory of operation. The process that closes the last reference to a connection also closes the descriptors in its
+//! unread messages, and those of connections that wait at a listener. One of them may be the last reference to a socket
+//! that lingers (SO_LINGER): its close waits for as long as its sender has chosen. So the daemon first shuts the
+//! connection down, after which nothing is added to it. If the connection holds anything, a door gets a duplicate, so
+//! that the daemon's reference is not the last one. The door never closes the connection; it *ends*, and the sockets of
+//! a process that ends do not linger. It ends a second after the first connection ([`HOLD`]), or with the [`MOST`]th,
+//! and the next connection starts another door. So clients that do nothing else cost one process a second. A connection
+//! that is on its way to a door when that door ends is closed by that end, too.
 //!
-//! If no door can be started, [`MOST`] connections wait for the next one; further ones are closed here, whatever that takes.
+//! If no door can be started, [`MOST`] connections wait for the next door. Further ones are closed here, however long
+//! that takes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,15 +1,16 @@
 //! Frames between a switch and a router on it.
 //!
-//! Theory of operation. A router's port of kind `switch` is a *gateway*: an interface of the router, and a port on the switch, with
-//! nothing behind it. Frames pass it within the visit that brought them. What the switch has for it (the router's station address,
-//! and frames for everybody) *enters* the router: the frames are copied, descriptions without their bodies, into a batch of its own,
-//! which the router decides on as on any other. So the router changes the heads of copies alone, and a frame that others get, too, is the
-//! same for all of them. What the router has for a gateway, its own frames among them, is copied likewise, *leaves* it and gets the
-//! switch's verdicts, as a batch from that port. The bodies stay where they are: still one copy to each receiver.
+//! Theory of operation. A router's port of kind `switch` is a *gateway*: an interface of the router, and a port on the
+//! switch, without a device. Frames pass it within the visit that brought them. Frames from the switch to the gateway
+//! (those for the router's station address, and floods) *enter* the router: they are copied, descriptions without their
+//! bodies, into a batch of its own, which the router decides on as on any other. So the router changes only heads of
+//! copies, and other receivers of the same frame do not see the changes. Frames from the router to a gateway, its own
+//! frames among them, are copied likewise. They *leave* the router and get the switch's verdicts, as a batch from that
+//! port. The bodies are not copied: there is still one copy to each receiver.
 //!
-//! Bounded: what one visit brings passes one router and, before and behind it, one switch each. Who has the [`Crossing`] is on this way; a frame
-//! that comes to a gateway meanwhile is dropped there as `reentry`. So no loop of switches and routers can hold a core, and a batch
-//! gives rise to three passes at most for each gateway on its switch.
+//! Bounded: the frames of one visit pass one router, with one switch before it and one behind it. A visit takes the
+//! core's [`Crossing`] for this; a frame that comes to a gateway meanwhile is dropped there as `reentry`. So no loop of
+//! switches and routers can hold a core, and a batch causes three passes at most for each gateway on its switch.
 //!
 //! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as going out.
 

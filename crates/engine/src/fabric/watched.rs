@@ -1,9 +1,10 @@
 //! Deliveries to a receiver that has been seen to take long (`port::Pace`).
 //!
-//! Theory of operation. The time of a delivery may be the sender's, whose pages are read, or the receiver's, whose pages are
-//! written and whose descriptors are followed. So frames for a watched receiver are copied to private memory first, a few at
-//! a time; what it takes to hand those over is the receiver's. When a batch has taken longer than it may, the receiver gets
-//! nothing more until that is paid for, and its frames are dropped. That time is not the sender's.
+//! Theory of operation. The time of a delivery may be due to the sender, whose pages are read, or to the receiver,
+//! whose pages are written and whose descriptors are followed. So frames for a watched receiver are first copied to
+//! private memory, a few at a time; the time to hand those over is the receiver's. When a batch has taken longer than
+//! it may, the receiver gets nothing more until that time is paid for, and its frames are dropped. That time is not
+//! charged to the sender.
 
 use super::deliver::{of_bytes, Delivery};
 use crate::frame::Batch;

@@ -1,12 +1,12 @@
-//! What is opened and changed in another network namespace: sockets, addresses; TAPs (`tap/inside.rs`).
+//! Sockets and addresses in another network namespace; for TAPs see `tap/inside.rs`.
 //!
-//! Theory of operation. A socket belongs to the namespace of the thread that made it, for ever. So whoever may enter a namespace makes it
-//! there, on a thread that enters and ends, and hands it on; who uses it never leaves his own. With a broker it is the broker that does
-//! so. What changes something needs rights there at each message, which the daemon has not: it is told of everything, and asks the
-//! broker for changes.
+//! Theory of operation. A socket stays in the namespace of the thread that made it. So a process that may enter a
+//! namespace makes the socket there, on a thread that enters and ends, and passes it on; the user of the socket never
+//! leaves its own namespace. With a broker, the broker does so. A socket that changes something needs rights there at
+//! each message, which the daemon has not. So the daemon has sockets that only report, and asks the broker for changes.
 //!
-//! A TAP for a control plane outlives its daemon: the interface, its addresses and what routing daemons know of it stay, without a
-//! carrier, until the next daemon takes it or its port is deleted.
+//! A TAP for a control plane outlives its daemon: the interface, its addresses and the routing daemons' knowledge of it
+//! stay, without a carrier, until the next daemon takes it or its port is deleted.
 //!
 //! Invariant of the `unsafe` here: every `ioctl` and `bind` gets a pointer to a live local of exactly the type that its number or
 //! its family calls for, and the kernel keeps none of them after the call.

@@ -1,14 +1,14 @@
-//! The bell threads: they ring the eventfds that take an I/O core too long, and all where there is no io_uring.
+//! The bell threads signal the eventfds that take an I/O core too long, and all eventfds where there is no io_uring.
 //!
-//! Theory of operation. A port has a [`Bell`]; a thread comes to it when one of the port's eventfds needs it first, and
-//! ends with it. A thread for each port, so that nobody's bell waits for another port's. An I/O core that asks sets a
-//! flag, and wakes the thread if it sleeps; wishes that come while it is busy become one. What takes long is paid by the
-//! port that it belongs to: after a signal of more than a millisecond the thread rests nine times as long, so that a
-//! VMM's waiters have a tenth of a processor at most.
+//! Theory of operation. A port has a [`Bell`]. Its thread starts when one of the port's eventfds first needs it, and
+//! ends with the port's bell. Each port has its own thread, so that no port's interrupts wait for another port's. An
+//! I/O core that wants a signal sets a flag, and wakes the thread if it sleeps. Requests that come while the thread is
+//! busy become one. The port pays for slow signals: after a signal of more than a millisecond the thread rests nine
+//! times as long, so a VMM's waiters take a tenth of a processor at most.
 //!
-//! I/O cores make no threads. The *founder* does, one for the whole process, that an I/O core wakes.
+//! I/O cores make no threads. The *founder*, one thread for the whole process, makes them when an I/O core wakes it.
 //!
-//! Where there is no io_uring the thread writes the eventfd, and a VMM that tries hard can have it wait there, and its own
+//! Where there is no io_uring the thread writes the eventfd. A VMM that tries hard can make it wait there, and its own
 //! port's interrupts with it. When that eventfd is taken away, a signal wakes the thread out of the write.
 //!
 //! Invariant that the `unsafe` here keeps: a thread is signalled under the lock under which it says that it ends.

@@ -1,16 +1,16 @@
-//! Files that somebody else gives us: looked at before anything of ours can wait for them, and mapped. This is the only
-//! place that maps foreign files.
+//! Files of other processes: checked before any thread of ours can wait for them, and mapped. This is the only place
+//! that maps foreign files.
 //!
-//! Theory of operation. Touching a page, `fstat`, `fstatfs`, `epoll_ctl` and even `close` of a file wait for whoever
-//! serves its file system: with FUSE any other process, for as long as it likes. One call tells without asking the file
-//! system: `F_GET_SEALS` answers for files of shmem (memfd, tmpfs) and hugetlbfs and for no others (fcntl(2)), which is
-//! just what guest memory consists of. So that comes first, and what it refuses is touched no more, unless the operator
-//! trusts the peer with any file ([`Files::Any`]). Event descriptors are told by the name of their link in /proc, which
-//! waits for nobody either.
+//! Theory of operation. Touching a page, `fstat`, `fstatfs`, `epoll_ctl` and even `close` of a file wait for the server
+//! of its file system. With FUSE that is any other process, and it may take any time. One call does not ask the file
+//! system: `F_GET_SEALS` succeeds for files of shmem (memfd, tmpfs) and hugetlbfs and for no others (fcntl(2)), and
+//! guest memory consists of just these. So that call comes first, and a file that fails it is not touched again, unless
+//! the operator trusts the peer with any file ([`Files::Any`]). Event descriptors are recognized by the name of their
+//! link in /proc, which does not wait, either.
 //!
-//! Huge pages are mapped with a reservation: pages that the pool cannot give are an error now and not a fault later.
-//! Where it cannot reserve them all, they are mapped without: a VMM may have done so on purpose (`reserve=off`, of which
-//! virtio-mem consists), and has its own pages already. A page that is not there then costs its port (`sigbus`).
+//! Huge pages are mapped with a reservation: if the pool lacks pages, that is an error now and not a page fault later.
+//! If the pool cannot reserve them all, they are mapped without a reservation: a VMM may have done so on purpose
+//! (`reserve=off`, as virtio-mem does), and has its own pages already. A missing page then costs its port (`sigbus`).
 //!
 //! Invariant: `base .. + len` is one mapping that lives exactly as long as its `Mapping`, and is watched until just
 //! before its end.

@@ -1,25 +1,24 @@
-//! An eventfd that somebody else gave us and shares with us, signalled without ever waiting for anybody, and
-//! for a bounded share of an I/O core's time.
+//! An eventfd that another process gave us and shares with us, signalled without ever waiting, and for a bounded share
+//! of an I/O core's time.
 //!
-//! Theory of operation. `write(2)` on an eventfd whose counter is full waits, unless `O_NONBLOCK` is set. That
-//! flag belongs to the open file, which a VMM shares: whatever we set it can undo, and with a full counter it
-//! would stop the I/O core that interrupts it. There is no call that writes an eventfd and ignores the flag
-//! (`RWF_NOWAIT` is not supported there). But the kernel signals eventfds for its own purposes, and then adds
-//! what fits and waits for nobody. io_uring does that for a registered eventfd with each completion. So every
-//! interrupt has a ring of its own, and a signal is a request on it to do nothing. That costs 0.3 µs instead
-//! of 0.2.
+//! Theory of operation. `write(2)` on an eventfd whose counter is full waits, unless `O_NONBLOCK` is set. That flag
+//! belongs to the open file, which a VMM shares. So the VMM can clear the flag that we set, and with a full counter it
+//! would stop the I/O core that interrupts it. No call writes an eventfd and ignores the flag (`RWF_NOWAIT` is not
+//! supported there). But when the kernel itself signals an eventfd, it adds as much as fits and does not wait. io_uring
+//! does that for a registered eventfd with each completion. So every interrupt has its own ring, and a signal is a
+//! `NOP` request on it. That costs 0.3 µs instead of 0.2.
 //!
-//! A ring could do much more than nothing: open files, make sockets, past every filter of system calls. So each ring is
-//! restricted before it works (`rings`): it takes `NOP`, and its eventfd may be exchanged. Before Linux 5.10 there are no
-//! restrictions, and no ring is made. It comes with the eventfd: no I/O core asks for one.
+//! A ring could do much more than that: open files, make sockets, past every filter of system calls. So each ring is
+//! restricted before it works (`rings`): it accepts `NOP`, and its eventfd may be exchanged. Before Linux 5.10 there
+//! are no restrictions, and no ring is made. The ring is made with the eventfd: no I/O core makes one.
 //!
-//! To wait for nobody is not to be quick. A signal walks the list of those who wait for the eventfd, some 0.4 µs
-//! each: a VMM that hangs ten thousand epoll sets on it takes 5 ms of whoever signals. So signals are timed, now and
-//! then and unforeseeably, and what slow ones take is a debt that time pays off slowly. An eventfd that gets into
-//! debt is rung by its port's bell thread ([`Bell`](super::Bell)) from then on, until it has behaved for long enough.
+//! A signal that does not wait may still be slow. It walks the list of waiters of the eventfd, some 0.4 µs each: if a
+//! VMM hangs ten thousand epoll sets on it, a signal takes 5 ms. So signals are timed, at unforeseeable moments, and
+//! the time of slow ones is a debt that decreases slowly. If an eventfd gets into debt, its port's bell thread
+//! ([`Bell`](super::Bell)) signals it from then on, until it has behaved for long enough.
 //!
-//! Where io_uring is switched off (`kernel.io_uring_disabled`, many containers), the bell threads ring everything, and
-//! the log says so once: an I/O core never writes a foreign eventfd.
+//! Where io_uring is switched off (`kernel.io_uring_disabled`, many containers), the bell threads signal all eventfds,
+//! and the log says so once: an I/O core never writes a foreign eventfd.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

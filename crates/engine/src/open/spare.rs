@@ -1,10 +1,10 @@
-//! A descriptor in reserve, for the day on which there is none left.
+//! A descriptor in reserve, for the moment when no other is left.
 //!
-//! Theory of operation. A listener that cannot accept for the lack of a descriptor (EMFILE, ENFILE) stays readable: who
-//! waits for it spins, or leaves its clients waiting for nobody knows how long. So the process keeps one descriptor that is
-//! good for nothing. When there is no other one left, it is closed, the client is accepted into its place and hung up on, and
-//! the reserve is taken again. Where another thread is faster, or the limit was lowered below the reserve, the listener's
-//! owner has to pause.
+//! Theory of operation. A listener that cannot accept for the lack of a descriptor (EMFILE, ENFILE) stays readable: a
+//! thread that waits for it spins, or leaves its clients waiting for an unknown time. So the process keeps one
+//! descriptor without other use. When no other one is left, it closes that descriptor, accepts the client with it,
+//! disconnects the client, and takes the reserve again. If another thread is faster, or the limit was lowered below the
+//! reserve, the listener's owner has to pause.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The source guard of a port: whose addresses its frames may come from.
+//! The source guard of a port: the source addresses that its frames may have.
 //!
 //! Three modes. *Off*: any, and the port's own address is nothing special. *Claim*: any, but the port's own address is
 //! pinned: while the port has a carrier no other port can have it. *Strict*: pinned, too, and frames from other

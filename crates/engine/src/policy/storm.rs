@@ -1,9 +1,9 @@
 //! Storm limits: how many copies a second a port's floods may make.
 //!
-//! Theory of operation. A frame for everybody costs as many copies as there are others on the switch, so copies are
-//! what is limited: one bucket of tokens for each kind of flood, filled by the rate that the operator chose, at most a tenth
-//! of a second's worth. A frame passes while there is a token and may take more than there are: what it takes
-//! beyond is waited for before the next one. So a lone broadcast passes on a switch of any size.
+//! Theory of operation. A flooded frame costs as many copies as there are other ports on the switch, so the limit
+//! counts copies. Each kind of flood has a bucket of tokens, filled at the rate that the operator chose, with at most a
+//! tenth of a second's worth. A frame passes while there is a token, and may take more tokens than there are; the next
+//! frame waits until the excess is paid back. So a lone broadcast passes on a switch of any size.
 //!
 //! One lock for each batch that floods, at ports with a limit only.
 

@@ -1,15 +1,16 @@
-//! Routes that a control plane gives: what it said, kept until it says otherwise.
+//! Routes of a control plane, kept as it sent them until it changes them.
 //!
-//! Theory of operation. A control plane speaks of prefixes, of *links* (its own numbers of interfaces) and of *objects* (next hops, and
-//! groups of them, each with a number). What it says is kept as it was said (`fed`). A way that it names is one group of the plan,
-//! however many routes lead there; where it leads follows from objects, links and ports, and is worked out anew when one of these
-//! changes. So a next hop that goes away under a million routes is one new plan.
+//! Theory of operation. A control plane speaks of prefixes, of *links* (its own numbers of interfaces) and of *objects*
+//! (next hops, and groups of them, each with a number). Its messages are kept as they came (`fed`). Each way (a next
+//! hop or group) that routes name is one group of the plan, however many routes lead there. Its next hops follow from
+//! objects, links and ports, and are computed anew when one of these changes. So a next hop that goes away under a
+//! million routes is one new plan.
 //!
 //! A way that leads to no port of this router is a group without hops: its packets are dropped as `no_route`. They must not fall to
 //! a shorter prefix, by which they would go where the control plane did not send them.
 //!
-//! Each route and object has the *generation* in which it was said last: a control plane that comes back says all of it again, and what it
-//! did not say again is swept.
+//! Each route and object has the *generation* in which it was sent last. A control plane that comes back sends all of
+//! them again; those that it does not send again are removed.
 //!
 //! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_MEMBERS`, `MAX_HOPS` (`said`); next hops of all ways together, `MAX_ALL_HOPS` (`groups`). What is
 //! beyond is refused and counted. A route whose way is refused leads nowhere, as one that leads to no port of this router.

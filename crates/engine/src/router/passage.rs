@@ -1,4 +1,4 @@
-//! What stands behind a router's port on a switch: nobody. Frames pass it in the fabric (`fabric/crossing`); what is here gives the
+//! A router's port on a switch has no device. Frames pass it in the fabric (`fabric/crossing`); this module gives the
 //! port its link.
 
 use std::sync::Arc;

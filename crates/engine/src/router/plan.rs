@@ -1,9 +1,9 @@
-//! What a router's cores go by: interfaces and next-hop groups, as an immutable snapshot.
+//! The plan of a router: interfaces and next-hop groups, as an immutable snapshot for its cores.
 //!
-//! The forwarding tables lead to numbers of groups; what a group is stands here. So a change of a next hop is a new plan, however many
-//! routes lead there. A new group is in the published plan before the first route leads to it. A core looks addresses up first
-//! and takes the plan then, which therefore has each group that it found. The number of a group that is gone is used again when
-//! each core has begun a later batch (`sidecore_fib::epoch`).
+//! The forwarding tables have only numbers of groups; the plan has the groups. So a change of a next hop is a new plan,
+//! however many routes lead there. A new group is in the published plan before the first route leads to it. A core
+//! first looks addresses up and then takes the plan, which therefore has each group that it found. The number of a
+//! removed group is used again when each core has begun a later batch (`sidecore_fib::epoch`).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

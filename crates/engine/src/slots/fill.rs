@@ -4,9 +4,9 @@
 //! its flags; one that does not fit into the free slots is dropped, and the sender never waits. Nothing is
 //! visible to the client before the batch is published.
 //!
-//! The client's lines are asked for before they are written, exclusively (PREFETCHW): slots and first lines for as many
-//! frames as this batch had, when it is published, so that they come while the next one is fetched; and while a long
-//! frame is copied, all lines of the next one's buffer.
+//! The client's cache lines are prefetched for writing (PREFETCHW). When a batch is published, the slots and first
+//! lines for as many frames as it had are prefetched, so that they come while the next batch is fetched. While a long
+//! frame is copied, all lines of the next frame's buffer are.
 
 use std::sync::Arc;
 

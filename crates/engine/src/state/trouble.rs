@@ -1,7 +1,7 @@
-//! Why a port carries nothing, or less than it should: each cause by name, with the command that mends it.
+//! Why a port carries no frames, or fewer than it should: each cause by name, with the command that fixes it.
 //!
-//! Everything here follows from what `show` knows already. What only the host can tell (who may open a socket) is added by
-//! `sidecore doctor`, which runs with its user's rights and not with the daemon's.
+//! Everything here follows from the state that `show` knows. `sidecore doctor` adds facts that only the host knows
+//! (which users may open a socket), because it runs with its user's rights and not with the daemon's.
 
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;

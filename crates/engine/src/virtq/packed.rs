@@ -108,7 +108,7 @@ impl Packed {
         let mut left = self.ring.size;
         let want = want.min(self.taken.room());
         while self.taken.as_slice().len() < want && left > 0 && self.ring.is_available(at) {
-            // Descriptors lie in a row: ask for the line after next.
+            // Descriptors lie in a row: prefetch the line after next.
             prefetch_read(self.ring.desc.at(16 * usize::from(at.index) + 128));
             let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
             let direct = self.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);

@@ -1,17 +1,19 @@
 //! The memory that both functions of a device have.
 //!
-//! Theory of operation. A VMM may keep a mapping of its region for ever, so each region is for one VMM: for one conversation of
-//! either function. Two connections say nothing of whose they are. So a function whose VMM comes gets a new region ([`Current::join`])
-//! if it has had a VMM with this one, or if the other function has lost its own; the function that comes second finds the region of the
-//! first. Where a VMM comes while another one's connection is still there, the two functions may have different regions, which harms that VMM
-//! alone: its guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
+//! Theory of operation. A VMM may keep a mapping of its region for ever, so each region is for one VMM: for one
+//! conversation of either function. Two connections do not tell whether they are of one VMM. So when a VMM connects to
+//! a function, the function gets a new region ([`Current::join`]) if it has had a VMM with this one, or if the other
+//! function has lost its own. The function that comes second finds the region of the first. If a VMM connects while
+//! another one's connection still exists, the two functions may have different regions. That harms only that VMM: its
+//! guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
 //!
-//! What a VMM has had that left counts as ours for as long as it keeps it. So a region that another one takes the place of is emptied
-//! ([`Region::give_up`]), unless a VMM is still there with it.
+//! Memory that a former VMM keeps counts as the daemon's. So a region that is replaced is emptied
+//! ([`Region::give_up`]), unless a VMM is still connected with it.
 //!
 //! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
 //!
-//! The region of a pipe's end is the pipe's (`slots::pipe`), which gives the same to whoever comes while the other end is there.
+//! The region of a pipe's end is the pipe's (`slots::pipe`). Each VMM that comes while the other end is there gets the
+//! same one.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -160,8 +160,8 @@ impl EgressRing {
         }
     }
 
-    /// Asks for the lines of the frame after this one, and of the chain after this one to be written, so that they
-    /// come while this one is copied. `take` has asked for the first two of either; in a long frame the processor
+    /// Prefetches the lines of the next frame, and for writing those of the next chain, so that they
+    /// come while this one is copied. `take` has prefetched the first two of either; in a long frame the processor
     /// itself soon sees where things go.
     #[inline]
     fn bring_next(&self, batch: &Batch, frame: &Frame) {

@@ -1,10 +1,10 @@
-//! Interrupts of a ring some time apart, as the operator says.
+//! Interrupts of a ring, with the operator's gap between them.
 //!
-//! Theory of operation. A virtio driver has no register for it, so the gap is the operator's. What a driver wants to be told of
-//! and may not be yet is *late*: the ring remembers from where on, and when its gate opens it asks again whether the driver wants to
-//! know, which it does not if it has looked by itself. Nobody has a timer. The I/O core that serves the guest's transmit ring looks at
-//! both rings of the pair in time (`device/moderation`), and is woken for the receive ring, which any core fills. While no core
-//! serves the transmit ring, nothing is held back.
+//! Theory of operation. A virtio driver has no register for moderation, so the operator sets the gap. An event for
+//! which no interrupt may be sent yet is *late*: the ring remembers its position. When the gate opens, the ring asks
+//! again whether the driver wants an interrupt; a driver that has polled meanwhile does not. There is no timer. The I/O
+//! core that serves the guest's transmit ring checks both rings of the pair in time (`device/moderation`), and is woken
+//! for the receive ring, which any core fills. While no core serves the transmit ring, interrupts are not delayed.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,21 +1,22 @@
 //! The sender on a wire waits for its receiver.
 //!
-//! Theory of operation. A frame that finds the receiver's ring full is lost, and a burst of TCP whose end is lost costs
-//! the connection its timer, hundreds of milliseconds. Silicon has a FIFO and PAUSE frames for it (IEEE 802.3 annex 31B);
-//! here the sender's own ring is the FIFO. A queue on a wire gives no more than its receiver has buffers for, and
-//! nothing while it has none: its frames stay where they are, which costs nobody but the sender. Not forever: a receiver
-//! that gives no buffers for [`PATIENCE`] is taken for dead, and frames for it are dropped until it gives some again.
+//! Theory of operation. A frame that finds the receiver's ring full is lost. If the end of a TCP burst is lost, the
+//! connection waits for its timer, hundreds of milliseconds. A real card has a FIFO and PAUSE frames for this (IEEE
+//! 802.3 annex 31B); here the sender's own ring is the FIFO. The core takes no more frames from a queue on a wire than
+//! the receiver has buffers for, and none while it has none. The frames wait in the sender's ring, which costs only the
+//! sender. This ends after [`PATIENCE`]: if the receiver has given no buffer by then, frames for it are dropped until
+//! it gives one.
 //!
-//! What frames will take is guessed from the last ones, and two cores that serve queues of one port see the same room: then
-//! a few frames too many are taken, and dropped as elsewhere.
+//! The number of buffers that a frame will take is estimated from the last frames, and two cores that serve queues of
+//! one port see the same free buffers. So sometimes a few frames too many are taken, and dropped as on a switch.
 //!
-//! A wait is counted (`port::waits`) when it is over and there are frames to be sent: if there are none, nobody waited.
+//! A wait is counted (`port::waits`) when it is over and there are frames to send. Without frames there was no wait.
 //!
-//! A receiver with several queues is asked when it is known which of them the frames are for (`gate`). All the same no
-//! receiver is asked for room before its sender is seen to have frames: asking takes the receiver's lock.
+//! If the receiver has several queues, the core asks for room when it knows the queues of the frames (`gate`). In any
+//! case it asks a receiver only after it has seen that the sender has frames, because asking takes the receiver's lock.
 //!
-//! On a switch nobody waits. A queue there has frames for many receivers, and one of them must not hold back those of the
-//! others.
+//! On a switch no sender waits. A queue there has frames for many receivers, and one receiver must not delay the frames
+//! of others.
 
 mod gate;
 
