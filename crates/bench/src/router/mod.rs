@@ -113,8 +113,8 @@ pub fn run(args: &Args) -> Result<()> {
     add("l3fwd", greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table)));
     add("kernel", greatest.as_ref().map(|table| beside_kernel(&common, table)));
     let summary = Summary::of(&rows);
-    common.draw(|| picture(&rows))?;
-    if common.json {
+    common.output.draw(|| picture(&rows))?;
+    if common.output.json {
         let all = serde_json::json!({
             "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "notes": notes, "summary": summary
         });
@@ -129,10 +129,10 @@ pub fn run(args: &Args) -> Result<()> {
 fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<Row>> {
     let load_seconds = stage.routes(&table.routes);
     let mut samples: [Vec<Sample>; 2] = Default::default();
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
-            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
-            let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
+            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.repeat.window))?;
+            let (rounds, routes, flows) = (common.repeat.rounds, table.routes.len(), frames.len());
             let (family, ports, mpps, mode) = (table.family, kind.name(), sample.mpps, sample.mode.name());
             eprintln!(
                 "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}"
@@ -155,10 +155,11 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<Row> {
     let first = frames.first().ok_or("no route of the table fits")?;
     let peer = L3fwd::start(io_core, &routes)?;
     let mut samples = Vec::new();
-    for round in 1..=common.rounds {
-        let sample = peer.play(common.load_core, first, |ends| ends.measure(&frames, common.window))?;
+    for round in 1..=common.repeat.rounds {
+        let sample =
+            peer.play(common.load_core, first, |ends| ends.measure(&frames, common.repeat.window))?;
         let (mpps, mode) = (sample.mpps, sample.mode.name());
-        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.rounds);
+        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.repeat.rounds);
         samples.push(sample);
     }
     let (routes, flows) = (routes.len(), frames.len());
@@ -173,9 +174,9 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
     let addresses: Vec<_> = addresses.map(frame).collect();
     let mut samples = Vec::new();
-    for round in 1..=common.rounds {
-        let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.window)?;
-        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.rounds);
+    for round in 1..=common.repeat.rounds {
+        let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.repeat.window)?;
+        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.repeat.rounds);
         // It forwards on the sender's processor.
         samples.push(Sample { mpps, ns, lost: 0, mode: Mode::Unknown });
     }
