@@ -1,9 +1,8 @@
 //! `bench`: the table of its commands and flags, and the way from flags to measurements.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 
+use crate::common::{Processors, Repeat};
 use crate::pvp::{self, Candidate};
 use crate::{
     blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale, virtio_user,
@@ -108,21 +107,13 @@ pub struct PvpArgs {
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub sizes: Vec<u16>,
-    /// Alternations between the candidates.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = crate::seconds)]
-    pub window: Duration,
+    #[command(flatten)]
+    pub repeat: Repeat<1000>,
     /// Frames per second in each direction, to measure latency [default: as many as possible].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the candidate.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
+    #[command(flatten)]
+    pub cpus: Processors,
     /// Entries of each ring; QEMU's default is 256 too.
     #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
     pub ring: String,
@@ -188,12 +179,12 @@ fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {
     if !args.sizes.is_empty() {
         run.sizes = args.sizes.iter().map(|&size| usize::from(size)).collect();
     }
-    run.rounds = usize::from(args.rounds);
-    run.io_core = args.io_core;
+    run.rounds = usize::from(args.repeat.rounds);
+    run.io_core = args.cpus.io_core;
     run.fifo = args.fifo;
     run.json = args.json;
-    run.load.core = args.load_core;
-    run.load.window = args.window;
+    run.load.core = args.cpus.load_core;
+    run.load.window = args.repeat.window;
     run.load.rate = args.rate.map(f64::from);
     run.load = run.load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
     run.load.packed = args.packed;

@@ -1,9 +1,8 @@
 //! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::distance::{by_mode, Mode, Spread};
 use super::vale::median;
 
 /// An error is a text for people.
@@ -12,12 +11,8 @@ pub type Result<T> = std::result::Result<T, String>;
 /// What all of them can be told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.2", value_parser = super::seconds)]
-    pub window: Duration,
+    #[command(flatten)]
+    pub repeat: Repeat<200>,
     /// A short look: one round of a few milliseconds with few guests. Its figures mean nothing.
     #[arg(long)]
     pub quick: bool,
@@ -27,12 +22,8 @@ pub struct Common {
     /// Processors for the I/O cores.
     #[arg(long = "io-core", value_name = "CPU,…", value_delimiter = ',', default_value = "1")]
     pub io_cores: Vec<usize>,
-    /// Draw the result into this file.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 impl Common {
@@ -46,45 +37,67 @@ impl Common {
         }
         let mut settled = self.clone();
         if self.quick {
-            (settled.rounds, settled.window) = (1, Duration::from_millis(20));
+            settled.repeat = Repeat { rounds: 1, window: Duration::from_millis(20) };
         }
         Ok(settled)
     }
+}
 
-    /// Draws, if asked to.
+/// How often something is measured, and for how long: `MILLIS` milliseconds unless said otherwise.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Repeat<const MILLIS: u64> {
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", value_parser = super::seconds)]
+    #[arg(default_value = (MILLIS as f64 / 1e3).to_string())]
+    pub window: Duration,
+}
+
+/// The two processors of a benchmark with one I/O core.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Processors {
+    /// Processor for the load.
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub load_core: usize,
+    /// Processor for the I/O core, or for the candidate beside it.
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub io_core: usize,
+}
+
+impl Processors {
+    /// Both.
+    pub fn pair(&self) -> [usize; 2] {
+        [self.load_core, self.io_core]
+    }
+
+    /// Fails if they are the same.
+    pub fn differ(&self) -> Result<()> {
+        match self.load_core == self.io_core {
+            true => Err(format!("load and I/O core both on processor {}: they need one each", self.io_core)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Where the result goes, beside the table.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Output {
+    /// Draw the result into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Output {
+    /// Writes the picture, if there is to be one.
     pub fn draw(&self, picture: impl FnOnce() -> String) -> Result<()> {
-        draw(self.svg.as_deref(), picture)
+        let Some(path) = &self.svg else { return Ok(()) };
+        std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
-}
-
-/// Writes the picture into this file, if there is to be one.
-pub fn draw(path: Option<&Path>, picture: impl FnOnce() -> String) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
-}
-
-/// A row's rates by the distance of the two processors, for JSON: an object for each mode that has samples.
-pub fn modes_json(modes: &[(Mode, Spread)]) -> serde_json::Value {
-    let one = |(mode, of): &(Mode, Spread)| {
-        let Spread { samples, decile, quartile, median } = of;
-        let of = serde_json::json!({ "samples": samples, "decile": decile, "quartile": quartile, "median": median });
-        (mode.name().to_owned(), of)
-    };
-    serde_json::Value::Object(modes.iter().map(one).collect())
-}
-
-/// The same with a ratio in each of them.
-pub fn modes_json_with(modes: &[(Mode, Spread)], key: &str, ratios: &[Option<f64>]) -> serde_json::Value {
-    let mut all = modes_json(modes);
-    for ((mode, _), ratio) in modes.iter().zip(ratios) {
-        all[mode.name()][key] = (*ratio).into();
-    }
-    all
-}
-
-/// The same of samples that say their mode and rate.
-pub fn modes_of<T>(samples: &[T], sample: impl Fn(&T) -> (Mode, f64)) -> Vec<(Mode, Spread)> {
-    by_mode(samples.iter().map(sample))
 }
 
 /// An error as text.

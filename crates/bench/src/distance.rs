@@ -4,7 +4,10 @@
 //! That is not constant: a virtual machine's processors may share a physical core's caches now, and lie in different complexes a
 //! second later. So two threads pass one line to and fro before each sample and after it, for about a millisecond. The sample is
 //! *near* if both round trips are below [`NEAR_NS`], *far* if neither is, and *mixed* otherwise. Samples are compared
-//! with samples of the same mode.
+//! with samples of the same mode. Of more than two processors the first is probed with each of the others.
+//!
+//! A benchmark probes around its samples ([`Distance`]) and hands them in with their modes; what they come to in tables and JSON is
+//! the same for all (`modes`).
 //!
 //! Both processors poll while this happens. Where it may, the probe has real-time priority above all that a benchmark
 //! starts, and preempts it. Elsewhere the scheduler lets it in for some milliseconds at a time, and the median over
@@ -21,6 +24,8 @@ pub const NEAR_NS: f64 = 250.0;
 /// Round trips of one stretch, and stretches of a probe.
 const TRIPS: u64 = 100;
 const STRETCHES: u64 = 30;
+/// The part of a long sample's time that its mode has to hold.
+const MOST: f64 = 0.75;
 /// How long a probe may take before it is given up.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The probe's real-time priority; that of what a benchmark starts is 10.
@@ -50,33 +55,64 @@ impl Mode {
         }
     }
 
-    fn of(round_trips: [Option<f64>; 2]) -> Mode {
-        match round_trips.map(|trip| trip.map(|ns| ns < NEAR_NS)) {
-            [Some(true), Some(true)] => Mode::Near,
-            [Some(false), Some(false)] => Mode::Far,
-            [Some(_), Some(_)] => Mode::Mixed,
-            _ => Mode::Unknown,
+    /// What these round trips say together.
+    fn of(round_trips: impl IntoIterator<Item = Option<f64>>) -> Mode {
+        let one = |trip: Option<f64>| match trip {
+            Some(ns) if ns < NEAR_NS => Mode::Near,
+            Some(_) => Mode::Far,
+            None => Mode::Unknown,
+        };
+        round_trips.into_iter().map(one).reduce(Mode::and).unwrap_or(Mode::Unknown)
+    }
+
+    /// The mode of a sample that consists of this one's and another one.
+    pub fn and(self, other: Mode) -> Mode {
+        match (self, other) {
+            (Mode::Unknown, _) | (_, Mode::Unknown) => Mode::Unknown,
+            _ if self == other => self,
+            _ => Mode::Mixed,
         }
+    }
+
+    /// The mode of a long sample that consists of parts, each with its length: that of [`MOST`] of the time, or mixed.
+    pub fn most(parts: impl IntoIterator<Item = (Mode, f64)>) -> Mode {
+        let parts: Vec<(Mode, f64)> = parts.into_iter().collect();
+        let of = |mode: Mode| parts.iter().filter(|part| part.0 == mode).map(|part| part.1).sum::<f64>();
+        let all: f64 = parts.iter().map(|part| part.1).sum();
+        let known = [Mode::Near, Mode::Far, Mode::Unknown].into_iter();
+        known.filter(|_| all > 0.0).find(|mode| of(*mode) >= MOST * all).unwrap_or(Mode::Mixed)
     }
 }
 
 /// A sample under way.
 #[derive(Debug)]
 pub struct Distance {
-    cpus: [usize; 2],
-    before: Option<f64>,
+    cpus: Vec<usize>,
+    before: Vec<Option<f64>>,
 }
 
 impl Distance {
-    /// Probes before a sample.
-    pub fn before(cpus: [usize; 2]) -> Distance {
-        Distance { cpus, before: round_trip(cpus) }
+    /// Probes before a sample: the first of `cpus` with each of the others, each once.
+    pub fn before(cpus: &[usize]) -> Distance {
+        let mut different = Vec::with_capacity(cpus.len());
+        for cpu in cpus {
+            if !different.contains(cpu) {
+                different.push(*cpu);
+            }
+        }
+        Distance { before: round_trips(&different), cpus: different }
     }
 
     /// Probes after it: how far the processors were.
     pub fn after(self) -> Mode {
-        Mode::of([self.before, round_trip(self.cpus)])
+        Mode::of(self.before.into_iter().chain(round_trips(&self.cpus)))
     }
+}
+
+/// From the first to each of the others and back.
+fn round_trips(cpus: &[usize]) -> Vec<Option<f64>> {
+    let Some((first, others)) = cpus.split_first() else { return Vec::new() };
+    others.iter().map(|other| round_trip([*first, *other])).collect()
 }
 
 /// The word that is passed to and fro, on a line of its own (and on the one that is prefetched with it).
@@ -224,10 +260,26 @@ mod tests {
     #[test]
     fn a_sample_has_a_mode_only_if_both_probes_agree() {
         let mode = |before, after| Mode::of([before, after]);
+        assert_eq!(Mode::of([]), Mode::Unknown);
         assert_eq!(mode(Some(90.0), Some(110.0)), Mode::Near);
         assert_eq!(mode(Some(470.0), Some(460.0)), Mode::Far);
         assert_eq!(mode(Some(90.0), Some(460.0)), Mode::Mixed);
         assert_eq!(mode(Some(90.0), None), Mode::Unknown);
+        assert_eq!(
+            Mode::of([Some(90.0), Some(95.0), Some(460.0), Some(450.0)]),
+            Mode::Mixed,
+            "one is near, the other far"
+        );
+    }
+
+    #[test]
+    fn a_long_sample_has_the_mode_of_most_of_its_time() {
+        use Mode::{Far, Mixed, Near, Unknown};
+        assert_eq!(Mode::most([(Near, 3.0), (Far, 1.0)]), Near);
+        assert_eq!(Mode::most([(Near, 2.9), (Far, 0.6), (Mixed, 0.5)]), Mixed);
+        assert_eq!(Mode::most([(Mixed, 4.0)]), Mixed);
+        assert_eq!(Mode::most([(Unknown, 4.0), (Near, 0.5)]), Unknown);
+        assert_eq!(Mode::most([]), Mixed);
     }
 
     #[test]
@@ -251,5 +303,6 @@ mod tests {
             assert!(trip.is_some_and(|ns| (1.0..100_000.0).contains(&ns)), "{trip:?}");
         }
         assert_eq!(round_trip([0, 4000]), None, "there is no such processor");
+        assert_eq!(Distance::before(&[0, 0]).after(), Mode::Unknown, "one processor has no distance");
     }
 }

@@ -10,7 +10,6 @@
 //! nothing has to be woken, and what counts is how often the core looks for events. Silent ports take turns with their bursts,
 //! so that each has been cold again before its next one; the daemon's own count of wake-ups says whether they were.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -18,9 +17,11 @@ use serde_json::Value;
 use sidecore_driver::load::{pin, LoadConfig};
 use sidecore_driver::net::NetDriver;
 
-use super::common::{self, text};
+use super::common::{text, Output, Processors, Repeat};
+use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::many::{driver, Stage};
+use super::modes::{self, Modes};
 use super::ours::START;
 use super::vale::median;
 use super::wake::Sleeper;
@@ -31,30 +32,18 @@ pub struct Args {
     /// Connected, silent ports beside the pair that talks.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pub ports: u16,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
     /// Bursts to a core that sleeps, and to one at work, in each round.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
     pub bursts: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
-    pub window: Duration,
+    #[command(flatten)]
+    pub repeat: Repeat<1000>,
     /// A short look: one round with few ports. Its figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Processor for the guests.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Draw the result into this file.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub cpus: Processors,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Frames that a silent port sends at once, and that the pair does.
@@ -84,6 +73,29 @@ pub struct Round {
     bare_thread_us: Vec<f64>,
     /// How many of the bursts to a core at work woke a queue that was cold.
     woken: u64,
+    /// The distances while frames of the pair were counted, alone and among silent ports, and at the bursts to a core at work.
+    #[serde(skip)]
+    modes: Option<[Mode; 3]>,
+}
+
+/// Figures of rounds by the distance of the two processors.
+#[derive(Clone, Debug, Serialize)]
+struct ByMode {
+    ns_alone: Modes,
+    ns_among: Modes,
+    /// The median of a round's bursts to a core at work.
+    at_work_us: Modes,
+}
+
+impl ByMode {
+    fn of(rounds: &[Round]) -> ByMode {
+        let of = |part: usize, value: fn(&Round) -> f64| {
+            Modes::of(rounds, |round| (round.modes.map_or(Mode::Unknown, |modes| modes[part]), value(round)))
+        };
+        let ns_alone = of(0, |round| round.ns_alone);
+        let ns_among = of(1, |round| round.ns_among).over("ratio_to_alone", &ns_alone);
+        ByMode { ns_among, at_work_us: of(2, |round| median(round.at_work_us.iter().copied())), ns_alone }
+    }
 }
 
 /// Medians of rounds; percentiles of all bursts.
@@ -101,19 +113,18 @@ struct Summary {
 
 /// `bench idle`.
 pub fn run(args: &Args) -> Result<()> {
-    if args.io_core == args.load_core {
-        return Err(format!("guests and I/O core both on processor {}: they need one each", args.io_core));
-    }
+    args.cpus.differ()?;
     let mut args = args.clone();
     if args.quick {
-        (args.rounds, args.ports, args.bursts, args.window) = (1, 8, 8, Duration::from_millis(50));
+        (args.repeat.rounds, args.ports, args.bursts, args.repeat.window) =
+            (1, 8, 8, Duration::from_millis(50));
     }
     let mut rounds = Vec::new();
-    for number in 1..=args.rounds {
+    for number in 1..=args.repeat.rounds {
         let round = measure(&args)?;
         eprintln!(
             "round {number}/{}: {} silent ports: {:.2} % of a processor, a frame {:.1} ns ({:.1} alone), first frame at work {:.0} µs",
-            args.rounds,
+            args.repeat.rounds,
             args.ports,
             100.0 * round.share,
             round.ns_among,
@@ -134,12 +145,14 @@ pub fn run(args: &Args) -> Result<()> {
         bare_thread_p50_us: quantile(&bare, 0.5),
         bare_thread_p99_us: quantile(&bare, 0.99),
     };
-    common::draw(args.svg.as_deref(), || draw(&rounds))?;
-    if args.json {
+    let by_mode = ByMode::of(&rounds);
+    args.output.draw(|| draw(&rounds))?;
+    if args.output.json {
         println!(
             "{}",
             serde_json::json!({
-                "version": 1, "bench": "idle", "ports": args.ports, "rows": rounds, "summary": summary
+                "version": 1, "bench": "idle", "ports": args.ports, "rows": rounds, "modes": by_mode,
+                "summary": summary
             })
         );
         return Ok(());
@@ -147,7 +160,7 @@ pub fn run(args: &Args) -> Result<()> {
     println!(
         "idle: {} connected, silent ports, medians of {} rounds: {:.2} % of a processor; a frame of a pair costs {:.2} × what it costs alone",
         args.ports,
-        args.rounds,
+        args.repeat.rounds,
         100.0 * summary.idle_share,
         summary.frame_cost_ratio
     );
@@ -158,6 +171,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let woken: u64 = rounds.iter().map(|round| round.woken).sum();
     println!("of the bursts to the core at work, {woken} woke a queue that was cold");
+    let ByMode { ns_alone, ns_among, at_work_us } = &by_mode;
+    let rows = [
+        ("a frame alone, ns", ns_alone),
+        ("among silent ports, ns", ns_among),
+        ("first frame at work, µs", at_work_us),
+    ];
+    print!("{}", modes::table("rounds", rows.map(|(row, modes)| (format!("{row:<25}"), modes))));
     Ok(())
 }
 
@@ -192,22 +212,35 @@ pub fn draw(rounds: &[Round]) -> String {
 }
 
 fn measure(args: &Args) -> Result<Round> {
-    let config = LoadConfig { core: args.load_core, window: args.window, ..LoadConfig::default() };
+    let config =
+        LoadConfig { core: args.cpus.load_core, window: args.repeat.window, ..LoadConfig::default() };
     // One daemon at a time: two would share the I/O core.
-    let (ns_alone, _) = Stage::start(args.io_core, 2)?.measure(config)?;
-    let mut stage = Stage::start(args.io_core, args.ports + 2)?;
-    let (ns_among, _) = stage.measure(config)?;
+    let alone = Stage::start(args.cpus.io_core, 2)?.measure(config)?;
+    let mut stage = Stage::start(args.cpus.io_core, args.ports + 2)?;
+    let among = stage.measure(config)?;
     let mut scene = Scene::new(&mut stage)?;
-    let share = scene.silence(args.window)?;
+    let share = scene.silence(args.repeat.window)?;
     // A thread of its own, because pinning must not pass to the daemon of the next round.
     std::thread::scope(|scope| {
         let played = scope.spawn(move || {
             // On the daemon's own processor, this thread would keep it from running.
-            pin(args.load_core).map_err(text)?;
+            pin(args.cpus.load_core).map_err(text)?;
             let (asleep_us, bare_thread_us) = scene.asleep(args)?;
+            let distance = Distance::before(&args.cpus.pair());
             let (at_work_us, woken) = scene.at_work(args)?;
-            let ratio = ns_among / ns_alone;
-            Ok(Round { ns_alone, ns_among, ratio, share, asleep_us, at_work_us, bare_thread_us, woken })
+            let modes = Some([alone.mode, among.mode, distance.after()]);
+            let (ns_alone, ns_among, ratio) = (alone.ns, among.ns, among.ns / alone.ns);
+            Ok(Round {
+                ns_alone,
+                ns_among,
+                ratio,
+                share,
+                asleep_us,
+                at_work_us,
+                bare_thread_us,
+                woken,
+                modes,
+            })
         });
         played.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -264,7 +297,7 @@ impl Scene<'_> {
 
     /// Bursts to a core that sleeps, by turns with a bare thread: µs of either.
     fn asleep(&mut self, args: &Args) -> Result<(Vec<f64>, Vec<f64>)> {
-        let mut sleeper = Sleeper::start(args.io_core)?;
+        let mut sleeper = Sleeper::start(args.cpus.io_core)?;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..args.bursts {
             std::thread::sleep(self.spacing());

@@ -20,6 +20,7 @@ mod fib;
 mod idle;
 mod many;
 mod matrix;
+mod modes;
 mod net;
 mod ours;
 #[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]

@@ -15,7 +15,9 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 
-use super::common::text;
+use super::common::{text, Processors, Repeat};
+use super::distance::{Distance, Mode};
+use super::modes::{self, Modes};
 use super::ours::{Switch, START};
 use super::peers::Scratch;
 use super::vale::median;
@@ -27,18 +29,10 @@ pub struct PortsArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,8,16,32,64")]
     #[arg(value_parser = clap::value_parser!(u16).range(2..=1000))]
     pub ports: Vec<u16>,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = super::seconds)]
-    pub window: Duration,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
+    #[command(flatten)]
+    pub repeat: Repeat<1000>,
+    #[command(flatten)]
+    pub cpus: Processors,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -57,11 +51,24 @@ pub struct Row {
     pub mpps: f64,
     /// KiB of anonymous memory of the daemon.
     pub memory_kib: u64,
+    /// Nanoseconds of the I/O core for each frame.
+    pub modes: Modes,
+}
+
+/// What a pair that talks has measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Nanoseconds of the I/O core for a frame.
+    pub(super) ns: f64,
+    /// Million frames a second.
+    pub(super) mpps: f64,
+    pub(super) mode: Mode,
 }
 
 /// A daemon with silent drivers on all ports from number `2` on.
 pub(super) struct Stage {
     pub(super) switch: Switch,
+    io_core: usize,
     pub(super) paths: Vec<PathBuf>,
     pub(super) silent: Vec<NetDriver>,
     _scratch: Scratch,
@@ -75,23 +82,25 @@ impl Stage {
         let program = std::env::current_exe().map_err(text)?;
         let switch = Switch::start(&program, io_core, &scratch, &paths).map_err(text)?;
         let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
-        Ok(Stage { switch, paths, silent, _scratch: scratch })
+        Ok(Stage { switch, io_core, paths, silent, _scratch: scratch })
     }
 
-    /// Has a pair talk on the first two ports: nanoseconds of the I/O core for a frame, and million frames a second.
-    pub(super) fn measure(&self, config: LoadConfig) -> Result<(f64, f64), String> {
+    /// Has a pair talk on the first two ports.
+    pub(super) fn measure(&self, config: LoadConfig) -> Result<Sample, String> {
         let connect = |path: &PathBuf| Frontend::connect(path, START).map_err(text);
         let (a, b) = (connect(&self.paths[0])?, connect(&self.paths[1])?);
         // Only the switch goes along: the silent drivers stay with this thread.
-        let switch = &self.switch;
+        let (switch, io_core) = (&self.switch, self.io_core);
         std::thread::scope(|scope| {
             let load = scope.spawn(move || {
                 let mut load = Load::new(a, b, config).map_err(text)?;
+                let distance = Distance::before(&[config.core, io_core]);
                 load.warm_up().map_err(text)?;
                 let before = switch.cycles().map_err(text)?;
                 let report = load.measure().map_err(text)?;
                 let spent = switch.cycles().map_err(text)?.since(before);
-                Ok((spent.per_frame() / sidecore_driver::load::ticks_per_ns(), report.mpps()))
+                let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
+                Ok(Sample { ns, mpps: report.mpps(), mode: distance.after() })
             });
             load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
@@ -126,34 +135,38 @@ pub(super) fn driver(path: &PathBuf) -> Result<NetDriver, String> {
 
 /// `bench ports`.
 pub fn ports(args: &PortsArgs) -> Result<(), String> {
-    let config = LoadConfig { core: args.load_core, window: args.window, ..LoadConfig::default() };
-    let mut ns = vec![Vec::new(); args.ports.len()];
-    let mut mpps = vec![Vec::new(); args.ports.len()];
+    let config =
+        LoadConfig { core: args.cpus.load_core, window: args.repeat.window, ..LoadConfig::default() };
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); args.ports.len()];
     let mut memory = vec![0; args.ports.len()];
-    for round in 0..args.rounds {
+    for round in 0..args.repeat.rounds {
         for (i, &ports) in args.ports.iter().enumerate() {
             // One daemon at a time: two would share the I/O core.
-            let stage = Stage::start(args.io_core, ports)?;
-            let (spent, rate) = stage.measure(config)?;
-            ns[i].push(spent);
-            mpps[i].push(rate);
+            let stage = Stage::start(args.cpus.io_core, ports)?;
+            let sample = stage.measure(config)?;
+            samples[i].push(sample);
             memory[i] = stage.memory()?;
             eprintln!(
-                "round {}/{}: {ports} ports: {spent:.1} ns a frame, {rate:.2} Mpps",
+                "round {}/{}: {ports} ports: {:.1} ns a frame, {:.2} Mpps, {}",
                 round + 1,
-                args.rounds
+                args.repeat.rounds,
+                sample.ns,
+                sample.mpps,
+                sample.mode.name()
             );
         }
     }
-    let ratio = |i: usize| median(ns[i].iter().zip(&ns[0]).map(|(x, first)| x / first));
+    let ratio = |i: usize| median(samples[i].iter().zip(&samples[0]).map(|(x, first)| x.ns / first.ns));
+    let by_mode = |i: usize| Modes::of(&samples[i], |sample| (sample.mode, sample.ns));
     let rows: Vec<Row> = (0..args.ports.len())
         .map(|i| Row {
             ports: args.ports[i],
-            median: median(ns[i].iter().copied()),
+            median: median(samples[i].iter().map(|sample| sample.ns)),
             ratio: ratio(i),
-            mpps: median(mpps[i].iter().copied()),
+            mpps: median(samples[i].iter().map(|sample| sample.mpps)),
             memory_kib: memory[i],
-            ns_per_frame: ns[i].clone(),
+            ns_per_frame: samples[i].iter().map(|sample| sample.ns).collect(),
+            modes: by_mode(i).over("ratio_to_first", &by_mode(0)),
         })
         .collect();
     let per_port = match (&rows[0], rows.last()) {
@@ -168,7 +181,7 @@ pub fn ports(args: &PortsArgs) -> Result<(), String> {
     }
     println!(
         "ports: one pair talks (64 B, both ways), the others are connected and silent; {} rounds",
-        args.rounds
+        args.repeat.rounds
     );
     println!("ports  ns a frame  × first   Mpps  memory");
     for row in &rows {
@@ -181,6 +194,8 @@ pub fn ports(args: &PortsArgs) -> Result<(), String> {
             row.memory_kib / 1024
         );
     }
+    let start = |row: &Row| format!("{:5}", row.ports);
+    print!("{}", modes::table("ns a frame", rows.iter().map(|row| (start(row), &row.modes))));
     println!("memory for each further port: {per_port} KiB");
     Ok(())
 }

@@ -17,9 +17,10 @@ use serde::Serialize;
 use sidecore_driver::load::pin;
 use sidecore_driver::Listener;
 
-use super::common::{modes_json, modes_of};
-use super::distance::{self, Distance, Mode};
+use super::common::{Processors, Repeat};
+use super::distance::{Distance, Mode};
 use super::ends::{Kind, Place, Side};
+use super::modes::{self, Modes};
 use super::net::Net;
 use super::ours::{Cycles, Switch, START};
 use super::peers::{Flows, Ovs, OvsPort, Scratch};
@@ -38,18 +39,10 @@ pub struct Args {
     /// Candidates beside sidecore [default: both].
     #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
     pub peers: Option<Vec<Peer>>,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
-    pub window: Duration,
-    /// Processor for the load.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the candidate.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
+    #[command(flatten)]
+    pub repeat: Repeat<300>,
+    #[command(flatten)]
+    pub cpus: Processors,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -117,10 +110,7 @@ struct Row {
     /// Frames lost between ends that lose none themselves, over all rounds.
     lost: u64,
     /// Million frames a second, by the distance of the two processors.
-    #[serde(default)]
-    modes: serde_json::Value,
-    #[serde(skip)]
-    told: String,
+    modes: Modes,
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -129,17 +119,17 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// `bench matrix`.
 pub fn run(args: &Args) -> Result<()> {
-    let time = args.window;
+    let time = args.repeat.window;
     let cases = cases(args);
     let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.sizes.len()]; cases.len()];
-    for round in 0..args.rounds {
+    for round in 0..args.repeat.rounds {
         for (&(candidate, pair), of_case) in cases.iter().zip(&mut samples) {
             let [from, to] = pair.map(Kind::name);
             let name = candidate.name();
             let measured = measure(args, candidate, pair, time);
             let measured = measured.map_err(|e| format!("{name}, {from} to {to}: {e}"))?;
             for ((&size, sample), of_size) in args.sizes.iter().zip(measured).zip(of_case) {
-                let (number, rounds) = (round + 1, args.rounds);
+                let (number, rounds) = (round + 1, args.repeat.rounds);
                 eprintln!("round {number}/{rounds}: {name} {from} to {to} {size} B: {:.3} Mpps", sample.mpps);
                 of_size.push(sample);
             }
@@ -150,7 +140,6 @@ pub fn run(args: &Args) -> Result<()> {
         for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
             let of_size = &of_case[place];
             let mpps = median(of_size.iter().map(|s| s.mpps));
-            let modes = modes_of(of_size, |sample| (sample.mode, sample.mpps));
             let all_busy: Option<Vec<f64>> = of_size.iter().map(|s| s.busy).collect();
             rows.push(Row {
                 from: from.name(),
@@ -162,8 +151,7 @@ pub fn run(args: &Args) -> Result<()> {
                 gbits: mpps * f64::from(size) * 8.0 / 1e3,
                 busy: all_busy.map(median),
                 lost: of_size.iter().map(|s| s.lost).sum(),
-                modes: modes_json(&modes),
-                told: distance::told(&modes),
+                modes: Modes::of(of_size, |sample| (sample.mode, sample.mpps)),
             });
         }
     }
@@ -171,7 +159,7 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{}", serde_json::json!({ "version": 1, "bench": "matrix", "rows": rows }));
         return Ok(());
     }
-    println!("matrix: one way, medians of {} rounds; busy: the I/O core", args.rounds);
+    println!("matrix: one way, medians of {} rounds; busy: the I/O core", args.repeat.rounds);
     println!("size  from        to          candidate     Mpps (min – max)             Gbit/s   busy  lost");
     for Row { from, to, size, candidate, samples, mpps, gbits, busy, lost, .. } in &rows {
         let (min, max) = samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
@@ -181,10 +169,9 @@ pub fn run(args: &Args) -> Result<()> {
             "{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {spread:<26}  {gbits:7.2}  {busy:>5}  {lost:4}"
         );
     }
-    println!("Mpps, {}", distance::HEAD);
-    for Row { from, to, size, candidate, told, .. } in &rows {
-        println!("{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {told}");
-    }
+    let start =
+        |row: &Row| format!("{:4}  {:<10}  {:<10}  {:<10}", row.size, row.from, row.to, row.candidate);
+    print!("{}", modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes))));
     Ok(())
 }
 
@@ -248,19 +235,10 @@ fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -
         let running = start(args, candidate, &places, &scratch, &net)?;
         // On a thread of its own: this one may have to start processes, which go wherever they like.
         let load = || {
-            pin(args.load_core).map_err(text)?;
+            pin(args.cpus.load_core).map_err(text)?;
             args.sizes
                 .iter()
-                .map(|&size| {
-                    one(
-                        &places,
-                        &listeners,
-                        usize::from(size),
-                        &running,
-                        time,
-                        [args.load_core, args.io_core],
-                    )
-                })
+                .map(|&size| one(&places, &listeners, usize::from(size), &running, time, args.cpus.pair()))
                 .collect::<Result<Vec<_>>>()
         };
         std::thread::scope(|scope| {
@@ -282,7 +260,9 @@ fn start(
         Candidate::Sidecore => {
             let program = std::env::current_exe().map_err(text)?;
             let specs = places.each_ref().map(Place::spec);
-            Switch::start_with(&program, args.io_core, scratch, &specs).map(Running::Sidecore).map_err(text)
+            Switch::start_with(&program, args.cpus.io_core, scratch, &specs)
+                .map(Running::Sidecore)
+                .map_err(text)
         }
         Candidate::Bridge => {
             net.ip("link add br0 type bridge")?;
@@ -297,7 +277,8 @@ fn start(
                 Kind::VhostUser => OvsPort::Vhost(place.path.clone()),
                 _ => OvsPort::Tap,
             };
-            let ovs = Ovs::start(args.io_core, &places.each_ref().map(port), Flows::Normal).map_err(text)?;
+            let ovs =
+                Ovs::start(args.cpus.io_core, &places.each_ref().map(port), Flows::Normal).map_err(text)?;
             for place in places.iter().filter(|place| place.kind == Kind::Tap) {
                 net.ip(&format!("link set dev {} up", place.near()))?;
             }
@@ -332,7 +313,7 @@ fn one(
         std::thread::sleep(Duration::from_millis(1));
         to.receive()?;
     }
-    let distance = Distance::before(cpus);
+    let distance = Distance::before(&cpus);
     push(&mut from, &mut to, &mut sent, paced, time / 2)?;
     let (before, lost) = (to.received()?, to.lost_and_wrong().0);
     let cycles = running.cycles()?;

@@ -15,8 +15,8 @@ use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::common::{modes_json_with, modes_of};
-use super::distance::{self, Distance, Mode, Spread};
+use super::distance::{Distance, Mode};
+use super::modes::{self, Modes};
 use super::ours::{Cycles, Switch, START};
 use super::peers::{self, Flows, Ovs, OvsPort, PeerError, Scratch, Testpmd, VhostPort};
 
@@ -196,7 +196,7 @@ impl Stage {
         if args.fifo {
             threads.iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(peer)?;
         }
-        let distance = Distance::before([config.core, args.io_core]);
+        let distance = Distance::before(&[config.core, args.io_core]);
         load.warm_up().map_err(load_error)?;
         let waited = || threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
         let (waited_before, cycles_before) = (waited(), self.cycles().map_err(peer)?);
@@ -282,8 +282,7 @@ struct Line {
     cycles: Option<(f64, f64)>,
     latency: Option<[u64; 3]>,
     /// Rates by the distance of the two cores, and the medians over testpmd's in the same mode.
-    modes: Vec<(Mode, Spread)>,
-    mode_ratios: Vec<Option<f64>>,
+    modes: Modes,
 }
 
 impl Table<'_> {
@@ -309,11 +308,9 @@ impl Table<'_> {
             }
         }
         let rate = |sample: &Sample| (sample.mode, mpps(sample));
-        let modes = modes_of(samples, rate);
-        let theirs = reference.map(|samples| modes_of(samples, rate)).unwrap_or_default();
+        let theirs = reference.map(|samples| Modes::of(samples, rate)).unwrap_or_default();
         Some(Line {
-            mode_ratios: distance::ratios(&modes, &theirs),
-            modes,
+            modes: Modes::of(samples, rate).over("ratio_to_testpmd", &theirs),
             mpps: spread(samples.iter().map(mpps)),
             ratio: reference.map(|r| spread(samples.iter().zip(r).map(|(s, r)| mpps(s) / mpps(r)))),
             load_busy: median(|s| s.report.busy),
@@ -333,9 +330,8 @@ impl Table<'_> {
             .filter_map(|key| {
                 let line = self.line(*key)?;
                 let three = |[median, min, max]: [f64; 3]| serde_json::json!({"median": median, "min": min, "max": max});
-                let modes = modes_json_with(&line.modes, "ratio_to_testpmd", &line.mode_ratios);
                 Some(serde_json::json!({
-                    "modes": modes,
+                    "modes": line.modes,
                     "size": key.0,
                     "candidate": key.1.name(),
                     "mpps": three(line.mpps),
@@ -419,17 +415,8 @@ impl fmt::Display for Table<'_> {
         if load.rate.is_some() {
             return Ok(());
         }
-        writeln!(f, "Mpps, {}", distance::HEAD)?;
-        for key in self.samples.keys() {
-            let Some(line) = self.line(*key) else { continue };
-            write!(f, "{:>5} {:<11} {}", key.0, key.1.name(), distance::told(&line.modes))?;
-            for ((mode, _), ratio) in line.modes.iter().zip(&line.mode_ratios) {
-                if let Some(ratio) = ratio {
-                    write!(f, "; {}: {ratio:.2} × testpmd", mode.name())?;
-                }
-            }
-            writeln!(f)?;
-        }
-        Ok(())
+        let line = |key: &Key| Some((format!("{:>5} {:<11}", key.0, key.1.name()), self.line(*key)?.modes));
+        let lines: Vec<(String, Modes)> = self.samples.keys().filter_map(line).collect();
+        write!(f, "{}", modes::table("Mpps", lines.iter().map(|(start, modes)| (start.clone(), modes))))
     }
 }

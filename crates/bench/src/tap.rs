@@ -4,7 +4,8 @@
 //! Theory of operation. Both contestants stand ready all the time, each with two namespaces of its own
 //! that hold nothing but an address; the runs alternate. iperf3 sends for some seconds in one namespace
 //! and receives in the other, wherever the scheduler puts it; the receiver's figure counts. For ours the share of time in which the I/O
-//! core was busy is told, too. Needs root, iperf3 and iproute2.
+//! core was busy is told, too. The distance of a run is that of the I/O core's processor and the first other one, where iperf3 is on a
+//! machine with two. Needs root, iperf3 and iproute2.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +20,8 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
+use super::distance::{Distance, Mode};
+use super::modes::{self, Modes};
 use super::net::{ip, missing, Net};
 
 /// `bench tap`.
@@ -51,14 +54,19 @@ pub struct Figures {
     pub min: f64,
     /// The fastest run.
     pub max: f64,
+    /// By the distance of the two processors.
+    pub modes: Modes,
 }
 
 impl Figures {
-    fn of(gbits: Vec<f64>) -> Figures {
+    fn of(runs: &[(Mode, f64)]) -> Figures {
+        let gbits: Vec<f64> = runs.iter().map(|run| run.1).collect();
+        let modes = Modes::of(runs, |run| *run);
         let mut sorted = gbits.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
-        Figures { median: at(sorted.len() / 2), min: at(0), max: at(sorted.len().saturating_sub(1)), gbits }
+        let [median, min, max] = [sorted.len() / 2, 0, sorted.len().saturating_sub(1)].map(at);
+        Figures { gbits, median, min, max, modes }
     }
 }
 
@@ -95,6 +103,9 @@ pub fn run(args: &Args) -> Result<()> {
         let Figures { median, min, max, .. } = figures;
         println!("{name:<14} {median:>8.2} {min:>8.2} {max:>8.2}");
     }
+    let of_both = [("sidecore, TAP", &report.sidecore), ("bridge, veth", &report.bridge)];
+    let lines = of_both.map(|(name, figures)| (format!("{name:<14}"), &figures.modes));
+    print!("{}", modes::table("Gbit/s", lines));
     let Report { ratio, core_busy, bytes_per_frame, offloads, .. } = &report;
     println!(
         "ratio {ratio:.2}; I/O core busy {:.0} % of our runs; {bytes_per_frame:.0} bytes a frame; {offloads}",
@@ -108,16 +119,23 @@ fn measure(options: &Args) -> Result<Report> {
     let ours = Ours::new(options)?;
     let theirs = Bridge::new()?;
     let (mut a, mut b, mut busy, mut all) = (Vec::new(), Vec::new(), 0, 0);
+    let cpus = modes::anywhere(Some(options.io_core));
+    let run = |nets: &[Net; 2]| -> Result<(Mode, f64)> {
+        let distance = Distance::before(&cpus);
+        let gbits = iperf(nets, options)?;
+        Ok((distance.after(), gbits))
+    };
     for _ in 0..options.rounds {
         let before = ours.status();
-        a.push(iperf(&ours.nets, options)?);
+        a.push(run(&ours.nets)?);
         let after = ours.status();
         let spent = after.busy_ns - before.busy_ns;
         busy += spent;
         all += spent + (after.idle_ns - before.idle_ns) + (after.sleep_ns - before.sleep_ns);
-        b.push(iperf(&theirs.nets, options)?);
+        b.push(run(&theirs.nets)?);
     }
-    let (sidecore, bridge) = (Figures::of(a), Figures::of(b));
+    let (mut sidecore, bridge) = (Figures::of(&a), Figures::of(&b));
+    sidecore.modes = sidecore.modes.over("ratio_to_bridge", &bridge.modes);
     let (frames, bytes) = ours.passed();
     Ok(Report {
         version: 1,

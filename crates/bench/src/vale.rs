@@ -8,16 +8,16 @@
 //! fits into any receiver's ring. The numbers of receivers alternate, and so does the copy limit of the same processor.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
-use super::common::{self, modes_json, modes_of, text};
-use super::distance::{self, Distance, Mode};
+use super::common::{text, Output, Processors, Repeat};
+use super::distance::{Distance, Mode};
 use super::draw::{chart, distinct, Axis, Line};
+use super::modes::{self, Modes};
 use super::ours::Switch;
 use super::peers::Scratch;
 
@@ -32,24 +32,12 @@ pub struct Args {
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "60,1500")]
     #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub sizes: Vec<u16>,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
-    pub window: Duration,
-    /// Processor for sender and receivers.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Draw the curve into this file.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub repeat: Repeat<300>,
+    #[command(flatten)]
+    pub cpus: Processors,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// `bench limit`.
@@ -59,12 +47,8 @@ pub struct LimitArgs {
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "60,1500")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=2048))]
     pub sizes: Vec<u16>,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.3", value_parser = super::seconds)]
-    pub window: Duration,
+    #[command(flatten)]
+    pub repeat: Repeat<300>,
     /// Buffers of 2048 bytes in each region, as the slots of a ring port.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(2..=4096))]
     pub slots: u16,
@@ -122,10 +106,8 @@ pub struct Row {
     /// Rate of delivered frames against the rate at which they could be copied.
     of_limit: f64,
     /// Frames delivered a second, in millions, by the distance of the two processors.
-    #[serde(default)]
-    modes: serde_json::Value,
-    #[serde(skip)]
-    told: String,
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 /// The middle one.
@@ -157,7 +139,7 @@ impl Stage {
         let ports: Vec<String> =
             (0..=receivers).map(|n| format!("ring:{},slots={}", path(n).display(), slots(n))).collect();
         let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(text)?;
+        let switch = Switch::start_with(&program, args.cpus.io_core, &scratch, &ports).map_err(text)?;
         let attach = |n: u16| Port::attach(&path(n).to_string_lossy()).map_err(text);
         let sender = attach(0)?;
         let receivers = (1..=receivers).map(attach).collect::<Result<Vec<_>>>()?;
@@ -204,7 +186,7 @@ impl Stage {
         let last = u16::try_from(self.receivers.len()).unwrap_or(u16::MAX);
         let (mut next, mut laid) = (0, 0);
         let (mut sent, mut got) = (0u64, 0u64);
-        let distance = Distance::before(cpus);
+        let distance = Distance::before(&cpus);
         let before = self.switch.cycles().map_err(text)?;
         let start = Instant::now();
         while start.elapsed() < time {
@@ -255,7 +237,7 @@ fn limit(core: usize, size: u16, slots: [u16; 2], time: Duration) -> Result<f64>
 
 /// `bench vale`.
 pub fn run(args: &Args) -> Result<()> {
-    let time = args.window;
+    let time = args.repeat.window;
     let cases: Vec<(u16, To, u16)> = args
         .sizes
         .iter()
@@ -264,17 +246,17 @@ pub fn run(args: &Args) -> Result<()> {
         .collect();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     let mut limits: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
-    for round in 0..args.rounds {
+    for round in 0..args.repeat.rounds {
         for (of_size, &size) in limits.iter_mut().zip(&args.sizes) {
-            of_size.push(limit(args.io_core, size, [SENDER, RECEIVER], time)?);
+            of_size.push(limit(args.cpus.io_core, size, [SENDER, RECEIVER], time)?);
         }
         for &receivers in &args.receivers {
             let rows = cases.iter().enumerate().filter(|(_, case)| case.2 == receivers);
             let measured = std::thread::scope(|scope| {
                 let load = scope.spawn(|| {
                     let mut stage = Stage::start(args, receivers)?;
-                    pin(args.load_core).map_err(text)?;
-                    let cpus = [args.load_core, args.io_core];
+                    pin(args.cpus.load_core).map_err(text)?;
+                    let cpus = args.cpus.pair();
                     rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time, cpus)?)))
                         .collect::<Result<Vec<_>>>()
                 });
@@ -285,7 +267,7 @@ pub fn run(args: &Args) -> Result<()> {
                 eprintln!(
                     "round {}/{}: {receivers} receivers, {size} B {to:?}: {:.1} ns, {:.2} Mpps",
                     round + 1,
-                    args.rounds,
+                    args.repeat.rounds,
                     sample.ns,
                     sample.mpps[1]
                 );
@@ -302,10 +284,8 @@ pub fn run(args: &Args) -> Result<()> {
             let ns_per_frame = median(samples.iter().map(|s| s.ns));
             let place = args.sizes.iter().position(|&s| s == size).unwrap_or(0);
             let mpps_out = median(samples.iter().map(|s| s.mpps[1]));
-            let modes = modes_of(samples, |sample| (sample.mode, sample.mpps[1]));
             Row {
-                modes: modes_json(&modes),
-                told: distance::told(&modes),
+                modes: Modes::of(samples, |sample| (sample.mode, sample.mpps[1])),
                 size,
                 to,
                 receivers,
@@ -319,12 +299,12 @@ pub fn run(args: &Args) -> Result<()> {
             }
         })
         .collect();
-    common::draw(args.svg.as_deref(), || draw(&rows))?;
-    if args.json {
+    args.output.draw(|| draw(&rows))?;
+    if args.output.json {
         println!("{}", serde_json::json!({ "version": 1, "bench": "vale", "rows": rows }));
         return Ok(());
     }
-    println!("vale: one sender, medians of {} rounds; ns: busy time of the I/O core", args.rounds);
+    println!("vale: one sender, medians of {} rounds; ns: busy time of the I/O core", args.repeat.rounds);
     println!("size  frames to  receivers  ns a frame  ns a copy  Mpps in  Mpps out  copy limit ns  of limit");
     for row in &rows {
         let to = format!("{:?}", row.to).to_lowercase();
@@ -340,16 +320,10 @@ pub fn run(args: &Args) -> Result<()> {
             100.0 * row.of_limit,
         );
     }
-    println!("Mpps out, {}", distance::HEAD);
-    for row in &rows {
-        println!(
-            "{:4}  {:<9}  {:9}  {}",
-            row.size,
-            format!("{:?}", row.to).to_lowercase(),
-            row.receivers,
-            row.told
-        );
-    }
+    let start = |row: &Row| {
+        format!("{:4}  {:<9}  {:9}", row.size, format!("{:?}", row.to).to_lowercase(), row.receivers)
+    };
+    print!("{}", modes::table("Mpps out", rows.iter().map(|row| (start(row), &row.modes))));
     Ok(())
 }
 
@@ -377,17 +351,17 @@ pub fn draw(rows: &[Row]) -> String {
 
 /// `bench limit`.
 pub fn run_limit(args: &LimitArgs) -> Result<()> {
-    let time = args.window;
+    let time = args.repeat.window;
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
-    for _ in 0..args.rounds {
+    for _ in 0..args.repeat.rounds {
         for (of_size, &size) in all.iter_mut().zip(&args.sizes) {
             of_size.push(limit(args.core, size, [args.slots; 2], time)?);
         }
     }
     let mut table = format!(
-        "limit: one core copies frames from one shared region to another; medians of {} rounds\n\
+        "limit: one core copies frames from one shared region to another, so the distance of two does not apply; medians of {} rounds\n\
          size  ns a frame  Mpps     Gbit/s\n",
-        args.rounds
+        args.repeat.rounds
     );
     let mut rows = Vec::new();
     for (samples, &size) in all.into_iter().zip(&args.sizes) {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Frontend, NetDriver, Want};
 
+use super::distance::{Distance, Mode};
 use super::echo::{Account, Amount, Echo};
 use super::ours::{Switch, START};
 use super::peers::{self, Scratch, Testpmd, VirtioUser};
@@ -76,8 +77,10 @@ struct Row {
     queues: u16,
     /// Without pacing.
     full: Account,
+    full_mode: Mode,
     /// At half of that rate.
     half: Account,
+    half_mode: Mode,
     /// Frames that the daemon dropped in both, by reason.
     dropped: Vec<(String, u64)>,
 }
@@ -150,29 +153,35 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         echo.warm_up(START)?;
         negotiated(&switch, packed, mergeable, queues)?;
         let before = drops(&switch)?;
+        let probe = || Distance::before(&[args.io_core, args.load_core, args.peer_core]);
+        let distance = probe();
         let full = echo.measure(Amount::Time(args.window), None)?;
+        let (full_mode, distance) = (distance.after(), probe());
         let half = echo.measure(
             args.frames.map_or(Amount::Time(args.window), Amount::Frames),
             Some(full.mpps * 1e6 / 2.0),
         )?;
+        let modes = [full_mode, distance.after()];
         let mut dropped = drops(&switch)?;
         for (reason, frames) in &mut dropped {
             *frames -= before.iter().find(|(r, _)| r == reason).map_or(0, |(_, frames)| *frames);
         }
         dropped.retain(|(_, frames)| *frames > 0);
-        Ok((full, half, dropped))
+        Ok((full, half, modes, dropped))
     };
     let measured = std::thread::scope(|scope| {
         scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let (full, half, dropped) = measured.map_err(words)?;
+    let (full, half, [full_mode, half_mode], dropped) = measured.map_err(words)?;
     Ok(Row {
         role: if server { "server" } else { "client" },
         ring: if packed { "packed" } else { "split" },
         mergeable,
         queues,
         full,
+        full_mode,
         half,
+        half_mode,
         dropped,
     })
 }
@@ -211,7 +220,7 @@ fn drops(switch: &Switch) -> Result<Vec<(String, u64)>, String> {
 fn table(args: &Args, rows: &[Row]) -> String {
     let mut text = format!(
         "virtio-user: frames of {} bytes through the learning switch to testpmd (macswap) and back; at most {} on \
-         the way\n{:8} {:7} {:10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6} {:>6} {:>13}  dropped by us\n",
+         the way\n{:8} {:7} {:10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6} {:>6} {:>13}  {:15}  dropped by us\n",
         args.size,
         ENTRIES / 2,
         "testpmd",
@@ -224,14 +233,16 @@ fn table(args: &Args, rows: &[Row]) -> String {
         "received",
         "lost",
         "wrong",
-        "lost at full"
+        "lost at full",
+        "distance"
     );
-    for Row { role, ring, mergeable, queues, full, half, dropped } in rows {
+    for Row { role, ring, mergeable, queues, full, full_mode, half, half_mode, dropped } in rows {
         let dropped: Vec<String> =
             dropped.iter().map(|(reason, frames)| format!("{reason} {frames}")).collect();
         let mergeable = if *mergeable { "on" } else { "off" };
+        let distance = format!("{}, {}", full_mode.name(), half_mode.name());
         let line = format!(
-            "{role:8} {ring:7} {mergeable:10} {queues:>6} {:>10.3} {:>10.3} {:>12} {:>12} {:>6} {:>6} {:>13}  {}",
+            "{role:8} {ring:7} {mergeable:10} {queues:>6} {:>10.3} {:>10.3} {:>12} {:>12} {:>6} {:>6} {:>13}  {distance:15}  {}",
             full.mpps,
             half.mpps,
             half.sent,

@@ -116,7 +116,7 @@ fn main() {
     }
     let (mut got, mut time, mut samples) = (0, 0.0, Vec::new());
     for _ in 0..SAMPLES {
-        let distance = Distance::before([sender, receiver]);
+        let distance = Distance::before(&[sender, receiver]);
         let (frames, seconds) = load.sample(&mut a, &mut b, [sender, receiver], length / SAMPLES);
         samples.push((distance.after(), frames as f64 / seconds / 1e6));
         (got, time) = (got + frames, time + seconds);

@@ -59,14 +59,17 @@ fn summary(answer: &Value) -> Vec<(&str, f64)> {
     summary.iter().map(|(key, value)| (key.as_str(), value.as_f64().unwrap())).collect()
 }
 
-/// Every row says how far the processors were from each other during its one sample.
+/// Says how far the processors were from each other during the one sample that there is.
+fn is_labelled(modes: &Value) {
+    let modes = modes.as_object().unwrap_or_else(|| panic!("{modes}"));
+    let known = ["near", "far", "mixed", "unknown"];
+    assert!(modes.keys().all(|mode| known.contains(&mode.as_str())), "{modes:?}");
+    assert_eq!(modes.values().map(|of| of["samples"].as_u64().unwrap()).sum::<u64>(), 1, "{modes:?}");
+}
+
+/// Every row does.
 fn labelled(answer: &Value) {
-    for row in answer["rows"].as_array().unwrap() {
-        let modes = row["modes"].as_object().unwrap_or_else(|| panic!("{row}"));
-        let known = ["near", "far", "mixed", "unknown"];
-        assert!(modes.keys().all(|mode| known.contains(&mode.as_str())), "{row}");
-        assert_eq!(modes.values().map(|of| of["samples"].as_u64().unwrap()).sum::<u64>(), 1, "{row}");
-    }
+    answer["rows"].as_array().unwrap().iter().for_each(|row| is_labelled(&row["modes"]));
 }
 
 /// Every row has these numbers, above zero.
@@ -97,6 +100,8 @@ fn mix() {
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);
     let [("p99_vs_alone", p99), ("stream_loss", loss)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(p99 > 0.0 && loss <= 1.0, "{answer}");
+    labelled(&answer);
+    answer["rows"].as_array().unwrap().iter().for_each(|row| is_labelled(&row["stream_modes"]));
     // Latency and rate of four ways with 1 and 6 streams, in the mix and alone.
     assert_eq!(marks(&drawn(&answer)), 2 * 4 * 2 * 2);
 }
@@ -107,6 +112,7 @@ fn parts() {
     positive(&answer, &["rate", "ratio", "p50_us"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["polling", "saved_interrupts", "scheduling_only", "thread_per_device"]);
+    labelled(&answer);
     // Four ways with 1 and 3 guests: two kinds of work, and notifications where there are some.
     assert!(marks(&drawn(&answer)) > 2 * 4 * 2, "{answer}");
 }
@@ -117,6 +123,7 @@ fn budget() {
     positive(&answer, &["granted", "time", "frames"]);
     let [("worst_error", error)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(error >= 0.0, "{answer}");
+    labelled(&answer);
     assert_eq!(marks(&drawn(&answer)), 3 * 2);
 }
 
@@ -135,6 +142,7 @@ fn grants() {
         assert!(["granted", "frames", "core_ran"].iter().all(|key| part(key) > 0.0), "{row}");
         assert!(part("measured") < 1.05 && part("core_ran") < 1.05, "parts of one core: {row}");
     }
+    labelled(&answer);
     // Received and granted; the same by time and by frames; that of four; three rules.
     assert_eq!(marks(&drawn(&answer)), 2 + 3 + 3 * 4 + 3);
 }
@@ -151,6 +159,7 @@ fn moves() {
     };
     // These two hold on any machine.
     assert!(lost == 0.0 && reordered == 0.0 && pause > 0.0, "{answer}");
+    labelled(&answer);
     // Half, 99 of 100 and the longest, where there is a pause.
     assert!((6..=9).contains(&marks(&drawn(&answer))), "{answer}");
 }
@@ -169,6 +178,7 @@ fn idle() {
     assert_eq!(["asleep_us", "at_work_us", "bare_thread_us"].map(count), [8, 8, 8]);
     // Silent queues go cold, and a burst wakes them: on any machine.
     assert!(row["woken"].as_u64().unwrap() > 0, "{answer}");
+    ["ns_alone", "ns_among", "at_work_us"].iter().for_each(|key| is_labelled(&answer["modes"][key]));
     // Twenty-one percentiles each.
     assert_eq!(marks(&drawn(&answer)), 3 * 21);
 }
@@ -191,6 +201,14 @@ fn blk() {
     let host = found("fio");
     assert_eq!((of("qemu-storage-daemon"), of("sidecore")), (12, 12));
     assert_eq!(of("host (fio)"), if host { 6 } else { 0 });
+    for row in answer["rows"].as_array().unwrap() {
+        // The host's requests take no second processor.
+        match row["way"] == "host (fio)" {
+            true => assert_eq!(row["modes"], serde_json::json!({})),
+            false => is_labelled(&row["modes"]),
+        }
+    }
+    answer["pings"].as_array().unwrap().iter().for_each(|ping| is_labelled(&ping["modes"]));
     let summary = answer["summary"].as_object().unwrap();
     for (key, measured) in [
         ("iops_ratio_qd32", true),
@@ -216,6 +234,7 @@ fn fib() {
         assert_eq!(keys, ["random", "routed", "flows"]);
         assert!(row["rates"].as_array().unwrap().iter().all(|rate| rate["mlookups"].as_f64().unwrap() > 0.0));
         assert!(row["update_us_p99"].as_f64().unwrap() >= row["update_us_median"].as_f64().unwrap());
+        is_labelled(&row["modes"]);
         assert!(row["changes"].as_f64().unwrap() > 0.0 && row["bytes"].as_u64().unwrap() > 0, "{row}");
     }
     let [("mlookups_1m", rate), ("update_us_median", update)] = summary(&answer)[..] else {
@@ -278,7 +297,12 @@ fn report(answer: &Value) {
         for latency in row["latency"].as_array().unwrap() {
             let [p50, p99, max] = ["p50_us", "p99_us", "max_us"].map(|key| number(&latency[key]));
             assert!(p50 > 0.0 && p50 <= p99 && p99 <= max * 1.001, "{latency}");
+            is_labelled(&latency["modes"]);
         }
+        is_labelled(&row["modes"]);
+        assert_eq!(row["repetition_modes"].as_array().unwrap().len(), 1);
+        let trials = row["trials_by_mode"].as_object().unwrap().values();
+        assert!(trials.map(|count| count.as_u64().unwrap()).sum::<u64>() > 0, "{row}");
         let curve = row["curve"].as_array().unwrap();
         assert!(curve.len() >= 2, "{row}");
         for point in curve {

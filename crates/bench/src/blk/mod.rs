@@ -21,7 +21,9 @@ use self::image::{Images, Medium};
 use self::player::{Part, Players, Work};
 use self::way::{host, Server, Way};
 use crate::common::{middle, text, Common, Result};
+use crate::distance::{Distance, Mode};
 use crate::draw::{chart, stack, Axis, Line};
+use crate::modes::{self, Modes};
 use crate::vale::median;
 
 /// `bench blk`.
@@ -84,6 +86,8 @@ struct Sample {
     cpu_ns: f64,
     busy: f64,
     load_busy: Option<f64>,
+    /// None: there is no load on another processor.
+    mode: Option<Mode>,
 }
 
 /// A row of the table: medians.
@@ -112,6 +116,9 @@ pub struct Row {
     latency_ratio: Option<f64>,
     /// Against the host's own rate.
     of_host: Option<f64>,
+    /// Thousand requests a second; empty for the host, whose requests take no other processor.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 /// Keys without a value could not be measured here.
@@ -152,9 +159,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut samples: Vec<Vec<(Way, Vec<Sample>)>> =
         vec![ways.iter().map(|way| (*way, Vec::new())).collect(); cells.len()];
     let mut pings: Vec<Vec<ping::Sample>> = vec![Vec::new(); media.len()];
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (medium, pings) in media.iter().zip(&mut pings) {
-            let of_round = format!("round {round}/{}: {}", common.rounds, medium.name());
+            let of_round = format!("round {round}/{}: {}", common.repeat.rounds, medium.name());
             eprintln!("{of_round}, a guest that waits beside a stream");
             let ping = ping::measure(&common, core, &images, *medium);
             pings.push(ping.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
@@ -187,8 +194,8 @@ pub fn run(args: &Args) -> Result<()> {
     let pings: Vec<ping::Row> =
         media.iter().zip(&pings).map(|(medium, samples)| ping::Row::new(*medium, samples)).collect();
     let summary = summary(&rows, &pings);
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         println!(
             "{}",
             serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "pings": pings, "summary": summary })
@@ -197,6 +204,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     print_table(&common, &rows, &summary);
     pings.iter().for_each(ping::Row::print);
+    let of_pings = pings.iter().map(|ping| (format!("{:<6}", ping.medium.name()), &ping.modes));
+    print!("{}", modes::table("p99 of a guest that waits in µs", of_pings));
     Ok(())
 }
 
@@ -231,10 +240,10 @@ fn limit(common: &Common, core: usize, images: &Images, cell: Cell) -> Result<Op
         return Ok(None);
     };
     // Anything shorter is its start.
-    let window = common.window.max(Duration::from_millis(100));
+    let window = common.repeat.window.max(Duration::from_millis(100));
     let way::Host { iops, p50_us, p99_us, cpu_ns, busy } =
         host(core, &file, work, depth, window, images.size())?;
-    Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None }))
+    Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None, mode: None }))
 }
 
 /// One cell with a daemon.
@@ -247,13 +256,15 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
         let load = || -> Result<Sample> {
             pin(common.load_core).map_err(text)?;
             let mut players = Players::connect(sockets, part, size)?;
-            players.play(common.window / 2)?;
+            let distance = Distance::before(&[&[common.load_core], &common.io_cores[..]].concat());
+            players.play(common.repeat.window / 2)?;
             let (before, begun) = (running.busy_ns()?, Instant::now());
-            let seen = players.play(common.window)?;
+            let seen = players.play(common.repeat.window)?;
             let seconds = begun.elapsed().as_secs_f64();
             // Asking takes its time, too, and the account goes on meanwhile.
             let (after, accounted) = (running.busy_ns()?, begun.elapsed().as_secs_f64());
             players.finish()?;
+            let mode = Some(distance.after());
             let all: u64 = seen.answers.iter().sum();
             let least = seen.answers.iter().copied().min().unwrap_or(0);
             let micros = |percent| seen.latency.value_at_percentile(percent) as f64 / 1e3;
@@ -265,6 +276,7 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
                 cpu_ns: (after - before) / all as f64,
                 busy: (after - before) / (accounted * 1e9),
                 load_busy: Some(seen.load_busy),
+                mode,
             })
         };
         scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -275,6 +287,11 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
 fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
     let Cell { medium, work, depth, guests } = cell;
     let of = |wanted: Way| of_cell.iter().find(|(way, samples)| *way == wanted && !samples.is_empty());
+    let by_mode = |samples: &[Sample]| {
+        let labelled: Vec<_> = samples.iter().filter_map(|s| Some((s.mode?, s.iops / 1e3))).collect();
+        Modes::of(&labelled, |sample| *sample)
+    };
+    let storage = of(Way::Storage).map(|(_, samples)| by_mode(samples)).unwrap_or_default();
     let measured = of_cell.iter().filter(|(_, samples)| !samples.is_empty());
     let row = |(way, samples): &(Way, Vec<Sample>)| {
         let ratio = |other: Way, value: fn(&Sample) -> f64| {
@@ -300,6 +317,10 @@ fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
             iops_ratio: ratio(Way::Storage, |s| s.iops),
             latency_ratio: ratio(Way::Storage, |s| s.p50_us),
             of_host: ratio(Way::Host, |s| s.iops),
+            modes: match way {
+                Way::Sidecore => by_mode(samples).over("ratio_to_storage_daemon", &storage),
+                _ => by_mode(samples),
+            },
         }
     };
     measured.map(row).collect()
@@ -337,7 +358,10 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
 }
 
 fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
-    println!("blk: disks on one I/O core, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!(
+        "blk: disks on one I/O core, medians of {} rounds of {:?}",
+        common.repeat.rounds, common.repeat.window
+    );
     println!("busy: the processor that serves them (of the host: fio's), and the looks of the load that found answers");
     println!(
         "medium  work              depth  guests  way                     k/s (min – max)           p50 µs   p99 µs  cycles  busy   load  × qsd  × p50  of host"
@@ -364,6 +388,12 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
             times(row.of_host),
         );
     }
+    let start = |row: &Row| {
+        let (medium, work) = (row.medium.name(), row.work.name());
+        format!("{medium:<6}  {work:<16}  {:5}  {:6}  {:<19}", row.depth, row.guests, row.way)
+    };
+    let labelled = rows.iter().filter(|row| row.way != Way::Host.name());
+    print!("{}", modes::table("k/s", labelled.map(|row| (start(row), &row.modes))));
     println!(
         "on tmpfs (or the first medium), the worse of reads and writes: rate at the greatest depth × {} of qemu-storage-daemon's, of the host's io_uring {}; \
          median latency at the least depth × {}; 128 KiB in sequence, of the host's {}",

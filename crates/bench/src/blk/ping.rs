@@ -18,6 +18,8 @@ use super::image::{Images, Medium};
 use super::player::{Part, Players, Work};
 use super::EIGHT;
 use crate::common::{middle, text, Common, Result};
+use crate::distance::{Distance, Mode};
+use crate::modes::Modes;
 use crate::ours::{Switch, START};
 use crate::peers::Scratch;
 
@@ -39,6 +41,8 @@ pub struct Sample {
     beside: [f64; 2],
     /// Bytes a second of the disk.
     rate: f64,
+    /// Alone and beside the disk.
+    modes: [Mode; 2],
 }
 
 /// Medians.
@@ -52,12 +56,17 @@ pub struct Row {
     /// The median of the rounds' ratios.
     pub p99_vs_alone: f64,
     disk_mb_per_second: f64,
+    /// The 99th percentile in µs beside the disk.
+    pub modes: Modes,
 }
 
 impl Row {
     /// Of the samples of a medium.
     pub fn new(medium: Medium, samples: &[Sample]) -> Row {
+        let by_mode =
+            |part: usize, value: fn(&Sample) -> f64| Modes::of(samples, |s| (s.modes[part], value(s)));
         Row {
+            modes: by_mode(1, |s| s.beside[1]).over("ratio_to_alone", &by_mode(0, |s| s.alone[1])),
             medium,
             p50_alone_us: middle(samples, |s| s.alone[0]),
             p99_alone_us: middle(samples, |s| s.alone[1]),
@@ -101,13 +110,18 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
             let mut ping = Ping::connect(&guest, &peer)?;
             let part = Part { work: Work::SequentialRead, depth: EIGHT, rate: 0.0 };
             let mut players = Players::connect(&[disk], part, images.size())?;
-            ping.play(None, common.window / 2)?;
-            let (alone, _) = ping.play(None, common.window)?;
-            ping.play(Some(&mut players), common.window / 2)?;
-            let (beside, answers) = ping.play(Some(&mut players), common.window)?;
+            let probe = || Distance::before(&[common.load_core, core]);
+            let distance = probe();
+            ping.play(None, common.repeat.window / 2)?;
+            let (alone, _) = ping.play(None, common.repeat.window)?;
+            let (mode_alone, distance) = (distance.after(), probe());
+            ping.play(Some(&mut players), common.repeat.window / 2)?;
+            let (beside, answers) = ping.play(Some(&mut players), common.repeat.window)?;
             players.finish()?;
-            let rate = (answers * Work::SequentialRead.bytes() as u64) as f64 / common.window.as_secs_f64();
-            Ok(Sample { alone, beside, rate })
+            let modes = [mode_alone, distance.after()];
+            let rate =
+                (answers * Work::SequentialRead.bytes() as u64) as f64 / common.repeat.window.as_secs_f64();
+            Ok(Sample { alone, beside, rate, modes })
         };
         scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });

@@ -109,7 +109,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
 /// another frame every `stream` nanoseconds.
 fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String> {
     const PING: u8 = 0xff;
-    let mut stage = Stage::new(args.io_core)?;
+    let mut stage = Stage::new(args.cpus.io_core)?;
     let config = Config { map: true, itr, ..Config::default() };
     let mut guest =
         Guest::new(stage.guest(Model::E1000, Limits::NONE, &config)?.into(), Mode::Exitless, TRAP)?;
@@ -216,7 +216,7 @@ fn livelock(
     limits: Limits,
     offered: f64,
 ) -> Result<f64, String> {
-    let mut stage = Stage::new(args.io_core)?;
+    let mut stage = Stage::new(args.cpus.io_core)?;
     let config = Config { map: mode == Mode::Exitless, itr, ..Config::default() };
     let mut nic = stage.guest(Model::E1000, limits, &config)?;
     let (port, number, _) = stage.port()?;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde::Serialize;
 use sidecore_driver::memory::Page;
 
-use super::super::common::{modes_json, modes_of};
-use super::super::distance::{self, Distance};
+use super::super::distance::Distance;
+use super::super::modes::{self, Modes};
 use super::nic::{Nic, Part, Setup};
 use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
@@ -45,10 +45,7 @@ pub struct Row {
     /// Whether the drivers' memory had huge pages.
     pub huge_pages: bool,
     /// Million frames a second, by the distance of the two processors.
-    #[serde(default)]
-    pub modes: serde_json::Value,
-    #[serde(skip)]
-    told: String,
+    pub modes: Modes,
 }
 
 impl Row {
@@ -118,7 +115,7 @@ pub fn measure(args: &Args, page: Page) -> Result<Vec<Row>, String> {
 }
 
 fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> Result<Row, String> {
-    let mut stage = Stage::new(args.io_core)?;
+    let mut stage = Stage::new(args.cpus.io_core)?;
     let mut end = |from: u8| -> Result<End, String> {
         let nic = stage.card(part, Limits::NONE, setup)?;
         Ok(End { nic, data: frame(from, 1 - from, size), sent: 0, received: 0, wrong: 0 })
@@ -145,7 +142,7 @@ fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> 
     let (mut rounds, mut spent, mut modes, mut traps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
         let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
-        let distance = Distance::before([args.load_core, args.io_core]);
+        let distance = Distance::before(&args.cpus.pair());
         let trapped = |ends: &[End; 2]| ends[0].nic.traps() + ends[1].nic.traps();
         let (before, busy, exits) = (count(&ends), stage.busy(), trapped(&ends));
         let seconds = run(&mut ends, args.window.as_secs_f64())?;
@@ -166,10 +163,8 @@ fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> 
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     };
     let mpps = median(&rounds);
-    let modes = modes_of(&modes, |sample| *sample);
     Ok(Row {
-        modes: modes_json(&modes),
-        told: distance::told(&modes),
+        modes: Modes::of(&modes, |sample| *sample),
         model: part.name(),
         csb: setup.csb,
         traps: median(&traps),
@@ -212,10 +207,9 @@ pub fn table(rows: &[Row]) -> String {
             row.lost
         );
     }
-    let _ = writeln!(text, "Mpps, {}", distance::HEAD);
-    for row in rows {
+    let start = |row: &Row| {
         let ways = if row.both_ways { "both" } else { "one" };
-        let _ = writeln!(text, "{:11} {:>5} {ways:>5}  {}", row.device(), row.size, row.told);
-    }
-    text
+        format!("{:11} {:>5} {ways:>5}", row.device(), row.size)
+    };
+    text + &modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes)))
 }

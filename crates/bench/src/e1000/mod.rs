@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use self::nic::Part;
+use super::common::Processors;
 use super::peers;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sidecore_driver::memory::Page;
@@ -54,12 +55,8 @@ pub struct Args {
     /// Length of each measurement at full speed; a row of the cost model takes a quarter of it.
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = crate::seconds)]
     pub window: Duration,
-    /// Processor for the drivers.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the I/O core.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
+    #[command(flatten)]
+    pub cpus: Processors,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -82,9 +79,7 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<(), String> {
-    if args.load_core == args.io_core {
-        return Err(format!("drivers and I/O core both on processor {}: they need one each", args.io_core));
-    }
+    args.cpus.differ()?;
     // On a thread of its own: that it is pinned must not pass to threads which are started later.
     let (rows, full) = std::thread::scope(|scope| {
         let work = scope.spawn(|| measure(args));
@@ -113,7 +108,7 @@ pub fn run(args: &Args) -> Result<(), String> {
 }
 
 fn measure(args: &Args) -> Result<(Vec<model::Row>, Vec<full::Row>), String> {
-    sidecore_engine::place::pin(args.load_core).map_err(text)?;
+    sidecore_engine::place::pin(args.cpus.load_core).map_err(text)?;
     if let Some(dir) = &args.figures {
         figures::draw(args, dir)?;
         return Ok((Vec::new(), Vec::new()));

@@ -144,7 +144,7 @@ pub fn one(
     size: usize,
 ) -> Result<Row, String> {
     let trap = Duration::from_nanos(trap_ns.into());
-    let mut stage = Stage::new(args.io_core)?;
+    let mut stage = Stage::new(args.cpus.io_core)?;
     let setup = Setup {
         ring: RING,
         page: Page::Small,

@@ -4,7 +4,7 @@
 //! One processor looks addresses up in batches of 64, as many as frames come together. Tables are synthetic: lengths of prefixes as in
 //! the Internet's core, close together as they are there, the same each time. A change is the removal of a route or its
 //! return, and its time ends when readers see it. Lookups are measured with and without changes, by turns; a second processor makes
-//! the changes.
+//! the changes. Lookups alone take one processor, so the distance of two does not apply to them; those beside changes have it.
 
 mod family;
 pub mod tables;
@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::common::{self, middle, Result};
+use super::common::{middle, Output, Repeat, Result};
+use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
+use super::modes::{self, Modes};
 use family::{Family, Loaded, V4, V6};
 use tables::Keys;
 
@@ -32,12 +34,8 @@ pub struct Args {
     /// Changes a second beside the lookups.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub changes: u32,
-    /// Alternations.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Length of each measurement.
-    #[arg(long = "seconds", value_name = "SECONDS", default_value = "0.2", value_parser = super::seconds)]
-    pub window: Duration,
+    #[command(flatten)]
+    pub repeat: Repeat<200>,
     /// A short look: one round of a few milliseconds with small tables. Its figures mean nothing.
     #[arg(long)]
     pub quick: bool,
@@ -47,12 +45,8 @@ pub struct Args {
     /// Processor that changes routes.
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     pub change_core: usize,
-    /// Draw the rates into this file.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<std::path::PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Lookups of one kind of addresses.
@@ -80,6 +74,9 @@ pub struct Row {
     /// Changes a second that were made beside the lookups, and the part of the lookups of routed addresses that was lost to them.
     changes: f64,
     lost: f64,
+    /// Million lookups a second beside the changes.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -96,7 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let quick = |numbers: &[u32]| if args.quick { vec![1000] } else { numbers.to_vec() };
     let (rounds, window) =
-        if args.quick { (1, Duration::from_millis(10)) } else { (args.rounds, args.window) };
+        if args.quick { (1, Duration::from_millis(10)) } else { (args.repeat.rounds, args.repeat.window) };
     let plan = Plan { rounds, window, changes: args.changes, core: args.core, change_core: args.change_core };
     let mut rows = Vec::new();
     for routes in quick(&args.v4) {
@@ -111,8 +108,8 @@ pub fn run(args: &Args) -> Result<()> {
         mlookups_1m: random.map_or(f64::NAN, |rate| rate.mlookups),
         update_us_median: of_v4.map_or(f64::NAN, |row| row.update_us_median),
     };
-    common::draw(args.svg.as_deref(), || draw(&rows))?;
-    if args.json {
+    args.output.draw(|| draw(&rows))?;
+    if args.output.json {
         let all = serde_json::json!({ "version": 1, "bench": "fib", "rows": rows, "summary": summary });
         println!("{all}");
         return Ok(());
@@ -135,13 +132,15 @@ impl Plan {
     fn row<F: Family>(&self, routes: usize) -> Result<Row> {
         let mut loaded = Loaded::<F>::new(routes)?;
         let mut samples = [const { Vec::new() }; Keys::ALL.len()];
-        let (mut quiet, mut beside) = (Vec::new(), Vec::new());
+        let (mut quiet, mut beside) = (Vec::new(), Vec::<(f64, f64, Mode)>::new());
         for round in 1..=self.rounds {
             for (keys, samples) in Keys::ALL.iter().zip(&mut samples) {
                 samples.push(loaded.rate(*keys, self)?);
             }
             quiet.push(loaded.rate(Keys::Routed, self)?);
-            beside.push(loaded.rate_beside_changes(self)?);
+            let distance = Distance::before(&[self.core, self.change_core]);
+            let (rate, changes) = loaded.rate_beside_changes(self)?;
+            beside.push((rate, changes, distance.after()));
             let last = samples
                 .iter()
                 .zip(Keys::ALL)
@@ -150,7 +149,7 @@ impl Plan {
             eprintln!("round {round}/{}: {}, {routes} routes: {} M/s", self.rounds, F::NAME, last.join(", "));
         }
         let updates = loaded.updates(self)?;
-        let lost = 1.0 - middle(&beside, |(rate, _)| *rate) / middle(&quiet, |rate| *rate);
+        let lost = 1.0 - middle(&beside, |(rate, ..)| *rate) / middle(&quiet, |rate| *rate);
         let rates = Keys::ALL.iter().zip(samples).map(|(keys, samples)| Rate {
             keys: keys.name().to_owned(),
             mlookups: middle(&samples, |rate| *rate),
@@ -164,8 +163,9 @@ impl Plan {
             rates: rates.collect(),
             update_us_median: updates.0,
             update_us_p99: updates.1,
-            changes: middle(&beside, |(_, changes)| *changes),
+            changes: middle(&beside, |(_, changes, _)| *changes),
             lost,
+            modes: Modes::of(&beside, |(rate, _, mode)| (*mode, *rate)),
         })
     }
 }
@@ -197,6 +197,9 @@ fn print(rows: &[Row], plan: &Plan) {
             row.changes / 1e3
         );
     }
+    let start = |row: &Row| format!("{:4} {:10}", row.family, row.routes);
+    print!("{}", modes::table("M/s beside changes", rows.iter().map(|row| (start(row), &row.modes))));
+    println!("lookups alone take one processor: the distance of two does not apply to them");
 }
 
 /// Lookups a second by the number of routes.

@@ -18,10 +18,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use self::ends::{End, Kind};
-use super::common::{modes_json, modes_of, text, Common, Result};
-use super::distance::{self, Distance, Mode};
+use super::common::{text, Common, Result};
+use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::e1000::stage::Stage;
+use super::modes::{self, Modes};
 use super::vale::median;
 
 /// `bench ptnet`.
@@ -80,10 +81,7 @@ struct Row {
     /// Frames that did not come, or not in their place.
     lost: u64,
     /// Million frames a second, by the distance of the two processors.
-    #[serde(default)]
-    modes: serde_json::Value,
-    #[serde(skip)]
-    told: String,
+    modes: Modes,
 }
 
 /// Frames that came evenly.
@@ -132,8 +130,8 @@ pub fn run(args: &Args) -> Result<()> {
         kick_us: kicks.first().and_then(|row| row.kick_us),
         lost: rows.iter().chain(&sweep).map(|row| row.lost).sum(),
     };
-    common.draw(|| picture(&sweep))?;
-    if common.json {
+    common.output.draw(|| picture(&sweep))?;
+    if common.output.json {
         let json = serde_json::json!({
             "version": 1, "bench": "ptnet", "summary": summary, "rows": rows, "batches": sweep, "kicks": kicks,
         });
@@ -166,7 +164,7 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
     let mut samples = vec![Vec::new(); settings.len()];
     let rates = if all { &RATES[..] } else { &[] };
     let mut kicks = vec![(Vec::new(), Vec::new(), 0); rates.len()];
-    for round in 0..common.rounds {
+    for round in 0..common.repeat.rounds {
         for (setting, samples) in settings.iter().zip(&mut samples) {
             samples.push(one(common, *setting, buf_size)?);
         }
@@ -176,7 +174,7 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
             times.extend(kicks);
             *frames += sent;
         }
-        eprintln!("round {}/{}: done", round + 1, common.rounds);
+        eprintln!("round {}/{}: done", round + 1, common.repeat.rounds);
     }
     let mut rows: Vec<Row> =
         settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
@@ -201,10 +199,8 @@ type Sample = (f64, f64, u64, Mode);
 fn row((kind, size, burst): (Kind, usize, usize), samples: &[Sample]) -> Row {
     let rounds: Vec<f64> = samples.iter().map(|sample| sample.0).collect();
     let mpps = median(rounds.iter().copied());
-    let modes = modes_of(samples, |sample| (sample.3, sample.0));
     Row {
-        modes: modes_json(&modes),
-        told: distance::told(&modes),
+        modes: Modes::of(samples, |sample| (sample.3, sample.0)),
         device: kind.name(),
         size,
         burst,
@@ -237,10 +233,10 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32
             }
         }
     };
-    run(&mut a, &mut b, common.window / 10)?;
-    let distance = Distance::before([common.load_core, common.io_cores[0]]);
+    run(&mut a, &mut b, common.repeat.window / 10)?;
+    let distance = Distance::before(&[common.load_core, common.io_cores[0]]);
     let (before, busy) = (b.received, stage.busy());
-    let seconds = run(&mut a, &mut b, common.window)?;
+    let seconds = run(&mut a, &mut b, common.repeat.window)?;
     let (frames, now) = ((b.received - before) as f64, stage.busy());
     let spent = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
     Ok((frames / seconds / 1e6, spent, b.wrong, distance.after()))
@@ -254,7 +250,7 @@ fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(Vec<f64>, u64)> {
     b.greet(&mut a)?;
     let (gap, before, start) = (Duration::from_secs(1) / rate, a.sent, Instant::now());
     let (mut next, mut times) = (start, Vec::new());
-    while start.elapsed() < common.window {
+    while start.elapsed() < common.repeat.window {
         if Instant::now() >= next {
             let kicks = a.kicks();
             a.send(1, &b)?;
@@ -304,10 +300,8 @@ fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
             row.device, row.size, row.burst, row.gbps, row.lost
         );
     }
-    let _ = writeln!(text, "Mpps, {}", distance::HEAD);
-    for row in rows.iter().chain(sweep) {
-        let _ = writeln!(text, "{:12} {:>6} {:>5}  {}", row.device, row.size, row.burst, row.told);
-    }
+    let start = |row: &Row| format!("{:12} {:>6} {:>5}", row.device, row.size, row.burst);
+    text += &modes::table("Mpps", rows.iter().chain(sweep).map(|row| (start(row), &row.modes)));
     if !kicks.is_empty() {
         let _ = writeln!(
             text,

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use sidecore_driver::load::now;
 
 use super::super::common::text;
+use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
 use super::super::peers;
 use super::goal::{Goal, Seen};
@@ -65,6 +66,7 @@ pub struct Latency {
     pub percent: u32,
     pub rate: f64,
     pub lost: u64,
+    pub mode: Mode,
     /// In units of 16 ticks.
     pub delays: Histogram<u64>,
 }
@@ -86,6 +88,10 @@ pub struct Point {
 pub struct Repetition {
     pub ndr: Found,
     pub pdr: Found,
+    /// How far tester and target were from each other for most of the search.
+    pub mode: Mode,
+    /// Trials by their mode.
+    pub trials_by_mode: BTreeMap<Mode, u64>,
     /// Where frames were lost at the NDR's upper bound.
     pub beyond: Stages,
     pub latency: Vec<Latency>,
@@ -116,9 +122,18 @@ struct Bench<'b, 't, 's> {
     /// The greatest rate at which no frame was late.
     fastest: f64,
     trials: u64,
+    trials_by_mode: BTreeMap<Mode, u64>,
     repeated: u64,
     reordered: u64,
     twice: u64,
+}
+
+/// What a trial was, beside what came of it.
+struct Around {
+    /// Where its losses were.
+    stages: Stages,
+    /// How far tester and target were from each other.
+    mode: Mode,
 }
 
 /// Measures everything.
@@ -143,6 +158,7 @@ pub fn measure(target: &mut Target<'_>, traffic: &Traffic, plan: Plan) -> Result
             threads,
             fastest: 0.0,
             trials: 0,
+            trials_by_mode: BTreeMap::new(),
             repeated: 0,
             reordered: 0,
             twice: 0,
@@ -153,7 +169,7 @@ pub fn measure(target: &mut Target<'_>, traffic: &Traffic, plan: Plan) -> Result
 
 impl Bench<'_, '_, '_> {
     fn all(mut self) -> Result<Repetition> {
-        let (search, beyond, limited) = self.search()?;
+        let (search, beyond, limited, mode) = self.search()?;
         let found = |goal| search.found(goal).ok_or("no such goal");
         let (pdr, ndr) = (found(0)?, found(1)?);
         let rate = |found: Found| found.lower.map(|load| load as f64);
@@ -170,6 +186,8 @@ impl Bench<'_, '_, '_> {
         Ok(Repetition {
             ndr,
             pdr,
+            mode,
+            trials_by_mode: self.trials_by_mode,
             beyond,
             latency,
             curve,
@@ -186,23 +204,27 @@ impl Bench<'_, '_, '_> {
         })
     }
 
-    /// A trial, again if it was disturbed; where its losses were.
-    fn trial(&mut self, spells: &[Spell], delays: bool) -> Result<(Trial, Stages)> {
+    /// A trial, again if it was disturbed.
+    fn trial(&mut self, spells: &[Spell], delays: bool) -> Result<(Trial, Around)> {
         let waited = |threads: &[(u32, u32)]| threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
         let mut left = if self.plan.patient { AGAIN } else { 0 };
         loop {
+            // The probes have the processors for themselves, which does not count as waiting.
+            let distance = Distance::before(&self.target.cpus());
             let before = waited(&self.threads);
             let trial = self.tester.run(spells, delays)?;
             let share = (waited(&self.threads) - before) as f64 / 1e9 / trial.seconds;
+            let mode = distance.after();
             let stages = self.stages(&trial)?;
             self.trials += 1;
+            *self.trials_by_mode.entry(mode).or_default() += 1;
             if let ([spell], 0) = (spells, trial.late) {
                 self.fastest = self.fastest.max(spell.rate);
             }
             if left == 0 || trial.is_valid() && share <= DISTURBED {
                 self.reordered += trial.came.reordered;
                 self.twice += trial.came.twice;
-                return Ok((trial, stages));
+                return Ok((trial, Around { stages, mode }));
             }
             left -= 1;
             self.repeated += 1;
@@ -222,36 +244,37 @@ impl Bench<'_, '_, '_> {
         Ok(stages)
     }
 
-    /// NDR and PDR, where frames are lost beyond the NDR, and whether the tester was the limit.
-    fn search(&mut self) -> Result<(Search, Stages, bool)> {
+    /// NDR and PDR, where frames are lost beyond the NDR, whether the tester was the limit, and the mode of most of the time.
+    fn search(&mut self) -> Result<(Search, Stages, bool, Mode)> {
         let mut search = Search::new(&self.plan.goals(), LEAST, whole(self.plan.most));
         let mut stages: BTreeMap<u64, Stages> = BTreeMap::new();
-        let mut limited = BTreeSet::new();
+        let (mut limited, mut modes) = (BTreeSet::new(), Vec::new());
         while let Some((load, seconds)) = search.next() {
-            let (trial, lost) = self.trial(&[Spell::of(load as f64, seconds)], false)?;
+            let (trial, around) = self.trial(&[Spell::of(load as f64, seconds)], false)?;
+            modes.push((around.mode, seconds));
             // What could not be offered did not arrive either: a load is not kept that the tester cannot make.
             let late = if trial.is_valid() { 0 } else { trial.late };
             if late > trial.lost() {
                 limited.insert(load);
             }
             let loss_ratio = (trial.lost() + late) as f64 / trial.asked.max(1) as f64;
-            stages.entry(load).or_default().add(&lost);
+            stages.entry(load).or_default().add(&around.stages);
             search.add(load, Seen { seconds, loss_ratio });
         }
         let upper = search.found(1).and_then(|found| found.upper);
         let beyond = upper.and_then(|load| stages.remove(&load)).unwrap_or_default();
         let is_limited = upper.is_none_or(|load| limited.contains(&load));
-        Ok((search, beyond, is_limited))
+        Ok((search, beyond, is_limited, Mode::most(modes)))
     }
 
     fn latency(&mut self, base: f64) -> Result<Vec<Latency>> {
         let mut all = Vec::new();
         for percent in LOADS {
             let rate = base * f64::from(percent) / 100.0;
-            let (trial, _) = self.trial(&[Spell::of(rate, 2.0 * self.plan.trial)], true)?;
+            let (trial, around) = self.trial(&[Spell::of(rate, 2.0 * self.plan.trial)], true)?;
             let lost = trial.lost();
             let delays = trial.delays.ok_or("a trial without delays")?;
-            all.push(Latency { percent, rate, lost, delays });
+            all.push(Latency { percent, rate, lost, mode: around.mode, delays });
         }
         Ok(all)
     }
@@ -262,7 +285,7 @@ impl Bench<'_, '_, '_> {
         for step in CURVE.rev() {
             let percent = 10 * step;
             let asked = (base * f64::from(percent) / 100.0).min(self.plan.most);
-            let (trial, stages) = self.trial(&[Spell::of(asked, self.plan.trial)], false)?;
+            let (trial, Around { stages, .. }) = self.trial(&[Spell::of(asked, self.plan.trial)], false)?;
             let per_second = 1.0 / trial.seconds.max(1e-9);
             points.push(Point {
                 percent,

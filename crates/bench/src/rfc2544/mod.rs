@@ -5,6 +5,8 @@
 //! without a target. Then, for each repetition, each target is started anew and measured whole, by turns, so that slow changes of
 //! the machine meet all alike (`measure`): NDR and PDR (`search`, `goal`), latency at parts of the NDR, the loss curve, the longest burst,
 //! recovery from an overload, and a reset of the daemon. Repetitions, not trials, are what intervals are of (`stats`, `report`).
+//! Each trial has the distance of the two processors; a repetition has that of most of its search, and repetitions of the same
+//! distance are compared with each other.
 //!
 //! | file | what |
 //! |---|---|
@@ -34,7 +36,7 @@ use std::path::PathBuf;
 use sidecore_pktgen::address::{Endpoints, Mac};
 use sidecore_pktgen::end::{host, Place};
 
-use super::common::{text, Result};
+use super::common::{text, Output, Processors, Result};
 use super::ours::Daemon;
 use lane::End;
 use measure::{own_limit, OwnLimit, Plan, Repetition};
@@ -106,18 +108,10 @@ pub struct Args {
     /// A short look: one repetition with trials of milliseconds. Its figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Processor for the tester.
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub load_core: usize,
-    /// Processor for the target.
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub io_core: usize,
-    /// Draw the result into this file.
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub cpus: Processors,
+    #[command(flatten)]
+    pub output: Output,
     /// Control socket of the daemon that has the ports of --ports [default: as for other commands].
     #[arg(long, value_name = "PATH", requires = "ports")]
     pub socket: Option<PathBuf>,
@@ -217,7 +211,7 @@ fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'s
         Who::Given(places, _) => places.iter().any(|place| matches!(place, Place::Host { .. })),
         _ => false,
     };
-    let core = args.load_core;
+    let core = args.cpus.load_core;
     let measured = |from: End, to: Option<End>| own_limit(Tester::new(&traffic, from, to, None), seconds);
     if !host {
         let limit = std::thread::scope(|scope| {
@@ -229,7 +223,7 @@ fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'s
         });
         return Ok(("ring", limit?));
     }
-    let net = veths(1, args.io_core)?;
+    let net = veths(1, args.cpus.io_core)?;
     let limit = net.enter(|| {
         sidecore_driver::load::pin(core).map_err(text)?;
         let open = |name| End::host(host::Kind::Packet, name, traffic.longest());
@@ -249,9 +243,7 @@ struct Case<'a> {
 
 /// `bench rfc2544`.
 pub fn run(args: &Args) -> Result<()> {
-    if args.load_core == args.io_core {
-        return Err(format!("tester and target both on processor {}: they need one each", args.io_core));
-    }
+    args.cpus.differ()?;
     let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
     let rounds = if args.quick { 1 } else { args.repeat };
     let daemon = args.ports.as_ref().map(|_| Daemon::of(args.socket.clone()));
@@ -280,12 +272,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut failed = Vec::new();
         for (number, case) in cases.iter_mut().enumerate() {
             let longest = case.traffic.longest();
-            let setting = Setting {
-                io_core: args.io_core,
-                load_core: args.load_core,
-                longest,
-                daemon: daemon.as_ref(),
-            };
+            let setting = Setting { cpus: args.cpus, longest, daemon: daemon.as_ref() };
             // The loads of the curve are the same in all repetitions.
             let base = case.done.first().and_then(|first| first.pdr.lower).map(|load| load as f64);
             let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base, ..plan };
@@ -331,11 +318,8 @@ fn show(
     rows: &[Row],
     notes: Vec<String>,
 ) -> Result<()> {
-    if let Some(path) = &args.svg {
-        std::fs::write(path, figure::draw(rows))
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
-    if args.json {
+    args.output.draw(|| figure::draw(rows))?;
+    if args.output.json {
         let all = serde_json::json!({
             "version": 1,
             "bench": "rfc2544",
@@ -376,6 +360,12 @@ fn show(
             let Some(ratio) = ratio else { continue };
             let range = ratio.ci99.map_or(String::new(), |[low, high]| format!(" ({low:.2} – {high:.2})"));
             println!("NDR of {} B against {other}: {:.2} ×{range}", summary.size, ratio.ratio);
+        }
+        for (mode, of) in &summary.modes {
+            let all = [("bridge", of.ratio_bridge), ("testpmd", of.ratio_testpmd), ("OVS", of.ratio_ovs)];
+            for (other, ratio) in all.into_iter().filter_map(|(other, ratio)| Some((other, ratio?))) {
+                println!("the same against {other}, both {}: {:.2} ×", mode.name(), ratio.ratio);
+            }
         }
     }
     notes.iter().for_each(|note| println!("{note}"));

@@ -1,8 +1,12 @@
 //! What the repetitions come to: figures with their intervals, as JSON and as a table.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::super::distance::Mode;
+use super::super::modes::{self, Modes};
 use super::loss::Stages;
 use super::measure::{OwnLimit, Repetition, LOADS};
 use super::search::Found;
@@ -42,6 +46,8 @@ pub struct LatencyRow {
     /// Least and greatest of the repetitions' own.
     pub p50_us_range: [f64; 2],
     pub p99_us_range: [f64; 2],
+    /// The repetitions' own 99th percentiles in microseconds, by the distance of tester and target.
+    pub modes: Modes,
 }
 
 /// A point of the loss curve.
@@ -74,6 +80,12 @@ pub struct Row {
     pub size: String,
     pub ndr: Rate,
     pub pdr: Rate,
+    /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of a repetition is the one
+    /// that three quarters of its search had.
+    pub modes: Modes,
+    /// The same of each repetition, and how many trials there were at each distance.
+    pub repetition_modes: Vec<Mode>,
+    pub trials_by_mode: BTreeMap<Mode, u64>,
     /// Where frames were lost at the upper bounds of the NDR.
     pub lost_beyond_ndr: Stages,
     pub latency: Vec<LatencyRow>,
@@ -143,6 +155,9 @@ fn latency(repetitions: &[Repetition], percent: u32) -> Option<LatencyRow> {
         lost: of().map(|(_, l)| l.lost).sum(),
         p50_us_range: range(0.5),
         p99_us_range: range(0.99),
+        modes: Modes::of(&of().collect::<Vec<_>>(), |(_, l)| {
+            (l.mode, us(l.delays.value_at_quantile(0.99), per_ns))
+        }),
     })
 }
 
@@ -201,11 +216,18 @@ impl Row {
         let pdr = rate(&found(|r| r.pdr), bytes, false)?;
         let mut lost_beyond_ndr = Stages::default();
         repetitions.iter().for_each(|r| lost_beyond_ndr.add(&r.beyond));
+        let mut trials_by_mode = BTreeMap::new();
+        for (mode, trials) in repetitions.iter().flat_map(|r| &r.trials_by_mode) {
+            *trials_by_mode.entry(*mode).or_default() += trials;
+        }
         let count = |value: fn(&Repetition) -> u64| repetitions.iter().map(value).sum();
         let near = pdr.mpps.mean * 1e6 > 0.8 * own.rate;
         Some(Row {
             candidate,
             size: size.to_owned(),
+            modes: Modes::of(repetitions, |r| (r.mode, r.ndr.lower.unwrap_or(0) as f64 / 1e6)),
+            repetition_modes: repetitions.iter().map(|r| r.mode).collect(),
+            trials_by_mode,
             lost_beyond_ndr,
             latency: LOADS.iter().filter_map(|percent| latency(repetitions, *percent)).collect(),
             curve: curve(repetitions),
@@ -243,6 +265,7 @@ impl Row {
                 self.ndr.frames
             );
         }
+        print!("{}", modes::table("    NDR in Mpps", [("   ".to_owned(), &self.modes)]));
         let beyond = self.lost_beyond_ndr.text();
         if !beyond.is_empty() {
             println!("    beyond: {beyond}");
@@ -294,6 +317,24 @@ pub struct Summary {
     pub ratio_bridge: Option<Ratio>,
     pub ratio_testpmd: Option<Ratio>,
     pub ratio_ovs: Option<Ratio>,
+    /// The same by pairs of repetitions with the same distance of tester and target, where there are some.
+    pub modes: BTreeMap<Mode, Ratios>,
+}
+
+/// The first candidate's NDR against others' in one mode.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Ratios {
+    pub ratio_bridge: Option<Ratio>,
+    pub ratio_testpmd: Option<Ratio>,
+    pub ratio_ovs: Option<Ratio>,
+}
+
+impl Row {
+    /// Its NDRs in repetitions of this mode.
+    fn ndr_in(&self, mode: Mode) -> impl Iterator<Item = f64> + '_ {
+        let all = self.repetition_modes.iter().zip(&self.ndr.mpps.samples);
+        all.filter(move |(of, _)| **of == mode).map(|(_, ndr)| *ndr)
+    }
 }
 
 impl Summary {
@@ -304,6 +345,15 @@ impl Summary {
             let other = rows.iter().find(|row| row.candidate == candidate && row.size == first.size)?;
             let pairs = first.ndr.mpps.samples.iter().copied().zip(other.ndr.mpps.samples.iter().copied());
             Ratio::of(pairs)
+        };
+        let beside_in = |candidate: &str, mode: Mode| {
+            let other = rows.iter().find(|row| row.candidate == candidate && row.size == first.size)?;
+            Ratio::of(first.ndr_in(mode).zip(other.ndr_in(mode)))
+        };
+        let of_mode = |mode: Mode| {
+            let [bridge, testpmd, ovs] = ["bridge", "testpmd", "ovs"].map(|name| beside_in(name, mode));
+            let any = bridge.is_some() || testpmd.is_some() || ovs.is_some();
+            any.then_some((mode, Ratios { ratio_bridge: bridge, ratio_testpmd: testpmd, ratio_ovs: ovs }))
         };
         let half = first.latency.iter().find(|row| row.percent_of_ndr == 50);
         Some(Summary {
@@ -316,6 +366,7 @@ impl Summary {
             ratio_bridge: beside("bridge"),
             ratio_testpmd: beside("testpmd"),
             ratio_ovs: beside("ovs"),
+            modes: [Mode::Near, Mode::Far].into_iter().filter_map(of_mode).collect(),
         })
     }
 }

@@ -14,7 +14,7 @@ use sidecore_driver::load::pin;
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::super::common::text;
+use super::super::common::{text, Processors};
 use super::super::net::{missing, Net};
 use super::super::ours::{Daemon, Switch, START};
 use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
@@ -67,9 +67,8 @@ impl Who {
 /// What a target is started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'s> {
-    /// Processors.
-    pub io_core: usize,
-    pub load_core: usize,
+    /// Processors of the tester and the target.
+    pub cpus: Processors,
     /// Bytes of the longest frame, without check sequence.
     pub longest: usize,
     /// The daemon whose ports were given.
@@ -107,7 +106,7 @@ impl<'s> Target<'s> {
         let scratch = Scratch::new("sc-2544").map_err(text)?;
         let paths = [scratch.file("a"), scratch.file("b")];
         let (mut listeners, mut net) = (None, None);
-        let core = setting.io_core;
+        let core = setting.cpus.io_core;
         let running = match who {
             Who::Switch | Who::Router => Running::Ours(ours(who, setting, &scratch, &paths)?),
             Who::Testpmd => {
@@ -160,7 +159,7 @@ impl<'s> Target<'s> {
     /// # Errors
     /// There is no such processor, or `what` fails.
     pub fn play<R: Send>(&mut self, what: impl FnOnce(&mut Self) -> Result<R> + Send) -> Result<R> {
-        let (core, net) = (self.setting.load_core, self.net.clone());
+        let (core, net) = (self.setting.cpus.load_core, self.net.clone());
         let work = || {
             pin(core).map_err(text)?;
             what(self)
@@ -257,7 +256,12 @@ impl<'s> Target<'s> {
             Running::Ovs(ovs) => ovs.id(),
             Running::Bridge | Running::Others => return None,
         };
-        peers::polling_thread(process, self.setting.io_core).map(|thread| (process, thread))
+        peers::polling_thread(process, self.setting.cpus.io_core).map(|thread| (process, thread))
+    }
+
+    /// The tester's processor, and the target's: for ports that were given, what the command line says.
+    pub fn cpus(&self) -> [usize; 2] {
+        self.setting.cpus.pair()
     }
 
     /// Whether [`Target::restart`] can be asked for.
@@ -276,7 +280,7 @@ impl<'s> Target<'s> {
         // What it starts is not to be where we are.
         sched_setaffinity(None, &self.anywhere).map_err(text)?;
         let again = ours(&self.who, self.setting, &self.scratch, &self.paths);
-        pin(self.setting.load_core).map_err(text)?;
+        pin(self.setting.cpus.load_core).map_err(text)?;
         self.running = Running::Ours(again?);
         Ok(&self.paths)
     }
@@ -297,7 +301,7 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
     };
     let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
-    let switch = Switch::start_as(&program, setting.io_core, scratch, &ports, more).map_err(text)?;
+    let switch = Switch::start_as(&program, setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
     if routed {
         let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
         switch.daemon().command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;

@@ -24,8 +24,8 @@ const QUIET: Duration = Duration::from_millis(50);
 const RESIDUAL: Duration = Duration::from_secs(2);
 /// Frames that are due at once at most, if the tester was there.
 const MOST_DUE: u64 = 512;
-/// Frames that a turn takes at most.
-const TAKE: usize = 2 * MOST_DUE as usize;
+/// Frames that a turn takes at most: more than it sends, so that a tester that was late does not fill the ring itself.
+const TAKE: usize = 1024;
 /// Part of the frames that may be late in a valid trial.
 const LATE: f64 = 1e-3;
 /// How often whoever has to speak during a trial is let to.

@@ -12,8 +12,9 @@ use serde::Serialize;
 use sidecore_driver::load::{now, seen, ticks_per_ns};
 use sidecore_pktgen::end::{Lane, Sink, Source};
 
-use super::super::common::{middle, modes_json, modes_of, text, Result};
+use super::super::common::{middle, text, Result};
 use super::super::distance::{Distance, Mode};
+use super::super::modes::Modes;
 use super::ends::{Ends, LOST_AFTER, SIZE};
 use super::report::Case;
 
@@ -53,7 +54,7 @@ pub struct DelayRow {
     pub p99_us: f64,
     samples: Vec<[f64; 2]>,
     /// `p50_us` by the distance of the two processors.
-    modes: serde_json::Value,
+    modes: Modes,
     lost: u64,
 }
 
@@ -66,7 +67,7 @@ impl DelayRow {
             p50_us: middle(samples, |it| it.p50_us),
             p99_us: middle(samples, |it| it.p99_us),
             samples: samples.iter().map(Delays::of).collect(),
-            modes: modes_json(&modes_of(samples, |it| (it.mode, it.p50_us))),
+            modes: Modes::of(samples, |it| (it.mode, it.p50_us)),
             lost: samples.iter().map(|it| it.lost).sum(),
         }
     }
@@ -113,7 +114,7 @@ impl Sink for Timed {
         let now = seen();
         // Others, such as a router's own questions, have no such moment there.
         if (self.begun..=now).contains(&due) {
-            self.delays.saturating_record((((now - due) as f64 / self.per_ns) as u64).max(1));
+            self.delays.saturating_record(whole((now - due) as f64 / self.per_ns).max(1));
         }
     }
 }
@@ -121,10 +122,10 @@ impl Sink for Timed {
 impl Ends<'_> {
     /// Sends [`RATE`] frames a second for as long as `time`.
     pub fn delays(&mut self, frames: &[[u8; SIZE]], time: Duration, per_ns: f64) -> Result<Delays> {
-        let distance = Distance::before(self.cpus);
-        let gap = (1e9 / RATE * per_ns) as u64;
+        let distance = Distance::before(&self.cpus);
+        let gap = whole(1e9 / RATE * per_ns);
         let begun = now();
-        let end = begun + (time.as_nanos() as f64 * per_ns) as u64;
+        let end = begun + whole(time.as_nanos() as f64 * per_ns);
         let mut source = Due { frames, next: 0, due: begun };
         let histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).map_err(text)?;
         let mut sink = Timed { delays: histogram, begun, per_ns };
@@ -150,4 +151,13 @@ impl Ends<'_> {
 /// Ticks of the time stamp counter in a nanosecond, measured once for all.
 pub fn clock() -> f64 {
     ticks_per_ns()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times, which are positive and short"
+)]
+fn whole(it: f64) -> u64 {
+    it as u64
 }

@@ -249,7 +249,7 @@ impl Ends<'_> {
         if self.fabric.is_some() {
             self.announce()?;
         }
-        let distance = Distance::before(self.cpus);
+        let distance = Distance::before(&self.cpus);
         let mut source = Frames { frames, next: 0 };
         let (mut sent, mut got, mut lost) = (0u64, 0u64, 0u64);
         let status = |fabric: &Fabric| fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));

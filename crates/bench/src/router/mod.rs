@@ -125,8 +125,8 @@ pub fn run(args: &Args) -> Result<()> {
         None => {}
     }
     let summary = Summary::of(&rows, &delays);
-    common.draw(|| picture(&rows))?;
-    if common.json {
+    common.output.draw(|| picture(&rows))?;
+    if common.output.json {
         let all = serde_json::json!({
             "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "delays": delays, "notes": notes,
             "summary": summary
@@ -142,10 +142,10 @@ pub fn run(args: &Args) -> Result<()> {
 fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<Row>> {
     let load_seconds = stage.routes(&table.routes);
     let mut samples: [Vec<Sample>; 2] = Default::default();
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
-            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.window))?;
-            let (rounds, routes, flows) = (common.rounds, table.routes.len(), frames.len());
+            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.repeat.window))?;
+            let (rounds, routes, flows) = (common.repeat.rounds, table.routes.len(), frames.len());
             let (family, ports, mpps, mode) = (table.family, kind.name(), sample.mpps, sample.mode.name());
             eprintln!(
                 "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}"
@@ -171,14 +171,14 @@ fn our_delays(
 ) -> Result<Vec<DelayRow>> {
     stage.routes(&table.routes);
     let mut samples: [Vec<Delays>; 2] = Default::default();
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (between, samples) in Between::ALL.into_iter().zip(&mut samples) {
             stage.join(between);
             let sample = stage.play(common.load_core, |ends| {
                 if between == Between::Router {
                     ends.announce()?;
                 }
-                ends.delays(&table.many, common.window, per_ns)
+                ends.delays(&table.many, common.repeat.window, per_ns)
             })?;
             tell(common, round, &format!("{} ports, {}", kind.name(), between.name()), &sample);
             samples.push(sample);
@@ -196,7 +196,7 @@ fn our_delays(
 /// Says what a round's delays are.
 fn tell(common: &Common, round: u16, what: &str, sample: &Delays) {
     let ([p50, p99], mode) = (sample.of(), sample.mode.name());
-    eprintln!("round {round}/{}: {what}: {p50:.2} and {p99:.2} µs (p50, p99), {mode}", common.rounds);
+    eprintln!("round {round}/{}: {what}: {p50:.2} and {p99:.2} µs (p50, p99), {mode}", common.repeat.rounds);
 }
 
 /// DPDK's l3fwd with many flows, and as many of the routes as its table has room for.
@@ -206,12 +206,14 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table, per_ns: f64) -> 
     let first = frames.first().ok_or("no route of the table fits")?;
     let peer = L3fwd::start(io_core, &routes)?;
     let (mut samples, mut delays) = (Vec::new(), Vec::new());
-    for round in 1..=common.rounds {
-        let sample = peer.play(common.load_core, first, |ends| ends.measure(&frames, common.window))?;
+    for round in 1..=common.repeat.rounds {
+        let sample =
+            peer.play(common.load_core, first, |ends| ends.measure(&frames, common.repeat.window))?;
         let (mpps, mode) = (sample.mpps, sample.mode.name());
-        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.rounds);
+        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.repeat.rounds);
         samples.push(sample);
-        let of = peer.play(common.load_core, first, |ends| ends.delays(&frames, common.window, per_ns))?;
+        let of =
+            peer.play(common.load_core, first, |ends| ends.delays(&frames, common.repeat.window, per_ns))?;
         tell(common, round, "l3fwd", &of);
         delays.push(of);
     }
@@ -227,9 +229,9 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
     let addresses: Vec<_> = addresses.map(frame).collect();
     let mut samples = Vec::new();
-    for round in 1..=common.rounds {
-        let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.window)?;
-        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.rounds);
+    for round in 1..=common.repeat.rounds {
+        let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.repeat.window)?;
+        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.repeat.rounds);
         // It forwards on the sender's processor.
         samples.push(Sample { mpps, ns, lost: 0, mode: Mode::Unknown });
     }

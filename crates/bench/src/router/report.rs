@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::super::common::{middle, modes_json, modes_of};
-use super::super::distance::{self, Mode, Spread};
+use super::super::common::middle;
+use super::super::distance::Mode;
 use super::super::draw::{bars, distinct, Axis, Bars};
+use super::super::modes::{self, Modes};
 use super::delay::{DelayRow, RATE};
 use super::ends::Sample;
 
@@ -27,9 +28,7 @@ pub struct Row {
     mpps: f64,
     samples: Vec<f64>,
     /// The same by the distance of the two processors.
-    modes: serde_json::Value,
-    #[serde(skip)]
-    spreads: Vec<(Mode, Spread)>,
+    modes: Modes,
     /// Nanoseconds of a core for a frame.
     ns_per_frame: f64,
     lost: u64,
@@ -41,13 +40,11 @@ pub struct Row {
 impl Row {
     /// `load`: what loading the table took, and bytes that lookups may touch.
     pub fn of(case: Case, samples: &[Sample], load: Option<(f64, usize)>) -> Row {
-        let spreads = modes_of(samples, |it| (it.mode, it.mpps));
         Row {
             case,
             mpps: middle(samples, |it| it.mpps),
             samples: samples.iter().map(|it| it.mpps).collect(),
-            modes: modes_json(&spreads),
-            spreads,
+            modes: Modes::of(samples, |it| (it.mode, it.mpps)),
             ns_per_frame: middle(samples, |it| it.ns),
             lost: samples.iter().map(|it| it.lost).sum(),
             load_seconds: load.map(|(seconds, _)| seconds),
@@ -89,9 +86,8 @@ impl Summary {
         let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
         let beside_l3fwd = virtio.zip(of("l3fwd", "virtio"));
         let ratio_at = |mode: Mode| {
-            let (ours, theirs) = beside_l3fwd.map(|(ours, l3fwd)| (&ours.spreads, &l3fwd.spreads))?;
-            let place = ours.iter().position(|(of, _)| *of == mode)?;
-            distance::ratios(ours, theirs)[place]
+            let (ours, l3fwd) = beside_l3fwd?;
+            ours.modes.ratio(mode, &l3fwd.modes)
         };
         let delay = |candidate: &str| {
             delays.iter().find(|row| row.case.candidate == candidate && row.case.ports == "virtio")
@@ -165,18 +161,11 @@ pub fn print(rows: &[Row], delays: &[DelayRow], notes: &[String], summary: &Summ
             row.lost
         );
     }
-    println!("Mpps, {}", distance::HEAD);
-    for Row { case, spreads, .. } in rows {
-        println!(
-            "{:<9}  {:<6}  {:<6}  {:>7}  {:>6}    {}",
-            case.candidate,
-            case.family,
-            case.ports,
-            case.routes,
-            case.flows,
-            distance::told(spreads)
-        );
-    }
+    let start = |Row { case, .. }: &Row| {
+        let Case { candidate, family, ports, routes, flows, .. } = case;
+        format!("{candidate:<9}  {family:<6}  {ports:<6}  {routes:>7}  {flows:>6}")
+    };
+    print!("{}", modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes))));
     println!("one way at {RATE} frames a second, µs");
     println!("candidate  ports   routes   flows       p50       p99");
     for DelayRow { case, p50_us, p99_us, .. } in delays {

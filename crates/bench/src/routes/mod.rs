@@ -7,6 +7,8 @@
 //! forwarding tables have it. The router counts its routes and keeps a digest of them, which is shown when they are in force; the
 //! benchmark works out the digest of what it has announced by itself. Equal digests: the tables mean the same.
 //!
+//! Neither FRR nor the daemon's control plane has a processor of its own. The distance of a sample is that of the first two that may be used.
+//!
 //! A change is one prefix that gets another gateway, that goes, or that comes back. Its time begins with the first that zebra says of it.
 
 mod relay;
@@ -21,6 +23,8 @@ use serde::Serialize;
 use sidecore_engine::router::{digest, Led, Net};
 
 use super::common::{middle, Result};
+use super::distance::{Distance, Mode};
+use super::modes::{self, Modes};
 use speaker::Prefix;
 use stage::{Stage, GATEWAYS, NETWORK, PORT};
 
@@ -62,6 +66,7 @@ struct Row {
     whole_s: f64,
     /// Bytes that zebra said.
     bytes: u64,
+    mode: Mode,
 }
 
 /// One route changes.
@@ -71,6 +76,26 @@ struct Change {
     ms: f64,
     /// The same from the neighbour's message on.
     whole_ms: f64,
+    mode: Mode,
+}
+
+/// Samples by the distance of two processors: seconds of rows, milliseconds of changes.
+#[derive(Clone, Debug, Serialize)]
+struct ByMode {
+    announce: Modes,
+    withdraw: Modes,
+    change: Modes,
+}
+
+impl ByMode {
+    fn of(rows: &[Row], changes: &[Change]) -> ByMode {
+        let of = |what: &str| {
+            let its: Vec<&Row> = rows.iter().filter(|row| row.what == what).collect();
+            Modes::of(&its, |row| (row.mode, row.consistent_s))
+        };
+        let change = Modes::of(changes, |change| (change.mode, change.ms));
+        ByMode { announce: of("announce"), withdraw: of("withdraw"), change }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -137,14 +162,18 @@ pub fn run(args: &Args) -> Result<()> {
         rows.extend([announced, withdrawn]);
     }
     let summary = Summary::of(&rows, &single, routes);
+    let by_mode = ByMode::of(&rows, &single);
     if args.json {
         let all = serde_json::json!({
-            "version": 1, "bench": "routes", "rows": rows, "changes": single, "summary": summary
+            "version": 1, "bench": "routes", "rows": rows, "changes": single, "modes": by_mode, "summary": summary
         });
         println!("{all}");
         return Ok(());
     }
     print(&rows, &summary, single.len());
+    let ByMode { announce, withdraw, change } = &by_mode;
+    let rows = [("announce, s", announce), ("withdraw, s", withdraw), ("change, ms", change)];
+    print!("{}", modes::table("until it is so", rows.map(|(what, modes)| (format!("{what:<11}"), modes))));
     Ok(())
 }
 
@@ -157,6 +186,7 @@ fn whole(
     say: impl FnOnce(&mut Stage) -> Result<()>,
 ) -> Result<Row> {
     let expected = table.expected();
+    let distance = Distance::before(&modes::anywhere(None));
     let begun = Instant::now();
     stage.relay.clear();
     say(stage)?;
@@ -169,6 +199,7 @@ fn whole(
         consistent_s: reached.saturating_duration_since(said.last).as_secs_f64(),
         whole_s: (reached - begun).as_secs_f64(),
         bytes: said.bytes,
+        mode: distance.after(),
     })
 }
 
@@ -189,6 +220,7 @@ fn change(stage: &mut Stage, table: &mut Table, number: u16) -> Result<Change> {
         None => drop(table.routes.remove(&prefix)),
     }
     let expected = table.expected();
+    let distance = Distance::before(&modes::anywhere(None));
     let begun = Instant::now();
     stage.relay.clear();
     match way {
@@ -198,7 +230,7 @@ fn change(stage: &mut Stage, table: &mut Table, number: u16) -> Result<Change> {
     let reached = stage.reach(&expected, LITTLE)?;
     let said = stage.relay.said().ok_or("zebra has said nothing")?;
     let ms = |from: Instant| reached.saturating_duration_since(from).as_secs_f64() * 1e3;
-    Ok(Change { ms: ms(said.first), whole_ms: ms(begun) })
+    Ok(Change { ms: ms(said.first), whole_ms: ms(begun), mode: distance.after() })
 }
 
 impl Summary {
@@ -249,11 +281,18 @@ mod tests {
 
     #[test]
     fn a_summary_is_of_all_rounds_and_changes() {
-        let row =
-            |what, seconds| Row { round: 1, what, routes: 9, consistent_s: seconds, whole_s: 9.0, bytes: 1 };
+        let row = |what, seconds| Row {
+            round: 1,
+            what,
+            routes: 9,
+            consistent_s: seconds,
+            whole_s: 9.0,
+            bytes: 1,
+            mode: Mode::Near,
+        };
         let rows = [row("announce", 0.1), row("withdraw", 7.0), row("announce", 0.3), row("announce", 0.2)];
         let changes: Vec<Change> =
-            (1..=200).map(|ms| Change { ms: f64::from(ms), whole_ms: 300.0 }).collect();
+            (1..=200).map(|ms| Change { ms: f64::from(ms), whole_ms: 300.0, mode: Mode::Far }).collect();
         let it = Summary::of(&rows, &changes, 9);
         assert_eq!((it.consistent_s, it.consistent_s_max, it.withdrawn_s), (0.2, 0.3, 7.0));
         assert_eq!((it.change_p99_ms, it.whole_change_ms), (198.0, 300.0));

@@ -14,7 +14,9 @@ use sidecore_engine::core::{CpuBudget, Service};
 use super::guest::{Report, Work};
 use super::stage::{Stage, JUMBO};
 use super::{middle, Common, Result};
+use crate::distance::Mode;
 use crate::draw::{chart, Axis, Line};
+use crate::modes::{self, Modes};
 
 /// `bench budget`.
 #[derive(Debug, clap::Args)]
@@ -41,6 +43,8 @@ struct Sample {
     time: f64,
     frames: f64,
     load_busy: f64,
+    /// Meanwhile, and while a whole core was measured before and after it.
+    mode: Mode,
 }
 
 /// A row of the table: medians.
@@ -53,6 +57,9 @@ pub struct Row {
     /// The greater error of the two.
     error: f64,
     load_busy: f64,
+    /// The part by its frames.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -65,13 +72,13 @@ pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let shares = if common.quick { vec![25, 75] } else { args.shares.clone() };
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); shares.len()];
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for ((sample, of_share), share) in
             measure(args, &common, &shares)?.iter().zip(&mut samples).zip(&shares)
         {
             eprintln!(
                 "round {round}/{}: {share} % granted, {:.1} % by time, {:.1} % by frames",
-                common.rounds,
+                common.repeat.rounds,
                 100.0 * sample.time,
                 100.0 * sample.frames
             );
@@ -80,8 +87,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let rows: Vec<Row> = shares.iter().zip(&samples).map(|(share, samples)| row(*share, samples)).collect();
     let summary = Summary { worst_error: rows.iter().map(|row| row.error).fold(f64::NAN, f64::max) };
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         println!(
             "{}",
             serde_json::json!({
@@ -92,7 +99,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!(
         "budget: one guest that floods, periods of {} ms, medians of {} rounds of {:?}; % of an I/O core",
-        args.period, common.rounds, common.window
+        args.period, common.repeat.rounds, common.repeat.window
     );
     println!("granted  by time  by frames  error  load");
     for row in &rows {
@@ -100,6 +107,11 @@ pub fn run(args: &Args) -> Result<()> {
             [row.granted, row.time, row.frames, row.error, row.load_busy].map(|part| 100.0 * part);
         println!("{granted:7.0}  {time:7.1}  {frames:9.1}  {error:5.1}  {load:2.0} %");
     }
+    let start = |row: &Row| format!("{:7.0}", 100.0 * row.granted);
+    print!(
+        "{}",
+        modes::table("parts of an I/O core by frames", rows.iter().map(|row| (start(row), &row.modes)))
+    );
     println!("at most {:.1} points off", 100.0 * summary.worst_error);
     Ok(())
 }
@@ -117,21 +129,27 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
                 reclaim: false,
             });
             port.served.set(Service { budget, ..Service::default() });
-            let (report, [busy]) =
-                players.measure_with(|_| Work::Jumbo, common.window, || [port.served.usage().busy_ns])?;
+            let (report, [busy]) = players.measure_with(
+                |_| Work::Jumbo,
+                common.repeat.window,
+                || [port.served.usage().busy_ns],
+            )?;
             Ok((report, busy))
         };
         // Frames of a core that does nothing else.
-        let whole = |(all, busy): (Report, u64)| all.rate(0..1) / (busy as f64 / 1e9 / all.seconds);
+        let whole =
+            |(all, busy): (Report, u64)| (all.rate(0..1) / (busy as f64 / 1e9 / all.seconds), all.mode);
         let mut before = whole(take(None)?);
         let one = |share: &u8| {
             let (report, busy) = take(Some(*share))?;
             let after = whole(take(None)?);
-            let around = (std::mem::replace(&mut before, after) + after) / 2.0;
+            let earlier = std::mem::replace(&mut before, after);
+            let around = (earlier.0 + after.0) / 2.0;
             Ok(Sample {
                 time: busy as f64 / 1e9 / report.seconds,
                 frames: report.rate(0..1) / around,
                 load_busy: report.load_busy,
+                mode: earlier.1.and(report.mode).and(after.1),
             })
         };
         shares.iter().map(one).collect()
@@ -142,7 +160,8 @@ fn row(share: u8, samples: &[Sample]) -> Row {
     let granted = f64::from(share) / 100.0;
     let (time, frames) = (middle(samples, |s| s.time), middle(samples, |s| s.frames));
     let error = (time - granted).abs().max((frames - granted).abs());
-    Row { granted, time, frames, error, load_busy: middle(samples, |s| s.load_busy) }
+    let modes = Modes::of(samples, |s| (s.mode, s.frames));
+    Row { granted, time, frames, error, load_busy: middle(samples, |s| s.load_busy), modes }
 }
 
 /// Figures 10 to 12 of the paper: received against granted.

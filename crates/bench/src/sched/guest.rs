@@ -13,6 +13,7 @@ use sidecore_driver::net::NetDriver;
 
 use super::stage::Cores;
 use super::{text, Result};
+use crate::distance::Mode;
 
 /// The network and the remote host together hold a request for so long.
 const REMOTE_NS: u64 = 20_000;
@@ -102,6 +103,8 @@ pub struct Report {
     pub load_busy: f64,
     /// Nanoseconds of the I/O cores.
     pub io_ns: u64,
+    /// How far the I/O cores were from the players.
+    pub mode: Mode,
 }
 
 impl Report {
@@ -205,6 +208,7 @@ impl Players {
         counters: impl Fn() -> [u64; N],
     ) -> Result<(Report, [u64; N])> {
         self.set(&work)?;
+        let distance = self.cores.distance();
         self.run((time / 4).max(Duration::from_millis(10)))?;
         for pair in &mut self.pairs {
             pair.begin()?;
@@ -217,7 +221,8 @@ impl Players {
         let guests = self.pairs.iter_mut().map(Pair::end).collect::<Result<Vec<_>>>()?;
         let lost = self.pairs.iter().map(|pair| pair.lost).sum();
         let load_busy = (self.busy - busy) as f64 / elapsed.as_nanos() as f64;
-        let report = Report { seconds: elapsed.as_secs_f64(), guests, lost, load_busy, io_ns };
+        let mode = distance.after();
+        let report = Report { seconds: elapsed.as_secs_f64(), guests, lost, load_busy, io_ns, mode };
         self.set(|_| Work::Nothing)?;
         Ok((report, counts))
     }

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
 use super::{middle, Common, Result};
+use crate::distance::Mode;
 use crate::draw::{chart, stack, Axis, Line};
+use crate::modes::{self, Modes};
 
 /// `bench mix`.
 #[derive(Debug, clap::Args)]
@@ -51,6 +53,8 @@ struct Sample {
     /// Of the mix.
     io_busy: f64,
     load_busy: f64,
+    /// While guests waited alone, streams were alone, and in the mix.
+    modes: [Mode; 3],
 }
 
 /// A row of the table: medians.
@@ -72,6 +76,11 @@ pub struct Row {
     stream_loss: f64,
     io_busy: f64,
     load_busy: f64,
+    /// The 99th percentile in µs, and million frames a second of the streams, in the mix.
+    #[serde(skip_deserializing)]
+    modes: Modes,
+    #[serde(skip_deserializing)]
+    stream_modes: Modes,
 }
 
 /// The worst of all numbers of streams.
@@ -91,12 +100,12 @@ pub fn run(args: &Args) -> Result<()> {
     let cases: Vec<(Way, u16)> =
         WAYS.into_iter().flat_map(|way| streams.iter().map(move |&m| (way, m))).collect();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (&(way, streams), of_case) in cases.iter().zip(&mut samples) {
             let sample = measure(args, &common, way, streams.into())?;
             eprintln!(
                 "round {round}/{}: {streams} streams of {} guests, {}: p99 {:.0} µs ({:.0} alone), {:.2} Mpps ({:.2} alone)",
-                common.rounds,
+                common.repeat.rounds,
                 args.guests,
                 way.name,
                 sample.mixed[1],
@@ -117,8 +126,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let summary =
         Summary { p99_vs_alone: worst(|row| row.p99_vs_alone), stream_loss: worst(|row| row.stream_loss) };
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         println!("{}", serde_json::json!({ "version": 1, "bench": "mix", "rows": rows, "summary": summary }));
         return Ok(());
     }
@@ -134,7 +143,8 @@ fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sam
         let part = |of_streams: Work, of_others: Work| {
             move |number: usize| if number < streams { of_streams } else { of_others }
         };
-        let mut take = |of_streams, of_others| players.measure(part(of_streams, of_others), common.window);
+        let mut take =
+            |of_streams, of_others| players.measure(part(of_streams, of_others), common.repeat.window);
         let waiting = take(Work::Nothing, Work::RequestResponse)?;
         let alone = take(stream, Work::Nothing)?;
         let mix = take(stream, Work::RequestResponse)?;
@@ -146,11 +156,14 @@ fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sam
             streams: [alone.rate(0..streams), mix.rate(0..streams)],
             io_busy: mix.io_busy(common.io_cores.len()),
             load_busy: mix.load_busy,
+            modes: [waiting.mode, alone.mode, mix.mode],
         })
     })
 }
 
 fn row(way: Way, streams: u16, waiting: u16, samples: &[Sample]) -> Row {
+    let by_mode = |part: usize, value: fn(&Sample) -> f64| Modes::of(samples, |s| (s.modes[part], value(s)));
+    let (p99_alone, streams_alone) = (by_mode(0, |s| s.alone[1]), by_mode(1, |s| s.streams[0] / 1e6));
     Row {
         way: way.name.to_owned(),
         streams,
@@ -167,13 +180,15 @@ fn row(way: Way, streams: u16, waiting: u16, samples: &[Sample]) -> Row {
         stream_loss: middle(samples, |s| 1.0 - s.streams[1] / s.streams[0]),
         io_busy: middle(samples, |s| s.io_busy),
         load_busy: middle(samples, |s| s.load_busy),
+        modes: by_mode(2, |s| s.mixed[1]).over("ratio_to_alone", &p99_alone),
+        stream_modes: by_mode(2, |s| s.streams[1] / 1e6).over("ratio_to_alone", &streams_alone),
     }
 }
 
 fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
     println!(
         "mix: streams of 1500 B and guests that wait for answers, medians of {} rounds of {:?}",
-        common.rounds, common.window
+        common.repeat.rounds, common.repeat.window
     );
     println!("latency in µs as the guest sees it, 20 µs of it outside; alone: without the other kind");
     println!(
@@ -198,6 +213,9 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
             100.0 * row.load_busy,
         );
     }
+    let start = |row: &Row| format!("{:<18}  {:7}  {:7}", row.way, row.streams, row.waiting);
+    print!("{}", modes::table("p99 in µs", rows.iter().map(|row| (start(row), &row.modes))));
+    print!("{}", modes::table("Mpps of the streams", rows.iter().map(|row| (start(row), &row.stream_modes))));
     println!(
         "at worst p99 is {:.2} × its value alone, and streams lose {:.0} %",
         summary.p99_vs_alone,

@@ -16,7 +16,9 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 use super::guest::{receive, write};
 use super::stage::{Stage, OURS};
 use super::{text, Common, Result};
+use crate::distance::Mode;
 use crate::draw::{bars, Axis, Bars};
+use crate::modes::{self, Modes};
 use crate::ours::START;
 
 /// `bench move`.
@@ -91,6 +93,9 @@ pub struct Row {
     pause_p50_us: f64,
     pause_p99_us: f64,
     pause_max_us: f64,
+    /// The 99th percentile of each round in µs: the load's processor and those of both I/O cores.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 /// Of all rows with moves.
@@ -107,12 +112,14 @@ pub fn run(args: &Args) -> Result<()> {
     // Where there is one processor for them, both cores have it.
     let cpus = [0, 1].map(|n| common.io_cores[n % common.io_cores.len()]);
     let mut seen: [Seen; 3] = Default::default();
-    for round in 1..=common.rounds {
-        for (event, all) in Event::ALL.into_iter().zip(&mut seen) {
-            let of_round = measure(args, &common, cpus, event)?;
+    let mut pauses: [Vec<(Mode, f64)>; 3] = Default::default();
+    for round in 1..=common.repeat.rounds {
+        for ((event, all), pauses) in Event::ALL.into_iter().zip(&mut seen).zip(&mut pauses) {
+            let (mut of_round, mode) = measure(args, &common, cpus, event)?;
+            pauses.push((mode, of_round.pause(99)));
             eprintln!(
                 "round {round}/{}: {}: {:.2} Mpps, {} of {} frames lost, {} out of order",
-                common.rounds,
+                common.repeat.rounds,
                 event.name(),
                 of_round.received as f64 / of_round.seconds / 1e6,
                 of_round.sent.saturating_sub(of_round.received),
@@ -122,16 +129,22 @@ pub fn run(args: &Args) -> Result<()> {
             all.add(of_round);
         }
     }
-    let rows: Vec<Row> = Event::ALL.into_iter().zip(seen).map(|(event, seen)| row(event, seen)).collect();
+    let pauses = pauses.map(|of_event| Modes::of(&of_event, |pause| *pause));
+    let of_event = |((event, seen), pauses): (_, &Modes)| row(event, seen, pauses.clone());
+    let mut rows: Vec<Row> = Event::ALL.into_iter().zip(seen).zip(&pauses).map(of_event).collect();
+    let [nothing, ..] = &pauses;
+    for row in rows.iter_mut().filter(|row| row.event != Event::None) {
+        row.modes = std::mem::take(&mut row.modes).over("ratio_to_nothing", nothing);
+    }
     let moved = || rows.iter().filter(|row| row.event != Event::None);
     let summary = Summary {
         lost: moved().map(|row| row.lost).sum(),
         reordered: moved().map(|row| row.reordered).sum(),
         pause_p99_us: moved().map(|row| row.pause_p99_us).fold(0.0, f64::max),
     };
-    common.draw(|| draw(&rows))?;
+    common.output.draw(|| draw(&rows))?;
     let shared = cpus[0] == cpus[1];
-    if common.json {
+    if common.output.json {
         println!(
             "{}",
             serde_json::json!({
@@ -144,7 +157,7 @@ pub fn run(args: &Args) -> Result<()> {
         "move: one flow of {:.1} Mpps between two I/O cores{}, {} rounds",
         f64::from(args.rate) / 1e6,
         if shared { " on one processor" } else { "" },
-        common.rounds
+        common.repeat.rounds
     );
     println!("what                spells   Mpps      frames  lost  reordered  pause µs: p50     p99     max");
     for row in &rows {
@@ -161,11 +174,16 @@ pub fn run(args: &Args) -> Result<()> {
             row.pause_max_us
         );
     }
+    let start = |row: &Row| format!("{:<18}", row.event.name());
+    print!(
+        "{}",
+        modes::table("p99 of a round's pauses in µs", rows.iter().map(|row| (start(row), &row.modes)))
+    );
     Ok(())
 }
 
 /// One round: a new stage, and a flow to which `event` happens.
-fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Result<Seen> {
+fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Result<(Seen, Mode)> {
     let moves = if common.quick { 20 } else { args.moves };
     let times = if event == Event::Cores { args.changes.min(moves) } else { moves };
     // A core that is left must not poll, or it would keep the other one from a processor that they share.
@@ -183,8 +201,12 @@ fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Resu
             moved
         });
         let seen =
-            stage.drive(common.load_core, |mut guests, mut peers, _| match (guests.pop(), peers.pop()) {
-                (Some(guest), Some(peer)) => Flow::new(guest, peer, args.rate).run(&spell, &over),
+            stage.drive(common.load_core, |mut guests, mut peers, cores| match (guests.pop(), peers.pop()) {
+                (Some(guest), Some(peer)) => {
+                    let distance = cores.distance();
+                    let seen = Flow::new(guest, peer, args.rate).run(&spell, &over)?;
+                    Ok((seen, distance.after()))
+                }
                 _ => Err("there is no pair".to_owned()),
             });
         ended.store(true, Ordering::Release);
@@ -358,14 +380,17 @@ impl Seen {
         self.seconds += other.seconds;
         self.gaps.extend(other.gaps);
     }
+
+    /// Microseconds below which so many of each hundred pauses are.
+    fn pause(&mut self, percent: usize) -> f64 {
+        self.gaps.sort_by(f64::total_cmp);
+        let place = (self.gaps.len().saturating_sub(1) * percent).div_ceil(100);
+        self.gaps.get(place).copied().unwrap_or(f64::NAN)
+    }
 }
 
-fn row(event: Event, mut seen: Seen) -> Row {
-    seen.gaps.sort_by(f64::total_cmp);
-    let at = |percent: usize| {
-        let place = (seen.gaps.len().saturating_sub(1) * percent).div_ceil(100);
-        seen.gaps.get(place).copied().unwrap_or(f64::NAN)
-    };
+fn row(event: Event, mut seen: Seen, modes: Modes) -> Row {
+    let [p50, p99, most] = [50, 99, 100].map(|percent| seen.pause(percent));
     Row {
         event,
         spells: seen.gaps.len(),
@@ -373,9 +398,10 @@ fn row(event: Event, mut seen: Seen) -> Row {
         sent: seen.sent,
         lost: seen.sent.saturating_sub(seen.received),
         reordered: seen.reordered,
-        pause_p50_us: at(50),
-        pause_p99_us: at(99),
-        pause_max_us: at(100),
+        pause_p50_us: p50,
+        pause_p99_us: p99,
+        pause_max_us: most,
+        modes,
     }
 }
 

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
 use super::{median, middle, Common, Result};
+use crate::distance::Mode;
 use crate::draw::{bars, distinct, stack, Axis, Bars};
+use crate::modes::{self, Modes};
 
 /// `bench parts`.
 #[derive(Debug, clap::Args)]
@@ -45,6 +47,7 @@ struct Sample {
     notifications: [f64; 2],
     io_ns: f64,
     load_busy: f64,
+    mode: Mode,
 }
 
 /// A row of the table: medians.
@@ -65,6 +68,9 @@ pub struct Row {
     /// Nanoseconds of the I/O core for each answer or frame.
     io_ns: f64,
     load_busy: f64,
+    /// Thousand answers or frames a second.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 /// Notifications a second of the least number of guests, at the first kind of work.
@@ -83,13 +89,13 @@ pub fn run(args: &Args) -> Result<()> {
     let cases: Vec<(u16, Way)> = guests.iter().flat_map(|&n| WAYS.map(|way| (n, way))).collect();
     // Of each case, each kind of work.
     let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.works.len()]; cases.len()];
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for (&(guests, way), of_case) in cases.iter().zip(&mut samples) {
             let measured = measure(&common, &args.works, way, guests)?;
             for ((sample, of_work), work) in measured.into_iter().zip(of_case).zip(&args.works) {
                 eprintln!(
                     "round {round}/{}: {guests} guests, {}, {}: {:.1} k/s, {:.0} notifications/s",
-                    common.rounds,
+                    common.repeat.rounds,
                     work.name(),
                     way.name,
                     sample.rate / 1e3,
@@ -114,8 +120,8 @@ pub fn run(args: &Args) -> Result<()> {
         polling: of_way(2),
         saved_interrupts: of_way(3),
     };
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         println!(
             "{}",
             serde_json::json!({ "version": 1, "bench": "parts", "rows": rows, "summary": summary })
@@ -131,7 +137,7 @@ fn measure(common: &Common, works: &[Work], way: Way, guests: u16) -> Result<Vec
     let stage = Stage::start(way, &common.io_cores, guests.into())?;
     stage.play(common.load_core, |players| {
         let one = |work: &Work| {
-            let report = players.measure(|_| *work, common.window)?;
+            let report = players.measure(|_| *work, common.repeat.window)?;
             let rate = report.rate(0..guests.into());
             Ok(Sample {
                 rate,
@@ -139,6 +145,7 @@ fn measure(common: &Common, works: &[Work], way: Way, guests: u16) -> Result<Vec
                 notifications: report.notifications(),
                 io_ns: report.io_ns as f64 / report.seconds / rate,
                 load_busy: report.load_busy,
+                mode: report.mode,
             })
         };
         works.iter().map(one).collect()
@@ -146,6 +153,7 @@ fn measure(common: &Common, works: &[Work], way: Way, guests: u16) -> Result<Vec
 }
 
 fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -> Row {
+    let by_mode = |samples: &[Sample]| Modes::of(samples, |s| (s.mode, s.rate / 1e3));
     let [kicks, interrupts] = [0, 1].map(|i| middle(samples, |s| s.notifications[i]));
     Row {
         work,
@@ -159,13 +167,14 @@ fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -
         notifications_per_second: middle(samples, |s| s.notifications.iter().sum()),
         io_ns: middle(samples, |s| s.io_ns),
         load_busy: middle(samples, |s| s.load_busy),
+        modes: by_mode(samples).over("ratio_to_threads", &by_mode(base)),
     }
 }
 
 fn print_table(common: &Common, rows: &[Row]) {
     println!(
         "parts: what each part contributes, medians of {} rounds of {:?}; k/s: answers or frames",
-        common.rounds, common.window
+        common.repeat.rounds, common.repeat.window
     );
     println!("work              guests  way                     k/s  × first   p50 µs   kicks/s  interr./s  I/O ns each  load");
     for row in rows {
@@ -183,6 +192,8 @@ fn print_table(common: &Common, rows: &[Row]) {
             100.0 * row.load_busy,
         );
     }
+    let start = |row: &Row| format!("{:<16}  {:6}  {:<18}", row.work.name(), row.guests, row.way);
+    print!("{}", modes::table("k/s", rows.iter().map(|row| (start(row), &row.modes))));
 }
 
 /// Figure 8: the rate that each part adds, for each kind of work, and how many notifications are left.

@@ -3,17 +3,17 @@
 //!
 //! The baseline is a thread for each device on the same processor. *Of linear* is the rate against that of one guest times the
 //! number of guests, which is what guests with devices of their own would have. Fairness is Jain's index over
-//! the guests of one run, which do all the same. Each sample has the distance of the two processors (`distance`), since their lines go
-//! from one to the other.
+//! the guests of one run, which do all the same. Samples are compared with samples of the same
+//! distance (`modes`).
 
 use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE};
 use super::{median, middle, Common, Result, FULL};
-use crate::common::{modes_json_with, modes_of};
-use crate::distance::{self, Distance, Mode};
+use crate::distance::Mode;
 use crate::draw::{chart, distinct, stack, Axis, Line};
+use crate::modes::{self, Modes};
 
 /// `bench share`.
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(report: &Report, cores: usize, mode: Mode) -> Sample {
+    fn of(report: &Report, cores: usize) -> Sample {
         let all = || 0..report.guests.len();
         Sample {
             rate: report.rate(all()),
@@ -72,7 +72,7 @@ impl Sample {
             load_busy: report.load_busy,
             notifications: report.notifications(),
             lost: report.lost,
-            mode,
+            mode: report.mode,
         }
     }
 }
@@ -113,10 +113,8 @@ pub struct Row {
     lost: u64,
     /// Thousand answers or frames a second by the distance of the two processors, and the median over that of a thread per device at
     /// the same distance.
-    #[serde(default)]
-    modes: serde_json::Value,
-    #[serde(skip)]
-    told: String,
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -135,7 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let guests = if common.quick { vec![1, 2, COMPARED] } else { args.guests.clone() };
     let mut samples: Vec<(Key, Vec<Sample>)> = Vec::new();
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         for cores in 1..=common.io_cores.len() {
             for &guests in &guests {
                 for way in [OURS, PER_DEVICE] {
@@ -143,7 +141,7 @@ pub fn run(args: &Args) -> Result<()> {
                         let (name, rate, mode) = (way.name, sample.rate / 1e3, sample.mode.name());
                         eprintln!(
                             "round {round}/{}: {guests} guests, {}, {name}: {rate:.1} k/s, {mode}",
-                            common.rounds,
+                            common.repeat.rounds,
                             work.name()
                         );
                         let key = (cores, work, guests, way.name);
@@ -159,8 +157,8 @@ pub fn run(args: &Args) -> Result<()> {
     samples.sort_by_key(|(key, _)| *key);
     let rows: Vec<Row> = samples.iter().map(|(key, of_key)| row(*key, of_key, &samples)).collect();
     let summary = summary(&rows);
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         println!(
             "{}",
             serde_json::json!({ "version": 1, "bench": "share", "rows": rows, "summary": summary })
@@ -176,10 +174,9 @@ fn measure(args: &Args, common: &Common, way: Way, cores: usize, guests: u16) ->
     let stage = Stage::start(way, &common.io_cores[..cores], guests.into())?;
     stage.play(common.load_core, |players| {
         let one = |work: &Work| {
-            let distance = Distance::before([common.load_core, common.io_cores[0]]);
-            let report = players.measure(|_| *work, common.window);
+            let report = players.measure(|_| *work, common.repeat.window);
             let report = report.map_err(|e| format!("{}, {}: {e}", way.name, work.name()))?;
-            Ok((*work, Sample::of(&report, cores, distance.after())))
+            Ok((*work, Sample::of(&report, cores)))
         };
         args.works.iter().map(one).collect()
     })
@@ -191,8 +188,8 @@ fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
     let rate = middle(samples, |s| s.rate);
     let one = of((io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
     let base = of((io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
-    let by_mode = |samples: &[Sample]| modes_of(samples, |sample| (sample.mode, sample.rate / 1e3));
-    let (modes, theirs) = (by_mode(samples), base.map(|base| by_mode(base)).unwrap_or_default());
+    let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.rate / 1e3));
+    let theirs = base.map(|base| by_mode(base)).unwrap_or_default();
     Row {
         io_cores,
         work,
@@ -210,8 +207,7 @@ fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
         kicks_per_second: middle(samples, |s| s.notifications[0]),
         interrupts_per_second: middle(samples, |s| s.notifications[1]),
         lost: samples.iter().map(|s| s.lost).sum(),
-        modes: modes_json_with(&modes, "ratio_to_threads", &distance::ratios(&modes, &theirs)),
-        told: distance::told(&modes),
+        modes: by_mode(samples).over("ratio_to_threads", &theirs),
     }
 }
 
@@ -235,7 +231,10 @@ fn summary(rows: &[Row]) -> Summary {
 }
 
 fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
-    println!("share: guests on I/O cores, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!(
+        "share: guests on I/O cores, medians of {} rounds of {:?}",
+        common.repeat.rounds, common.repeat.window
+    );
     println!(
         "k/s: answers or frames; busy: I/O cores (of the threads per device: of their processors) and load"
     );
@@ -262,17 +261,9 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
             row.interrupts_per_second,
         );
     }
-    println!("k/s, {}", distance::HEAD);
-    for row in rows {
-        println!(
-            "{:5}  {:<16}  {:6}  {:<18}  {}",
-            row.io_cores,
-            row.work.name(),
-            row.guests,
-            row.way,
-            row.told
-        );
-    }
+    let start =
+        |row: &Row| format!("{:5}  {:<16}  {:6}  {:<18}", row.io_cores, row.work.name(), row.guests, row.way);
+    print!("{}", modes::table("k/s", rows.iter().map(|row| (start(row), &row.modes))));
     let lost: u64 = rows.iter().map(|row| row.lost).sum();
     if lost > 0 {
         println!("{lost} frames of streams are missing or out of order");

@@ -23,6 +23,7 @@ use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfi
 
 use super::guest::Players;
 use super::{text, Result};
+use crate::distance::Distance;
 use crate::ours::START;
 use crate::peers::Scratch;
 
@@ -92,6 +93,8 @@ pub struct Stage {
     ports: Vec<Arc<Port>>,
     fabric: Arc<Fabric>,
     way: Way,
+    /// Processors of the I/O cores.
+    cpus: Vec<usize>,
     /// Sockets of the guests and of what is behind them.
     paths: Vec<[PathBuf; 2]>,
     _counters: CounterFile,
@@ -136,6 +139,7 @@ impl Stage {
             ports,
             fabric,
             way,
+            cpus: options.cpus.clone(),
             paths,
             _counters: counters,
             _scratch: scratch,
@@ -169,10 +173,11 @@ impl Stage {
         what: impl FnOnce(Vec<NetDriver>, Vec<NetDriver>, Cores) -> Result<R> + Send,
     ) -> Result<R> {
         let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
+        let cpus = [&[core], &self.cpus[..]].concat();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 pin(core).map_err(text)?;
-                let cores = Cores { fabric: Arc::clone(fabric), way };
+                let cores = Cores { fabric: Arc::clone(fabric), way, cpus };
                 // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
                 let connect = |side: usize| {
                     paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>()
@@ -192,6 +197,8 @@ impl Stage {
 pub struct Cores {
     fabric: Arc<Fabric>,
     way: Way,
+    /// The players' processor, and those of the cores.
+    cpus: Vec<usize>,
 }
 
 impl Cores {
@@ -212,6 +219,11 @@ impl Cores {
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(driver)
+    }
+
+    /// Probes how far they are from the players.
+    pub fn distance(&self) -> Distance {
+        Distance::before(&self.cpus)
     }
 
     /// Nanoseconds of work so far: by the account of cores that poll, else what their threads had of processors.

@@ -15,6 +15,8 @@ pub use self::figure::draw;
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, POLLED};
 use super::{middle, Common, Result};
+use crate::distance::{Mode, HEAD};
+use crate::modes::Modes;
 
 /// `bench grants`.
 #[derive(Debug, clap::Args)]
@@ -101,12 +103,13 @@ struct Sample {
     measured: f64,
     frames: Option<f64>,
     core_ran: Option<f64>,
+    mode: Mode,
 }
 
 impl Sample {
     /// One of which that is all there is.
-    fn of(granted: Option<f64>, measured: f64) -> Sample {
-        Sample { granted, measured, frames: None, core_ran: None }
+    fn of(granted: Option<f64>, measured: f64, mode: Mode) -> Sample {
+        Sample { granted, measured, frames: None, core_ran: None, mode }
     }
 }
 
@@ -126,6 +129,9 @@ pub struct Row {
     /// Part of the time in which the I/O core's thread had its processor: other programs had it for the rest.
     #[serde(default)]
     core_ran: Option<f64>,
+    /// What was measured.
+    #[serde(skip_deserializing)]
+    modes: Modes,
 }
 
 impl Row {
@@ -156,7 +162,7 @@ pub fn run(args: &Args) -> Result<()> {
     let settings = [&rates, &weights, &reclaims, &classes].map(|part| part.iter().copied());
     let settings: Vec<Setting> = settings.into_iter().flatten().collect();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); settings.len()];
-    for round in 1..=common.rounds {
+    for round in 1..=common.repeat.rounds {
         let mut of_round = measure_rates(&common, &rates)?;
         of_round.extend(shares::measure_weights(&common, &weights)?);
         of_round.extend(shares::measure_reclaims(&common, &reclaims)?);
@@ -164,14 +170,14 @@ pub fn run(args: &Args) -> Result<()> {
             of_round.extend(measure_class(&common, rule, &classes)?);
         }
         for ((setting, sample), all) in settings.iter().zip(of_round).zip(&mut samples) {
-            eprintln!("round {round}/{}: {}: {:.3}", common.rounds, setting.name(), sample.measured);
+            eprintln!("round {round}/{}: {}: {:.3}", common.repeat.rounds, setting.name(), sample.measured);
             all.push(sample);
         }
     }
     let rows: Vec<Row> = settings.iter().zip(&samples).map(|(setting, of)| row(*setting, of)).collect();
     let summary = summary(&rows);
-    common.draw(|| draw(&rows))?;
-    if common.json {
+    common.output.draw(|| draw(&rows))?;
+    if common.output.json {
         let all = serde_json::json!({ "version": 1, "bench": "grants", "rows": rows, "summary": summary });
         println!("{all}");
         return Ok(());
@@ -201,8 +207,8 @@ fn measure_rates(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
         let one = |limit: u32| {
             let rate = Rate { items: Some(limit.into()), bits: None };
             port.served.set(Service { rate, ..Service::default() });
-            let frames = players.measure(|_| Work::Flood, common.window)?.rate(0..1);
-            Ok(Sample::of(Some(limit.into()), frames))
+            let report = players.measure(|_| Work::Flood, common.repeat.window)?;
+            Ok(Sample::of(Some(limit.into()), report.rate(0..1), report.mode))
         };
         limits.map(one).collect()
     })
@@ -225,7 +231,8 @@ fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Ve
                 n if n <= floods => Work::Flood,
                 _ => Work::Nothing,
             };
-            Ok(Sample::of(None, players.measure(work, common.window)?.latency(0..1, 99.0)))
+            let report = players.measure(work, common.repeat.window)?;
+            Ok(Sample::of(None, report.latency(0..1, 99.0), report.mode))
         };
         numbers.iter().map(one).collect()
     })
@@ -242,6 +249,7 @@ fn row(setting: Setting, samples: &[Sample]) -> Row {
         measured: middle(samples, |sample| sample.measured),
         frames: of(|sample| sample.frames),
         core_ran: of(|sample| sample.core_ran),
+        modes: Modes::of(samples, |sample| (sample.mode, sample.measured)),
     }
 }
 
@@ -266,7 +274,10 @@ fn summary(rows: &[Row]) -> Summary {
 }
 
 fn print(common: &Common, rows: &[Row], summary: &Summary) {
-    println!("grants: what a setting does, medians of {} rounds of {:?}", common.rounds, common.window);
+    println!(
+        "grants: what a setting does, medians of {} rounds of {:?}",
+        common.repeat.rounds, common.repeat.window
+    );
     println!("% are of an I/O core; ran: the part of the time in which its thread had its processor");
     println!("setting                              granted  measured     by frames  ran");
     for row in rows {
@@ -284,6 +295,15 @@ fn print(common: &Common, rows: &[Row], summary: &Summary) {
             unit(row.measured),
             some(row.frames)
         );
+    }
+    println!("k/s, µs or %, {HEAD}");
+    for row in rows {
+        let unit = match row.setting {
+            Setting::Rate { .. } => 1e3,
+            Setting::Class { .. } => 1.0,
+            _ => 0.01,
+        };
+        println!("{:<32}  {}", row.setting.name(), row.modes.told_in(unit));
     }
     println!(
         "at most {:.2} % off a rate, {:.1} points off weights, {:.1} off a budget with and without reclaim",

@@ -15,6 +15,7 @@ use super::super::guest::{Players, Work};
 use super::super::stage::{cores_ran, Stage, JUMBO};
 use super::super::{Common, Result};
 use super::{Sample, Setting};
+use crate::distance::Mode;
 
 /// Of one guest; the other one has the usual one.
 const WEIGHTS: [u16; 4] = [100, 200, 400, 800];
@@ -41,6 +42,7 @@ struct Had {
     frames: [f64; 2],
     /// The core's thread.
     ran: f64,
+    mode: Mode,
 }
 
 /// Has the first guest flood with this service, and the other one if `both`.
@@ -63,6 +65,7 @@ fn flood(
         time: [part(own), part(other)],
         frames: [0, 1].map(|guest| report.rate(guest..guest + 1)),
         ran: part(ran),
+        mode: report.mode,
     })
 }
 
@@ -81,12 +84,14 @@ pub fn measure_weights(common: &Common, settings: &[Setting]) -> Result<Vec<Samp
     });
     stage.play(common.load_core, |players| {
         let one = |weight: u16| {
-            let had = flood(players, ports, common.window, Service { weight, ..Service::default() }, true)?;
+            let had =
+                flood(players, ports, common.repeat.window, Service { weight, ..Service::default() }, true)?;
             Ok(Sample {
                 granted: Some(part([weight, DEFAULT_WEIGHT].map(f64::from))),
                 measured: part(had.time),
                 frames: Some(part(had.frames)),
                 core_ran: Some(had.ran),
+                mode: had.mode,
             })
         };
         weights.map(one).collect()
@@ -102,17 +107,19 @@ pub fn measure_reclaims(common: &Common, settings: &[Setting]) -> Result<Vec<Sam
         _ => None,
     });
     stage.play(common.load_core, |players| {
-        let alone = flood(players, ports, common.window, Service::default(), false)?;
+        let alone = flood(players, ports, common.repeat.window, Service::default(), false)?;
         // Frames of a core that does nothing else.
         let whole = alone.frames[0] / alone.time[0];
         let one = |(reclaim, busy): (bool, bool)| {
             let budget = Some(CpuBudget { runtime: RUNTIME, period: PERIOD, reclaim });
-            let had = flood(players, ports, common.window, Service { budget, ..Service::default() }, busy)?;
+            let had =
+                flood(players, ports, common.repeat.window, Service { budget, ..Service::default() }, busy)?;
             Ok(Sample {
                 granted: Some(expected(reclaim, busy, had.ran)),
                 measured: had.time[0],
                 frames: Some(had.frames[0] / whole),
                 core_ran: Some(had.ran),
+                mode: had.mode,
             })
         };
         settings.map(one).collect()
