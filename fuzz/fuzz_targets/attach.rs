@@ -19,7 +19,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::ring::Geometry;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
-use sidecore_engine::transport::ring::{set_directory, Device, RingConfig, RingPort};
+use sidecore_engine::transport::ring::{set_directory, Device, RingPortConfig, RingPort};
 
 /// Most ports on demand.
 const ON_DEMAND: usize = 4;
@@ -50,7 +50,7 @@ fn world() -> &'static World {
         std::fs::create_dir_all(directory.join("ring")).unwrap();
         set_directory(&directory.join("control.sock"));
         let cores = Fabric::start(&CoreOptions::default()).unwrap();
-        let mut config = RingConfig::new(&directory.join("port"));
+        let mut config = RingPortConfig::new(&directory.join("port"));
         config.geometry = Geometry { slots: 8, buf_size: 64, pipes: 2, ..Geometry::default() };
         let port = RingPort::start(config, sidecore_fuzz::port(), Arc::clone(&cores) as Arc<dyn Scheduler>);
         let fabric = Arc::new(CoreFabric::new(cores));

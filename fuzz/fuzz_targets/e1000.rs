@@ -117,7 +117,7 @@ impl Run<'_> {
         config.receive_share = if flags & 16 != 0 { 50 } else { 100 };
         let mut device =
             E1000::new(config, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
-        let pages = device.regions()[0].as_ref().unwrap().shared.as_ref().unwrap().pages.clone();
+        let pages = device.regions()[0].as_ref().unwrap().mappable.as_ref().unwrap().pages.clone();
         if flags & 4 != 0 {
             for (index, number) in [(Index::Intx, 0), (Index::Msi, 0), (Index::Msix, 0), (Index::Msix, 1)] {
                 let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

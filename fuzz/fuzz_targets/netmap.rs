@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::ring::{RingPair, Traits};
+use sidecore_engine::host::ring::{RingPair, RingPortSettings};
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
 use sidecore_fuzz::port;
@@ -27,7 +27,7 @@ const RESERVED: u64 = 2;
 struct World {
     region: Arc<Region>,
     pair: RingPair,
-    traits: Arc<Traits>,
+    settings: Arc<RingPortSettings>,
     port: Arc<Port>,
     batch: Batch,
     tally: Tally,
@@ -38,10 +38,10 @@ impl World {
         let geometry =
             Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
         let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
-        let traits = Arc::new(Traits::default());
+        let settings = Arc::new(RingPortSettings::default());
         let port = port();
-        let pair = RingPair::new(&region, 0, &traits, &port.bell).unwrap();
-        World { region, pair, traits, port, batch: Batch::new(), tally: Tally::default() }
+        let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
+        World { region, pair, settings, port, batch: Batch::new(), tally: Tally::default() }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {
@@ -101,8 +101,8 @@ impl World {
                 self.write(info.buf_pool + buffer * u64::from(info.buf_size), bytes);
             }
             _ => {
-                assert!(self.traits.set_header([0, 10, 12][usize::from(at) % 3], &self.port));
-                self.traits.set_down(at & 0xc0 == 0xc0);
+                assert!(self.settings.set_header([0, 10, 12][usize::from(at) % 3], &self.port));
+                self.settings.set_down(at & 0xc0 == 0xc0);
             }
         }
     }

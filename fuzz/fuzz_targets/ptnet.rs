@@ -137,9 +137,9 @@ impl Run<'_> {
             bring_up(&mut nic, FAR_BLOCKS, 0);
             (nic, memory, port)
         });
-        let shared = memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().shared.clone().unwrap();
-        let file: OwnedFd = shared.pages.file().try_clone_to_owned().unwrap();
-        let size = shared.pages.size() as u64;
+        let mappable = memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().mappable.clone().unwrap();
+        let file: OwnedFd = mappable.pages.file().try_clone_to_owned().unwrap();
+        let size = mappable.pages.size() as u64;
         if flags & 2 != 0 {
             for vector in 0..2 * PAIRS {
                 let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();

@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
-use sidecore_engine::mem::{memory_file, Pieces, Slots, MAX_BATCH};
-use sidecore_engine::virtq::{Journal, Position, Queue, Region, Request, RingConfig, Whose};
+use sidecore_engine::mem::{memory_file, Pieces, JournalSlots, MAX_BATCH};
+use sidecore_engine::virtq::{PackedJournal, Position, Queue, Region, Request, RingConfig, Whose};
 use sidecore_fuzz::{Guest, ENTRIES, GPA, PARTS};
 
 /// Where honest buffers and tables lie.
@@ -17,7 +17,7 @@ const RING: usize = 0x1000;
 
 struct World {
     guest: Guest,
-    slots: Slots,
+    slots: JournalSlots,
     pieces: Pieces,
     out: Vec<Request>,
 }
@@ -26,8 +26,8 @@ thread_local! {
     static WORLD: std::cell::RefCell<World> = std::cell::RefCell::new(World {
         guest: Guest::new(),
         slots: {
-            let bytes = Journal::bytes(ENTRIES.into());
-            Slots::open(&memory_file(c"region", bytes).unwrap(), bytes, 1).unwrap()
+            let bytes = PackedJournal::bytes(ENTRIES.into());
+            JournalSlots::open(&memory_file(c"region", bytes).unwrap(), bytes, 1).unwrap()
         },
         pieces: Pieces::new(1024),
         out: Vec::new(),
@@ -51,7 +51,7 @@ fn run(world: &mut World, flags: u8, data: &[u8]) {
         1 => Some(Whose::Ours),
         _ => Some(Whose::FrontEnds),
     };
-    let words = Journal::bytes(ENTRIES.into()) / 8;
+    let words = PackedJournal::bytes(ENTRIES.into()) / 8;
     let slot = world.slots.slot(0).unwrap();
     (0..words).for_each(|i| slot.set(i, 0));
     world.guest.write(0, &[0; RING]);

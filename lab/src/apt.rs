@@ -31,10 +31,10 @@ const SUITES: [&str; 10] = [
 ];
 
 /// apt with its own state below a work folder.
-pub(crate) struct Apt(Arc<State>);
+pub(crate) struct Apt(Arc<WorkFolder>);
 
 /// The work folder, which is removed on drop.
-struct State {
+struct WorkFolder {
     work: PathBuf,
     config: PathBuf,
     mirror: String,
@@ -42,7 +42,7 @@ struct State {
 }
 
 /// While lists are shared: where, and those that were read.
-static SHARED: Mutex<Option<(PathBuf, Vec<Arc<State>>)>> = Mutex::new(None);
+static SHARED: Mutex<Option<(PathBuf, Vec<Arc<WorkFolder>>)>> = Mutex::new(None);
 
 /// Does `work`; of all that it fetches the package lists of each release are read once, and kept in `folder` meanwhile.
 pub(crate) fn sharing<T>(folder: &Path, work: impl FnOnce() -> T) -> T {
@@ -77,13 +77,13 @@ impl Apt {
         let sources = suites.iter().map(source).collect::<String>();
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((folder, read)) = shared.as_mut() else {
-            return State::read(work, mirror, suites, sources).map(|state| Self(Arc::new(state)));
+            return WorkFolder::read(work, mirror, suites, sources).map(|state| Self(Arc::new(state)));
         };
         if let Some(state) = read.iter().find(|state| state.sources == sources) {
             return Ok(Self(state.clone()));
         }
         let folder = folder.join(suites.join("-"));
-        let state = Arc::new(State::read(&folder, mirror, suites, sources)?);
+        let state = Arc::new(WorkFolder::read(&folder, mirror, suites, sources)?);
         read.push(state.clone());
         Ok(Self(state))
     }
@@ -145,7 +145,7 @@ impl Apt {
     }
 }
 
-impl State {
+impl WorkFolder {
     fn read(work: &Path, mirror: &str, suites: &[&str], sources: String) -> Result<Self> {
         if !Path::new(KEYRING).exists() {
             return Err(Error::new(format!(
@@ -174,7 +174,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for WorkFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.work);
     }
@@ -199,9 +199,9 @@ APT::Architecture "amd64";
 APT::Architectures {{ "amd64"; }};
 APT::Sandbox::User "root";
 Acquire::Languages "none";
-Dir::State "{work}";
-Dir::State::lists "{work}/lists";
-Dir::State::status "{work}/status";
+Dir::WorkFolder "{work}";
+Dir::WorkFolder::lists "{work}/lists";
+Dir::WorkFolder::status "{work}/status";
 Dir::Cache "{work}/cache";
 Dir::Log "{work}/log";
 Dir::Etc::sourcelist "{work}/sources.list";

@@ -51,7 +51,7 @@ pub const NS_RFRAGS_SHIFT: u16 = 8;
 /// The head of a ring; `num_slots` slots follow it.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub struct RingHead {
     /// From the ring to buffer 0.
     pub buf_ofs: i64,
     /// Slots.
@@ -121,13 +121,17 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 8);
     assert!(offset_of!(Slot, len) == 4 && offset_of!(Slot, flags) == 6 && offset_of!(Slot, ptr) == 8);
-    assert!(size_of::<Ring>() == 256 && align_of::<Ring>() == ALIGN);
-    assert!(offset_of!(Ring, num_slots) == 8 && offset_of!(Ring, nr_buf_size) == 12);
-    assert!(offset_of!(Ring, ringid) == 16 && offset_of!(Ring, dir) == 18);
-    assert!(offset_of!(Ring, head) == 20 && offset_of!(Ring, cur) == 24 && offset_of!(Ring, tail) == 28);
-    assert!(offset_of!(Ring, flags) == 32 && offset_of!(Ring, ts) == 40);
-    assert!(offset_of!(Ring, offset_mask) == 56 && offset_of!(Ring, buf_align) == 64);
-    assert!(offset_of!(Ring, sem) == 128);
+    assert!(size_of::<RingHead>() == 256 && align_of::<RingHead>() == ALIGN);
+    assert!(offset_of!(RingHead, num_slots) == 8 && offset_of!(RingHead, nr_buf_size) == 12);
+    assert!(offset_of!(RingHead, ringid) == 16 && offset_of!(RingHead, dir) == 18);
+    assert!(
+        offset_of!(RingHead, head) == 20
+            && offset_of!(RingHead, cur) == 24
+            && offset_of!(RingHead, tail) == 28
+    );
+    assert!(offset_of!(RingHead, flags) == 32 && offset_of!(RingHead, ts) == 40);
+    assert!(offset_of!(RingHead, offset_mask) == 56 && offset_of!(RingHead, buf_align) == 64);
+    assert!(offset_of!(RingHead, sem) == 128);
     assert!(size_of::<If>() == 56);
     assert!(offset_of!(If, ni_version) == 16 && offset_of!(If, ni_flags) == 20);
     assert!(offset_of!(If, ni_tx_rings) == 24 && offset_of!(If, ni_rx_rings) == 28);

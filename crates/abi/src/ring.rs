@@ -142,7 +142,7 @@ pub struct Engine {
 /// The words of one ring.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct RingStatus {
     /// The client's.
     pub client: Client,
     /// The engine's.
@@ -151,7 +151,7 @@ pub struct Words {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Words>() == 256 && offset_of!(Words, engine) == 128);
+    assert!(size_of::<RingStatus>() == 256 && offset_of!(RingStatus, engine) == 128);
     assert!(offset_of!(Client, head) == 0 && offset_of!(Client, cur) == 4 && offset_of!(Client, ticket) == 8);
     assert!(offset_of!(Client, tickets) == 12 && offset_of!(Client, seen) == 16);
     assert!(offset_of!(Engine, hwcur) == 0 && offset_of!(Engine, hwtail) == 4);

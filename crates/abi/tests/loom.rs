@@ -35,8 +35,8 @@ impl Word for LoomWord {
     }
 }
 
-/// One direction: who gives slots, who waits for them, and the descriptor that wakes it.
-struct Shared {
+/// One handover: who gives slots, who waits for them, and the descriptor that wakes it.
+struct Handover {
     index: LoomWord,
     ticket: LoomWord,
     /// The slots' contents.
@@ -45,8 +45,8 @@ struct Shared {
     woken: Notify,
 }
 
-fn shared() -> Arc<Shared> {
-    Arc::new(Shared {
+fn handover() -> Arc<Handover> {
+    Arc::new(Handover {
         index: LoomWord::new(),
         ticket: LoomWord::new(),
         slots: [UnsafeCell::new(0), UnsafeCell::new(0), UnsafeCell::new(0)],
@@ -55,36 +55,36 @@ fn shared() -> Arc<Shared> {
 }
 
 /// Fills the slots and gives them one by one, as the client's `give` and the engine's `publish` do.
-fn give(shared: &Shared, count: u32) {
+fn give(handover: &Handover, count: u32) {
     let mut answered = 0;
     for i in 0..count {
         // SAFETY: the slot is the giver's until the index has passed it; loom checks that.
-        shared.slots[i as usize].with_mut(|slot| unsafe { *slot = i + 1 });
-        publish(&shared.index, i + 1);
-        if due(&shared.ticket, &mut answered) {
-            shared.woken.notify();
+        handover.slots[i as usize].with_mut(|slot| unsafe { *slot = i + 1 });
+        publish(&handover.index, i + 1);
+        if due(&handover.ticket, &mut answered) {
+            handover.woken.notify();
         }
     }
 }
 
 /// Takes `count` slots, sleeping when there are none.
-fn take(shared: &Shared, count: u32) {
+fn take(handover: &Handover, count: u32) {
     let (mut next, mut number) = (0, 0);
     while next < count {
-        let mut index = observe(&shared.index);
+        let mut index = observe(&handover.index);
         if index == next {
             number = next_ticket(number);
-            index = ask(&shared.ticket, number, &shared.index);
+            index = ask(&handover.ticket, number, &handover.index);
             if index == next {
                 // Asleep: only the descriptor ends it. Were a wake-up lost, loom would find a deadlock.
-                shared.woken.wait();
-                index = observe(&shared.index);
+                handover.woken.wait();
+                index = observe(&handover.index);
             }
-            withdraw(&shared.ticket);
+            withdraw(&handover.ticket);
         }
         while next < index {
             // SAFETY: the index has passed the slot, so it is the taker's; loom checks that.
-            let value = shared.slots[next as usize].with(|slot| unsafe { *slot });
+            let value = handover.slots[next as usize].with(|slot| unsafe { *slot });
             assert_eq!(value, next + 1);
             next += 1;
         }
@@ -95,10 +95,10 @@ fn take(shared: &Shared, count: u32) {
 fn no_wake_up_is_lost_and_no_slot_is_seen_early() {
     for count in 1..=2 {
         loom::model(move || {
-            let shared = shared();
-            let giver = Arc::clone(&shared);
+            let handover = handover();
+            let giver = Arc::clone(&handover);
             let thread = loom::thread::spawn(move || give(&giver, count));
-            take(&shared, count);
+            take(&handover, count);
             thread.join().unwrap();
         });
     }

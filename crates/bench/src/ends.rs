@@ -64,7 +64,7 @@ impl Kind {
 
 /// Where port `number` (0 or 1) of a path is.
 #[derive(Debug)]
-pub struct Place {
+pub struct PathEnd {
     /// What it is.
     pub kind: Kind,
     number: u8,
@@ -76,19 +76,19 @@ pub struct Place {
     far: String,
 }
 
-impl Place {
+impl PathEnd {
     /// Makes what has to be there before any switch starts, in the namespace `net` and the directory `dir`.
-    pub fn make(kind: Kind, number: u8, net: &Net, dir: &Path) -> Result<Place> {
+    pub fn make(kind: Kind, number: u8, net: &Net, dir: &Path) -> Result<PathEnd> {
         let near = format!("near{number}");
         let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };
-        let place = Place { kind, number, path: dir.join(format!("s{number}")), near, far };
+        let end = PathEnd { kind, number, path: dir.join(format!("s{number}")), near, far };
         if kind.is_pair() {
-            let Place { near, far, .. } = &place;
+            let PathEnd { near, far, .. } = &end;
             net.ip(&format!("link add {near} type veth peer name {far}"))?;
             net.ip(&format!("link set {near} up"))?;
             net.ip(&format!("link set {far} up"))?;
         }
-        Ok(place)
+        Ok(end)
     }
 
     /// The port, as `sidecore run --port` takes it.
@@ -104,10 +104,10 @@ impl Place {
         &self.near
     }
 
-    /// The same place, if it is a TAP called as Open vSwitch calls its ports.
-    pub fn of_ovs(self) -> Place {
+    /// The same end, if it is a TAP called as Open vSwitch calls its ports.
+    pub fn of_ovs(self) -> PathEnd {
         let name = ["a", "b"][usize::from(self.number)];
-        Place { near: name.to_owned(), far: name.to_owned(), ..self }
+        PathEnd { near: name.to_owned(), far: name.to_owned(), ..self }
     }
 
     /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a thread in
@@ -138,7 +138,7 @@ impl Place {
         })
     }
 
-    /// Takes away what [`Place::make`] made.
+    /// Takes away what [`PathEnd::make`] made.
     pub fn clean(&self, net: &Net) {
         if self.kind.is_pair() {
             // It may be gone with its switch.

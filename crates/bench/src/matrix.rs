@@ -19,7 +19,7 @@ use sidecore_driver::Listener;
 
 use super::common::{Processors, Repeat};
 use super::distance::{Distance, Mode};
-use super::ends::{Kind, Place, Side};
+use super::ends::{Kind, PathEnd, Side};
 use super::modes::{self, Modes};
 use super::net::Net;
 use super::ours::{Cycles, Switch, START};
@@ -136,9 +136,9 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     let mut rows = Vec::new();
-    for (place, &size) in args.sizes.iter().enumerate() {
+    for (at, &size) in args.sizes.iter().enumerate() {
         for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
-            let of_size = &of_case[place];
+            let of_size = &of_case[at];
             let mpps = median(of_size.iter().map(|s| s.mpps));
             let all_busy: Option<Vec<f64>> = of_size.iter().map(|s| s.busy).collect();
             rows.push(Row {
@@ -218,69 +218,69 @@ fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -
     // Nothing but our frames.
     net.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text))?;
     let dir = scratch.file("");
-    let mut places = [Place::make(pair[0], 0, &net, &dir)?, Place::make(pair[1], 1, &net, &dir)?];
+    let mut ends = [PathEnd::make(pair[0], 0, &net, &dir)?, PathEnd::make(pair[1], 1, &net, &dir)?];
     if candidate == Candidate::Ovs {
         // It calls its interfaces as its ports.
-        places = places.map(Place::of_ovs);
+        ends = ends.map(PathEnd::of_ovs);
     }
     let mut listeners = [None, None];
     if candidate == Candidate::Ovs {
-        for (place, listener) in places.iter().zip(&mut listeners) {
-            if place.kind == Kind::VhostUser {
-                *listener = Some(Listener::new(&place.path).map_err(text)?);
+        for (end, listener) in ends.iter().zip(&mut listeners) {
+            if end.kind == Kind::VhostUser {
+                *listener = Some(Listener::new(&end.path).map_err(text)?);
             }
         }
     }
     let measured = net.enter(|| {
-        let running = start(args, candidate, &places, &scratch, &net)?;
+        let running = start(args, candidate, &ends, &scratch, &net)?;
         // On a thread of its own: this one may have to start processes, which go wherever they like.
         let load = || {
             pin(args.cpus.load_core).map_err(text)?;
             args.sizes
                 .iter()
-                .map(|&size| one(&places, &listeners, usize::from(size), &running, time, args.cpus.pair()))
+                .map(|&size| one(&ends, &listeners, usize::from(size), &running, time, args.cpus.pair()))
                 .collect::<Result<Vec<_>>>()
         };
         std::thread::scope(|scope| {
             scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     });
-    places.iter().for_each(|place| place.clean(&net));
+    ends.iter().for_each(|end| end.clean(&net));
     measured
 }
 
 fn start(
     args: &Args,
     candidate: Candidate,
-    places: &[Place; 2],
+    ends: &[PathEnd; 2],
     scratch: &Scratch,
     net: &Net,
 ) -> Result<Running> {
     match candidate {
         Candidate::Sidecore => {
             let program = std::env::current_exe().map_err(text)?;
-            let specs = places.each_ref().map(Place::spec);
+            let specs = ends.each_ref().map(PathEnd::spec);
             Switch::start_with(&program, args.cpus.io_core, scratch, &specs)
                 .map(Running::Sidecore)
                 .map_err(text)
         }
         Candidate::Bridge => {
             net.ip("link add br0 type bridge")?;
-            for place in places {
-                net.ip(&format!("link set dev {} master br0", place.near()))?;
+            for end in ends {
+                net.ip(&format!("link set dev {} master br0", end.near()))?;
             }
             net.ip("link set br0 up")?;
             Ok(Running::Bridge)
         }
         Candidate::Ovs => {
-            let port = |place: &Place| match place.kind {
-                Kind::VhostUser => OvsPort::Vhost(place.path.clone()),
+            let port = |end: &PathEnd| match end.kind {
+                Kind::VhostUser => OvsPort::Vhost(end.path.clone()),
                 _ => OvsPort::Tap,
             };
             let ovs =
-                Ovs::start(args.cpus.io_core, &places.each_ref().map(port), Flows::Normal).map_err(text)?;
-            for place in places.iter().filter(|place| place.kind == Kind::Tap) {
-                net.ip(&format!("link set dev {} up", place.near()))?;
+                Ovs::start(args.cpus.io_core, &ends.each_ref().map(port), Flows::Normal).map_err(text)?;
+            for end in ends.iter().filter(|end| end.kind == Kind::Tap) {
+                net.ip(&format!("link set dev {} up", end.near()))?;
             }
             Ok(Running::Ovs(ovs))
         }
@@ -289,16 +289,16 @@ fn start(
 
 /// Connects both ends, makes their addresses known, and measures.
 fn one(
-    places: &[Place; 2],
+    ends: &[PathEnd; 2],
     listeners: &[Option<Listener>; 2],
     size: usize,
     running: &Running,
     time: Duration,
     cpus: [usize; 2],
 ) -> Result<Sample> {
-    let mut from = places[0].connect(listeners[0].as_ref(), size)?;
-    let mut to = places[1].connect(listeners[1].as_ref(), size)?;
-    let paced = !places.iter().any(|place| place.kind.is_host());
+    let mut from = ends[0].connect(listeners[0].as_ref(), size)?;
+    let mut to = ends[1].connect(listeners[1].as_ref(), size)?;
+    let paced = !ends.iter().any(|end| end.kind.is_host());
     let mut sent = 0;
     // Until the switch knows the receiver and its frames come: links and ports take their time to come up.
     let begun = Instant::now();

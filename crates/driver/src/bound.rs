@@ -13,7 +13,7 @@ use sidecore_abi::virtio::{
 };
 
 use crate::error::{Error, Result};
-use crate::packed::Place;
+use crate::packed::Cursor;
 use crate::queue::{Buf, Options, Parts};
 
 /// A bound ring of either format. Entries are a power of two in both.
@@ -28,8 +28,8 @@ pub struct Bound {
     /// Entries ever offered and ever given back, modulo 2¹⁶.
     offered: u16,
     done: u16,
-    avail: Place,
-    used: Place,
+    avail: Cursor,
+    used: Cursor,
     /// Packed: looks in vain since something was given back.
     idle: u16,
 }
@@ -49,7 +49,7 @@ impl Bound {
                 "a bound ring of {entries} entries (a power of two ≤ {MAX_QUEUE_SIZE}, without EVENT_IDX)"
             )));
         }
-        let start = Place { at: 0, wrap: true };
+        let start = Cursor { at: 0, wrap: true };
         let mut words = Vec::new();
         for n in 0..entries {
             let Buf { addr, len, write } = buffer(n);
@@ -142,9 +142,9 @@ impl Bound {
         if self.options.packed {
             // Backwards: the device stops at the first one until that is there, last of all.
             for i in (0..n).rev() {
-                let place = self.avail.plus(i, self.mask + 1);
-                let at = usize::from(place.at);
-                let word = self.words[at] | u64::from(place.available()) << 48;
+                let cursor = self.avail.plus(i, self.mask + 1);
+                let at = usize::from(cursor.at);
+                let word = self.words[at] | u64::from(cursor.available()) << 48;
                 self.parts.desc.store64(2 * at + 1, word, Ordering::Release);
             }
             self.avail = self.avail.plus(n, self.mask + 1);
@@ -171,10 +171,10 @@ impl Bound {
         }
         let mut count = 0;
         let limit = limit.min(self.outstanding());
-        let mut place = self.used;
+        let mut cursor = self.used;
         if !self.options.in_order {
-            while limit - count >= AHEAD && self.is_used(place.plus(AHEAD - 1, self.mask + 1)) {
-                place = place.plus(AHEAD, self.mask + 1);
+            while limit - count >= AHEAD && self.is_used(cursor.plus(AHEAD - 1, self.mask + 1)) {
+                cursor = cursor.plus(AHEAD, self.mask + 1);
                 count += AHEAD;
             }
             self.idle = if count > 0 { 0 } else { self.idle.wrapping_add(1) };
@@ -183,17 +183,17 @@ impl Bound {
             }
         }
         while count < limit {
-            let word = self.parts.desc.load64(2 * usize::from(place.at) + 1, Ordering::Acquire);
-            if !place.is_used((word >> 48) as u16) {
+            let word = self.parts.desc.load64(2 * usize::from(cursor.at) + 1, Ordering::Acquire);
+            if !cursor.is_used((word >> 48) as u16) {
                 break;
             }
             // IN_ORDER: one used descriptor stands for all up to the one that it names (§2.8.9).
             let last = (word >> 32 & 0xffff) as u16;
-            let batch = (last.wrapping_sub(place.at) & self.mask) + 1;
+            let batch = (last.wrapping_sub(cursor.at) & self.mask) + 1;
             if batch != 1 && !self.options.in_order || batch > self.outstanding() - count {
-                return Err(self.broken(format!("gave back {last} at entry {}", place.at)));
+                return Err(self.broken(format!("gave back {last} at entry {}", cursor.at)));
             }
-            place = place.plus(batch, self.mask + 1);
+            cursor = cursor.plus(batch, self.mask + 1);
             count += batch;
         }
         Ok(count)
@@ -201,8 +201,9 @@ impl Bound {
 
     /// Packed: has the device used the descriptor here? All before it are then used as well.
     #[inline]
-    fn is_used(&self, place: Place) -> bool {
-        place.is_used((self.parts.desc.load64(2 * usize::from(place.at) + 1, Ordering::Acquire) >> 48) as u16)
+    fn is_used(&self, cursor: Cursor) -> bool {
+        cursor
+            .is_used((self.parts.desc.load64(2 * usize::from(cursor.at) + 1, Ordering::Acquire) >> 48) as u16)
     }
 
     /// Bytes that the device wrote into entry `n`, which must be the first of `pending` entries or one

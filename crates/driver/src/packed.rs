@@ -19,16 +19,16 @@ use crate::queue::{need_event, Buf, Options, Table};
 const EVENT_OFF: usize = layout::EVENT_OFF_WRAP / 2;
 const EVENT_FLAGS: usize = layout::EVENT_FLAGS / 2;
 
-/// A place in the ring with its wrap counter (§2.8.1).
+/// An index into a packed ring with the wrap counter that belongs to it (§2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Cursor {
     /// Descriptor number.
     pub at: u16,
     /// Wrap counter, 1 at the start.
     pub wrap: bool,
 }
 
-impl Place {
+impl Cursor {
     /// `n` descriptors further in a ring of `entries`, with `n ≤ entries`.
     #[inline]
     pub fn plus(self, n: u16, entries: u16) -> Self {
@@ -65,8 +65,8 @@ impl Place {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Chain {
-    /// Ring places that it takes; 0 if it is not with the device.
-    places: u16,
+    /// Descriptors that it takes; 0 if it is not with the device.
+    slots: u16,
     /// Names that it takes: one buffer each.
     names: u16,
     writable: u32,
@@ -84,8 +84,8 @@ pub struct Packed {
     free: Box<[u16]>,
     free_head: u16,
     free_count: u16,
-    /// Free places of the ring.
-    places: u16,
+    /// Free descriptors of the ring.
+    slots: u16,
     addr_shadow: Box<[u64]>,
     chains: Box<[Chain]>,
     next: Box<[u16]>,
@@ -93,11 +93,11 @@ pub struct Packed {
     order: Box<[u16]>,
     order_head: u16,
     order_count: u16,
-    avail: Place,
+    avail: Cursor,
     /// Where the unpublished batch starts, with the held-back word.
-    held: Option<(Place, u64)>,
+    held: Option<(Cursor, u64)>,
     unpublished: u16,
-    used: Place,
+    used: Cursor,
     interrupts: bool,
 }
 
@@ -111,7 +111,7 @@ impl Packed {
             )));
         }
         let n = usize::from(entries);
-        let start = Place { at: 0, wrap: true };
+        let start = Cursor { at: 0, wrap: true };
         let mut ring = Self {
             number,
             options,
@@ -121,7 +121,7 @@ impl Packed {
             free: (0..entries).collect(),
             free_head: 0,
             free_count: entries,
-            places: entries,
+            slots: entries,
             addr_shadow: vec![0; n].into(),
             chains: vec![Chain::default(); n].into(),
             next: vec![0; n].into(),
@@ -142,10 +142,10 @@ impl Packed {
         ((index % u32::from(self.options.entries)) & 0xffff) as u16
     }
 
-    /// Free descriptors: a chain of `n` pieces takes `n` places and `n` names.
+    /// Free descriptors: a chain of `n` pieces takes `n` slots and `n` names.
     #[inline]
     pub fn room(&self) -> u16 {
-        self.places.min(self.free_count)
+        self.slots.min(self.free_count)
     }
 
     /// The name that [`Packed::add`] takes for the `n`-th piece of the next chain.
@@ -171,7 +171,7 @@ impl Packed {
     /// Writes one descriptor and moves on; the batch's first second word is held back.
     #[inline]
     fn put(&mut self, addr: u64, len: u32, id: u16, flags: u16) {
-        let Place { at, .. } = self.avail;
+        let Cursor { at, .. } = self.avail;
         let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags | self.avail.available()) << 48;
         if self.addr_shadow[usize::from(at)] != addr {
             self.addr_shadow[usize::from(at)] = addr;
@@ -184,7 +184,7 @@ impl Packed {
         }
         self.avail = self.avail.plus(1, self.options.entries);
         self.unpublished += 1;
-        self.places -= 1;
+        self.slots -= 1;
     }
 
     #[inline]
@@ -200,9 +200,9 @@ impl Packed {
         let count = u16::try_from(chain.len()).ok().filter(|n| *n > 0 && *n <= self.room())?;
         let head = self.next_free(0);
         let mut writable = 0;
-        for (place, buf) in chain.iter().enumerate() {
+        for (index, buf) in chain.iter().enumerate() {
             let name = self.take();
-            let last = place + 1 == chain.len();
+            let last = index + 1 == chain.len();
             self.next[usize::from(name)] = if last { 0 } else { self.next_free(0) };
             if buf.write {
                 writable += buf.len;
@@ -210,7 +210,7 @@ impl Packed {
             let flags = if last { 0 } else { DESC_F_NEXT } | if buf.write { DESC_F_WRITE } else { 0 };
             self.put(buf.addr, buf.len, head, flags);
         }
-        self.offer(head, Chain { places: count, names: count, writable });
+        self.offer(head, Chain { slots: count, names: count, writable });
         Some(head)
     }
 
@@ -220,16 +220,16 @@ impl Packed {
             return None;
         }
         let mut writable = 0;
-        for (place, buf) in chain.iter().enumerate() {
+        for (index, buf) in chain.iter().enumerate() {
             if buf.write {
                 writable += buf.len;
             }
             let flags = if buf.write { DESC_F_WRITE } else { 0 };
-            table.write(place, [buf.addr, u64::from(buf.len) | u64::from(flags) << 48]);
+            table.write(index, [buf.addr, u64::from(buf.len) | u64::from(flags) << 48]);
         }
         let head = self.take();
         self.put(table.gpa(), table.bytes(chain.len()), head, DESC_F_INDIRECT);
-        self.offer(head, Chain { places: 1, names: 1, writable });
+        self.offer(head, Chain { slots: 1, names: 1, writable });
         Some(head)
     }
 
@@ -304,8 +304,8 @@ impl Packed {
 
     #[inline]
     fn give_back(&mut self, head: u16) -> Result<()> {
-        let Chain { places, names, .. } = std::mem::take(&mut self.chains[usize::from(head)]);
-        if places == 0 {
+        let Chain { slots, names, .. } = std::mem::take(&mut self.chains[usize::from(head)]);
+        if slots == 0 {
             return Err(self.broken(format!("gave back {head}, which it does not hold")));
         }
         let mut name = head;
@@ -315,8 +315,8 @@ impl Packed {
             self.free_count += 1;
             name = self.next[usize::from(name)];
         }
-        self.places += places;
-        self.used = self.used.plus(places, self.options.entries);
+        self.slots += slots;
+        self.used = self.used.plus(slots, self.options.entries);
         self.order_head = self.wrapped(u32::from(self.order_head) + 1);
         self.order_count -= 1;
         Ok(())
@@ -334,7 +334,7 @@ impl Packed {
             (true, false) => EVENT_F_ENABLE,
             (true, true) => {
                 self.driver.store16(EVENT_OFF, self.used.bits(), Ordering::Relaxed);
-                // The place must be visible before the flag that gives it a meaning.
+                // The cursor must be visible before the flag that gives it a meaning.
                 fence(Ordering::Release);
                 EVENT_F_DESC
             }

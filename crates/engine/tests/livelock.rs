@@ -189,7 +189,7 @@ impl Rig {
         }
     }
 
-    /// Whether the core takes frames but took none in one whole round: a letter is answered between two.
+    /// Whether the core takes frames but took none in one whole round: a message is answered between two.
     fn source_waits(&self) -> bool {
         let before = self.source.counters.totals().in_frames;
         self.cores.publish(&self.wire);

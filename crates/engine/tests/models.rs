@@ -16,14 +16,14 @@ use loom::thread;
 /// One direction of a split ring with EVENT_IDX (virtio 1.2 §2.7.7, §2.7.10): `idx` is written by the
 /// producer, `event` by the consumer, `data` stands for descriptors and buffers.
 #[derive(Default)]
-struct Ring {
+struct SplitRing {
     data: AtomicU32,
     idx: AtomicU16,
     event: AtomicU16,
     notified: AtomicBool,
 }
 
-impl Ring {
+impl SplitRing {
     /// The producer: data, index, then the consumer's wish.
     fn produce(&self) {
         self.data.store(7, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Ring {
 #[test]
 fn nobody_sleeps_over_a_kick_or_an_interrupt() {
     loom::model(|| {
-        let ring = Arc::new(Ring::default());
+        let ring = Arc::new(SplitRing::default());
         // Parked half the index space away while the consumer polls.
         ring.event.store(0x8000, Ordering::Relaxed);
         let producer = {
@@ -66,16 +66,16 @@ fn nobody_sleeps_over_a_kick_or_an_interrupt() {
         };
         let sleeps = ring.consume();
         producer.join().unwrap();
-        assert!(!sleeps || ring.notified.load(Ordering::Acquire), "asleep, and nobody will knock");
+        assert!(!sleeps || ring.notified.load(Ordering::Acquire), "asleep, and nobody will notify");
     });
 }
 
 /// The same without the fence on the consumer's side must fail, or the model proves nothing.
 #[test]
-#[should_panic(expected = "asleep, and nobody will knock")]
+#[should_panic(expected = "asleep, and nobody will notify")]
 fn the_model_notices_a_missing_fence() {
     loom::model(|| {
-        let ring = Arc::new(Ring::default());
+        let ring = Arc::new(SplitRing::default());
         ring.event.store(0x8000, Ordering::Relaxed);
         let producer = {
             let ring = Arc::clone(&ring);
@@ -84,14 +84,14 @@ fn the_model_notices_a_missing_fence() {
         ring.event.store(0, Ordering::Relaxed);
         let sleeps = !ring.sees_data();
         producer.join().unwrap();
-        assert!(!sleeps || ring.notified.load(Ordering::Acquire), "asleep, and nobody will knock");
+        assert!(!sleeps || ring.notified.load(Ordering::Acquire), "asleep, and nobody will notify");
     });
 }
 
-/// The mailbox (`core::mailbox`): letters, the flag that a core looks at, the eventfd that wakes it.
+/// The mailbox (`core::mailbox`): messages, the flag that a core looks at, the eventfd that wakes it.
 #[derive(Default)]
 struct Box {
-    letters: Mutex<u32>,
+    messages: Mutex<u32>,
     raised: AtomicBool,
     /// The kernel's lock stands around an eventfd's counter (fs/eventfd.c), so reads and writes of it have an order.
     event: Mutex<bool>,
@@ -100,7 +100,7 @@ struct Box {
 impl Box {
     /// `Mailbox::post`; without `raise_last`: as it must not be.
     fn post(&self, raise_last: bool) {
-        *self.letters.lock().unwrap() += 1;
+        *self.messages.lock().unwrap() += 1;
         self.raised.swap(true, Ordering::AcqRel);
         *self.event.lock().unwrap() = true;
         if raise_last {
@@ -108,24 +108,24 @@ impl Box {
         }
     }
 
-    /// `Mailbox::open`. True: a letter was read.
+    /// `Mailbox::open`. True: a message was read.
     fn open(&self) -> bool {
         if self.raised.swap(false, Ordering::AcqRel) {
             *self.event.lock().unwrap() = false;
         }
-        let mut letters = self.letters.lock().unwrap();
-        let got = *letters > 0;
-        *letters = letters.saturating_sub(1);
-        if *letters > 0 {
+        let mut messages = self.messages.lock().unwrap();
+        let got = *messages > 0;
+        *messages = messages.saturating_sub(1);
+        if *messages > 0 {
             self.raised.swap(true, Ordering::AcqRel);
         }
         got
     }
 
-    /// What a core does in a round: a bounded number of letters. True: it would go to sleep now.
-    fn round(&self, letters: u32) -> bool {
+    /// What a core does in a round: a bounded number of messages. True: it would go to sleep now.
+    fn round(&self, messages: u32) -> bool {
         if self.raised.load(Ordering::Acquire) {
-            for _ in 0..letters {
+            for _ in 0..messages {
                 if !self.open() {
                     break;
                 }
@@ -135,8 +135,8 @@ impl Box {
     }
 }
 
-/// A core that goes to sleep beside letters is woken by the eventfd; one that has read all of them is let sleep. `a_round`:
-/// how many letters a round reads, of two.
+/// A core that goes to sleep beside messages is woken by the eventfd; one that has read all of them is let sleep. `a_round`:
+/// how many messages a round reads, of two.
 fn mailbox(raise_last: bool, a_round: u32) {
     loom::model(move || {
         let mail = Arc::new(Box::default());
@@ -150,17 +150,17 @@ fn mailbox(raise_last: bool, a_round: u32) {
         mail.round(a_round);
         mail.round(a_round);
         writer.join().unwrap();
-        // Nobody writes any more. Each round that does not end asleep has read a letter, or lowered the flag.
+        // Nobody writes any more. Each round that does not end asleep has read a message, or lowered the flag.
         let rounds = (0..4).take_while(|_| !mail.round(a_round)).count();
         assert!(rounds < 4, "the core never sleeps again: its flag stays raised");
-        let (left, wakes) = (*mail.letters.lock().unwrap(), *mail.event.lock().unwrap());
-        assert!(left == 0 || wakes, "a letter was slept over");
+        let (left, wakes) = (*mail.messages.lock().unwrap(), *mail.event.lock().unwrap());
+        assert!(left == 0 || wakes, "a message was slept over");
         assert!(left > 0 || !wakes, "the core never sleeps again: its eventfd stays readable");
     });
 }
 
 #[test]
-fn no_letter_is_slept_over_and_no_core_stays_awake_without_one() {
+fn no_message_is_slept_over_and_no_core_stays_awake_without_one() {
     mailbox(true, 1);
     mailbox(true, 4);
 }
@@ -237,10 +237,10 @@ fn the_model_notices_a_guest_without_a_fence() {
     status_block(false);
 }
 
-/// Who has a task (`core::registry`): a letter about it goes to the core that the registry names, under the registry's lock;
+/// Who has a task (`core::registry`): a message about it goes to the core that the registry names, under the registry's lock;
 /// a core that hands the task over posts it and changes the registry under that lock, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Letter {
+enum CoreMessage {
     Take,
     Move,
     GiveBack,
@@ -249,7 +249,7 @@ enum Letter {
 struct Cores {
     /// Which core has the task; none: it is at home.
     registry: Mutex<Option<usize>>,
-    mail: [Mutex<Vec<Letter>>; 2],
+    mail: [Mutex<Vec<CoreMessage>>; 2],
     has: [Mutex<bool>; 2],
     /// How often the task came home, and the asker was answered.
     home: Mutex<u32>,
@@ -269,20 +269,20 @@ impl Cores {
     }
 
     /// `Registry::recall` and `Registry::send`.
-    fn ask(&self, letter: Letter) {
+    fn ask(&self, message: CoreMessage) {
         let registry = self.registry.lock().unwrap();
         match *registry {
-            Some(core) => self.mail[core].lock().unwrap().push(letter),
+            Some(core) => self.mail[core].lock().unwrap().push(message),
             // Its sender is dropped, which answers.
-            None if letter == Letter::GiveBack => *self.answers.lock().unwrap() += 1,
+            None if message == CoreMessage::GiveBack => *self.answers.lock().unwrap() += 1,
             None => {}
         }
     }
 
-    /// `Core::read_mail` of core `me`: one letter. False: there was none. `apart`: the task is posted before the registry's
+    /// `Core::read_mail` of core `me`: one message. False: there was none. `apart`: the task is posted before the registry's
     /// lock is taken, as it must not be.
     fn read(&self, me: usize, apart: bool) -> bool {
-        let letter = {
+        let message = {
             let mut mail = self.mail[me].lock().unwrap();
             if mail.is_empty() {
                 return false;
@@ -290,31 +290,31 @@ impl Cores {
             mail.remove(0)
         };
         let has = { *self.has[me].lock().unwrap() };
-        match letter {
-            Letter::Take => *self.has[me].lock().unwrap() = true,
-            Letter::Move if has => {
+        match message {
+            CoreMessage::Take => *self.has[me].lock().unwrap() = true,
+            CoreMessage::Move if has => {
                 *self.has[me].lock().unwrap() = false;
                 let to = 1 - me;
                 if apart {
                     *self.registry.lock().unwrap() = Some(to);
-                    self.mail[to].lock().unwrap().push(Letter::Take);
+                    self.mail[to].lock().unwrap().push(CoreMessage::Take);
                 } else {
                     let mut registry = self.registry.lock().unwrap();
                     *registry = Some(to);
-                    self.mail[to].lock().unwrap().push(Letter::Take);
+                    self.mail[to].lock().unwrap().push(CoreMessage::Take);
                 }
             }
-            Letter::Move => {}
-            Letter::GiveBack if has => {
+            CoreMessage::Move => {}
+            CoreMessage::GiveBack if has => {
                 *self.has[me].lock().unwrap() = false;
                 *self.registry.lock().unwrap() = None;
                 *self.home.lock().unwrap() += 1;
                 *self.answers.lock().unwrap() += 1;
             }
-            // It has gone on: so does the letter, unless the task is to come here, behind it.
-            Letter::GiveBack => {
-                assert!(*self.registry.lock().unwrap() != Some(me), "a letter came before its task");
-                self.ask(Letter::GiveBack);
+            // It has gone on: so does the message, unless the task is to come here, behind it.
+            CoreMessage::GiveBack => {
+                assert!(*self.registry.lock().unwrap() != Some(me), "a message came before its task");
+                self.ask(CoreMessage::GiveBack);
             }
         }
         true
@@ -327,7 +327,7 @@ fn moved_and_recalled(apart: bool) {
         let cores = Arc::new(Cores::new());
         let balancer = {
             let cores = Arc::clone(&cores);
-            thread::spawn(move || cores.ask(Letter::Move))
+            thread::spawn(move || cores.ask(CoreMessage::Move))
         };
         let first = {
             let cores = Arc::clone(&cores);
@@ -336,7 +336,7 @@ fn moved_and_recalled(apart: bool) {
                 cores.read(0, apart);
             })
         };
-        cores.ask(Letter::GiveBack);
+        cores.ask(CoreMessage::GiveBack);
         cores.read(1, apart);
         balancer.join().unwrap();
         first.join().unwrap();
@@ -352,7 +352,7 @@ fn a_lease_that_is_dropped_while_its_task_moves_brings_it_home() {
 }
 
 #[test]
-#[should_panic(expected = "a letter came before its task")]
+#[should_panic(expected = "a message came before its task")]
 fn the_model_notices_a_task_that_is_posted_apart_from_the_registry() {
     moved_and_recalled(true);
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_engine::core::{Budget, End, Owner, Served, Slow, Task, Tuning, Visit};
+use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Local, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::observe::CounterFile;
@@ -187,7 +187,7 @@ impl Task<Local> for Disk {
         }
         self.done.fetch_add(done, Ordering::Relaxed);
         let items = usize::try_from(done).unwrap();
-        Visit { moved: done, items, bytes: 4096 * done, cost: items, elsewhere_ns: 0, end: End::Drained }
+        Visit { moved: done, items, bytes: 4096 * done, cost: items, elsewhere_ns: 0, end: VisitEnd::Drained }
     }
 
     fn arm(&mut self) -> bool {
@@ -315,7 +315,7 @@ fn wake_ups() -> u64 {
 }
 
 #[test]
-fn no_wake_up_is_lost_between_looks_letters_and_moves_and_while_cores_come_and_go() {
+fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_go() {
     // Cores that sleep at once, so that nearly each request finds one that does or is about to.
     let tuning = Tuning { spin: Duration::ZERO, balance: false, ..Tuning::default() };
     let fabric = Fabric::start(&two_cores(tuning)).unwrap();
@@ -336,7 +336,7 @@ fn no_wake_up_is_lost_between_looks_letters_and_moves_and_while_cores_come_and_g
             rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
         }
         match number % 200 {
-            // Letters come between looking and sleeping, too: one that moves the task, takes its core away, or wants nothing.
+            // Messages come between looking and sleeping, too: one that moves the task, takes its core away, or wants nothing.
             50 | 150 => _ = fabric.move_task(task, usize::try_from(number / 50 % 2).unwrap()),
             100 => _ = fabric.set_active(1),
             125 => _ = fabric.set_active(2),

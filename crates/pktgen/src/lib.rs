@@ -3,7 +3,7 @@
 //! Theory of operation. `plan` turns flags into a plan and refuses what would have no effect. `end` opens the port, which
 //! gives a lane (a queue each way) for each thread. Each thread runs one loop (`send`, `receive`, `ping`), compiled for its
 //! kind of lane: batches, no allocation, frames that are all the same are written into each buffer once and sent again and
-//! again. It counts in a `meter`; the main thread reads the meters for its progress lines and stops the threads when a signal
+//! again. It counts in a `ThreadCounters`; the main thread reads them for its progress lines and stops the threads when a signal
 //! comes. A thread that finds nothing to do yields for a while, so that a receiver and a sender on one processor take turns,
 //! and then sleeps (`pace`).
 //!
@@ -14,15 +14,15 @@
 //! | `end` | kinds of ports |
 //! | `frame`, `verify`, `replay` | what is sent |
 //! | `send`, `receive`, `ping` | the loops |
-//! | `pace`, `meter` | when, and how much |
+//! | `pace`, `counters` | when, and how much |
 //! | `report` | what is printed |
 
 pub mod address;
 pub mod args;
+mod counters;
 mod dump;
 pub mod end;
 mod frame;
-mod meter;
 mod pace;
 mod ping;
 mod plan;
@@ -41,10 +41,10 @@ use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::Notify;
 
 use args::{Function, PktGenArgs};
+use counters::{Count, Job, ThreadCounters};
 use dump::Dump;
-use end::{Lane, Opened, Place};
+use end::{Lane, Opened, PortAddress};
 use frame::Maker;
-use meter::{Count, Job, Meter};
 use plan::Plan;
 use replay::{Recording, Replay};
 use report::{ping_lines, Intervals, Report, Style, Times};
@@ -80,29 +80,29 @@ pub fn run(args: &PktGenArgs) -> Outcome {
     }
     let threads = usize::from(args.threads);
     let longest = plan.recording.as_ref().map_or(plan.form.length[1], |recording| recording.longest);
-    match &plan.place {
-        Place::VhostUser { path, server } => {
+    match &plan.port {
+        PortAddress::VhostUser { path, server } => {
             drive(end::vhost::open(path, *server, threads, longest)?, args, &plan)
         }
-        Place::Ring(name) => drive(end::ring::open(name, threads, plan.header, longest)?, args, &plan),
-        Place::Host { kind, interface } => {
+        PortAddress::Ring(name) => drive(end::ring::open(name, threads, plan.header, longest)?, args, &plan),
+        PortAddress::Host { kind, interface } => {
             drive(end::host::open(*kind, interface, threads, longest)?, args, &plan)
         }
     }
 }
 
 /// What all threads and the main thread share.
-struct Shared {
+struct RunState {
     stop: AtomicBool,
     /// Threads that have not ended.
     running: AtomicUsize,
     /// Told at the end of each.
     ended: Notify,
-    meters: Vec<Meter>,
+    counters: Vec<ThreadCounters>,
 }
 
 /// Tells the main thread that a thread ends, however it does.
-struct Ending<'a>(&'a Shared);
+struct Ending<'a>(&'a RunState);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
@@ -126,35 +126,35 @@ fn drive<L: Lane>(opened: Opened<L>, args: &PktGenArgs, plan: &Plan) -> Outcome 
     if !args.json {
         print(&start_text(args, plan, queues, threads))?;
     }
-    let shared = Shared {
+    let state = RunState {
         stop: AtomicBool::new(false),
         running: AtomicUsize::new(threads),
         ended: Notify::new(),
-        meters: (0..threads).map(|_| Meter::new()).collect(),
+        counters: (0..threads).map(|_| ThreadCounters::new()).collect(),
     };
     let (results, watched) = std::thread::scope(|scope| {
         let work = |(number, lane)| {
-            let shared = &shared;
+            let state = &state;
             scope.spawn(move || {
-                let _ending = Ending(shared);
-                let result = thread(lane, number, args, plan, shared);
+                let _ending = Ending(state);
+                let result = thread(lane, number, args, plan, state);
                 if result.is_err() {
                     // One that fails ends all.
-                    shared.stop.store(true, Ordering::Relaxed);
+                    state.stop.store(true, Ordering::Relaxed);
                 }
                 result
             })
         };
         let handles: Vec<_> = lanes.into_iter().enumerate().map(work).collect();
-        let watched = runtime.block_on(watch(args, &shared, signals));
-        shared.stop.store(true, Ordering::Relaxed);
+        let watched = runtime.block_on(watch(args, &state, signals));
+        state.stop.store(true, Ordering::Relaxed);
         let join = |handle: std::thread::ScopedJoinHandle<'_, Outcome>| {
             handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         (handles.into_iter().map(join).collect::<Vec<Outcome>>(), watched)
     });
     let (intervals, interrupted) = watched;
-    let report = report(args, &shared.meters, &intervals)?;
+    let report = report(args, &state.counters, &intervals)?;
     if args.json {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
         print(&format!("{text}\n"))?;
@@ -203,7 +203,7 @@ fn start_text(args: &PktGenArgs, plan: &Plan, queues: usize, threads: usize) -> 
 }
 
 /// One thread's work.
-fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, shared: &Shared) -> Outcome {
+fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, state: &RunState) -> Outcome {
     if let Some(first) = args.affinity {
         let turn = args.cpus.map_or(number, |cpus| number % usize::from(cpus));
         sidecore_engine::place::pin(first + turn).map_err(|e| format!("-a {first}: {e}"))?;
@@ -213,9 +213,9 @@ fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, s
         burst: plan.burst,
         rate: plan.rate,
         busy: args.busy,
-        meter: &shared.meters[number],
-        stop: &shared.stop,
-        all: &shared.meters,
+        counters: &state.counters[number],
+        stop: &state.stop,
+        all: &state.counters,
     };
     let end = Instant::now() + Duration::from_secs(args.wait.into());
     while Instant::now() < end && !job.is_over() {
@@ -279,22 +279,22 @@ impl Signals {
 }
 
 /// Prints progress until all threads have ended or a signal comes; true: a signal.
-async fn watch(args: &PktGenArgs, shared: &Shared, mut signals: Signals) -> (Intervals, bool) {
+async fn watch(args: &PktGenArgs, state: &RunState, mut signals: Signals) -> (Intervals, bool) {
     let mut intervals = Intervals::default();
     let period = Duration::from_millis(args.interval.into());
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut before, mut since) = (Count::default(), Instant::now());
-    while shared.running.load(Ordering::Relaxed) > 0 {
+    while state.running.load(Ordering::Relaxed) > 0 {
         tokio::select! {
-            () = shared.ended.notified() => {}
+            () = state.ended.notified() => {}
             _ = signals.interrupt.recv() => return (intervals, true),
             _ = signals.terminate.recv() => return (intervals, true),
             _ = ticks.tick() => {
-                let (now, count) = (Instant::now(), total(&shared.meters));
-                let room = shared.meters.iter().filter_map(Meter::take_least_room).min();
+                let (now, count) = (Instant::now(), total(&state.counters));
+                let room = state.counters.iter().filter_map(ThreadCounters::take_least_room).min();
                 let line = intervals.line(count - before, now - since, room, style(args));
-                let pings = if args.function == Function::Ping { ping_interval(&shared.meters) } else { String::new() };
+                let pings = if args.function == Function::Ping { ping_interval(&state.counters) } else { String::new() };
                 // Nobody reads on: that ends it, as a signal would.
                 if diagnose(line!(), &line, &pings).is_err() {
                     return (intervals, true);
@@ -314,13 +314,13 @@ fn diagnose(line: u32, text: &str, below: &str) -> std::io::Result<()> {
     write!(std::io::stderr().lock(), "{seconds:03}.{us:06} main_thread [{line}] {text}\n{below}")
 }
 
-fn total(meters: &[Meter]) -> Count {
-    meters.iter().map(Meter::count).fold(Count::default(), |a, b| a + b)
+fn total(all: &[ThreadCounters]) -> Count {
+    all.iter().map(ThreadCounters::count).fold(Count::default(), |a, b| a + b)
 }
 
 /// The pings since the last time.
-fn ping_interval(meters: &[Meter]) -> String {
-    let rtt = meters.first().and_then(|meter| meter.rtt.lock().ok());
+fn ping_interval(all: &[ThreadCounters]) -> String {
+    let rtt = all.first().and_then(|counters| counters.rtt.lock().ok());
     let Some(mut rtt) = rtt else { return String::new() };
     let Some(rtt) = rtt.as_mut() else { return String::new() };
     let text = ping_lines(&rtt.interval);
@@ -328,20 +328,20 @@ fn ping_interval(meters: &[Meter]) -> String {
     text
 }
 
-fn report(args: &PktGenArgs, meters: &[Meter], intervals: &Intervals) -> Result<Report, String> {
+fn report(args: &PktGenArgs, all: &[ThreadCounters], intervals: &Intervals) -> Result<Report, String> {
     let mut span: Option<(Instant, Instant)> = None;
-    for meter in meters {
-        if let Some((first, last)) = *meter.times.lock().map_err(|e| e.to_string())? {
+    for counters in all {
+        if let Some((first, last)) = *counters.times.lock().map_err(|e| e.to_string())? {
             span = Some(span.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
         }
     }
     let time = span.map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first));
-    let mut report = Report::new(args.function, &args.interface, meters.len(), total(meters), time);
+    let mut report = Report::new(args.function, &args.interface, all.len(), total(all), time);
     report.spread = intervals.spread();
-    if let Some(meter) = meters.first() {
-        let rtt = meter.rtt.lock().map_err(|e| e.to_string())?;
+    if let Some(counters) = all.first() {
+        let rtt = counters.rtt.lock().map_err(|e| e.to_string())?;
         report.rtt_ns = rtt.as_ref().map(|rtt| Times::of(&rtt.all, rtt.lost));
-        report.verify = *meter.findings.lock().map_err(|e| e.to_string())?;
+        report.verify = *counters.findings.lock().map_err(|e| e.to_string())?;
     }
     Ok(report)
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::address::Mac;
+use super::counters::Job;
 use super::end::{Lane, Result, Sink, Source, Want};
 use super::frame::{Maker, PAYLOAD};
-use super::meter::Job;
 use super::pace::{Idle, Pace};
 
 /// Longest wait for an answer.
@@ -82,7 +82,7 @@ impl Source for Ping<'_> {
 
 /// Sends `job.count` pings, one after the other.
 pub fn ping<L: Lane>(lane: &mut L, maker: &mut Maker, mac: Mac, job: &Job<'_>) -> Result<()> {
-    let locked = || job.meter.rtt.lock().map_err(|e| e.to_string());
+    let locked = || job.counters.rtt.lock().map_err(|e| e.to_string());
     *locked()? = Some(Rtt::new()?);
     let mut pace = Pace::new(job.rate, 1);
     let (start, mut left) = (Instant::now(), job.count);
@@ -112,7 +112,7 @@ pub fn ping<L: Lane>(lane: &mut L, maker: &mut Maker, mac: Mac, job: &Job<'_>) -
                 let time = u64::try_from(time.as_nanos()).unwrap_or(MOST).min(MOST);
                 rtt.all.saturating_record(time);
                 rtt.interval.saturating_record(time);
-                job.meter.batch(taken, 1);
+                job.counters.batch(taken, 1);
             } else if !job.is_over() {
                 rtt.lost += 1;
             }
@@ -198,7 +198,7 @@ pub fn pong<L: Lane>(lane: &mut L, mac: Mac, job: &Job<'_>) -> Result<()> {
                 continue;
             }
             let sent = lane.send(room.min(back.ends.len() - back.done), &mut back)?;
-            job.meter.batch(sent, room);
+            job.counters.batch(sent, room);
             left -= sent.frames as u64;
         }
         idle.over();

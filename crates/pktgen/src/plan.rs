@@ -2,7 +2,7 @@
 
 use super::address::{Endpoints, Mac};
 use super::args::{Function, PktGenArgs};
-use super::end::Place;
+use super::end::PortAddress;
 use super::frame::{Form, Maker};
 use super::replay::Recording;
 use super::{ping, verify};
@@ -16,7 +16,7 @@ const WINDOW: u32 = 512;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where.
-    pub place: Place,
+    pub port: PortAddress,
     /// What frames are like.
     pub form: Form,
     /// Most frames in a batch.
@@ -37,10 +37,10 @@ impl Plan {
     /// What the flags say.
     pub fn new(args: &PktGenArgs) -> Result<Plan, String> {
         applies(args)?;
-        let place = Place::parse(&args.interface)?;
+        let port = PortAddress::parse(&args.interface)?;
         let header =
             args.header.as_ref().map(|text| text.parse()).transpose().map_err(|e| format!("-H: {e}"))?;
-        if header.is_some() && !matches!(place, Place::Ring(_)) {
+        if header.is_some() && !matches!(port, PortAddress::Ring(_)) {
             return Err("-H does not apply to this port, but to ring ports".to_owned());
         }
         let one = |text: &str| text.parse::<Endpoints>();
@@ -76,7 +76,7 @@ impl Plan {
             all => all / threads + u64::from(thread < all % threads),
         };
         Ok(Plan {
-            place,
+            port,
             form,
             burst: args.burst.unwrap_or(burst) as usize,
             counts: (0..threads).map(count).collect(),

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::counters::Job;
 use super::end::{Lane, Result, Sink, Source, Taken, Want};
-use super::meter::Job;
 use super::pace::Idle;
 use super::verify::{Checker, Findings};
 
@@ -34,7 +34,7 @@ pub fn plain<L: Lane, S: Sink>(lane: &mut L, sink: &mut S, job: &Job<'_>, until_
                 job.started();
             }
             begun = true;
-            job.meter.batch(taken, taken.frames);
+            job.counters.batch(taken, taken.frames);
             idle.over();
             continue;
         }
@@ -62,7 +62,7 @@ pub fn verified<L: Lane>(lane: &mut L, checker: &mut Checker, job: &Job<'_>) -> 
                 job.started();
             }
             let (frames, bytes) = (after.frames - before.frames, after.bytes - before.bytes);
-            job.meter.batch(Taken { frames, bytes }, frames);
+            job.counters.batch(Taken { frames, bytes }, frames);
             idle.over();
         }
         if let Some(mut ack) = checker.due(came == 0 || done(&checker.findings)) {
@@ -73,7 +73,7 @@ pub fn verified<L: Lane>(lane: &mut L, checker: &mut Checker, job: &Job<'_>) -> 
         }
     }
     job.ended(Instant::now() - idle.time());
-    if let Ok(mut findings) = job.meter.findings.lock() {
+    if let Ok(mut findings) = job.counters.findings.lock() {
         *findings = Some(checker.findings);
     }
     Ok(())

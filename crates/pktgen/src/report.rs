@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::args::Function;
-use super::meter::Count;
+use super::counters::Count;
 use super::units::scaled;
 use super::verify::Findings;
 

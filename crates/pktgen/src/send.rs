@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::address::Mac;
+use super::counters::Job;
 use super::end::{Lane, Result, Source, Want};
-use super::meter::Job;
 use super::pace::{Idle, Pace};
 use super::verify::{Acks, Numbered};
 
@@ -35,7 +35,7 @@ pub fn plain<L: Lane>(lane: &mut L, source: &mut impl Source, job: &Job<'_>) -> 
                 continue;
             }
             let sent = lane.send(batch.min(room), source)?;
-            job.meter.batch(sent, room);
+            job.counters.batch(sent, room);
             batch -= sent.frames;
             left -= sent.frames as u64;
             idle.over();
@@ -97,7 +97,7 @@ pub fn verified<L: Lane>(
         if room > 0 {
             if pace.wait(job.busy) {
                 let taken = lane.send(room, source)?;
-                job.meter.batch(taken, room);
+                job.counters.batch(taken, room);
                 sent += taken.frames as u64;
                 heard.1 = Instant::now();
                 idle.over();

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Nonsense, Words};
+use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Nonsense, RingStatus};
 
 use crate::map::Map;
 use crate::pipe::Far;
@@ -49,7 +49,7 @@ impl Link {
     }
 
     #[inline]
-    fn words(&self) -> &Words {
+    fn words(&self) -> &RingStatus {
         self.map.words(self.number)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Map`, of a file that the
 //! engine sealed against being cut short; `check` found every part that `info` names inside it and aligned.
-//! Words and slots are accessed as atomics. Buffers are given out as slices: only such as the protocol says
+//! RingStatus and slots are accessed as atomics. Buffers are given out as slices: only such as the protocol says
 //! are the client's at that time (slots between `head` and `tail`), and only one at a time, by methods that
 //! borrow their ring. The engine is trusted to keep the protocol, as the kernel is for netmap; it sees
 //! every frame anyway.
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{fcntl_get_seals, fstat, SealFlags};
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
-use sidecore_abi::netmap::{Ring, SlotWord, RESERVED_BUFS};
-use sidecore_abi::ring::{End, Info, Words, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
+use sidecore_abi::netmap::{RingHead, SlotWord, RESERVED_BUFS};
+use sidecore_abi::ring::{End, Info, RingStatus, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
 
 /// A mapped region.
 #[derive(Debug)]
@@ -93,10 +93,10 @@ impl Map {
 
     /// The words of ring `number`, counted over both directions, or among the four of a pipe.
     #[inline]
-    pub(crate) fn words(&self, number: u32) -> &Words {
+    pub(crate) fn words(&self, number: u32) -> &RingStatus {
         assert!(number < rings(&self.info));
         // SAFETY: `check` found these words inside and aligned; they are atomics throughout.
-        unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
+        unsafe { &*self.at(self.info.words).cast::<RingStatus>().add(number as usize) }
     }
 
     /// Slots of ring `number`.
@@ -115,7 +115,7 @@ impl Map {
         assert!(number < rings(&self.info));
         let offset = self.info.ring_pool
             + u64::from(number) * u64::from(self.info.ring_size)
-            + size_of::<Ring>() as u64;
+            + size_of::<RingHead>() as u64;
         let count = 2 * self.num_slots(number) as usize;
         // SAFETY: `check` found that a ring object holds its slots; they are 8-byte aligned words.
         unsafe { std::slice::from_raw_parts(self.at(offset).cast(), count) }
@@ -200,12 +200,12 @@ fn check(info: &Info) -> bool {
         && BUF_SIZES.contains(&info.buf_size)
         && info.pipes as usize <= MAX_PIPES
         && (!pipe || End::from_code(info.end).is_some() && alike)
-        && u64::from(info.ring_size) >= size_of::<Ring>() as u64 + 16 * slots
+        && u64::from(info.ring_size) >= size_of::<RingHead>() as u64 + 16 * slots
         && info.ring_size % 128 == 0
         && [info.ring_pool, info.words].iter().all(|at| at % 128 == 0)
         && part(info.ring_pool, rings, u64::from(info.ring_size))
         && part(info.buf_pool, u64::from(info.bufs), u64::from(info.buf_size))
-        && part(info.words, rings, size_of::<Words>() as u64)
+        && part(info.words, rings, size_of::<RingStatus>() as u64)
 }
 
 /// A slot's first word.

@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rig::{Directory, Engine};
-use sidecore_abi::netmap::{If, Ring, Slot};
-use sidecore_abi::ring::{Client, Words};
+use sidecore_abi::netmap::{If, RingHead, Slot};
+use sidecore_abi::ring::{Client, RingStatus};
 use sidecore_engine::port::DropReason;
 
 fn source(path: &str) -> PathBuf {
@@ -74,28 +74,28 @@ fn c_and_rust_mean_the_same_bytes() {
     let text = String::from_utf8(run(&mut Command::new(program)).stdout).unwrap();
     let printed: BTreeMap<&str, usize> =
         text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k, v.parse().unwrap())).collect();
-    let engine = offset_of!(Words, engine);
+    let engine = offset_of!(RingStatus, engine);
     let mut expected = BTreeMap::from([
         ("netmap_slot", size_of::<Slot>()),
         ("netmap_slot.buf_idx", offset_of!(Slot, buf_idx)),
         ("netmap_slot.len", offset_of!(Slot, len)),
         ("netmap_slot.flags", offset_of!(Slot, flags)),
         ("netmap_slot.ptr", offset_of!(Slot, ptr)),
-        ("netmap_ring", size_of::<Ring>()),
-        ("netmap_ring.buf_ofs", offset_of!(Ring, buf_ofs)),
-        ("netmap_ring.num_slots", offset_of!(Ring, num_slots)),
-        ("netmap_ring.nr_buf_size", offset_of!(Ring, nr_buf_size)),
-        ("netmap_ring.ringid", offset_of!(Ring, ringid)),
-        ("netmap_ring.dir", offset_of!(Ring, dir)),
-        ("netmap_ring.head", offset_of!(Ring, head)),
-        ("netmap_ring.cur", offset_of!(Ring, cur)),
-        ("netmap_ring.tail", offset_of!(Ring, tail)),
-        ("netmap_ring.flags", offset_of!(Ring, flags)),
-        ("netmap_ring.ts", offset_of!(Ring, ts)),
-        ("netmap_ring.offset_mask", offset_of!(Ring, offset_mask)),
-        ("netmap_ring.buf_align", offset_of!(Ring, buf_align)),
-        ("netmap_ring.sem", offset_of!(Ring, sem)),
-        ("netmap_ring.slot", size_of::<Ring>()),
+        ("netmap_ring", size_of::<RingHead>()),
+        ("netmap_ring.buf_ofs", offset_of!(RingHead, buf_ofs)),
+        ("netmap_ring.num_slots", offset_of!(RingHead, num_slots)),
+        ("netmap_ring.nr_buf_size", offset_of!(RingHead, nr_buf_size)),
+        ("netmap_ring.ringid", offset_of!(RingHead, ringid)),
+        ("netmap_ring.dir", offset_of!(RingHead, dir)),
+        ("netmap_ring.head", offset_of!(RingHead, head)),
+        ("netmap_ring.cur", offset_of!(RingHead, cur)),
+        ("netmap_ring.tail", offset_of!(RingHead, tail)),
+        ("netmap_ring.flags", offset_of!(RingHead, flags)),
+        ("netmap_ring.ts", offset_of!(RingHead, ts)),
+        ("netmap_ring.offset_mask", offset_of!(RingHead, offset_mask)),
+        ("netmap_ring.buf_align", offset_of!(RingHead, buf_align)),
+        ("netmap_ring.sem", offset_of!(RingHead, sem)),
+        ("netmap_ring.slot", size_of::<RingHead>()),
         ("netmap_if", size_of::<If>()),
         ("netmap_if.ni_version", offset_of!(If, ni_version)),
         ("netmap_if.ni_flags", offset_of!(If, ni_flags)),
@@ -105,7 +105,7 @@ fn c_and_rust_mean_the_same_bytes() {
         ("netmap_if.ni_host_tx_rings", offset_of!(If, ni_host_tx_rings)),
         ("netmap_if.ni_host_rx_rings", offset_of!(If, ni_host_rx_rings)),
         ("netmap_if.ring_ofs", size_of::<If>()),
-        ("ring_words", size_of::<Words>()),
+        ("ring_words", size_of::<RingStatus>()),
         ("ring_words.client.head", offset_of!(Client, head)),
         ("ring_words.client.cur", offset_of!(Client, cur)),
         ("ring_words.client.ticket", offset_of!(Client, ticket)),

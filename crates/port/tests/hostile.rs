@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rig::{frame, number, until, Engine};
-use sidecore_abi::netmap::{Ring, SlotWord, NS_INDIRECT, NS_MOREFRAG};
-use sidecore_abi::ring::{Answer, Ask, Request, Words, MESSAGE};
+use sidecore_abi::netmap::{RingHead, SlotWord, NS_INDIRECT, NS_MOREFRAG};
+use sidecore_abi::ring::{Answer, Ask, Request, RingStatus, MESSAGE};
 use sidecore_engine::port::{Attachment, DropReason};
 use sidecore_port::attach::{attach, Attached};
 use sidecore_port::{AttachError, Interest, Port, Reset};
@@ -35,15 +35,15 @@ impl Rogue {
     fn slot(&self, ring: u32, slot: u32) -> &AtomicU64 {
         let info = self.0.map.info();
         assert!(ring < info.tx_rings + info.rx_rings && slot < info.tx_slots);
-        let at = info.ring_pool as usize + (ring * info.ring_size) as usize + size_of::<Ring>();
+        let at = info.ring_pool as usize + (ring * info.ring_size) as usize + size_of::<RingHead>();
         // SAFETY: as above: slots follow the ring's head.
         unsafe { &*self.0.map.base().add(at + 16 * slot as usize).cast() }
     }
 
-    fn words(&self, ring: u32) -> &Words {
+    fn words(&self, ring: u32) -> &RingStatus {
         // SAFETY: as above: the words of the rings stand at `words`.
         unsafe {
-            &*self.0.map.base().add(self.0.map.info().words as usize).cast::<Words>().add(ring as usize)
+            &*self.0.map.base().add(self.0.map.info().words as usize).cast::<RingStatus>().add(ring as usize)
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rig::{frame, number, until, Engine};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::port::{Attachment, Peer};
-use sidecore_engine::transport::ring::{RingConfig, RingError, RingPort};
+use sidecore_engine::transport::ring::{RingError, RingPort, RingPortConfig};
 use sidecore_port::Port;
 
 fn engine(ports: usize, memory: &str) -> Engine {
@@ -71,8 +71,8 @@ fn members_come_and_go_and_the_memory_goes_with_the_last() {
 #[test]
 fn only_ports_with_equal_rings_share_and_only_so_many() {
     let mut engine = engine(8, "full");
-    let start = |change: &dyn Fn(&mut RingConfig)| {
-        let mut config = RingConfig::new(&engine.directory.0.join("more"));
+    let start = |change: &dyn Fn(&mut RingPortConfig)| {
+        let mut config = RingPortConfig::new(&engine.directory.0.join("more"));
         config.memory = Some("full".to_owned());
         change(&mut config);
         let scheduler = Arc::clone(&engine.cores) as Arc<dyn Scheduler>;
@@ -88,7 +88,7 @@ fn only_ports_with_equal_rings_share_and_only_so_many() {
     .is_ok());
     drop(engine.attachments.pop());
     let more = {
-        let mut config = RingConfig::new(&engine.directory.0.join("more"));
+        let mut config = RingPortConfig::new(&engine.directory.0.join("more"));
         config.memory = Some("full".to_owned());
         RingPort::start(config, Arc::clone(&engine.ports[7]), Arc::clone(&engine.cores) as Arc<dyn Scheduler>)
     };

@@ -215,7 +215,7 @@ fn a_client_finds_the_daemon_again() {
     assert!(matches!(a.wait(Interest::RECEIVE, SOON), Err(WaitError::Gone)));
     assert!(!a.is_attached());
     assert!(a.reattach().is_err());
-    let config = sidecore_engine::transport::ring::RingConfig::new(&engine.directory.0.join("p0"));
+    let config = sidecore_engine::transport::ring::RingPortConfig::new(&engine.directory.0.join("p0"));
     let port = std::sync::Arc::clone(&engine.ports[0]);
     let again =
         sidecore_engine::transport::ring::RingPort::start(config, port, engine.cores.clone() as _).unwrap();

@@ -32,7 +32,7 @@ struct Findings {
     port: String,
     kind: String,
     #[serde(rename = "where")]
-    place: String,
+    location: String,
     wrong: bool,
     checks: Vec<Check>,
 }
@@ -82,14 +82,14 @@ fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<Findi
     let state = port.state.as_ref()?;
     let mut troubles = state.troubles.clone();
     if state.peer == "waiting" && state.link_wanted == "up" {
-        troubles.extend(rights::look(&port.name, Path::new(&state.place), about));
+        troubles.extend(rights::look(&port.name, Path::new(&state.location), about));
     }
     let own: Vec<&QueueView> = queues.iter().filter(|queue| queue.port == port.name).collect();
     let checks: Vec<Check> = ABOUT.iter().flat_map(|about| checks(about, state, &troubles, &own)).collect();
     Some(Findings {
         port: port.name.clone(),
         kind: state.kind.clone(),
-        place: state.place.clone(),
+        location: state.location.clone(),
         wrong: checks.iter().any(|check| check.wrong),
         checks,
     })
@@ -156,7 +156,7 @@ fn as_it_is(about: &str, state: &PortState, queues: &[&QueueView]) -> Option<Str
 fn text(report: &Report) -> String {
     let mut text = String::new();
     for port in &report.ports {
-        text.push_str(&format!("{}: {} {}\n", port.port, port.kind, port.place));
+        text.push_str(&format!("{}: {} {}\n", port.port, port.kind, port.location));
         for check in &port.checks {
             let grade = match (&check.name, check.wrong) {
                 (_, true) => "WRONG",

@@ -40,7 +40,7 @@ fn every_key_is_read_from_words_and_written_as_it_was() {
     let daemon = text::daemon(&pairs).unwrap();
     assert_eq!(sorted(keys(toml::Table::try_from(&daemon).unwrap())), sorted(all(DaemonSpec::KEYS)));
     for other in ["99999999999", "-", "+", "/"] {
-        for key in PortSpec::KEYS.iter().filter(|key| matches!(key.form, Form::Number(..) | Form::Words(_))) {
+        for key in PortSpec::KEYS.iter().filter(|key| matches!(key.form, Form::Number(..) | Form::OneOf(_))) {
             let kind = KINDS.iter().find(|kind| kind.knows(key)).unwrap().name;
             let why = text::port(&format!("p={kind}:p,{}={other}", key.name), KINDS).unwrap_err().to_string();
             assert!(
@@ -85,7 +85,7 @@ fn table(keys: &[Key], port: bool) -> String {
             ("kind", _) => words(&KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>()),
             ("where", _) => "`PATH` or `NAME`".to_owned(),
             (_, Form::Number(least, most)) => format!("{least} to {most}"),
-            (_, Form::Words(list)) => words(list),
+            (_, Form::OneOf(list)) => words(list),
             (_, form) => format!("`{}`", form.to_string().replace('|', "\\|")),
         };
         let kinds = match key.scope {
@@ -128,7 +128,7 @@ fn the_description_of_the_json_has_every_key() {
             let there = &schema["properties"][key.name];
             let wanted = match key.form {
                 Form::Number(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
-                Form::Words(words) => json!({"type": "string", "enum": words}),
+                Form::OneOf(words) => json!({"type": "string", "enum": words}),
                 Form::Text(..) => json!({"type": "string"}),
                 Form::List(..) => json!({"type": "array"}),
             };

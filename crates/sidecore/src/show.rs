@@ -139,9 +139,9 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),
             _ => state.queues.to_string(),
         };
-        let [name, kind, place, link, peer] =
-            [&port.name, &state.kind, &state.place, &state.link, &state.peer].map(String::clone);
-        let cells = [name, kind, place, joined, link, peer, state.mtu.to_string(), queues];
+        let [name, kind, location, link, peer] =
+            [&port.name, &state.kind, &state.location, &state.link, &state.peer].map(String::clone);
+        let cells = [name, kind, location, joined, link, peer, state.mtu.to_string(), queues];
         let passed = if rates { flow_rates(&state.flow) } else { counters(&port.counters) };
         let mut row: Vec<String> = cells.into_iter().chain(passed).collect();
         row.extend(had(&state.service));

@@ -13,14 +13,14 @@ use crate::{print, Outcome};
 
 /// What `vale-ctl --json` prints.
 #[derive(Serialize)]
-struct Places {
+struct AttachedPorts {
     version: u32,
-    ports: Vec<Place>,
+    ports: Vec<AttachedPort>,
 }
 
 /// A port on a switch.
 #[derive(Serialize)]
-struct Place {
+struct AttachedPort {
     name: String,
     switch: u32,
     port: u32,
@@ -36,22 +36,25 @@ pub fn run(args: &ValeCtlArgs) -> Outcome {
     let control = args.control.path();
     let socket = control.parent().unwrap_or(Path::new(".")).join("ring").join(SOCKET);
     let mut vale = Vale::connect(&socket).map_err(|e| e.to_string())?;
-    let places = match request(&args.verb, &args.config)? {
+    let ports = match request(&args.verb, &args.config)? {
         Some(ask) => vec![vale.ask(&ask).map_err(|e| e.to_string())?],
         None => list(&mut vale)?,
     };
     let shows = args.verb.attach.is_some() || args.verb.get.is_some() || listing(&args.verb);
     if args.json {
-        let ports =
-            places.into_iter().map(|done| Place { name: done.name, switch: done.switch, port: done.port });
-        let text = serde_json::to_string_pretty(&Places { version: VERSION, ports: ports.collect() });
+        let ports = ports.into_iter().map(|done| AttachedPort {
+            name: done.name,
+            switch: done.switch,
+            port: done.port,
+        });
+        let text = serde_json::to_string_pretty(&AttachedPorts { version: VERSION, ports: ports.collect() });
         return print(&format!("{}\n", text.map_err(|e| e.to_string())?));
     }
     if !shows {
         return Ok(());
     }
     let mut table = Table::new(&["port", ">switch number", ">port number"]);
-    for Done { name, switch, port } in places {
+    for Done { name, switch, port } in ports {
         table.row(vec![name, switch.to_string(), port.to_string()]);
     }
     print(&table.text())
@@ -107,15 +110,15 @@ fn request(verb: &ValeVerb, config: &[u32]) -> Result<Option<Ask>, String> {
 
 /// All ports on switches.
 fn list(vale: &mut Vale) -> Result<Vec<Done>, String> {
-    let mut places = Vec::new();
+    let mut ports = Vec::new();
     let (mut first, mut second) = (0, 0);
     loop {
         match vale.ask(&Ask { first, second, ..Ask::new(Verb::List, "") }) {
             Ok(done) => {
                 (first, second) = (done.switch, done.port + 1);
-                places.push(done);
+                ports.push(done);
             }
-            Err(ValeError::Refused { errno: ENOENT, .. }) => return Ok(places),
+            Err(ValeError::Refused { errno: ENOENT, .. }) => return Ok(ports),
             Err(e) => return Err(e.to_string()),
         }
     }

@@ -9,7 +9,7 @@ mod rig;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use rig::Place;
+use rig::Testbed;
 use serde_json::Value;
 
 /// All of them want the same two processors.
@@ -40,10 +40,10 @@ fn bench_with(name: &str, more: &[&str]) -> Option<Value> {
 
 /// The figure that `sidecore bench draw` makes of an answer; all its numbers are some.
 fn drawn(answer: &Value) -> String {
-    let place = Place::new();
-    place.write("result.json", &answer.to_string());
-    place.ok(&["bench", "draw", "result.json", "picture.svg"]);
-    let picture = std::fs::read_to_string(place.path("picture.svg")).unwrap();
+    let bed = Testbed::new();
+    bed.write("result.json", &answer.to_string());
+    bed.ok(&["bench", "draw", "result.json", "picture.svg"]);
+    let picture = std::fs::read_to_string(bed.path("picture.svg")).unwrap();
     assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     picture
 }
@@ -345,9 +345,9 @@ fn rfc2544() {
 /// The ports of a daemon that runs: its drop counters explain what is lost.
 #[test]
 fn rfc2544_ring_ports_of_a_daemon() {
-    let place = rig::Place::new();
-    let _daemon = place.daemon(&["--cores", "1", "--port", "a=ring:a", "--port", "b=ring:b"]);
-    let (a, b, socket) = (place.at("ring/a"), place.at("ring/b"), place.at("control.sock"));
+    let bed = rig::Testbed::new();
+    let _daemon = bed.daemon(&["--cores", "1", "--port", "a=ring:a", "--port", "b=ring:b"]);
+    let (a, b, socket) = (bed.at("ring/a"), bed.at("ring/b"), bed.at("control.sock"));
     let words = ["--ports", &a, &b, "--socket", &socket, "--sizes", "128", "--flows", "100"];
     let Some(answer) = bench_with("rfc2544", &words) else { return };
     report(&answer);
@@ -359,11 +359,11 @@ fn rfc2544_ring_ports_of_a_daemon() {
 /// What is not there is told at once, before the tester is measured.
 #[test]
 fn rfc2544_looks_for_its_target_first() {
-    let place = rig::Place::new();
+    let bed = rig::Testbed::new();
     for (target, why) in
         [("interface:nosuch0,nosuch1", "nosuch0"), ("vhost-user:/nosuch/a,/nosuch/b", "/nosuch/a")]
     {
-        let said = place.fails(&["bench", "rfc2544", "--target", target]);
+        let said = bed.fails(&["bench", "rfc2544", "--target", target]);
         assert!(said.contains(why) && !said.contains("the tester alone"), "{said}");
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, prlimit, Resource, Rlimit, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -61,18 +61,18 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
         eprintln!("skipped: one processor");
         return;
     };
-    let place = Place::new();
+    let bed = Testbed::new();
     let cores = core.to_string();
-    let e1000 = format!("nic=e1000:{}", place.at("nic.sock"));
-    let vhost = format!("vm=vhost-user:{}", place.at("vm.sock"));
-    let daemon = place.daemon(&["--cores", &cores, "--port", "a=ring:a", "--port", &e1000, "--port", &vhost]);
+    let e1000 = format!("nic=e1000:{}", bed.at("nic.sock"));
+    let vhost = format!("vm=vhost-user:{}", bed.at("vm.sock"));
+    let daemon = bed.daemon(&["--cores", &cores, "--port", "a=ring:a", "--port", &e1000, "--port", &vhost]);
     // A client of the e1000 has a holder, and a capture a thread.
-    let mut nic = UnixStream::connect(place.at("nic.sock")).unwrap();
+    let mut nic = UnixStream::connect(bed.at("nic.sock")).unwrap();
     // VERSION 0.1: id, command, size, flags, error; major, minor.
     let version: [u8; 20] = [1, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     nic.write_all(&version).unwrap();
     nic.read_exact(&mut [0; 16]).unwrap();
-    let mut capture = UnixStream::connect(place.path("control.sock")).unwrap();
+    let mut capture = UnixStream::connect(bed.path("control.sock")).unwrap();
     capture.write_all(b"GET /v1/capture/a HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     capture.read_exact(&mut [0; 12]).unwrap();
     daemon.await_log("a VMM has connected");
@@ -91,27 +91,27 @@ fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
             assert!(!numbers(&cpus).contains(&core), "{name} of another process may run on {cpus}");
         }
     }
-    assert!(!place.show("cores")["cores"][0]["shared"].as_bool().unwrap());
+    assert!(!bed.show("cores")["cores"][0]["shared"].as_bool().unwrap());
     drop((nic, capture));
 }
 
 #[test]
 fn with_one_processor_all_share_it_and_the_daemon_says_so() {
     let only = usable()[0];
-    let place = Place::new();
+    let bed = Testbed::new();
     let (daemon, before) = {
         let before = sched_getaffinity(None).unwrap();
         let mut set = CpuSet::new();
         set.set(only);
         // The daemon begins where this thread may run.
         sched_setaffinity(None, &set).unwrap();
-        (place.daemon(&["--port", "a=ring:a"]), before)
+        (bed.daemon(&["--port", "a=ring:a"]), before)
     };
     sched_setaffinity(None, &before).unwrap();
     daemon.await_log("I/O cores share their processors with everything else");
     assert!(threads(daemon.pid()).iter().all(|(_, cpus)| *cpus == only.to_string()));
-    assert!(place.show("cores")["cores"][0]["shared"].as_bool().unwrap());
-    assert!(place.ok(&["show", "cores"]).contains("shared"));
+    assert!(bed.show("cores")["cores"][0]["shared"].as_bool().unwrap());
+    assert!(bed.ok(&["show", "cores"]).contains("shared"));
 }
 
 /// How many extra buffers a client has that asks for `wants`.
@@ -129,17 +129,17 @@ fn extra_buffers(socket: &str, wants: u32) -> u32 {
 
 #[test]
 fn a_client_has_no_more_extra_buffers_than_the_option_says() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:a,extra-bufs=8", "--port", "b=ring:b"]);
-    assert_eq!(extra_buffers(&place.at("ring/a"), 163_840), 8);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a,extra-bufs=8", "--port", "b=ring:b"]);
+    assert_eq!(extra_buffers(&bed.at("ring/a"), 163_840), 8);
     // Without the option: as many as it asks for, up to a bound.
-    assert_eq!(extra_buffers(&place.at("ring/b"), 163_840), 4096);
-    assert_eq!(extra_buffers(&place.at("ring/b"), 20), 20);
+    assert_eq!(extra_buffers(&bed.at("ring/b"), 163_840), 4096);
+    assert_eq!(extra_buffers(&bed.at("ring/b"), 20), 20);
 }
 
 /// A connection to the control socket that has said so much.
-fn say(place: &Place, text: &[u8]) -> UnixStream {
-    let mut stream = UnixStream::connect(place.path("control.sock")).unwrap();
+fn say(bed: &Testbed, text: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect(bed.path("control.sock")).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     // It may have been refused already.
     let _ = stream.write_all(text);
@@ -147,24 +147,24 @@ fn say(place: &Place, text: &[u8]) -> UnixStream {
 }
 
 /// A capture at port `a`, and the status of its answer.
-fn capture(place: &Place) -> (UnixStream, String) {
-    let mut stream = say(place, b"GET /v1/capture/a HTTP/1.1\r\nhost: x\r\n\r\n");
+fn capture(bed: &Testbed) -> (UnixStream, String) {
+    let mut stream = say(bed, b"GET /v1/capture/a HTTP/1.1\r\nhost: x\r\n\r\n");
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
     (stream, String::from_utf8_lossy(&head[9..]).into_owned())
 }
 
 /// One number of `/metrics`.
-fn metric(place: &Place, name: &str) -> u64 {
-    let (status, text) = place.http("GET", "/metrics", "");
+fn metric(bed: &Testbed, name: &str) -> u64 {
+    let (status, text) = bed.http("GET", "/metrics", "");
     assert_eq!(status, 200);
     let name = format!("sidecore_{name} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
 /// How often the control socket refused something for `reason`.
-fn refused(place: &Place, reason: &str) -> u64 {
-    metric(place, &format!("control_refused_total{{reason=\"{reason}\"}}"))
+fn refused(bed: &Testbed, reason: &str) -> u64 {
+    metric(bed, &format!("control_refused_total{{reason=\"{reason}\"}}"))
 }
 
 /// Waits, without reading, until the daemon has hung up.
@@ -176,67 +176,67 @@ fn await_hangup(stream: &UnixStream, seconds: i64) {
 
 #[test]
 fn slow_clients_of_the_control_socket_neither_stay_nor_keep_others_out() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", "a=ring:a"]);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", "a=ring:a"]);
     let files = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     let before = files();
-    let slow: Vec<_> = (0..400).map(|_| say(&place, b"GET /v1/po")).collect();
-    assert_eq!(place.ports(), ["a"]);
+    let slow: Vec<_> = (0..400).map(|_| say(&bed, b"GET /v1/po")).collect();
+    assert_eq!(bed.ports(), ["a"]);
     assert!(files() <= before + 64 + 8, "{} descriptors, {before} before", files());
     daemon.await_log("it owed a request longest");
-    assert!(refused(&place, "displaced") >= 300);
+    assert!(refused(&bed, "displaced") >= 300);
     // Those that were not displaced have no more than their time.
     slow.iter().for_each(|stream| await_hangup(stream, 20));
-    assert!(refused(&place, "late") > 0);
-    // Nor does the body of a request hold a place.
-    let body = say(&place, b"PUT /v1/config HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{");
+    assert!(refused(&bed, "late") > 0);
+    // Nor does the body of a request hold a slot.
+    let body = say(&bed, b"PUT /v1/config HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{");
     await_hangup(&body, 20);
-    assert_eq!(place.ports(), ["a"]);
+    assert_eq!(bed.ports(), ["a"]);
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn captures_have_a_bound_and_nothing_else_suffers_from_it() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:a"]);
-    let mut captures: Vec<_> = (0..32).map(|_| capture(&place)).collect();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a"]);
+    let mut captures: Vec<_> = (0..32).map(|_| capture(&bed)).collect();
     assert!(captures.iter().all(|(_, status)| status == "200"));
-    let (status, text) = place.http("GET", "/v1/capture/a", "");
+    let (status, text) = bed.http("GET", "/v1/capture/a", "");
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((status, answer["version"].as_u64()), (503, Some(1)));
     assert!(answer["error"].as_str().unwrap().contains("there are 32 captures"), "{text}");
-    assert!(place.fails(&["capture", "a", "-w", "-"]).contains("there are 32 captures"));
-    assert_eq!(refused(&place, "captures"), 2);
-    // Half requests take no place from a capture.
-    let slow: Vec<_> = (0..100).map(|_| say(&place, b"GET /v1/po")).collect();
-    assert_eq!(place.port("a")["state"]["captures"].as_array().unwrap().len(), 32);
+    assert!(bed.fails(&["capture", "a", "-w", "-"]).contains("there are 32 captures"));
+    assert_eq!(refused(&bed, "captures"), 2);
+    // Half requests take no slot from a capture.
+    let slow: Vec<_> = (0..100).map(|_| say(&bed, b"GET /v1/po")).collect();
+    assert_eq!(bed.port("a")["state"]["captures"].as_array().unwrap().len(), 32);
     drop(slow);
-    // The place of one that ends is free when its thread has ended.
+    // The slot of one that ends is free when its thread has ended.
     drop(captures.pop());
     let begun = Instant::now();
-    while capture(&place).1 != "200" {
-        assert!(begun.elapsed() < LIMIT, "the place does not become free");
+    while capture(&bed).1 != "200" {
+        assert!(begun.elapsed() < LIMIT, "the slot does not become free");
     }
 }
 
 #[test]
 fn a_body_that_is_too_large_is_refused_in_json() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let (status, text) = place.http("PUT", "/v1/config", &" ".repeat((1 << 20) + 1));
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let (status, text) = bed.http("PUT", "/v1/config", &" ".repeat((1 << 20) + 1));
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((status, answer["version"].as_u64()), (413, Some(1)));
     assert!(answer["error"].as_str().unwrap().contains("1048576 bytes"), "{text}");
-    assert_eq!(refused(&place, "body"), 1);
+    assert_eq!(refused(&bed, "body"), 1);
     // One byte less is read: it makes no sense.
-    assert_eq!(place.http("PUT", "/v1/config", &" ".repeat(1 << 20)).0, 400);
+    assert_eq!(bed.http("PUT", "/v1/config", &" ".repeat(1 << 20)).0, 400);
 }
 
 #[test]
 fn a_client_that_does_not_read_its_answers_is_hung_up_on() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let mut stream = say(&place, b"");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let mut stream = say(&bed, b"");
     stream.set_nonblocking(true).unwrap();
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
     // Until the daemon takes no more, because its answers are not read.
@@ -246,7 +246,7 @@ fn a_client_that_does_not_read_its_answers_is_hung_up_on() {
         asked += stream.write(request).unwrap();
     }
     await_hangup(&stream, 60);
-    assert_eq!(refused(&place, "unread"), 1);
+    assert_eq!(refused(&bed, "unread"), 1);
 }
 
 #[test]
@@ -255,25 +255,25 @@ fn another_user_has_a_few_places_and_root_gets_in() {
         eprintln!("skipped: not root");
         return;
     }
-    let place = Place::new();
-    let config = place.write("config.toml", "[daemon]\nsocket-mode = \"0666\"\n");
-    let daemon = place.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
+    let bed = Testbed::new();
+    let config = bed.write("config.toml", "[daemon]\nsocket-mode = \"0666\"\n");
+    let daemon = bed.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             // Of this thread only.
             let nobody = rustix::process::Uid::from_raw(65534);
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-            let captures: Vec<_> = (0..8).map(|_| capture(&place)).collect();
+            let captures: Vec<_> = (0..8).map(|_| capture(&bed)).collect();
             assert!(captures.iter().all(|(_, status)| status == "200"));
-            let mut ninth = say(&place, b"");
+            let mut ninth = say(&bed, b"");
             let mut answer = String::new();
             ninth.read_to_string(&mut answer).unwrap();
             assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("its user has 8"), "{answer}");
             captures
         });
         let captures = other.join().unwrap();
-        assert_eq!(place.ports(), ["a"]);
-        assert_eq!(refused(&place, "user"), 1);
+        assert_eq!(bed.ports(), ["a"]);
+        assert_eq!(refused(&bed, "user"), 1);
         daemon.await_log("user 65534");
         drop(captures);
     });
@@ -291,10 +291,10 @@ fn many_descriptors() -> bool {
 }
 
 /// Waits until `what` of `show daemon` is so.
-fn await_daemon(place: &Place, what: impl Fn(&serde_json::Value) -> bool) {
+fn await_daemon(bed: &Testbed, what: impl Fn(&serde_json::Value) -> bool) {
     let begun = Instant::now();
     loop {
-        let about = place.show("daemon");
+        let about = bed.show("daemon");
         if what(&about["clients"]) {
             return;
         }
@@ -302,32 +302,32 @@ fn await_daemon(place: &Place, what: impl Fn(&serde_json::Value) -> bool) {
     }
 }
 
-/// The socket of netmap programs has 1,024 places; who says nothing gives its place to the next one, and has no more than its
+/// The socket of netmap programs has 1,024 slots; who says nothing gives its slot to the next one, and has no more than its
 /// time.
 #[test]
 fn netmap_programs_that_say_nothing_neither_stay_nor_keep_others_out() {
     if !many_descriptors() {
         return;
     }
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:a"]);
-    let path = place.at("ring/.netmap");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a"]);
+    let path = bed.at("ring/.netmap");
     let silent: Vec<_> = (0..1100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     // On a slow machine some are late before the last has come.
     let of = |clients: &serde_json::Value, reason: &str| {
         clients["netmap"]["refused"][reason].as_u64().unwrap_or(0)
     };
-    await_daemon(&place, |clients| {
+    await_daemon(&bed, |clients| {
         let open = clients["netmap"]["open"].as_u64().unwrap();
         assert!(open <= 1024, "{clients}");
         open + of(clients, "displaced") + of(clients, "late") == 1100
     });
     silent.iter().for_each(|stream| await_hangup(stream, 30));
-    await_daemon(&place, |clients| clients["netmap"]["open"] == 0);
-    let reason = |name: &str| metric(&place, &format!("netmap_refused_total{{reason=\"{name}\"}}"));
+    await_daemon(&bed, |clients| clients["netmap"]["open"] == 0);
+    let reason = |name: &str| metric(&bed, &format!("netmap_refused_total{{reason=\"{name}\"}}"));
     let (displaced, late) = (reason("displaced"), reason("late"));
     assert!(displaced + late == 1100 && late > 0, "{displaced} displaced, {late} late");
-    assert!(place.ok(&["show", "daemon"]).contains(&format!("late {late}")));
+    assert!(bed.ok(&["show", "daemon"]).contains(&format!("late {late}")));
 }
 
 /// A connection to the socket of netmap programs that was answered: it may be silent from then on.
@@ -340,17 +340,17 @@ fn lease(path: &str) -> UnixStream {
     stream
 }
 
-/// Whoever leases places keeps them; a user other than root has 256 of them, and then no more.
+/// Whoever leases ports keeps them; a user other than root has 256 of them, and then no more.
 #[test]
 fn a_user_has_its_share_of_netmaps_places() {
     if !rustix::process::geteuid().is_root() || !many_descriptors() {
         eprintln!("skipped: not root");
         return;
     }
-    let place = Place::new();
-    let config = place.write("config.toml", "[daemon]\nvale-mode = \"0666\"\n");
-    let _daemon = place.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
-    let path = place.at("ring/.netmap");
+    let bed = Testbed::new();
+    let config = bed.write("config.toml", "[daemon]\nvale-mode = \"0666\"\n");
+    let _daemon = bed.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
+    let path = bed.at("ring/.netmap");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             // Of this thread only.
@@ -362,24 +362,23 @@ fn a_user_has_its_share_of_netmaps_places() {
             leases
         });
         let leases = other.join().unwrap();
-        await_daemon(&place, |clients| clients["netmap"]["refused"]["user"] == 1);
+        await_daemon(&bed, |clients| clients["netmap"]["refused"]["user"] == 1);
         // Root gets in.
         let mine = UnixStream::connect(&path).unwrap();
-        await_daemon(&place, |clients| clients["netmap"]["open"] == 257);
+        await_daemon(&bed, |clients| clients["netmap"]["open"] == 257);
         drop((leases, mine));
     });
-    await_daemon(&place, |clients| clients["netmap"]["open"] == 0);
+    await_daemon(&bed, |clients| clients["netmap"]["open"] == 0);
 }
 
 /// Without a descriptor for a client the daemon does not spin, and says so once: it turns the client away, whichever
 /// socket that called at.
 #[test]
 fn clients_are_turned_away_when_there_is_no_descriptor_left() {
-    let place = Place::new();
-    let (vm, nic) = (place.at("vm.sock"), place.at("nic.sock"));
+    let bed = Testbed::new();
+    let (vm, nic) = (bed.at("vm.sock"), bed.at("nic.sock"));
     let (vhost, e1000) = (format!("vm=vhost-user:{vm}"), format!("nic=e1000:{nic}"));
-    let daemon =
-        place.daemon(&["--sandbox", "off", "--port", "a=ring:a", "--port", &vhost, "--port", &e1000]);
+    let daemon = bed.daemon(&["--sandbox", "off", "--port", "a=ring:a", "--port", &vhost, "--port", &e1000]);
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
     // The reserve is the first eventfd of all, and what lies before it stays: behind it there is nothing to be had.
@@ -387,36 +386,36 @@ fn clients_are_turned_away_when_there_is_no_descriptor_left() {
     let reserve = (0..).find(|&number| file(number).unwrap().as_os_str() == "anon_inode:[eventfd]").unwrap();
     let lowered = Rlimit { current: Some(reserve + 1), maximum: before.maximum };
     prlimit(pid, Resource::Nofile, lowered).unwrap();
-    for path in [place.at("ring/.netmap"), vm, nic, place.at("ring/a")] {
+    for path in [bed.at("ring/.netmap"), vm, nic, bed.at("ring/a")] {
         let turned_away = UnixStream::connect(&path).unwrap();
         await_hangup(&turned_away, 10);
     }
     daemon.await_log("there is no descriptor left");
     prlimit(pid, Resource::Nofile, before).unwrap();
-    await_daemon(&place, |clients| clients["turned_away"].as_u64() >= Some(4));
-    assert!(metric(&place, "clients_turned_away_total{}") >= 4);
+    await_daemon(&bed, |clients| clients["turned_away"].as_u64() >= Some(4));
+    assert!(metric(&bed, "clients_turned_away_total{}") >= 4);
     for port in ["vm", "nic"] {
-        assert_eq!(place.port(port)["state"]["conversation"]["refused"], 1, "{port}");
+        assert_eq!(bed.port(port)["state"]["conversation"]["refused"], 1, "{port}");
     }
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn a_daemon_without_descriptors_waits_for_one() {
-    let place = Place::new();
+    let bed = Testbed::new();
     // The limits of a process may be changed by its user, and by root where it has CAP_SYS_RESOURCE.
     let own = rustix::process::geteuid().as_raw().to_string();
     let root: &[&str] = if own == "0" { &["--user", &own] } else { &[] };
-    let daemon = place.daemon(root);
+    let daemon = bed.daemon(root);
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum: before.maximum }).unwrap();
     let begun = Instant::now();
-    let waits = say(&place, b"");
+    let waits = say(&bed, b"");
     daemon.await_log("it could not be accepted");
     prlimit(pid, Resource::Nofile, before).unwrap();
-    assert_eq!(place.ports(), [""; 0]);
-    let tries = refused(&place, "accept");
+    assert_eq!(bed.ports(), [""; 0]);
+    let tries = refused(&bed, "accept");
     assert!(u128::from(tries) <= begun.elapsed().as_millis() / 100 + 2, "{tries} in {:?}", begun.elapsed());
     drop(waits);
 }

@@ -9,56 +9,56 @@ use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
-use rig::{mode, wait, Place, LIMIT};
+use rig::{mode, wait, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 
 #[test]
 fn a_daemon_from_ready_to_its_end() {
-    let place = Place::new();
-    let web = format!("web=vhost-user:{},mode=0600,queues=2", place.at("web.sock"));
-    let daemon = place.daemon(&["--port", &web, "--switch", "s,ageing=9"]);
-    assert_eq!(mode(&place.path("web.sock")), 0o600);
-    assert_eq!(mode(&place.path("control.sock")), 0o660);
-    let port = place.port("web");
+    let bed = Testbed::new();
+    let web = format!("web=vhost-user:{},mode=0600,queues=2", bed.at("web.sock"));
+    let daemon = bed.daemon(&["--port", &web, "--switch", "s,ageing=9"]);
+    assert_eq!(mode(&bed.path("web.sock")), 0o600);
+    assert_eq!(mode(&bed.path("control.sock")), 0o660);
+    let port = bed.port("web");
     assert_eq!(port["state"]["peer"], "waiting");
     assert_eq!((&port["state"]["link"], &port["state"]["link_wanted"]), (&json!("down"), &json!("up")));
     assert_eq!((&port["state"]["queues_wanted"], &port["state"]["queues"]), (&json!(2), &json!(0)));
     assert_eq!(port["state"]["switch"], "lan");
     assert_eq!(port["state"]["options"], json!({"mode": "0600", "queues": "2", "switch": "lan"}));
 
-    let up = format!("up=vhost-user:{},switch=s", place.at("up.sock"));
-    assert_eq!(place.ok(&["add", &up]), "added port up\n");
-    assert_eq!(place.ports(), ["up", "web"]);
-    let table = place.ok(&["show", "ports"]);
+    let up = format!("up=vhost-user:{},switch=s", bed.at("up.sock"));
+    assert_eq!(bed.ok(&["add", &up]), "added port up\n");
+    assert_eq!(bed.ports(), ["up", "web"]);
+    let table = bed.ok(&["show", "ports"]);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("port  kind        where"), "{table}");
     assert!(lines[1].starts_with("up    vhost-user  /"), "{table}");
     assert_eq!(lines[0].find("joined"), lines[2].find("switch lan"), "{table}");
-    assert_eq!(place.ok(&["del", "web"]), "deleted port web\n");
-    assert!(!place.path("web.sock").exists());
+    assert_eq!(bed.ok(&["del", "web"]), "deleted port web\n");
+    assert!(!bed.path("web.sock").exists());
 
     for topic in ["mac", "cores", "queues", "drops"] {
-        place.show(topic);
-        place.ok(&["show", topic]);
+        bed.show(topic);
+        bed.ok(&["show", topic]);
     }
-    assert_eq!(place.show("cores")["cores"].as_array().unwrap().len(), 1);
+    assert_eq!(bed.show("cores")["cores"].as_array().unwrap().len(), 1);
 
     assert_eq!(daemon.end(Signal::TERM).code(), Some(0));
-    assert!(!place.path("control.sock").exists() && !place.path("up.sock").exists());
-    let output = place.run(&["show", "ports", "--json"]);
+    assert!(!bed.path("control.sock").exists() && !bed.path("up.sock").exists());
+    let output = bed.run(&["show", "ports", "--json"]);
     let ports: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&ports["running"], &ports["ports"][0]["name"]), (&json!(false), &json!("up")));
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && errors.contains("the daemon is not running"), "{errors}");
-    assert!(place.fails(&["show", "mac"]).contains("no daemon listens on"));
-    assert!(place.fails(&["hold"]).contains("`sidecore run` starts one for each VMM"));
+    assert!(bed.fails(&["show", "mac"]).contains("no daemon listens on"));
+    assert!(bed.fails(&["hold"]).contains("`sidecore run` starts one for each VMM"));
 }
 
 #[test]
 fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
-    let place = Place::new();
-    let file = place
+    let bed = Testbed::new();
+    let file = bed
         .write("a.toml", "[[port]]\nname = \"web\"\nkind = \"vhost-user\"\nwhere = \"DIR/w\"\nqueues = 99\n");
     let cases: &[(&[&str], &str)] = &[
         (
@@ -94,14 +94,14 @@ fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
         (&["run", "--log", "a=b=c"], "--log \"a=b=c\": "),
     ];
     for (args, why) in cases {
-        let errors = place.fails(args);
+        let errors = bed.fails(args);
         assert!(errors.contains(why), "{args:?}: {errors}");
-        assert!(!place.path("control.sock").exists(), "{args:?}");
+        assert!(!bed.path("control.sock").exists(), "{args:?}");
     }
     for args in
         [&["run", "--nonsense"] as &[&str], &["show", "nonsense"], &[], &["run", "--socket-mode", "9"]]
     {
-        assert_eq!(place.run(args).status.code(), Some(2), "{args:?}");
+        assert_eq!(bed.run(args).status.code(), Some(2), "{args:?}");
     }
 }
 
@@ -125,88 +125,87 @@ mtu = 9000
 
 #[test]
 fn apply_is_the_difference_and_nothing_else() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    place.write("a.toml", FILE);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    bed.write("a.toml", FILE);
     let all = "added switch s\nadded port a\nadded port b\n";
-    assert_eq!(place.ok(&["apply", "--dry-run", "a.toml"]), all.replace("added", "would add"));
-    assert!(place.ports().is_empty() && !place.path("a.sock").exists());
-    assert_eq!(place.ok(&["apply", "a.toml"]), all);
-    let before = place.show("ports");
-    assert_eq!(place.ok(&["apply", "a.toml"]), "nothing to change\n");
-    assert_eq!(place.show("ports"), before);
+    assert_eq!(bed.ok(&["apply", "--dry-run", "a.toml"]), all.replace("added", "would add"));
+    assert!(bed.ports().is_empty() && !bed.path("a.sock").exists());
+    assert_eq!(bed.ok(&["apply", "a.toml"]), all);
+    let before = bed.show("ports");
+    assert_eq!(bed.ok(&["apply", "a.toml"]), "nothing to change\n");
+    assert_eq!(bed.show("ports"), before);
 
-    place.write("b.toml", &FILE.replace("9000", "2000").replace("'a'", "'c'").replace("ageing = 30", ""));
+    bed.write("b.toml", &FILE.replace("9000", "2000").replace("'a'", "'c'").replace("ageing = 30", ""));
     assert_eq!(
-        place.ok(&["apply", "b.toml"]),
+        bed.ok(&["apply", "b.toml"]),
         "changed switch s (ageing: 30 → unset)\ndeleted port a\nchanged port b (mtu: 9000 → 2000)\nadded port c\n"
     );
-    assert_eq!(place.ports(), ["b", "c"]);
-    assert!(place.path("a.sock").exists(), "the new port has taken the old one's place");
+    assert_eq!(bed.ports(), ["b", "c"]);
+    assert!(bed.path("a.sock").exists(), "the new port has taken the old one's place");
 
-    let before = place.show("ports");
+    let before = bed.show("ports");
     let lines = FILE.replace("DIR/b.sock", "DIR/nowhere/b.sock");
-    place.write("c.toml", &lines);
-    let errors = place.fails(&["apply", "c.toml"]);
+    bed.write("c.toml", &lines);
+    let errors = bed.fails(&["apply", "c.toml"]);
     assert!(errors.contains("c.toml: port b: ") && errors.contains("; nothing was changed"), "{errors}");
-    assert_eq!(place.show("ports"), before);
-    place.write("d.toml", &FILE.replace("mtu", "mut"));
-    let errors = place.fails(&["apply", "d.toml"]);
+    assert_eq!(bed.show("ports"), before);
+    bed.write("d.toml", &FILE.replace("mtu", "mut"));
+    let errors = bed.fails(&["apply", "d.toml"]);
     assert!(
         errors.contains("d.toml:16: port b: key `mut`: no such key; did you mean `mtu`? allowed: "),
         "{errors}"
     );
-    place.write("e.toml", "[daemon]\ncores = [0, 1, 2, 3]\n");
-    let errors = place.fails(&["apply", "e.toml"]);
+    bed.write("e.toml", "[daemon]\ncores = [0, 1, 2, 3]\n");
+    let errors = bed.fails(&["apply", "e.toml"]);
     assert!(errors.contains("[daemon] cores cannot change while the daemon runs"), "{errors}");
-    assert_eq!(place.show("ports"), before);
+    assert_eq!(bed.show("ports"), before);
 }
 
 #[test]
 fn a_card_without_a_vmm_says_so() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &format!("card=e1000e:{}", place.at("card"))]);
-    assert!(place.ok(&["show", "ports"]).contains("waiting"));
-    let queues = place.ok(&["show", "queues"]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("card=e1000e:{}", bed.at("card"))]);
+    assert!(bed.ok(&["show", "ports"]).contains("waiting"));
+    let queues = bed.ok(&["show", "queues"]);
     assert_eq!(queues.matches("no VMM is connected").count(), 2, "{queues}");
     // The usual columns, and all of them.
-    let wide = place.ok(&["show", "queues", "--wide"]);
+    let wide = bed.ok(&["show", "queues", "--wide"]);
     assert!(!queues.contains("turn over") && wide.contains("turn over"), "{wide}");
-    let card = place.ok(&["show", "port", "card"]);
+    let card = bed.ok(&["show", "port", "card"]);
     assert!(card.contains("e1000e") && card.contains("no VMM is connected"), "{card}");
-    let json: serde_json::Value =
-        serde_json::from_str(&place.ok(&["show", "port", "card", "--json"])).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&bed.ok(&["show", "port", "card", "--json"])).unwrap();
     assert_eq!(
         (&json["port"]["name"], json["queues"].as_array().unwrap().len()),
         (&"card".into(), 2),
         "{json}"
     );
-    let error = place.fails(&["show", "port", "cart"]);
+    let error = bed.fails(&["show", "port", "cart"]);
     assert!(error.contains("there is no port \"cart\"; there are card"), "{error}");
-    assert!(place
+    assert!(bed
         .fails(&["show", "ports", "card"])
         .contains("card: a name goes with `show port` and `show routes` only"));
 }
 
 #[test]
 fn set_add_and_del_tell_the_truth() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
     let spec =
-        |name: &str, rest: &str| format!("{name}=vhost-user:{}{rest}", place.at(&format!("{name}.sock")));
-    place.ok(&["add", &spec("a", ""), &spec("b", ",wire=w")]);
-    assert_eq!(place.ok(&["set", "a", "wire=w"]), "changed port a (switch: lan → unset, wire: unset → w)\n");
-    assert_eq!(place.port("a")["state"]["wire"], "w");
+        |name: &str, rest: &str| format!("{name}=vhost-user:{}{rest}", bed.at(&format!("{name}.sock")));
+    bed.ok(&["add", &spec("a", ""), &spec("b", ",wire=w")]);
+    assert_eq!(bed.ok(&["set", "a", "wire=w"]), "changed port a (switch: lan → unset, wire: unset → w)\n");
+    assert_eq!(bed.port("a")["state"]["wire"], "w");
     assert_eq!(
-        place.ok(&["set", "a", "mtu=9000", "link=down"]),
+        bed.ok(&["set", "a", "mtu=9000", "link=down"]),
         "changed port a (link: unset → down, mtu: unset → 9000)\n"
     );
-    let port = place.port("a");
+    let port = bed.port("a");
     assert_eq!((&port["state"]["mtu"], &port["state"]["link_wanted"]), (&json!(9000), &json!("down")));
-    assert!(place.ok(&["show", "ports"]).contains("a: link is down because it was set so"));
-    assert_eq!(place.ok(&["set", "a", "link=up"]), "changed port a (link: down → unset)\n");
-    assert_eq!(place.ok(&["set", "a", "queues=4"]), "restarted port a (queues: unset → 4)\n");
-    assert_eq!(place.ok(&["set", "a", "queues=4"]), "nothing to change\n");
+    assert!(bed.ok(&["show", "ports"]).contains("a: link is down because it was set so"));
+    assert_eq!(bed.ok(&["set", "a", "link=up"]), "changed port a (link: down → unset)\n");
+    assert_eq!(bed.ok(&["set", "a", "queues=4"]), "restarted port a (queues: unset → 4)\n");
+    assert_eq!(bed.ok(&["set", "a", "queues=4"]), "nothing to change\n");
 
     let errors = [
         (
@@ -224,100 +223,98 @@ fn set_add_and_del_tell_the_truth() {
         (vec!["add", "--switch", "lan"], "there is a switch \"lan\" already"),
         (vec!["capture", "z", "-w", "z.pcapng"], "there is no port \"z\"; there are: a, b"),
     ];
-    let before = place.show("ports");
+    let before = bed.show("ports");
     for (args, why) in errors {
-        let said = place.fails(&args);
+        let said = bed.fails(&args);
         assert!(said.contains(why), "{args:?}: {said}");
     }
-    assert!(place.fails(&["add", &spec("a", "")]).contains("there is a port \"a\" already"));
-    assert!(place
+    assert!(bed.fails(&["add", &spec("a", "")]).contains("there is a port \"a\" already"));
+    assert!(bed
         .fails(&["add", &spec("c", ",wire=w")])
         .contains("wire w joins a and b already; a wire has two ends"));
-    assert_eq!(place.show("ports"), before);
-    assert!(!place.path("z.pcapng").exists());
+    assert_eq!(bed.show("ports"), before);
+    assert!(!bed.path("z.pcapng").exists());
 
-    assert_eq!(place.ok(&["add", "--switch", "s,ageing=7"]), "added switch s\n");
-    assert_eq!(place.ok(&["set", "--switch", "s", "ageing="]), "changed switch s (ageing: 7 → unset)\n");
-    assert_eq!(place.ok(&["set", "a", "switch=s"]), "changed port a (switch: unset → s, wire: w → unset)\n");
-    assert!(place
-        .fails(&["del", "--switch", "s"])
-        .contains("switch \"s\" cannot go: port a is joined to it"));
+    assert_eq!(bed.ok(&["add", "--switch", "s,ageing=7"]), "added switch s\n");
+    assert_eq!(bed.ok(&["set", "--switch", "s", "ageing="]), "changed switch s (ageing: 7 → unset)\n");
+    assert_eq!(bed.ok(&["set", "a", "switch=s"]), "changed port a (switch: unset → s, wire: w → unset)\n");
+    assert!(bed.fails(&["del", "--switch", "s"]).contains("switch \"s\" cannot go: port a is joined to it"));
 }
 
 #[test]
 fn what_is_saved_is_what_runs() {
-    let place = Place::new();
-    let file = place.write("a.toml", FILE);
-    let daemon = place.daemon(&["a.toml"]);
-    place.ok(&["set", "a", "mtu=4000"]);
-    let ports = place.show("ports");
-    assert_eq!(place.ok(&["save"]), format!("saved to {}\n", file.display()));
-    assert_eq!(place.ok(&["save", "-"]), std::fs::read_to_string(&file).unwrap());
-    assert_eq!(place.ok(&["apply", "a.toml"]), "nothing to change\n");
+    let bed = Testbed::new();
+    let file = bed.write("a.toml", FILE);
+    let daemon = bed.daemon(&["a.toml"]);
+    bed.ok(&["set", "a", "mtu=4000"]);
+    let ports = bed.show("ports");
+    assert_eq!(bed.ok(&["save"]), format!("saved to {}\n", file.display()));
+    assert_eq!(bed.ok(&["save", "-"]), std::fs::read_to_string(&file).unwrap());
+    assert_eq!(bed.ok(&["apply", "a.toml"]), "nothing to change\n");
     assert!(daemon.end(Signal::INT).success());
-    let daemon = place.daemon(&["a.toml"]);
+    let daemon = bed.daemon(&["a.toml"]);
     let names = |ports: &Value| -> Vec<Value> {
         ports["ports"].as_array().unwrap().iter().map(|p| json!([p["name"], p["state"]["mtu"]])).collect()
     };
-    assert_eq!(names(&place.show("ports")), names(&ports));
+    assert_eq!(names(&bed.show("ports")), names(&ports));
 
     // SIGHUP: the file again; a bad one changes nothing.
-    place.write("a.toml", &FILE.replace("9000", "1000").replace("'b'", "'d'"));
+    bed.write("a.toml", &FILE.replace("9000", "1000").replace("'b'", "'d'"));
     daemon.signal(Signal::HUP);
     daemon.await_log("the configuration was applied again");
-    assert_eq!(place.ports(), ["a", "d"]);
-    place.write("a.toml", "[[port]]\nname = 3\n");
+    assert_eq!(bed.ports(), ["a", "d"]);
+    bed.write("a.toml", "[[port]]\nname = 3\n");
     daemon.signal(Signal::HUP);
     assert!(daemon.await_log("was not applied").contains("a.toml:2: port: key `name`: "));
-    assert_eq!(place.ports(), ["a", "d"]);
+    assert_eq!(bed.ports(), ["a", "d"]);
 }
 
 /// What is wrong with one port's place is no reason for others not to run; asked for later, it is an error.
 #[test]
 fn a_port_that_cannot_start_is_told_of() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let why = "there is no folder for the socket \"/nowhere/x.sock\"; make it, or choose another path";
-    let daemon = place.daemon(&["--port", "x=vhost-user:/nowhere/x.sock"]);
+    let daemon = bed.daemon(&["--port", "x=vhost-user:/nowhere/x.sock"]);
     assert!(daemon.await_log("it does not start").contains(why));
-    let ports = place.show("ports");
+    let ports = bed.show("ports");
     let state = &ports["ports"][0]["state"];
     assert_eq!((&state["peer"], &state["detail"]), (&json!("stopped"), &json!(why)));
-    assert!(place.fails(&["add", "y=vhost-user:/nowhere/y.sock"]).contains("nothing was changed"));
+    assert!(bed.fails(&["add", "y=vhost-user:/nowhere/y.sock"]).contains("nothing was changed"));
 }
 
 #[test]
 fn one_daemon_per_socket_and_another_after_a_kill() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
-    assert!(place.fails(&["run"]).contains("belongs to another daemon that runs"));
-    let errors = place.fails(&["run", "--counters", &place.at("other")]);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &format!("a=vhost-user:{}", bed.at("a.sock"))]);
+    assert!(bed.fails(&["run"]).contains("belongs to another daemon that runs"));
+    let errors = bed.fails(&["run", "--counters", &bed.at("other")]);
     assert!(errors.contains("another daemon does; choose another path with --socket"), "{errors}");
-    assert_eq!(place.ports(), ["a"]);
+    assert_eq!(bed.ports(), ["a"]);
 
     daemon.end(Signal::KILL);
-    assert!(place.path("control.sock").exists());
-    let output = place.run(&["show", "drops"]);
+    assert!(bed.path("control.sock").exists());
+    let output = bed.run(&["show", "drops"]);
     assert!(output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("the daemon is not running"));
-    assert!(place.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
+    assert!(bed.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
     // A daemon of an older version writes to the counters without the other lock; who only reads them is no daemon.
-    let counters = place.path("control.counters");
+    let counters = bed.path("control.counters");
     let older = std::fs::File::options().write(true).open(&counters).unwrap();
-    assert!(place.fails(&["run"]).contains("belongs to another daemon that runs"));
+    assert!(bed.fails(&["run"]).contains("belongs to another daemon that runs"));
     drop(older);
     let reader = std::fs::File::open(&counters).unwrap();
     rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let _next = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
-    assert_eq!(place.ports(), ["a"]);
+    let _next = bed.daemon(&["--port", &format!("a=vhost-user:{}", bed.at("a.sock"))]);
+    assert_eq!(bed.ports(), ["a"]);
 }
 
 #[test]
 fn a_capture_ends_whole_however_it_ends() {
-    let place = Place::new();
-    let spec = format!("a=vhost-user:{}", place.at("a.sock"));
-    let mut daemon = Some(place.daemon(&["--port", &spec]));
+    let bed = Testbed::new();
+    let spec = format!("a=vhost-user:{}", bed.at("a.sock"));
+    let mut daemon = Some(bed.daemon(&["--port", &spec]));
     for end in ["del", "interrupt", "stop"] {
-        let mut capture = place
+        let mut capture = bed
             .command()
             .args(["capture", "a", "-w", "-"])
             .stdout(Stdio::piped())
@@ -330,8 +327,8 @@ fn a_capture_ends_whole_however_it_ends() {
         out.read_exact(&mut bytes).unwrap();
         match end {
             "del" => {
-                place.ok(&["del", "a"]);
-                place.ok(&["add", &spec]);
+                bed.ok(&["del", "a"]);
+                bed.ok(&["add", &spec]);
             }
             "interrupt" => {
                 let pid = rustix::process::Pid::from_child(&capture);
@@ -354,10 +351,10 @@ fn a_capture_ends_whole_however_it_ends() {
 
 #[test]
 fn the_control_socket_speaks_http() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &format!("a=vhost-user:{}", place.at("a.sock"))]);
-    let body = json!({"kind": "vhost-user", "where": place.at("b.sock"), "mtu": 2000}).to_string();
-    let (status, answer) = place.http("PUT", "/v1/ports/b", &body);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("a=vhost-user:{}", bed.at("a.sock"))]);
+    let body = json!({"kind": "vhost-user", "where": bed.at("b.sock"), "mtu": 2000}).to_string();
+    let (status, answer) = bed.http("PUT", "/v1/ports/b", &body);
     assert_eq!(status, 200, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(
@@ -365,12 +362,12 @@ fn the_control_socket_speaks_http() {
         json!({"version": 1, "dry_run": false, "changes": [
         {"verb": "added", "what": "port", "name": "b", "details": []}]})
     );
-    let (_, again) = place.http("PUT", "/v1/ports/b", &body);
+    let (_, again) = bed.http("PUT", "/v1/ports/b", &body);
     assert_eq!(serde_json::from_str::<Value>(&again).unwrap()["changes"], json!([]));
-    let (_, one) = place.http("GET", "/v1/ports/b", "");
+    let (_, one) = bed.http("GET", "/v1/ports/b", "");
     let mut one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!(one.as_object_mut().unwrap().remove("version"), Some(json!(1)));
-    assert_eq!((&one["name"], &one["number"]), (&json!("b"), &place.port("b")["number"]));
+    assert_eq!((&one["name"], &one["number"]), (&json!("b"), &bed.port("b")["number"]));
 
     let refused = [
         ("GET", "/v1/ports/z", "", 404, "there is no port"),
@@ -399,17 +396,17 @@ fn the_control_socket_speaks_http() {
         ("GET", "/v1/capture/a?snaplen=1", "", 400, "snaplen from 14"),
     ];
     for (method, path, body, status, why) in refused {
-        let (got, answer) = place.http(method, path, body);
+        let (got, answer) = bed.http(method, path, body);
         assert_eq!(got, status, "{method} {path}: {answer}");
         assert!(answer.contains(why), "{method} {path}: {answer}");
         let answer: Value = serde_json::from_str(&answer).unwrap();
         assert_eq!(answer["version"], 1, "{method} {path}: {answer}");
     }
-    let (status, answer) = place.http("PUT", "/v1/config", &" ".repeat(2 << 20));
+    let (status, answer) = bed.http("PUT", "/v1/config", &" ".repeat(2 << 20));
     assert!(status == 413 && answer.contains("\"version\":1"), "{status}: {answer}");
-    assert_eq!(place.ports(), ["a", "b"]);
+    assert_eq!(bed.ports(), ["a", "b"]);
 
-    let (status, metrics) = place.http("GET", "/metrics", "");
+    let (status, metrics) = bed.http("GET", "/metrics", "");
     assert_eq!(status, 200);
     for line in [
         "sidecore_frames_total{port=\"a\",direction=\"in\"} 0",
@@ -419,22 +416,22 @@ fn the_control_socket_speaks_http() {
     ] {
         assert!(metrics.lines().any(|other| other == line), "{line} in {metrics}");
     }
-    let (_, description) = place.http("GET", "/openapi.json", "");
-    assert_eq!(description, place.ok(&["openapi"]));
+    let (_, description) = bed.http("GET", "/openapi.json", "");
+    assert_eq!(description, bed.ok(&["openapi"]));
 }
 
 #[test]
 fn the_service_manager_is_told() {
-    let place = Place::new();
-    let manager = UnixDatagram::bind(place.path("notify")).unwrap();
+    let bed = Testbed::new();
+    let manager = UnixDatagram::bind(bed.path("notify")).unwrap();
     manager.set_read_timeout(Some(LIMIT)).unwrap();
     let told = || {
         let mut buffer = [0; 256];
         let n = manager.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..n].to_vec()).unwrap()
     };
-    let mut command = place.command();
-    let daemon = rig::Daemon::start(command.arg("run").env("NOTIFY_SOCKET", place.path("notify")));
+    let mut command = bed.command();
+    let daemon = rig::Daemon::start(command.arg("run").env("NOTIFY_SOCKET", bed.path("notify")));
     assert_eq!(told(), "READY=1\n");
     daemon.signal(Signal::HUP);
     assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
@@ -445,8 +442,8 @@ fn the_service_manager_is_told() {
 
 #[test]
 fn help_man_pages_and_completions_come_from_one_table() {
-    let place = Place::new();
-    place.ok(&["man", "pages"]);
+    let bed = Testbed::new();
+    bed.ok(&["man", "pages"]);
     let commands = [
         "run",
         "show",
@@ -461,10 +458,10 @@ fn help_man_pages_and_completions_come_from_one_table() {
         "openapi",
         "bench",
     ];
-    let bash = place.ok(&["completions", "bash"]);
+    let bash = bed.ok(&["completions", "bash"]);
     for command in commands {
-        let help = place.ok(&[command, "--help"]);
-        let page = std::fs::read_to_string(place.path(&format!("pages/sidecore-{command}.1"))).unwrap();
+        let help = bed.ok(&[command, "--help"]);
+        let page = std::fs::read_to_string(bed.path(&format!("pages/sidecore-{command}.1"))).unwrap();
         let page = page.replace("\\-", "-");
         let flags = help
             .lines()
@@ -474,24 +471,24 @@ fn help_man_pages_and_completions_come_from_one_table() {
             assert!(bash.contains(flag), "{flag} in the completions of {command}");
         }
     }
-    assert!(place.ok(&["man"]).contains(".TH sidecore 1"));
+    assert!(bed.ok(&["man"]).contains(".TH sidecore 1"));
 }
 
 #[test]
 fn the_examples_of_the_documentation_are_right() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--cores", "0"]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--cores", "0"]);
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let text = std::fs::read_to_string(docs.join("configuration.md")).unwrap();
     let examples: Vec<&str> =
         text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(!examples.is_empty());
     for example in examples {
-        place.write("example.toml", example);
-        assert!(place.ok(&["apply", "--dry-run", "example.toml"]).contains("would add port "), "{example}");
+        bed.write("example.toml", example);
+        assert!(bed.ok(&["apply", "--dry-run", "example.toml"]).contains("would add port "), "{example}");
     }
     // Every key and every field has its line.
-    let description: Value = serde_json::from_str(&place.ok(&["openapi"])).unwrap();
+    let description: Value = serde_json::from_str(&bed.ok(&["openapi"])).unwrap();
     let json = std::fs::read_to_string(docs.join("json.md")).unwrap();
     for (name, schema) in description["components"]["schemas"].as_object().unwrap() {
         let page = if name.ends_with("Spec") { &text } else { &json };

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place};
+use rig::{Daemon, Testbed};
 use rustix::process::Signal;
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde_json::Value;
@@ -95,17 +95,17 @@ fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
 struct Frr(Vec<Child>);
 
 impl Frr {
-    fn start(net: &Net, place: &Place, name: &str, zebra: &str, bgp: &str) -> Frr {
-        Frr::start_with(net, place, name, zebra, bgp, None)
+    fn start(net: &Net, bed: &Testbed, name: &str, zebra: &str, bgp: &str) -> Frr {
+        Frr::start_with(net, bed, name, zebra, bgp, None)
     }
 
-    fn start_with(net: &Net, place: &Place, name: &str, zebra: &str, bgp: &str, bfd: Option<&str>) -> Frr {
-        let dir = place.path(name);
+    fn start_with(net: &Net, bed: &Testbed, name: &str, zebra: &str, bgp: &str, bfd: Option<&str>) -> Frr {
+        let dir = bed.path(name);
         // Left by those that were killed.
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
         // FRR becomes a user of its own.
-        std::fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(bed.path("."), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
         let at = |file: &str| dir.join(file).to_str().unwrap().to_owned();
         std::fs::write(at("zebra.conf"), zebra).unwrap();
@@ -130,9 +130,9 @@ impl Frr {
     }
 
     /// What a command of the routing daemons prints as JSON; null while they cannot be asked.
-    fn ask(place: &Place, name: &str, command: &str) -> Value {
+    fn ask(bed: &Testbed, name: &str, command: &str) -> Value {
         let mut vtysh = Command::new("vtysh");
-        vtysh.arg("--vty_socket").arg(place.path(name)).args(["-c", command]).stderr(Stdio::null());
+        vtysh.arg("--vty_socket").arg(bed.path(name)).args(["-c", command]).stderr(Stdio::null());
         serde_json::from_slice(&vtysh.output().unwrap().stdout).unwrap_or_default()
     }
 
@@ -173,14 +173,14 @@ struct World {
     host: Net,
     control: Net,
     sides: [Net; 2],
-    place: Place,
+    bed: Testbed,
     args: Vec<String>,
     daemon: Option<Daemon>,
 }
 
 impl World {
     fn new() -> World {
-        let (host, control, place) = (Net::new(), Net::new(), Place::new());
+        let (host, control, bed) = (Net::new(), Net::new(), Testbed::new());
         let mut args = vec!["--router".to_owned(), format!("r,control={},grace=60", control.path())];
         let sides = [1, 2].map(|n| {
             let side = Net::new();
@@ -193,13 +193,13 @@ impl World {
             args.extend(["--port".to_owned(), format!("v{n}=packet:v{n},router=r,address=10.0.{n}.1/24")]);
             side
         });
-        let mut world = World { host, control, sides, place, args, daemon: None };
+        let mut world = World { host, control, sides, bed, args, daemon: None };
         world.start();
         world
     }
 
     fn start(&mut self) {
-        self.daemon = Some(Daemon::start(inside(&self.host, &self.place).arg("run").args(&self.args)));
+        self.daemon = Some(Daemon::start(inside(&self.host, &self.bed).arg("run").args(&self.args)));
     }
 
     fn end(&mut self, signal: Signal) -> std::process::ExitStatus {
@@ -208,7 +208,7 @@ impl World {
 
     /// The control plane's state.
     fn state(&self) -> Value {
-        self.place.show("routers")["routers"][0]["control"].clone()
+        self.bed.show("routers")["routers"][0]["control"].clone()
     }
 
     fn count(&self, key: &str) -> u64 {
@@ -222,14 +222,14 @@ impl World {
     }
 
     fn frr(&self) -> Frr {
-        Frr::start(&self.control, &self.place, "control", FPM, OURS)
+        Frr::start(&self.control, &self.bed, "control", FPM, OURS)
     }
 }
 
-fn inside(net: &Net, place: &Place) -> Command {
+fn inside(net: &Net, bed: &Testbed) -> Command {
     let mut command = net.command(env!("CARGO_BIN_EXE_sidecore"));
-    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
-    command.current_dir(place.path("."));
+    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.current_dir(bed.path("."));
     command
 }
 
@@ -268,15 +268,15 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     let mut world = World::new();
     let mut frr = world.frr();
     let mut neighbours = [
-        Frr::start(&world.sides[0], &world.place, "one", "", &neighbour(1, MANY)),
-        Frr::start(&world.sides[1], &world.place, "two", "", &neighbour(2, 0)),
+        Frr::start(&world.sides[0], &world.bed, "one", "", &neighbour(1, MANY)),
+        Frr::start(&world.sides[1], &world.bed, "two", "", &neighbour(2, 0)),
     ];
     let took = until("route", || world.count("routes") >= u64::from(MANY) + 2);
     eprintln!("{MANY} routes after {took:?}: {}", world.state());
     assert_eq!((world.count("malformed"), world.count("refused")), (0, 0));
 
     // What the control plane says is what is done, and is told of.
-    let text = world.place.ok(&["explain", "r", "192.168.2.1"]);
+    let text = world.bed.ok(&["explain", "r", "192.168.2.1"]);
     assert!(
         text.contains("route: 192.168.2.1/32 (fpm)") && text.contains("next hop: 10.0.2.2 at port v2"),
         "{text}"
@@ -326,7 +326,7 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
     // What is gone there is gone here.
     neighbours[0].kill();
     until("withdrawal", || world.count("routes") <= 3 + 1);
-    assert!(!world.place.ok(&["explain", "r", "20.0.9.1"]).contains("fpm"));
+    assert!(!world.bed.ok(&["explain", "r", "20.0.9.1"]).contains("fpm"));
     frr.kill();
     drop(neighbours);
 
@@ -335,7 +335,7 @@ fn routes_come_from_frr_and_forwarding_outlives_it() {
         let output = world.control.command("ip").args(["-o", "link"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    world.place.ok(&["del", "v2"]);
+    world.bed.ok(&["del", "v2"]);
     assert!(there(&world).contains(" v1:") && !there(&world).contains(" v2:"), "{}", there(&world));
     assert!(world.end(Signal::TERM).success());
     assert!(there(&world).contains(" v1:"), "{}", there(&world));
@@ -357,11 +357,11 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     };
     let ours = behind(OURS, "10.0.1.2");
     let bfd_ours = bfd("192.168.1.1", "10.0.1.1");
-    let _frr = Frr::start_with(&world.control, &world.place, "control", FPM, &ours, Some(&bfd_ours));
+    let _frr = Frr::start_with(&world.control, &world.bed, "control", FPM, &ours, Some(&bfd_ours));
     let theirs = behind(&neighbour(1, 0), "10.0.1.1");
     let bfd_theirs = bfd("10.0.1.1", "192.168.1.1");
-    let mut one = Frr::start_with(&world.sides[0], &world.place, "one", "", &theirs, Some(&bfd_theirs));
-    let peers = || Frr::ask(&world.place, "control", "show bfd peers json");
+    let mut one = Frr::start_with(&world.sides[0], &world.bed, "one", "", &theirs, Some(&bfd_theirs));
+    let peers = || Frr::ask(&world.bed, "control", "show bfd peers json");
     let status = |peer: &str| {
         let peers = peers();
         let peer = peers.as_array().and_then(|all| all.iter().find(|it| it["peer"] == peer).cloned());
@@ -384,12 +384,12 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     });
     assert_eq!(world.class("bfd", "refused"), 0, "{}", world.state());
     let downs = || {
-        let all = Frr::ask(&world.place, "control", "show bfd peers counters json");
+        let all = Frr::ask(&world.bed, "control", "show bfd peers counters json");
         let near = all.as_array().and_then(|all| all.iter().find(|it| it["peer"] == "10.0.1.2").cloned());
         near.and_then(|near| near["session-down"].as_u64())
     };
     assert_eq!((downs(), status("10.0.1.2")), (Some(0), "up".into()));
-    let state = Frr::ask(&world.place, "control", "show bgp neighbors 10.0.1.2 json");
+    let state = Frr::ask(&world.bed, "control", "show bgp neighbors 10.0.1.2 json");
     assert_eq!(state["10.0.1.2"]["connectionsDropped"], 0, "{state}");
 
     // Its BFD alone goes. BGP by itself would never end: both sides go on sending keepalives.
@@ -397,7 +397,7 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     bfdd.kill().unwrap();
     bfdd.wait().unwrap();
     let dropped = || {
-        let all = Frr::ask(&world.place, "control", "show bgp neighbors 10.0.1.2 json");
+        let all = Frr::ask(&world.bed, "control", "show bgp neighbors 10.0.1.2 json");
         all["10.0.1.2"]["connectionsDropped"].as_u64()
     };
     until("end of the BGP session by BFD", || dropped().is_some_and(|count| count > 0));
@@ -466,8 +466,8 @@ fn garbage_costs_its_connection() {
     next.write_all(&[&[1, 1, 0, 40][..], &route].concat()).unwrap();
     until("route", || world.count("routes") == 1);
     assert!(world.count("malformed") >= 1 && world.count("connections") >= 3);
-    assert!(world.place.ok(&["explain", "r", "20.9.9.9"]).contains("dropped, blackhole"));
-    assert!(world.place.ok(&["show", "routers"]).contains("zebra is connected"));
+    assert!(world.bed.ok(&["explain", "r", "20.9.9.9"]).contains("dropped, blackhole"));
+    assert!(world.bed.ok(&["show", "routers"]).contains("zebra is connected"));
 
     // The kernel has not what was said, and has what was not: the one goes, and for the other all is to be said again.
     world.control.ip("route add 30.0.0.0/8 dev v1 proto 186");

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
 use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
@@ -38,8 +38,8 @@ fn is_root() -> bool {
 struct Mount(PathBuf);
 
 impl Mount {
-    fn new(place: &Place, args: &[&str]) -> Mount {
-        let path = place.path("mount");
+    fn new(bed: &Testbed, args: &[&str]) -> Mount {
+        let path = bed.path("mount");
         std::fs::create_dir(&path).unwrap();
         tool("mount", &[args, &[path.to_str().unwrap()]].concat());
         Mount(path)
@@ -76,14 +76,13 @@ impl Drop for Loop {
     }
 }
 
-fn daemon(place: &Place, file: &str) -> Daemon {
-    let ports =
-        [format!("d=blk:{},file={file}", place.at("d")), format!("n=blk:{},file=ram:1M", place.at("n"))];
-    place.daemon(&["--port", &ports[0], "--port", &ports[1]])
+fn daemon(bed: &Testbed, file: &str) -> Daemon {
+    let ports = [format!("d=blk:{},file={file}", bed.at("d")), format!("n=blk:{},file=ram:1M", bed.at("n"))];
+    bed.daemon(&["--port", &ports[0], "--port", &ports[1]])
 }
 
-fn errors(place: &Place) -> serde_json::Value {
-    place.show("disks")["disks"][0]["errors"].clone()
+fn errors(bed: &Testbed) -> serde_json::Value {
+    bed.show("disks")["disks"][0]["errors"].clone()
 }
 
 fn write(block: u64, data: &[u8]) -> Request<'_> {
@@ -99,11 +98,11 @@ fn a_full_file_system_fails_the_writes_that_need_room() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let mount = Mount::new(&place, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
-    let daemon = daemon(&place, &mount.image(1 << 20));
-    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
-    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    let bed = Testbed::new();
+    let mount = Mount::new(&bed, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
+    let daemon = daemon(&bed, &mount.image(1 << 20));
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(bed.path("n"), DiskOptions::default()).unwrap();
     let data = vec![7; BLOCK];
     let statuses: Vec<Status> =
         (0..128).map(|block| disk.ask(write(block, &data), WAIT).unwrap().0).collect();
@@ -111,7 +110,7 @@ fn a_full_file_system_fails_the_writes_that_need_room() {
     assert!((32..=64).contains(&written), "{written}");
     // The first ones, and none behind.
     assert!(statuses[written..].iter().all(|status| *status == Status::IoError), "{statuses:?}");
-    assert_eq!(errors(&place)["no_space"], 128 - written as u64);
+    assert_eq!(errors(&bed)["no_space"], 128 - written as u64);
     // What is there can be read, and written again; what is not reads as zeros.
     assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, data.clone()));
     assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
@@ -128,27 +127,27 @@ fn a_device_that_fails_fails_its_requests_only() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let path = place.at("backing");
+    let bed = Testbed::new();
+    let path = bed.at("backing");
     let file = File::create(&path).unwrap();
     file.set_len(1 << 20).unwrap();
     let device = Loop::new(&path, &[]);
-    let daemon = daemon(&place, &device.0);
-    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
-    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    let daemon = daemon(&bed, &device.0);
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(bed.path("n"), DiskOptions::default()).unwrap();
     let data = vec![7; BLOCK];
     assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
-    assert_eq!(place.show("disks")["disks"][0]["medium"], "device");
+    assert_eq!(bed.show("disks")["disks"][0]["medium"], "device");
     // Behind the end of its file a loop device cannot read.
     file.set_len(BLOCK as u64).unwrap();
     assert_eq!(disk.ask(read(9), WAIT).unwrap().0, Status::IoError);
-    assert_eq!(errors(&place), serde_json::json!({"io_error": 1}));
+    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1}));
     assert_eq!(disk.ask(read(0), WAIT).unwrap(), (Status::Ok, data.clone()));
     assert_eq!(neighbour.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
     // A device grows, too.
     file.set_len(2 << 20).unwrap();
     tool("losetup", &["--set-capacity", &device.0]);
-    assert!(place.ok(&["resize", "d"]).contains("was told"));
+    assert!(bed.ok(&["resize", "d"]).contains("was told"));
     assert!(disk.changed().unwrap());
     assert_eq!(disk.ask(write(511, &data), WAIT).unwrap().0, Status::Ok);
     drop((disk, neighbour));
@@ -162,14 +161,14 @@ fn a_flush_that_fails_is_never_forgotten() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let mount = Mount::new(&place, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
+    let bed = Testbed::new();
+    let mount = Mount::new(&bed, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
     // Blocks of the device are larger than the disk's: so it is not read and written past the page cache.
     let device = Loop::new(&mount.image(1 << 20), &["--sector-size", "4096"]);
-    let daemon = daemon(&place, &device.0);
-    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
-    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
-    assert_eq!(place.show("disks")["disks"][0]["access"], "page-cache");
+    let daemon = daemon(&bed, &device.0);
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(bed.path("n"), DiskOptions::default()).unwrap();
+    assert_eq!(bed.show("disks")["disks"][0]["access"], "page-cache");
     let data = vec![7; BLOCK];
     for block in 0..8 {
         assert_eq!(disk.ask(write(block, &data), WAIT).unwrap().0, Status::Ok);
@@ -179,19 +178,19 @@ fn a_flush_that_fails_is_never_forgotten() {
         assert_eq!(disk.ask(write(block, &data), WAIT).unwrap().0, Status::Ok, "{block}");
     }
     assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
-    assert_eq!(errors(&place), serde_json::json!({"io_error": 1}));
+    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1}));
     tool("mount", &["-o", "remount,size=2m", mount.0.to_str().unwrap()]);
     assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
     for _ in 0..2 {
         assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
     }
-    assert_eq!(errors(&place), serde_json::json!({"io_error": 1, "flush_failed_before": 2}));
+    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1, "flush_failed_before": 2}));
     assert_eq!(neighbour.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
     // The operator has put it in order.
     drop(disk);
-    place.ok(&["del", "d"]);
-    place.ok(&["add", &format!("d=blk:{},file={}", place.at("d"), device.0)]);
-    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    bed.ok(&["del", "d"]);
+    bed.ok(&["add", &format!("d=blk:{},file={}", bed.at("d"), device.0)]);
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
     assert_eq!(disk.ask(write(255, &data), WAIT).unwrap().0, Status::Ok);
     assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
     drop((disk, neighbour));
@@ -205,40 +204,40 @@ fn no_other_daemon_has_the_file_while_old_writes_are_under_way() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let path = place.at("filesystem");
+    let bed = Testbed::new();
+    let path = bed.at("filesystem");
     File::create(&path).unwrap().set_len(32 << 20).unwrap();
     tool("mkfs.ext4", &["-q", &path]);
     let device = Loop::new(&path, &[]);
-    let mount = Mount::new(&place, &[&device.0]);
+    let mount = Mount::new(&bed, &[&device.0]);
     let image = mount.image(1 << 20);
-    let old = daemon(&place, &image);
-    let mut disk = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    let old = daemon(&bed, &image);
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
     assert_eq!(disk.ask(write(0, &[1; BLOCK]), WAIT).unwrap().0, Status::Ok);
     let folder = mount.0.to_str().unwrap();
     tool("fsfreeze", &["-f", folder]);
     disk.submit(write(0, &[2; BLOCK])).unwrap().unwrap();
     disk.publish().unwrap();
     // The neighbour's answer says that the I/O core has looked around.
-    let mut neighbour = Disk::connect(place.path("n"), DiskOptions::default()).unwrap();
+    let mut neighbour = Disk::connect(bed.path("n"), DiskOptions::default()).unwrap();
     for _ in 0..3 {
         assert_eq!(neighbour.ask(read(0), WAIT).unwrap().0, Status::Ok);
     }
     old.signal(Signal::KILL);
     // Another one, with sockets of its own.
-    let refused = place
+    let refused = bed
         .command()
-        .env("SIDECORE_SOCKET", place.path("other.sock"))
-        .args(["run", "--port", &format!("d=blk:{},file={image}", place.at("other"))])
+        .env("SIDECORE_SOCKET", bed.path("other.sock"))
+        .args(["run", "--port", &format!("d=blk:{},file={image}", bed.at("other"))])
         .output()
         .unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && why.contains("another process has it"), "{why}");
     tool("fsfreeze", &["-u", folder]);
     assert!(!old.end(Signal::KILL).success());
-    let new = daemon(&place, &image);
+    let new = daemon(&bed, &image);
     assert_eq!(disk.wait(LIMIT).unwrap(), Woken::Gone);
-    disk.reconnect(Frontend::connect(place.path("d"), LIMIT).unwrap(), |_, _, _| {}).unwrap();
+    disk.reconnect(Frontend::connect(bed.path("d"), LIMIT).unwrap(), |_, _, _| {}).unwrap();
     let mut answers = 0;
     while answers == 0 {
         assert_ne!(disk.wait(LIMIT).unwrap(), Woken::Late);

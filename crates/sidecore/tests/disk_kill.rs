@@ -11,7 +11,7 @@ mod rig;
 #[path = "../../driver/tests/blk/work.rs"]
 mod work;
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
 use sidecore_driver::frontend::{protocol, Listener};
@@ -24,22 +24,22 @@ fn kills() -> u64 {
     std::env::var("SIDECORE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10)
 }
 
-fn start(place: &Place, options: &str) -> Daemon {
-    let port = format!("d=blk:{},file={}{options}", place.at("d.sock"), place.at("image"));
-    place.daemon(&["--port", &port])
+fn start(bed: &Testbed, options: &str) -> Daemon {
+    let port = format!("d=blk:{},file={}{options}", bed.at("d.sock"), bed.at("image"));
+    bed.daemon(&["--port", &port])
 }
 
 fn storm(seed: u64, options: DiskOptions, port: &str) {
-    let place = Place::new();
-    std::fs::File::create(place.path("image")).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
-    let socket = place.path("d.sock");
+    let bed = Testbed::new();
+    std::fs::File::create(bed.path("image")).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+    let socket = bed.path("d.sock");
     // One of the two listens.
     let listener = port.contains("role=client").then(|| Listener::new(&socket).unwrap());
     let call = || match &listener {
         Some(listener) => listener.accept(LIMIT).unwrap(),
         None => Frontend::connect(&socket, LIMIT).unwrap(),
     };
-    let mut daemon = start(&place, port);
+    let mut daemon = start(&bed, port);
     let mut disk = Disk::start(call(), DiskOptions { largest: BLOCK, ..options }).unwrap();
     let recorded = disk.session().protocol & protocol::INFLIGHT_SHMFD != 0;
     assert_eq!(recorded, options.inflight);
@@ -58,7 +58,7 @@ fn storm(seed: u64, options: DiskOptions, port: &str) {
         while disk.wait(LIMIT).unwrap() == Woken::Answers {
             work.poll(&mut disk);
         }
-        daemon = start(&place, port);
+        daemon = start(&bed, port);
         disk.reconnect(call(), |tag, status, data| work.take(tag, status, data))
             .unwrap_or_else(|error| panic!("after kill {kill}: {error}"));
     }
@@ -67,7 +67,7 @@ fn storm(seed: u64, options: DiskOptions, port: &str) {
     assert_eq!(disk.ask(Request::Flush, LIMIT).unwrap().0, Status::Ok);
     drop(disk);
     drop(daemon);
-    let file = std::fs::read(place.path("image")).unwrap();
+    let file = std::fs::read(bed.path("image")).unwrap();
     for (block, data) in (0..).zip(file.chunks(BLOCK)) {
         let version = work.blocks[block as usize];
         assert!(data == content(block, version), "block {block} of the file is not at version {version}");

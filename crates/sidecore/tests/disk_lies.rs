@@ -8,7 +8,7 @@ mod rig;
 
 use std::time::Duration;
 
-use rig::Place;
+use rig::Testbed;
 use rustix::process::Signal;
 use sidecore_driver::lying::{requests, Liar, Outcome};
 use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
@@ -31,18 +31,18 @@ const FAULTS: [(&str, &str); 10] = [
 
 #[test]
 fn a_lying_driver_loses_its_own_disk_only() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &format!("d=blk:{},file=ram:1M", place.at("d"))]);
-    let mut honest = Disk::connect(place.path("d"), DiskOptions::default()).unwrap();
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &format!("d=blk:{},file=ram:1M", bed.at("d"))]);
+    let mut honest = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
     let mut called = 0;
     for (number, lie) in requests::LIES.iter().enumerate() {
         let name = format!("l{number}");
-        place.ok(&["add", &format!("{name}=blk:{},file=ram:1M", place.at(&name))]);
-        let path = place.path(&name);
+        bed.ok(&["add", &format!("{name}=blk:{},file=ram:1M", bed.at(&name))]);
+        let path = bed.path(&name);
         let mut liar = Liar::new(move || Frontend::connect(&path, WAIT));
         let outcome = (lie.run)(&mut liar).unwrap_or_else(|e| panic!("{}: {e}", lie.name));
         let fault = FAULTS.iter().find(|(end, _)| lie.name.ends_with(end)).map(|(_, fault)| *fault);
-        let port = place.port(&name).to_string();
+        let port = bed.port(&name).to_string();
         println!("{}: {outcome:?}", lie.name);
         if let Some(fault) = fault {
             assert!(
@@ -54,7 +54,7 @@ fn a_lying_driver_loses_its_own_disk_only() {
             called += 1;
         }
         if lie.name.ends_with("region-ff") {
-            let queues = place.show("queues").to_string();
+            let queues = bed.show("queues").to_string();
             assert!(queues.contains("the in-flight region is not about this ring"), "{}: {queues}", lie.name);
         }
         let data = vec![u8::try_from(number).unwrap(); 4096];
@@ -66,7 +66,7 @@ fn a_lying_driver_loses_its_own_disk_only() {
             lie.name
         );
         liar.release();
-        place.ok(&["del", &name]);
+        bed.ok(&["del", &name]);
     }
     assert!(called >= FAULTS.len());
     drop(honest);

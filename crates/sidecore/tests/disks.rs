@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use disk::{shown, small, BLOCKS};
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
 use sidecore_driver::{Config, Disk, DiskOptions, Frontend, NetDriver, Request, Status};
 use work::{Work, BLOCK, WAIT};
 
 /// A port with a disk; `media`: what it consists of, and other options.
-fn port(place: &Place, media: &str) -> String {
-    format!("d=blk:{},file={media}", place.at("d"))
+fn port(bed: &Testbed, media: &str) -> String {
+    format!("d=blk:{},file={media}", bed.at("d"))
 }
 
 #[test]
 fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &port(&place, "ram:1M,queues=4,serial=abc")]);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &port(&bed, "ram:1M,queues=4,serial=abc")]);
     let mut blocks = vec![0; BLOCKS as usize];
     let mut seed = 0;
     for packed in [false, true] {
@@ -45,7 +45,7 @@ fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
                     entries: 128,
                     ..small()
                 };
-                let mut disk = Disk::connect(place.path("d"), options).unwrap();
+                let mut disk = Disk::connect(bed.path("d"), options).unwrap();
                 let mut work = Work::new(seed, BLOCKS);
                 work.blocks = blocks;
                 work.run(&mut disk, 500);
@@ -54,7 +54,7 @@ fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
             }
         }
     }
-    let disk = shown(&place);
+    let disk = shown(&bed);
     assert_eq!(
         (&disk["port"], &disk["medium"], &disk["file"]),
         (&"d".into(), &"ram".into(), &"ram:1M".into())
@@ -64,8 +64,8 @@ fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
         disk["read_latency"]["p99_ns"].as_u64().unwrap() > 0 && disk["errors"] == serde_json::json!({}),
         "{disk}"
     );
-    assert!(place.ok(&["show", "disks"]).contains("ram:1M"));
-    assert!(place
+    assert!(bed.ok(&["show", "disks"]).contains("ram:1M"));
+    assert!(bed
         .http("GET", "/metrics", "")
         .1
         .contains("sidecore_disk_requests_total{port=\"d\",kind=\"read\"}"));
@@ -74,25 +74,23 @@ fn a_disk_in_memory_holds_what_is_written_whatever_the_rings_are() {
 
 #[test]
 fn a_disk_says_what_it_is() {
-    let place = Place::new();
-    let daemon = place.daemon(&[
-        "--port",
-        &port(&place, "null:8G,serial=a-name-of-more-than-twenty-bytes,block-size=4096"),
-    ]);
-    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let bed = Testbed::new();
+    let daemon = bed
+        .daemon(&["--port", &port(&bed, "null:8G,serial=a-name-of-more-than-twenty-bytes,block-size=4096")]);
+    let mut disk = Disk::connect(bed.path("d"), small()).unwrap();
     let geometry = *disk.geometry();
     assert_eq!((geometry.bytes(), geometry.block, geometry.queues), (8 << 30, Some(4096), Some(16)));
     assert_eq!(disk.ask(Request::Id, WAIT).unwrap(), (Status::Ok, b"a-name-of-more-than-".to_vec()));
     assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
     // Before any driver is there, a VMM reads what drivers will be shown.
-    assert_eq!((geometry.writeback, &shown(&place)["cache"]), (Some(true), &"writeback".into()));
+    assert_eq!((geometry.writeback, &shown(&bed)["cache"]), (Some(true), &"writeback".into()));
     disk.set_writeback(false).unwrap();
     assert_eq!(disk.geometry().writeback, Some(false));
-    assert_eq!(shown(&place)["cache"], "writethrough");
-    let port = place.port("d");
+    assert_eq!(shown(&bed)["cache"], "writethrough");
+    let port = bed.port("d");
     assert_eq!((&port["state"]["link"], &port["state"]["peer"]), (&"up".into(), &"running".into()), "{port}");
     assert!(port["state"]["switch"].is_null() && port["state"]["queues"] == 1, "{port}");
-    let queues = place.show("queues");
+    let queues = bed.show("queues");
     assert_eq!(queues["queues"][0]["direction"], "requests", "{queues}");
     assert!(queues["queues"][0]["served"]["items"].as_u64().unwrap() >= 2, "{queues}");
     drop(disk);
@@ -102,9 +100,9 @@ fn a_disk_says_what_it_is() {
 /// What no driver asks for gets the right answer, and the next request its own.
 #[test]
 fn bad_requests_are_answered_and_counted() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &port(&place, "ram:1M")]);
-    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &port(&bed, "ram:1M")]);
+    let mut disk = Disk::connect(bed.path("d"), small()).unwrap();
     let end = BLOCKS * 8;
     let data = vec![7; 1024];
     let raw = |kind, sector, data, writable| Request::Raw { kind, sector, data, writable };
@@ -128,7 +126,7 @@ fn bad_requests_are_answered_and_counted() {
     assert_eq!(ask(Request::Write { sector: end - 2, data: &data }), Status::Ok);
     let read = Request::Read { sector: end - 2, len: 1024 };
     assert_eq!(disk.ask(read, WAIT).unwrap(), (Status::Ok, data));
-    let errors = &shown(&place)["errors"];
+    let errors = &shown(&bed)["errors"];
     assert_eq!(errors["beyond_capacity"], 9, "{errors}");
     assert_eq!((&errors["bad_length"], &errors["unsupported"]), (&8.into(), &6.into()), "{errors}");
     drop(disk);
@@ -137,22 +135,22 @@ fn bad_requests_are_answered_and_counted() {
 
 #[test]
 fn what_may_not_be_written_is_not() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &port(&place, "ram:1M,readonly=on")]);
-    let mut disk = Disk::connect(place.path("d"), small()).unwrap();
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &port(&bed, "ram:1M,readonly=on")]);
+    let mut disk = Disk::connect(bed.path("d"), small()).unwrap();
     let data = vec![7; 512];
     assert_eq!(disk.ask(Request::Write { sector: 0, data: &data }, WAIT).unwrap().0, Status::IoError);
     let read = Request::Read { sector: 0, len: 512 };
     assert_eq!(disk.ask(read, WAIT).unwrap(), (Status::Ok, vec![0; 512]));
-    assert_eq!(shown(&place)["errors"]["read_only"], 1);
+    assert_eq!(shown(&bed)["errors"]["read_only"], 1);
     drop(disk);
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn options_without_effect_are_errors() {
-    let place = Place::new();
-    let daemon = place.daemon(&[]);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&[]);
     for (options, wanted) in [
         ("", "key `file`: it has to be given"),
         (",file=ram:1000", "a multiple of 4096 bytes"),
@@ -161,14 +159,14 @@ fn options_without_effect_are_errors() {
         (",file=ram:1M,block-size=1024", "allowed: 512, 4096"),
         (",file=ram:1M,features-off=csum", "write_zeroes"),
     ] {
-        let why = place.fails(&["add", &format!("d=blk:{}{options}", place.at("d"))]);
+        let why = bed.fails(&["add", &format!("d=blk:{}{options}", bed.at("d"))]);
         assert!(why.contains(wanted), "{options}: {why}");
     }
-    let why = place.fails(&["add", &format!("n=vhost-user:{},file=ram:1M", place.at("n"))]);
+    let why = bed.fails(&["add", &format!("n=vhost-user:{},file=ram:1M", bed.at("n"))]);
     assert!(why.contains("does not apply to kind vhost-user"), "{why}");
-    place.ok(&["add", &port(&place, "ram:1M,class=latency,rate=1000")]);
-    place.ok(&["set", "d", "weight=7"]);
-    place.ok(&["del", "d"]);
+    bed.ok(&["add", &port(&bed, "ram:1M,class=latency,rate=1000")]);
+    bed.ok(&["set", "d", "weight=7"]);
+    bed.ok(&["del", "d"]);
     assert!(daemon.end(Signal::TERM).success());
 }
 
@@ -176,15 +174,15 @@ fn options_without_effect_are_errors() {
 #[test]
 fn a_rate_holds_for_requests() {
     const RATE: u64 = 1000;
-    let place = Place::new();
-    let daemon = place.daemon(&[
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&[
         "--port",
-        &format!("d=blk:{},file=ram:1M,rate={RATE}", place.at("d")),
+        &format!("d=blk:{},file=ram:1M,rate={RATE}", bed.at("d")),
         "--port",
-        &format!("n=blk:{},file=ram:1M,class=latency", place.at("n")),
+        &format!("n=blk:{},file=ram:1M,class=latency", bed.at("n")),
     ]);
-    let mut limited = Disk::connect(place.path("d"), small()).unwrap();
-    let mut neighbour = Disk::connect(place.path("n"), small()).unwrap();
+    let mut limited = Disk::connect(bed.path("d"), small()).unwrap();
+    let mut neighbour = Disk::connect(bed.path("n"), small()).unwrap();
     let begun = Instant::now();
     let (mut answered, mut submitted, mut alone) = (0, 0, 0u64);
     while answered < 300 {
@@ -200,7 +198,7 @@ fn a_rate_holds_for_requests() {
     // A burst has 32 at least, and each look at the clock may be one visit late.
     let least = Duration::from_millis((300 - 64) * 1000 / RATE);
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
-    assert!(alone > 0 && place.port("d")["state"]["service"]["throttled_ns"].as_u64().unwrap() > 0);
+    assert!(alone > 0 && bed.port("d")["state"]["service"]["throttled_ns"].as_u64().unwrap() > 0);
     drop((limited, neighbour));
     assert!(daemon.end(Signal::TERM).success());
 }
@@ -213,16 +211,16 @@ fn a_busy_disk_does_not_silence_network_cards() {
     /// Bytes of a turn, and of the request that may go beyond.
     const TURN: u64 = (768 << 10) + LARGEST as u64;
     const LARGEST: usize = 128 << 10;
-    let place = Place::new();
-    let card = |name: &str| format!("{name}=vhost-user:{},wire=w", place.at(name));
-    let (disk, a, b) = (port(&place, "ram:16M"), card("a"), card("b"));
-    let daemon = place.daemon(&["--cores", "1", "--port", &disk, "--port", &a, "--port", &b]);
+    let bed = Testbed::new();
+    let card = |name: &str| format!("{name}=vhost-user:{},wire=w", bed.at(name));
+    let (disk, a, b) = (port(&bed, "ram:16M"), card("a"), card("b"));
+    let daemon = bed.daemon(&["--cores", "1", "--port", &disk, "--port", &a, "--port", &b]);
     let meet = |name| {
-        NetDriver::start(Frontend::connect(place.path(name), LIMIT).unwrap(), Config::default()).unwrap()
+        NetDriver::start(Frontend::connect(bed.path(name), LIMIT).unwrap(), Config::default()).unwrap()
     };
     let (mut sender, mut receiver) = (meet("a"), meet("b"));
     let mut disk =
-        Disk::connect(place.path("d"), DiskOptions { depth: 128, ..DiskOptions::default() }).unwrap();
+        Disk::connect(bed.path("d"), DiskOptions { depth: 128, ..DiskOptions::default() }).unwrap();
     let frame = |number: u32| {
         const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
         let mut bytes = [&HEADER[..], &number.to_le_bytes()].concat();
@@ -256,7 +254,7 @@ fn a_busy_disk_does_not_silence_network_cards() {
         answers = busy.join().unwrap();
     });
     assert_eq!((received, sent), (FRAMES, FRAMES));
-    let queues = place.show("queues");
+    let queues = bed.show("queues");
     let served = |name: &str, key: &str| -> u64 {
         let of = queues["queues"].as_array().unwrap().iter().filter(|queue| queue["port"] == name);
         of.filter_map(|queue| queue["served"][key].as_u64()).sum()

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use serde_json::Value;
@@ -20,8 +20,8 @@ use sidecore_driver::frontend::{Region, RingAddresses};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
 /// What `doctor NAME --json` found wrong: names, and the texts that mend it.
-fn wrong(place: &Place, name: &str) -> Vec<(String, String)> {
-    let output = place.run(&["doctor", name, "--json"]);
+fn wrong(bed: &Testbed, name: &str) -> Vec<(String, String)> {
+    let output = bed.run(&["doctor", name, "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["version"], 1);
     let checks = report["ports"][0]["checks"].as_array().unwrap();
@@ -35,10 +35,10 @@ fn wrong(place: &Place, name: &str) -> Vec<(String, String)> {
 }
 
 /// That `fault` alone is wrong with port `name`, that both commands say so, and that what mends it says `mend`.
-fn is_named(place: &Place, name: &str, fault: &str, mend: &str) {
-    let found = wrong(place, name);
+fn is_named(bed: &Testbed, name: &str, fault: &str, mend: &str) {
+    let found = wrong(bed, name);
     assert!(found.len() == 1 && found[0].0 == fault && found[0].1.contains(mend), "{found:?}");
-    let doctor = place.run(&["doctor", name]);
+    let doctor = bed.run(&["doctor", name]);
     let text = String::from_utf8(doctor.stdout).unwrap();
     assert!(text.contains("WRONG") && text.contains(mend), "{text}");
     let errors = String::from_utf8(doctor.stderr).unwrap();
@@ -46,9 +46,9 @@ fn is_named(place: &Place, name: &str, fault: &str, mend: &str) {
 }
 
 /// The same, and that `show ports` names it.
-fn is_shown(place: &Place, name: &str, fault: &str, mend: &str) {
-    is_named(place, name, fault, mend);
-    let shown = place.ok(&["show", "ports"]);
+fn is_shown(bed: &Testbed, name: &str, fault: &str, mend: &str) {
+    is_named(bed, name, fault, mend);
+    let shown = bed.ok(&["show", "ports"]);
     assert!(shown.contains("trouble") && shown.contains(fault) && shown.contains(mend), "{shown}");
 }
 
@@ -82,18 +82,18 @@ fn driver_begins(front: &Frontend, ram: &File) {
     }
 }
 
-fn connect(place: &Place, name: &str) -> Frontend {
-    let front = Frontend::connect(place.path(name), LIMIT).unwrap();
+fn connect(bed: &Testbed, name: &str) -> Frontend {
+    let front = Frontend::connect(bed.path(name), LIMIT).unwrap();
     front.set_owner().unwrap();
     front.features().unwrap();
     front
 }
 
 /// Waits until the port's queues run: what a front end says without acknowledgement has arrived then.
-fn await_peer(place: &Place, name: &str, peer: &str) {
+fn await_peer(bed: &Testbed, name: &str, peer: &str) {
     let deadline = std::time::Instant::now() + LIMIT;
-    while place.port(name)["state"]["peer"] != peer {
-        assert!(std::time::Instant::now() < deadline, "{}", place.port(name));
+    while bed.port(name)["state"]["peer"] != peer {
+        assert!(std::time::Instant::now() < deadline, "{}", bed.port(name));
         // Another process does it.
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -101,65 +101,64 @@ fn await_peer(place: &Place, name: &str, peer: &str) {
 
 #[test]
 fn private_memory_is_named_and_shared_memory_is_not() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
-    let front = connect(&place, "vm");
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{}", bed.at("vm"))]);
+    let front = connect(&bed, "vm");
     driver_begins(&front, &file_of(RAM));
-    await_peer(&place, "vm", "running");
-    is_shown(&place, "vm", "private_memory", "share=on");
+    await_peer(&bed, "vm", "running");
+    is_shown(&bed, "vm", "private_memory", "share=on");
     let line = daemon.await_log("looks private");
     assert!(line.contains("WARN") && line.contains("vm") && line.contains("share=on"), "{line}");
     drop(front);
-    await_peer(&place, "vm", "waiting");
-    assert_eq!(wrong(&place, "vm"), []);
+    await_peer(&bed, "vm", "waiting");
+    assert_eq!(wrong(&bed, "vm"), []);
 
     // Firmware has written to the memory of a guest that shares it.
-    let front = connect(&place, "vm");
+    let front = connect(&bed, "vm");
     let ram = file_of(RAM);
     rustix::io::pwrite(&ram, &[0x53, 0xff, 0, 0xf0], 0x400).unwrap();
     driver_begins(&front, &ram);
-    await_peer(&place, "vm", "running");
-    assert_eq!(wrong(&place, "vm"), []);
+    await_peer(&bed, "vm", "running");
+    assert_eq!(wrong(&bed, "vm"), []);
 }
 
 #[test]
 fn memory_that_is_not_given_at_all_is_named() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
-    let front = connect(&place, "vm");
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{}", bed.at("vm"))]);
+    let front = connect(&bed, "vm");
     // QEMU says this when the driver begins, and then finds no memory to tell of.
     front.set_features(VERSION_1).unwrap();
     front.features().unwrap();
-    is_shown(&place, "vm", "no_memory", "share=on");
+    is_shown(&bed, "vm", "no_memory", "share=on");
     assert!(daemon.await_log("is not shared with us").contains("WARN"));
 }
 
 #[test]
 fn a_driver_that_is_not_loaded_is_named() {
-    let place = Place::new();
-    let (vm, card) =
-        (format!("vm=vhost-user:{}", place.at("vm")), format!("card=e1000e:{}", place.at("card")));
-    let _daemon = place.daemon(&["--port", &vm, "--port", &card]);
-    assert_eq!(wrong(&place, "vm"), []);
-    let front = connect(&place, "vm");
-    is_shown(&place, "vm", "no_driver", "lspci -k");
+    let bed = Testbed::new();
+    let (vm, card) = (format!("vm=vhost-user:{}", bed.at("vm")), format!("card=e1000e:{}", bed.at("card")));
+    let _daemon = bed.daemon(&["--port", &vm, "--port", &card]);
+    assert_eq!(wrong(&bed, "vm"), []);
+    let front = connect(&bed, "vm");
+    is_shown(&bed, "vm", "no_driver", "lspci -k");
     drop(front);
-    await_peer(&place, "vm", "waiting");
+    await_peer(&bed, "vm", "waiting");
 
-    let driver = E1000::open(&place.path("card"), &e1000::Config::default()).unwrap();
-    await_peer(&place, "card", "running");
-    assert_eq!(wrong(&place, "card"), []);
+    let driver = E1000::open(&bed.path("card"), &e1000::Config::default()).unwrap();
+    await_peer(&bed, "card", "running");
+    assert_eq!(wrong(&bed, "card"), []);
     drop(driver);
 }
 
 #[test]
 fn frames_that_are_too_long_are_named() {
-    let place = Place::new();
-    let (a, b) = (format!("a=vhost-user:{}", place.at("a")), format!("b=vhost-user:{}", place.at("b")));
-    let _daemon = place.daemon(&["--port", &a, "--port", &b]);
+    let bed = Testbed::new();
+    let (a, b) = (format!("a=vhost-user:{}", bed.at("a")), format!("b=vhost-user:{}", bed.at("b")));
+    let _daemon = bed.daemon(&["--port", &a, "--port", &b]);
     let driver = |name: &str| {
         let config = Config { buffer: 4096, ..Config::default() };
-        NetDriver::start(Frontend::connect(place.path(name), LIMIT).unwrap(), config).unwrap()
+        NetDriver::start(Frontend::connect(bed.path(name), LIMIT).unwrap(), config).unwrap()
     };
     let (mut one, _two) = (driver("a"), driver("b"));
     let frame = |len: usize| {
@@ -170,22 +169,22 @@ fn frames_that_are_too_long_are_named() {
     };
     // As long as frames may be: nothing is wrong.
     assert_eq!(one.send(0, &[&frame(1514)]).unwrap(), 1);
-    await_counter(&place, "a", |counters| counters["in_frames"] == 1);
-    assert_eq!(wrong(&place, "a"), []);
+    await_counter(&bed, "a", |counters| counters["in_frames"] == 1);
+    assert_eq!(wrong(&bed, "a"), []);
     assert_eq!(one.send(0, &[&frame(3000)]).unwrap(), 1);
-    await_counter(&place, "a", |counters| counters["drops"]["too_long"] == 1);
-    is_shown(&place, "a", "too_long", "sidecore set a mtu=9000");
-    let text = String::from_utf8(place.run(&["doctor", "a"]).stdout).unwrap();
+    await_counter(&bed, "a", |counters| counters["drops"]["too_long"] == 1);
+    is_shown(&bed, "a", "too_long", "sidecore set a mtu=9000");
+    let text = String::from_utf8(bed.run(&["doctor", "a"]).stdout).unwrap();
     assert!(text.contains("ip link set DEV mtu 1500") && text.contains("from it: last"), "{text}");
     // The other one is well, and all together are not.
-    assert_eq!(wrong(&place, "b"), []);
-    assert!(place.fails(&["doctor"]).contains("something is wrong with a\n"));
+    assert_eq!(wrong(&bed, "b"), []);
+    assert!(bed.fails(&["doctor"]).contains("something is wrong with a\n"));
 }
 
-fn await_counter(place: &Place, name: &str, holds: impl Fn(&Value) -> bool) {
+fn await_counter(bed: &Testbed, name: &str, holds: impl Fn(&Value) -> bool) {
     let deadline = std::time::Instant::now() + LIMIT;
-    while !holds(&place.port(name)["counters"]) {
-        assert!(std::time::Instant::now() < deadline, "{}", place.port(name));
+    while !holds(&bed.port(name)["counters"]) {
+        assert!(std::time::Instant::now() < deadline, "{}", bed.port(name));
         // An I/O core does it.
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -193,12 +192,12 @@ fn await_counter(place: &Place, name: &str, holds: impl Fn(&Value) -> bool) {
 
 #[test]
 fn a_link_that_was_set_down_is_named() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &format!("vm=vhost-user:{}", place.at("vm"))]);
-    place.ok(&["set", "vm", "link=down"]);
-    is_shown(&place, "vm", "link_set_down", "sidecore set vm link=up");
-    place.ok(&["set", "vm", "link=up"]);
-    assert_eq!(wrong(&place, "vm"), []);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{}", bed.at("vm"))]);
+    bed.ok(&["set", "vm", "link=down"]);
+    is_shown(&bed, "vm", "link_set_down", "sidecore set vm link=up");
+    bed.ok(&["set", "vm", "link=up"]);
+    assert_eq!(wrong(&bed, "vm"), []);
 }
 
 /// A VMM of another user that tries to connect, as QEMU does with `reconnect-ms`.
@@ -229,16 +228,16 @@ impl Drop for Stranger {
 
 #[test]
 fn a_process_that_may_not_open_the_socket_is_named_and_not_believed() {
-    let place = Place::new();
-    let socket = place.at("vm");
-    let _daemon = place.daemon(&["--port", &format!("vm=vhost-user:{socket}")]);
+    let bed = Testbed::new();
+    let socket = bed.at("vm");
+    let _daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{socket}")]);
     // Nobody tries: nothing is wrong, and who may is told.
-    let text = place.ok(&["doctor", "vm"]);
+    let text = bed.ok(&["doctor", "vm"]);
     assert!(text.contains("users that may connect") && text.contains("0700"), "{text}");
     // Who names the socket may be anybody, with any name: nothing is wrong for that, nobody is given the socket, and terminals stay as
     // they are.
     let stranger = Stranger::new(&socket, "\u{1b}]0;x\u{7}vmm");
-    let report: Value = serde_json::from_str(&place.ok(&["doctor", "vm", "--json"])).unwrap();
+    let report: Value = serde_json::from_str(&bed.ok(&["doctor", "vm", "--json"])).unwrap();
     let checks = report["ports"][0]["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == "socket_rights").unwrap();
     let mend = check["mend"].as_str().unwrap();
@@ -247,11 +246,11 @@ fn a_process_that_may_not_open_the_socket_is_named_and_not_believed() {
         check["wrong"] == false && mend.starts_with("if it is your VMM: ") && mend.contains(command),
         "{check}"
     );
-    let text = place.ok(&["doctor", "vm"]);
+    let text = bed.ok(&["doctor", "vm"]);
     let wanted = [&stranger.0.id().to_string(), "vmm", "nobody", "nogroup", command];
     assert!(wanted.iter().all(|it| text.contains(*it)) && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
-    place.ok(&["set", "vm", "mode=0660", "owner=:nogroup"]);
-    await_peer(&place, "vm", "connected");
+    bed.ok(&["set", "vm", "mode=0660", "owner=:nogroup"]);
+    await_peer(&bed, "vm", "connected");
     // What is missing then is what a client that says nothing lacks.
-    assert_eq!(wrong(&place, "vm").into_iter().map(|it| it.0).collect::<Vec<_>>(), ["no_driver"]);
+    assert_eq!(wrong(&bed, "vm").into_iter().map(|it| it.0).collect::<Vec<_>>(), ["no_driver"]);
 }

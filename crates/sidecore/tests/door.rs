@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rig::{await_end, Daemon, Place};
+use rig::{await_end, Daemon, Testbed};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::process::{kill_process, Signal};
 use sidecore_driver::frontend::Region;
@@ -30,10 +30,10 @@ fn map(client: &mut Client, fd: BorrowedFd) -> sidecore_driver::Result<()> {
     client.map(0, SIZE, BOTH, Some((fd, 0)))
 }
 
-fn daemon(place: &Place, more: &[&str]) -> Daemon {
-    let e1000 = format!("nic=e1000:{}", place.at("nic.sock"));
-    let vhost = format!("vm=vhost-user:{}", place.at("vm.sock"));
-    place.daemon(&[&["--port", &e1000, "--port", &vhost], more].concat())
+fn daemon(bed: &Testbed, more: &[&str]) -> Daemon {
+    let e1000 = format!("nic=e1000:{}", bed.at("nic.sock"));
+    let vhost = format!("vm=vhost-user:{}", bed.at("vm.sock"));
+    bed.daemon(&[&["--port", &e1000, "--port", &vhost], more].concat())
 }
 
 /// Whether the daemon has `file` open.
@@ -46,27 +46,27 @@ fn has(daemon: &Daemon, file: &File) -> bool {
 
 #[test]
 fn what_is_no_memory_never_reaches_the_daemon() {
-    let place = Place::new();
-    let daemon = daemon(&place, &[]);
+    let bed = Testbed::new();
+    let daemon = daemon(&bed, &[]);
     let door = daemon.doors()[0];
     let stranger = File::from(rustix::pipe::pipe().unwrap().0);
-    let mut client = Client::connect(&place.path("nic.sock")).unwrap();
+    let mut client = Client::connect(&bed.path("nic.sock")).unwrap();
     let refused = map(&mut client, stranger.as_fd()).unwrap_err().to_string();
     daemon.await_log("memory_file: pipe:[");
     // That door has closed it, and the same conversation goes on with it.
     assert!(!has(&daemon, &stranger), "{refused}");
     map(&mut client, memory().as_fd()).unwrap();
     assert_eq!(daemon.doors(), [door]);
-    let about = place.show("daemon");
+    let about = bed.show("daemon");
     assert_eq!(
         about["door"],
         serde_json::json!({"looks": 2, "refused": 1, "started": 1, "kept": 0}),
         "{about:#}"
     );
-    assert_eq!(place.port("nic")["state"]["memory"]["refused_files"], 1);
+    assert_eq!(bed.port("nic")["state"]["memory"]["refused_files"], 1);
 
     // A vhost-user conversation ends.
-    let front = Frontend::connect(place.path("vm.sock"), rig::LIMIT).unwrap();
+    let front = Frontend::connect(bed.path("vm.sock"), rig::LIMIT).unwrap();
     front.set_owner().unwrap();
     let region = Region { gpa: 0, size: SIZE, user: 0, offset: 0 };
     let _ = front.set_mem_table(&[(region, stranger.as_fd())]);
@@ -74,16 +74,16 @@ fn what_is_no_memory_never_reaches_the_daemon() {
     assert!(line.contains("bad_message"), "{line}");
     assert!(!has(&daemon, &stranger));
     // What was not read is the end of another door.
-    assert_eq!(place.show("daemon")["door"]["kept"], 1);
+    assert_eq!(bed.show("daemon")["door"]["kept"], 1);
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn a_door_that_is_killed_is_missed_by_nobody() {
-    let place = Place::new();
+    let bed = Testbed::new();
     for more in [&[][..], &["--sandbox", "on"]] {
-        let daemon = daemon(&place, more);
-        let mut client = Client::connect(&place.path("nic.sock")).unwrap();
+        let daemon = daemon(&bed, more);
+        let mut client = Client::connect(&bed.path("nic.sock")).unwrap();
         for round in 0..5 {
             for door in daemon.doors() {
                 kill_process(door, Signal::KILL).unwrap();
@@ -103,5 +103,5 @@ fn a_door_that_is_killed_is_missed_by_nobody() {
 
 #[test]
 fn it_is_not_for_people() {
-    assert!(Place::new().fails(&["door"]).contains("is internal"));
+    assert!(Testbed::new().fails(&["door"]).contains("is internal"));
 }

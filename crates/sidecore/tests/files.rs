@@ -10,7 +10,7 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use rig::{Daemon, Place};
+use rig::{Daemon, Testbed};
 use rustix::process::Signal;
 
 /// A tmpfs of its own at a path, until this is dropped.
@@ -48,10 +48,10 @@ impl Drop for Tmpfs {
 /// The daemon used to write into a sparse file and end by SIGBUS, without a word.
 #[test]
 fn no_room_for_counters_is_an_error_at_the_start() {
-    let place = Place::new();
-    let Some(tmpfs) = Tmpfs::mount(place.path("run"), "1m") else { return };
+    let bed = Testbed::new();
+    let Some(tmpfs) = Tmpfs::mount(bed.path("run"), "1m") else { return };
     let socket = tmpfs.0.join("control.sock");
-    let output = place.command().args(["run", "--socket"]).arg(&socket).output().unwrap();
+    let output = bed.command().args(["run", "--socket"]).arg(&socket).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}: {errors}", output.status);
     assert!(errors.contains("no room") && errors.contains("control.counters"), "{errors}");
@@ -61,21 +61,21 @@ fn no_room_for_counters_is_an_error_at_the_start() {
 /// `add` used to make a sparse journal, and the first packed ring ended the daemon by SIGBUS.
 #[test]
 fn no_room_for_a_journal_is_an_error_of_add() {
-    let place = Place::new();
-    let Some(tmpfs) = Tmpfs::mount(place.path("run"), "8m") else { return };
+    let bed = Testbed::new();
+    let Some(tmpfs) = Tmpfs::mount(bed.path("run"), "8m") else { return };
     let socket = tmpfs.0.join("control.sock");
     let socket = socket.to_str().unwrap();
-    let _daemon = Daemon::start(place.command().args(["run", "--socket", socket]));
+    let _daemon = Daemon::start(bed.command().args(["run", "--socket", socket]));
     let filler = tmpfs.fill();
-    let port = format!("p=vhost-user:{}", place.at("p.sock"));
-    let refused = place.fails(&["add", "--socket", socket, &port]);
+    let port = format!("p=vhost-user:{}", bed.at("p.sock"));
+    let refused = bed.fails(&["add", "--socket", socket, &port]);
     assert!(refused.contains("control.journals") && refused.contains("nothing was changed"), "{refused}");
-    assert!(!place.path("p.sock").exists() && !tmpfs.0.join("control.journals/p").exists());
-    let ports = place.ok(&["show", "ports", "--socket", socket, "--json"]);
+    assert!(!bed.path("p.sock").exists() && !tmpfs.0.join("control.journals/p").exists());
+    let ports = bed.ok(&["show", "ports", "--socket", socket, "--json"]);
     let ports: serde_json::Value = serde_json::from_str(&ports).unwrap();
     assert_eq!(ports["ports"].as_array().unwrap().len(), 0);
     std::fs::remove_file(filler).unwrap();
-    place.ok(&["add", "--socket", socket, &port]);
+    bed.ok(&["add", "--socket", socket, &port]);
     // All of it is there, not just its length.
     use std::os::unix::fs::MetadataExt;
     let journal = std::fs::metadata(tmpfs.0.join("control.journals/p")).unwrap();
@@ -84,57 +84,57 @@ fn no_room_for_a_journal_is_an_error_of_add() {
 
 #[test]
 fn a_journal_lives_as_long_as_its_port_is_configured() {
-    let place = Place::new();
-    let (journals, port) = (place.path("control.journals"), format!("a=vhost-user:{}", place.at("a.sock")));
-    let other = format!("b=vhost-user:{},journal={}", place.at("b.sock"), place.at("b.journal"));
-    let daemon = place.daemon(&["--port", &port, "--port", &other]);
+    let bed = Testbed::new();
+    let (journals, port) = (bed.path("control.journals"), format!("a=vhost-user:{}", bed.at("a.sock")));
+    let other = format!("b=vhost-user:{},journal={}", bed.at("b.sock"), bed.at("b.journal"));
+    let daemon = bed.daemon(&["--port", &port, "--port", &other]);
     assert_eq!(rig::mode(&journals), 0o700);
     assert_eq!(rig::mode(&journals.join("a")), 0o600);
-    assert!(!journals.join("b").exists() && place.path("b.journal").exists());
+    assert!(!journals.join("b").exists() && bed.path("b.journal").exists());
     daemon.end(Signal::KILL);
     assert!(journals.join("a").exists(), "it is for the next daemon");
-    let daemon = place.daemon(&["--port", &port]);
+    let daemon = bed.daemon(&["--port", &port]);
     daemon.end(Signal::TERM);
     assert!(journals.join("a").exists(), "it is for the next daemon");
-    let daemon = place.daemon(&["--port", &port, "--port", &other]);
-    place.ok(&["del", "a"]);
-    place.ok(&["del", "b"]);
+    let daemon = bed.daemon(&["--port", &port, "--port", &other]);
+    bed.ok(&["del", "a"]);
+    bed.ok(&["del", "b"]);
     assert!(!journals.join("a").exists());
-    assert!(place.path("b.journal").exists(), "the operator's own file is the operator's");
-    place.ok(&["add", &port]);
+    assert!(bed.path("b.journal").exists(), "the operator's own file is the operator's");
+    bed.ok(&["add", &port]);
     daemon.end(Signal::KILL);
-    drop(place.daemon(&[]));
+    drop(bed.daemon(&[]));
     assert!(!journals.join("a").exists(), "no such port is configured any more");
 }
 
 /// A root's file of 17 bytes grew to the length of a journal, and one was cut short as a counters file.
 #[test]
 fn links_in_the_place_of_our_files_are_refused() {
-    let place = Place::new();
-    let victim = place.write("victim", "seventeen bytes.\n");
-    let untouched = || assert_eq!(std::fs::read(place.path("victim")).unwrap(), b"seventeen bytes.\n");
-    let link = |name: &str| symlink(&victim, place.path(name)).unwrap();
+    let bed = Testbed::new();
+    let victim = bed.write("victim", "seventeen bytes.\n");
+    let untouched = || assert_eq!(std::fs::read(bed.path("victim")).unwrap(), b"seventeen bytes.\n");
+    let link = |name: &str| symlink(&victim, bed.path(name)).unwrap();
 
     link("control.counters");
-    let refused = place.fails(&["run"]);
+    let refused = bed.fails(&["run"]);
     assert!(refused.contains("control.counters") && refused.contains("link"), "{refused}");
     untouched();
-    std::fs::remove_file(place.path("control.counters")).unwrap();
+    std::fs::remove_file(bed.path("control.counters")).unwrap();
 
-    std::fs::create_dir(place.path("control.journals")).unwrap();
-    std::fs::set_permissions(place.path("control.journals"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::create_dir(bed.path("control.journals")).unwrap();
+    std::fs::set_permissions(bed.path("control.journals"), std::fs::Permissions::from_mode(0o700)).unwrap();
     link("control.journals/a");
-    let port = format!("a=vhost-user:{}", place.at("a.sock"));
-    let daemon = place.daemon(&["--port", &port]);
+    let port = format!("a=vhost-user:{}", bed.at("a.sock"));
+    let daemon = bed.daemon(&["--port", &port]);
     let refused = daemon.await_log("it does not start");
     assert!(refused.contains("control.journals/a") && refused.contains("link"), "{refused}");
     untouched();
     drop(daemon);
 
     link("mine.journal");
-    let daemon = place.daemon(&[]);
-    let port = format!("{port},journal={}", place.at("mine.journal"));
-    let refused = place.fails(&["add", &port]);
+    let daemon = bed.daemon(&[]);
+    let port = format!("{port},journal={}", bed.at("mine.journal"));
+    let refused = bed.fails(&["add", &port]);
     assert!(refused.contains("mine.journal") && refused.contains("link"), "{refused}");
     untouched();
     assert!(daemon.end(Signal::TERM).success());

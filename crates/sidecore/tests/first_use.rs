@@ -9,12 +9,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{wait, Daemon, Place, LIMIT};
+use rig::{wait, Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
-fn vhost(place: &Place, name: &str) -> String {
-    format!("{name}=vhost-user:{}", place.at(name))
+fn vhost(bed: &Testbed, name: &str) -> String {
+    format!("{name}=vhost-user:{}", bed.at(name))
 }
 
 fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
@@ -28,91 +28,91 @@ fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_misspelt_log_level_is_an_error_and_the_level_changes_while_it_runs() {
-    let place = Place::new();
+    let bed = Testbed::new();
     for bad in ["wran", "sidecore=wran", "info,wran"] {
-        let error = place.fails(&["run", "--log", bad]);
+        let error = bed.fails(&["run", "--log", bad]);
         assert!(error.contains("wran") && error.contains("allowed: error, warn, info"), "{error}");
     }
-    let daemon = place.daemon(&["--log", "warn", "--port", &vhost(&place, "a")]);
-    assert_eq!(place.ok(&["log"]), "logs warn\n");
-    assert!(place.fails(&["log", "wran"]).contains("is no level"));
-    assert_eq!(place.ok(&["log", "info"]), "logs info\n");
-    place.ok(&["set", "a", "mtu=2000"]);
+    let daemon = bed.daemon(&["--log", "warn", "--port", &vhost(&bed, "a")]);
+    assert_eq!(bed.ok(&["log"]), "logs warn\n");
+    assert!(bed.fails(&["log", "wran"]).contains("is no level"));
+    assert_eq!(bed.ok(&["log", "info"]), "logs info\n");
+    bed.ok(&["set", "a", "mtu=2000"]);
     daemon.await_log("mtu: unset → 2000");
-    assert!(place.ok(&["show", "daemon"]).contains("info"));
+    assert!(bed.ok(&["show", "daemon"]).contains("info"));
 }
 
 #[test]
 fn several_ports_are_added_and_deleted_all_or_none() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let (a, b) = (vhost(&place, "a"), "b=vhost-user:/nowhere/b".to_owned());
-    assert!(place.fails(&["add", &a, &b]).contains("port b"));
-    assert!(place.ports().is_empty() && !place.path("a").exists());
-    place.ok(&["add", &a, &vhost(&place, "c")]);
-    assert!(place.fails(&["del", "a", "z"]).contains("there is no port \"z\""));
-    assert_eq!(place.ports(), ["a", "c"]);
-    place.ok(&["add", "--switch", "s", "t"]);
-    assert!(place.fails(&["del", "--switch", "s", "lan"]).contains("lan"));
-    assert_eq!(place.ok(&["del", "a", "c"]), "deleted port a\ndeleted port c\n");
-    place.ok(&["del", "--switch", "s", "t"]);
-    assert!(place.ports().is_empty());
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let (a, b) = (vhost(&bed, "a"), "b=vhost-user:/nowhere/b".to_owned());
+    assert!(bed.fails(&["add", &a, &b]).contains("port b"));
+    assert!(bed.ports().is_empty() && !bed.path("a").exists());
+    bed.ok(&["add", &a, &vhost(&bed, "c")]);
+    assert!(bed.fails(&["del", "a", "z"]).contains("there is no port \"z\""));
+    assert_eq!(bed.ports(), ["a", "c"]);
+    bed.ok(&["add", "--switch", "s", "t"]);
+    assert!(bed.fails(&["del", "--switch", "s", "lan"]).contains("lan"));
+    assert_eq!(bed.ok(&["del", "a", "c"]), "deleted port a\ndeleted port c\n");
+    bed.ok(&["del", "--switch", "s", "t"]);
+    assert!(bed.ports().is_empty());
 }
 
 #[test]
 fn a_relative_path_leads_from_where_the_command_runs() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let folder = place.path("below");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let folder = bed.path("below");
     std::fs::create_dir(&folder).unwrap();
-    let mut command = place.command();
+    let mut command = bed.command();
     assert!(command.current_dir(&folder).args(["add", "a=vhost-user:a.sock"]).status().unwrap().success());
     assert!(folder.join("a.sock").exists());
-    assert_eq!(place.port("a")["state"]["where"], folder.join("a.sock").to_str().unwrap());
+    assert_eq!(bed.port("a")["state"]["where"], folder.join("a.sock").to_str().unwrap());
 }
 
 #[test]
 fn switches_are_shown_and_a_port_starts_anew() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let _daemon =
-        place.daemon(&["--switch", "dmz,ageing=60", "--port", &format!("{},switch=dmz", vhost(&place, "a"))]);
-    let switches = place.show("switches");
+        bed.daemon(&["--switch", "dmz,ageing=60", "--port", &format!("{},switch=dmz", vhost(&bed, "a"))]);
+    let switches = bed.show("switches");
     let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
     assert_eq!((&dmz["ageing"], &dmz["ports"][0]), (&60.into(), &"a".into()), "{switches}");
-    assert!(place.ok(&["show", "switches"]).contains("learning"));
-    let front = Frontend::connect(place.path("a"), LIMIT).unwrap();
+    assert!(bed.ok(&["show", "switches"]).contains("learning"));
+    let front = Frontend::connect(bed.path("a"), LIMIT).unwrap();
     front.features().unwrap();
-    assert_eq!(place.ok(&["restart", "a"]), "restarted port a\n");
+    assert_eq!(bed.ok(&["restart", "a"]), "restarted port a\n");
     // Its VMM was disconnected, and finds the port again.
     assert_eq!((&mut front.socket()).read(&mut [0]).unwrap(), 0);
-    Frontend::connect(place.path("a"), LIMIT).unwrap().features().unwrap();
-    assert!(place.fails(&["restart", "z"]).contains("there is no port \"z\""));
+    Frontend::connect(bed.path("a"), LIMIT).unwrap().features().unwrap();
+    assert!(bed.fails(&["restart", "z"]).contains("there is no port \"z\""));
 }
 
 #[test]
 fn a_good_vmm_after_a_bad_one_leaves_the_port_well() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
-    let mut bad = std::os::unix::net::UnixStream::connect(place.path("a")).unwrap();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &vhost(&bed, "a")]);
+    let mut bad = std::os::unix::net::UnixStream::connect(bed.path("a")).unwrap();
     bad.write_all(&[0xff; 64]).unwrap();
-    await_true("faulted", || place.port("a")["state"]["peer"] == "faulted");
+    await_true("faulted", || bed.port("a")["state"]["peer"] == "faulted");
     drop(bad);
-    let connect = || Frontend::connect(place.path("a"), LIMIT).unwrap();
+    let connect = || Frontend::connect(bed.path("a"), LIMIT).unwrap();
     let good = NetDriver::start(connect(), Config::default()).unwrap();
-    await_true("running", || place.port("a")["state"]["peer"] == "running");
+    await_true("running", || bed.port("a")["state"]["peer"] == "running");
     drop(good);
-    await_true("well", || place.port("a")["state"]["peer"] == "waiting");
-    let detail = place.port("a")["state"]["detail"].to_string();
+    await_true("well", || bed.port("a")["state"]["peer"] == "waiting");
+    let detail = bed.port("a")["state"]["detail"].to_string();
     assert!(!detail.contains("last fault"), "{detail}");
 }
 
 #[test]
 fn a_stopped_daemon_is_named_and_its_counters_are_shown() {
-    let place = Place::new();
-    let daemon = place.daemon(&["--port", &vhost(&place, "a")]);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &vhost(&bed, "a")]);
     daemon.signal(Signal::STOP);
-    let output = place.run(&["show", "ports"]);
-    let switches = place.fails(&["show", "switches"]);
+    let output = bed.run(&["show", "ports"]);
+    let switches = bed.fails(&["show", "switches"]);
     daemon.signal(Signal::CONT);
     let errors = String::from_utf8(output.stderr).unwrap();
     let pid = daemon.pid().to_string();
@@ -126,11 +126,11 @@ fn a_stopped_daemon_is_named_and_its_counters_are_shown() {
 
 #[test]
 fn a_run_that_fails_leaves_no_files() {
-    let place = Place::new();
-    let error = place.fails(&["run", "--user", "no-such-user"]);
+    let bed = Testbed::new();
+    let error = bed.fails(&["run", "--user", "no-such-user"]);
     assert!(error.contains("no-such-user"), "{error}");
     // The folder of ring ports stays: the broker, which has a socket in it, ends after the daemon.
-    let entries = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap());
+    let entries = std::fs::read_dir(bed.path("")).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| !entry.file_type().unwrap().is_dir());
     let left: Vec<_> = files.map(|entry| entry.file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -138,28 +138,28 @@ fn a_run_that_fails_leaves_no_files() {
 
 #[test]
 fn processors_are_given_as_ranges_and_modes_without_quotes_are_explained() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let last = std::thread::available_parallelism().unwrap().get() - 1;
-    let file = place.write("ranges.toml", &format!("[daemon]\ncores = \"0-{last}\"\n"));
-    let daemon = place.daemon(&[file.to_str().unwrap()]);
-    assert_eq!(place.show("cores")["cores"].as_array().unwrap().len(), last + 1);
-    let cores = place.ok(&["show", "cores"]);
+    let file = bed.write("ranges.toml", &format!("[daemon]\ncores = \"0-{last}\"\n"));
+    let daemon = bed.daemon(&[file.to_str().unwrap()]);
+    assert_eq!(bed.show("cores")["cores"].as_array().unwrap().len(), last + 1);
+    let cores = bed.ok(&["show", "cores"]);
     assert!(cores.contains("busy 1 s"), "{cores}");
-    await_true("a last second", || place.show("cores")["cores"][0]["last"]["sleep_ppm"].is_u64());
+    await_true("a last second", || bed.show("cores")["cores"][0]["last"]["sleep_ppm"].is_u64());
     drop(daemon);
     for text in ["mode = 0660", "mode = 660", "mode = []", "mode = 0o660"] {
-        place.write(
+        bed.write(
             "m.toml",
             &format!("[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nwhere = \"DIR/a\"\n{text}\n"),
         );
-        let error = place.fails(&["run", "m.toml"]);
+        let error = bed.fails(&["run", "m.toml"]);
         assert!(error.contains("m.toml:5") && error.contains("\"0660\""), "{text}: {error}");
     }
 }
 
 #[test]
 fn nobody_without_a_runtime_folder_is_left_without_advice() {
-    let place = Place::new();
+    let bed = Testbed::new();
     // It would run for ever where strangers may make folders in /run.
     let mut command = Command::new("timeout");
     command.args([
@@ -176,7 +176,7 @@ fn nobody_without_a_runtime_folder_is_left_without_advice() {
     let output = command
         .env_remove("XDG_RUNTIME_DIR")
         .env_remove("SIDECORE_SOCKET")
-        .current_dir(place.path(""))
+        .current_dir(bed.path(""))
         .output();
     let output = output.unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
@@ -186,9 +186,9 @@ fn nobody_without_a_runtime_folder_is_left_without_advice() {
 
 #[test]
 fn metrics_come_in_the_older_format_for_who_asks_for_it() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
-    let mut stream = std::os::unix::net::UnixStream::connect(place.path("control.sock")).unwrap();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &vhost(&bed, "a")]);
+    let mut stream = std::os::unix::net::UnixStream::connect(bed.path("control.sock")).unwrap();
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: text/plain\r\nconnection: close\r\n\r\n")
         .unwrap();
@@ -207,10 +207,10 @@ fn metrics_come_in_the_older_format_for_who_asks_for_it() {
 
 #[test]
 fn an_interface_that_comes_back_is_used_again() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let mut command = Command::new("unshare");
     command.args(["--net", env!("CARGO_BIN_EXE_sidecore"), "run"]);
-    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
     let daemon = Daemon::start(&mut command);
     let space = format!("--net=/proc/{}/ns/net", daemon.pid());
     let ip = |args: &str| {
@@ -219,12 +219,12 @@ fn an_interface_that_comes_back_is_used_again() {
     };
     ip("link add scv0 type veth peer name scv1");
     ip("link set scv1 up");
-    place.ok(&["add", "p=packet:scv0"]);
-    let peer = |wanted: &str| await_true(wanted, || place.port("p")["state"]["peer"] == wanted);
+    bed.ok(&["add", "p=packet:scv0"]);
+    let peer = |wanted: &str| await_true(wanted, || bed.port("p")["state"]["peer"] == wanted);
     peer("running");
     ip("link del scv0");
     peer("stopped");
-    assert!(place.ok(&["show", "ports"]).contains("there is no such interface"));
+    assert!(bed.ok(&["show", "ports"]).contains("there is no such interface"));
     ip("link add scv0 type veth peer name scv1");
     ip("link set scv1 up");
     peer("running");
@@ -232,9 +232,9 @@ fn an_interface_that_comes_back_is_used_again() {
 
 #[test]
 fn pkt_gen_says_what_it_waits_for_and_ends_when_nobody_reads() {
-    let place = Place::new();
-    let mut child = place.command();
-    let path = format!("vhost-user:{}", place.at("nowhere"));
+    let bed = Testbed::new();
+    let mut child = bed.command();
+    let path = format!("vhost-user:{}", bed.at("nowhere"));
     let mut child = child
         .args(["pkt-gen", "-f", "tx", "-i", &path])
         .stderr(Stdio::piped())
@@ -247,9 +247,9 @@ fn pkt_gen_says_what_it_waits_for_and_ends_when_nobody_reads() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     wait(&mut child);
 
-    let _daemon = place.daemon(&["--port", "r=ring:r"]);
-    let mut child = place.command();
-    let ring = place.at("ring/r");
+    let _daemon = bed.daemon(&["--port", "r=ring:r"]);
+    let mut child = bed.command();
+    let ring = bed.at("ring/r");
     child
         .args(["pkt-gen", "-f", "rx", "-i", &ring, "-T", "100"])
         .stderr(Stdio::piped())
@@ -264,16 +264,16 @@ fn pkt_gen_says_what_it_waits_for_and_ends_when_nobody_reads() {
 
 #[test]
 fn pkt_gen_with_two_threads_ends_wherever_frames_arrive() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:a", "--port", "b=ring:b,queues=2"]);
-    let (a, b) = (place.at("ring/a"), place.at("ring/b"));
-    let mut command = place.command();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a", "--port", "b=ring:b,queues=2"]);
+    let (a, b) = (bed.at("ring/a"), bed.at("ring/b"));
+    let mut command = bed.command();
     command.args(["pkt-gen", "-f", "rx", "-i", &b, "-p", "2", "-n", "100"]).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::null()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
     // One flow: all of it comes to one thread.
-    assert!(place.run(&["pkt-gen", "-f", "tx", "-i", &a, "-n", "100", "-R", "1000"]).status.success());
+    assert!(bed.run(&["pkt-gen", "-f", "tx", "-i", &a, "-n", "100", "-R", "1000"]).status.success());
     assert!(wait(&mut child).success());
     let mut text = String::new();
     out.read_to_string(&mut text).unwrap();
@@ -282,9 +282,9 @@ fn pkt_gen_with_two_threads_ends_wherever_frames_arrive() {
 
 #[test]
 fn show_watch_goes_on_until_nobody_reads() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
-    let mut command = place.command();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &vhost(&bed, "a")]);
+    let mut command = bed.command();
     let mut child = command.args(["show", "ports", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut heads = 0;
@@ -299,15 +299,15 @@ fn show_watch_goes_on_until_nobody_reads() {
 
 #[test]
 fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
-    let place = Place::new();
+    let bed = Testbed::new();
     // Sockets with other names than their ports: shells complete the names of files, too.
-    let port = |name: &str, socket: &str| format!("{name}=vhost-user:{}", place.at(socket));
-    let _daemon = place.daemon(&["--port", &port("web1", "s"), "--port", &port("other", "t")]);
+    let port = |name: &str, socket: &str| format!("{name}=vhost-user:{}", bed.at(socket));
+    let _daemon = bed.daemon(&["--port", &port("web1", "s"), "--port", &port("other", "t")]);
     let program = env!("CARGO_BIN_EXE_sidecore");
     let folder = std::path::Path::new(program).parent().unwrap().to_str().unwrap();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
     for shell in ["bash", "zsh", "fish"] {
-        place.write("c", &place.ok(&["completions", shell]));
+        bed.write("c", &bed.ok(&["completions", shell]));
         let complete = |words: &str| {
             let script = match shell {
                 "bash" => format!(
@@ -325,10 +325,8 @@ fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
             };
             let mut command = Command::new(shell);
             let bare = if shell == "bash" { "--norc" } else { "--no-config" };
-            command
-                .args([if shell == "zsh" { "-f" } else { bare }, "-c", &script])
-                .current_dir(place.path(""));
-            command.env("PATH", &path).env("SIDECORE_SOCKET", place.path("control.sock"));
+            command.args([if shell == "zsh" { "-f" } else { bare }, "-c", &script]).current_dir(bed.path(""));
+            command.env("PATH", &path).env("SIDECORE_SOCKET", bed.path("control.sock"));
             let out = command.output().unwrap_or_else(|e| panic!("{shell}: {e}"));
             assert!(out.stderr.is_empty(), "{shell} {words}: {}", String::from_utf8_lossy(&out.stderr));
             String::from_utf8(out.stdout).unwrap()
@@ -339,21 +337,21 @@ fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
         }
         assert!(!complete("apply we").contains("web1"), "{shell}: `apply` takes a file");
     }
-    place.ok(&["man", &place.at("man")]);
-    let page = std::fs::read_to_string(place.path("man/sidecore.toml.5")).unwrap();
+    bed.ok(&["man", &bed.at("man")]);
+    let page = std::fs::read_to_string(bed.path("man/sidecore.toml.5")).unwrap();
     assert!(page.starts_with(".TH sidecore.toml 5"), "{page}");
 }
 
 /// `top` on a terminal of its own: Python's module `pty` makes it, and its standard input is what is typed.
 #[test]
 fn top_shows_what_is_asked_for_and_leaves_the_terminal_as_it_was() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", &vhost(&place, "a")]);
-    assert!(place.fails(&["top"]).contains("needs a terminal"));
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &vhost(&bed, "a")]);
+    assert!(bed.fails(&["top"]).contains("needs a terminal"));
     let program = "import pty, sys\nsys.exit(pty.spawn(sys.argv[1:]) >> 8)";
     let mut command = Command::new("python3");
     command.args(["-c", program, env!("CARGO_BIN_EXE_sidecore"), "top"]);
-    command.env("SIDECORE_SOCKET", place.path("control.sock")).env("TERM", "xterm");
+    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env("TERM", "xterm");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let mut seen = String::new();

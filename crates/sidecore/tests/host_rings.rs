@@ -8,7 +8,7 @@ mod rig;
 use std::process::Command;
 use std::time::Instant;
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use sidecore_port::{Interest, Port, RxRing, TxRing};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -46,8 +46,8 @@ fn ask(port: &mut Port, rings: impl Fn(&mut Port) -> (&mut TxRing, &mut RxRing))
 
 #[test]
 fn a_program_reaches_the_hosts_stack() {
-    let place = Place::new();
-    std::env::set_var("SIDECORE_SOCKET", place.path("control.sock"));
+    let bed = Testbed::new();
+    std::env::set_var("SIDECORE_SOCKET", bed.path("control.sock"));
     let mut command = Command::new("unshare");
     command.args([
         "--net",
@@ -58,9 +58,9 @@ fn a_program_reaches_the_hosts_stack() {
         "--port",
         "q=ring:q,wire=q",
     ]);
-    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
     let _daemon = Daemon::start(&mut command);
-    let (_, answer) = place.http("GET", "/v1/daemon", "");
+    let (_, answer) = bed.http("GET", "/v1/daemon", "");
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     let space = format!("--net=/proc/{}/ns/net", answer["pid"]);
     let ip = |args: &[&str]| {
@@ -77,25 +77,25 @@ fn a_program_reaches_the_hosts_stack() {
 
     let mut port = Port::attach_with_host("p").unwrap();
     assert_eq!((port.tx.len(), port.host_tx.len()), (1, 1));
-    assert_eq!(place.ports(), ["p", "p.host", "p.tap", "q"]);
-    assert_eq!(place.port("p.tap")["state"]["wire"], "p.host");
+    assert_eq!(bed.ports(), ["p", "p.host", "p.tap", "q"]);
+    assert_eq!(bed.port("p.tap")["state"]["wire"], "p.host");
     ip(&["addr", "add", "10.9.0.1/24", "dev", "p"]);
     ask(&mut port, |port| (&mut port.host_tx[0], &mut port.host_rx[0]));
     // They are nobody else's configuration, and go with their user.
-    assert!(!place.http("GET", "/v1/config", "").1.contains("p.tap"));
+    assert!(!bed.http("GET", "/v1/config", "").1.contains("p.tap"));
     drop(port);
-    until("they are gone", &|| place.ports() == ["p", "q"] && !ip(&["link"]).contains(" p:"));
+    until("they are gone", &|| bed.ports() == ["p", "q"] && !ip(&["link"]).contains(" p:"));
     assert!(Port::attach("p").unwrap().host_tx.is_empty());
 
     // vale-ctl -h: port and host on one switch.
-    place.ok(&["vale-ctl", "-h", "vale3:q"]);
-    assert_eq!(place.port("q.tap")["state"]["switch"], "3");
+    bed.ok(&["vale-ctl", "-h", "vale3:q"]);
+    assert_eq!(bed.port("q.tap")["state"]["switch"], "3");
     ip(&["addr", "add", "10.9.0.1/24", "dev", "q"]);
     let mut port = Port::attach("q").unwrap();
     ask(&mut port, |port| (&mut port.tx[0], &mut port.rx[0]));
     drop(port);
-    place.ok(&["vale-ctl", "-d", "vale3:q"]);
-    assert_eq!(place.ports(), ["p", "q"]);
+    bed.ok(&["vale-ctl", "-d", "vale3:q"]);
+    assert_eq!(bed.ports(), ["p", "q"]);
     // Names that are no interface's, and ports that are not there.
     let why = Port::attach_with_host("nowhere").unwrap_err().to_string();
     assert!(why.contains("there is no ring port"), "{why}");

@@ -9,7 +9,7 @@ mod rig;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_port::{Interest, Port};
 
@@ -42,18 +42,18 @@ const ASTRAY: u8 = 0xfc;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// A daemon with ring ports a, b and c, whose switch has that lookup function.
-fn start(place: &Place, lookup: &str) -> (rig::Daemon, Vec<Port>) {
+fn start(bed: &Testbed, lookup: &str) -> (rig::Daemon, Vec<Port>) {
     let mut args = vec!["--switch".to_owned(), format!("lan,lookup={lookup}")];
     for name in NAMES {
-        args.extend(["--port".to_owned(), format!("{name}=ring:{}", place.at(name))]);
+        args.extend(["--port".to_owned(), format!("{name}=ring:{}", bed.at(name))]);
     }
-    let daemon = place.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    let attach = |name| Port::attach(&place.at(name)).unwrap();
+    let daemon = bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let attach = |name| Port::attach(&bed.at(name)).unwrap();
     (daemon, NAMES.map(attach).into())
 }
 
-fn number(place: &Place, name: &str) -> u8 {
-    place.port(name)["number"].as_u64().unwrap().try_into().unwrap()
+fn number(bed: &Testbed, name: &str) -> u8 {
+    bed.port(name)["number"].as_u64().unwrap().try_into().unwrap()
 }
 
 /// A frame that tells the program where to send it.
@@ -90,10 +90,10 @@ fn has_none(port: &mut Port) -> bool {
 }
 
 /// The counters of port a, as soon as it has sent so many frames and each of them has its fate.
-fn counters(place: &Place, sent: u64) -> Value {
+fn counters(bed: &Testbed, sent: u64) -> Value {
     let start = Instant::now();
     loop {
-        let all = place.show("ports");
+        let all = bed.show("ports");
         let ports = all["ports"].as_array().unwrap();
         let of = |key: &str| ports.iter().map(|port| port["counters"][key].as_u64().unwrap()).sum::<u64>();
         let drops = |port: &Value| {
@@ -109,11 +109,11 @@ fn counters(place: &Place, sent: u64) -> Value {
 
 #[test]
 fn a_program_decides_and_is_bounded() {
-    let place = Place::new();
-    let file = place.write("obedient.s", OBEDIENT);
-    let (_daemon, mut ports) = start(&place, &format!("ebpf:{}", file.display()));
+    let bed = Testbed::new();
+    let file = bed.write("obedient.s", OBEDIENT);
+    let (_daemon, mut ports) = start(&bed, &format!("ebpf:{}", file.display()));
     let [a, b, c] = &mut ports[..] else { panic!() };
-    let numbers = NAMES.map(|name| number(&place, name));
+    let numbers = NAMES.map(|name| number(&bed, name));
     // Whatever goes wrong costs the frame; the next one finds the program as it was.
     for what in [ENDLESS, ASTRAY, NOBODY, numbers[0], 200, numbers[1], ENDLESS, numbers[2], EVERYBODY] {
         send(a, &order(what));
@@ -122,57 +122,57 @@ fn a_program_decides_and_is_bounded() {
     assert_eq!(await_frame(b)[14], EVERYBODY);
     assert_eq!(await_frame(c)[14], numbers[2]);
     assert_eq!(await_frame(c)[14], EVERYBODY);
-    let drops = &counters(&place, 9)["drops"];
+    let drops = &counters(&bed, 9)["drops"];
     let expected = serde_json::json!({
         "lookup_budget": 2, "lookup_fault": 1, "lookup_drop": 1, "hairpin": 1, "no_destination": 1
     });
     assert_eq!(drops, &expected);
     assert!(has_none(a) && has_none(b) && has_none(c));
     // It learns nothing.
-    assert_eq!(place.show("mac")["switches"][0]["entries"].as_array().map(Vec::len).unwrap_or(0), 0);
-    assert!(place.port("a")["state"]["lookup"].as_str().unwrap().contains("obedient.s"));
+    assert_eq!(bed.show("mac")["switches"][0]["entries"].as_array().map(Vec::len).unwrap_or(0), 0);
+    assert!(bed.port("a")["state"]["lookup"].as_str().unwrap().contains("obedient.s"));
 
     // Another program, in the place of the first: nobody connects again.
-    let all = place.write("all.s", "mov r0, -2\nexit\n");
-    place.ok(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", all.display())]);
+    let all = bed.write("all.s", "mov r0, -2\nexit\n");
+    bed.ok(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", all.display())]);
     send(a, &order(NOBODY));
     assert_eq!((await_frame(b)[14], await_frame(c)[14]), (NOBODY, NOBODY));
 }
 
 #[test]
 fn what_is_no_program_changes_nothing() {
-    let place = Place::new();
-    let good = place.write("good.s", OBEDIENT);
-    let (_daemon, mut ports) = start(&place, &format!("ebpf:{}", good.display()));
+    let bed = Testbed::new();
+    let good = bed.write("good.s", OBEDIENT);
+    let (_daemon, mut ports) = start(&bed, &format!("ebpf:{}", good.display()));
     let [a, b, _] = &mut ports[..] else { panic!() };
     for (name, text) in
         [("jump.s", "ja +5\nexit\n"), ("divide.s", "mov r0, 1\ndiv r0, 0\nexit\n"), ("words.s", "give up\n")]
     {
-        let bad = place.write(name, text);
-        let why = place.fails(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", bad.display())]);
+        let bad = bed.write(name, text);
+        let why = bed.fails(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", bad.display())]);
         assert!(why.contains(name), "{why}");
     }
-    let why = place.fails(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", place.at("missing.s"))]);
+    let why = bed.fails(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", bed.at("missing.s"))]);
     assert!(why.contains("missing.s"), "{why}");
-    let to_b = number(&place, "b");
+    let to_b = number(&bed, "b");
     send(a, &order(to_b));
     assert_eq!(await_frame(b)[14], to_b);
-    let why = place.fails(&["run", "--socket", &place.at("other"), "--switch", "lan,lookup=ebpf:jump.s"]);
+    let why = bed.fails(&["run", "--socket", &bed.at("other"), "--switch", "lan,lookup=ebpf:jump.s"]);
     assert!(why.contains("jump.s"), "{why}");
 }
 
 #[test]
 fn port_hash_keeps_flows_together_and_apart() {
-    let place = Place::new();
-    let (_daemon, mut ports) = start(&place, "learning");
-    place.ok(&["set", "--switch", "lan", "lookup=port-hash"]);
+    let bed = Testbed::new();
+    let (_daemon, mut ports) = start(&bed, "learning");
+    bed.ok(&["set", "--switch", "lan", "lookup=port-hash"]);
     let mut at: BTreeMap<u16, usize> = BTreeMap::new();
     let flows = 64;
     for round in 0..2 {
         for flow in 0..flows {
             send(&mut ports[0], &datagram(flow));
         }
-        counters(&place, (round + 1) * u64::from(flows));
+        counters(&bed, (round + 1) * u64::from(flows));
         for (number, port) in ports.iter_mut().enumerate().skip(1) {
             port.rx[0].sync().unwrap();
             while let Some(frame) = port.rx[0].take() {
@@ -186,7 +186,7 @@ fn port_hash_keeps_flows_together_and_apart() {
     // Of a port that goes the other gets all flows.
     drop(ports.pop());
     let start = Instant::now();
-    while place.port("c")["state"]["link"] != "down" {
+    while bed.port("c")["state"]["link"] != "down" {
         assert!(start.elapsed() < LIMIT);
     }
     for flow in 0..flows {

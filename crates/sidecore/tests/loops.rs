@@ -9,7 +9,7 @@ mod rig;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
 /// A network namespace; it goes with the process that holds it.
@@ -52,14 +52,14 @@ impl Drop for Space {
 
 #[test]
 fn frames_that_circle_are_reported_with_both_ports() {
-    let (place, space) = (Place::new(), Space::new());
+    let (bed, space) = (Testbed::new(), Space::new());
     space.ip("link add scl0 type veth peer name scl1");
     space.ip("link set scl0 up");
     space.ip("link set scl1 up");
-    let guest = format!("guest=vhost-user:{}", place.at("guest.sock"));
+    let guest = format!("guest=vhost-user:{}", bed.at("guest.sock"));
     let mut command = space.command(env!("CARGO_BIN_EXE_sidecore"));
-    command.env("SIDECORE_SOCKET", place.path("control.sock")).env_remove("NOTIFY_SOCKET");
-    command.current_dir(place.path(".")).args([
+    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
+    command.current_dir(bed.path(".")).args([
         "run",
         "--port",
         "one=packet:scl0",
@@ -67,7 +67,7 @@ fn frames_that_circle_are_reported_with_both_ports() {
         "two=packet:scl1",
     ]);
     let daemon = Daemon::start(command.args(["--port", &guest]));
-    let frontend = Frontend::connect(place.path("guest.sock"), LIMIT).unwrap();
+    let frontend = Frontend::connect(bed.path("guest.sock"), LIMIT).unwrap();
     let mut driver = NetDriver::start(frontend, Config::default()).unwrap();
     // One broadcast is enough, once the guest's link is up: from then on it goes round and round.
     let mut broadcast = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 7], &[0x88, 0xb5]].concat();
@@ -76,7 +76,7 @@ fn frames_that_circle_are_reported_with_both_ports() {
     loop {
         driver.complete(0).unwrap();
         driver.send(0, &[&broadcast]).unwrap();
-        let hint = place.port("two")["state"]["hint"].clone();
+        let hint = bed.port("two")["state"]["hint"].clone();
         if hint.as_str().is_some_and(|hint| hint.contains("(a loop)")) {
             break;
         }
@@ -89,10 +89,10 @@ fn frames_that_circle_are_reported_with_both_ports() {
         line.contains("02:00:00:00:00:07 came in by ports one and two") || line.contains("ports two and one"),
         "{line}"
     );
-    let shown = place.port("one")["state"]["hint"].clone();
+    let shown = bed.port("one")["state"]["hint"].clone();
     assert!(shown.as_str().is_some_and(|hint| hint.contains("one") && hint.contains("two")), "{shown}");
     // Its frames come to the guest's port still: the address stays where it is.
-    let table = place.show("mac");
+    let table = bed.show("mac");
     let rows = table["addresses"].as_array().unwrap();
     let row = rows.iter().find(|row| row["mac"] == "02:00:00:00:00:07").unwrap();
     assert_eq!(row["port"], "guest", "{row}");

@@ -7,7 +7,7 @@ mod rig;
 
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_abi::virtio::features::{EVENT_IDX, RING_PACKED};
 use sidecore_driver::net::NetDriver;
@@ -18,8 +18,8 @@ use sidecore_driver::Frontend;
 const FRAMES: u64 = 200;
 
 /// What is told of the interrupts for received frames of port `name`.
-fn interrupts(place: &Place, name: &str) -> [u64; 3] {
-    let queues = place.show("queues");
+fn interrupts(bed: &Testbed, name: &str) -> [u64; 3] {
+    let queues = bed.show("queues");
     let is = |queue: &&Value| queue["port"] == name && queue["direction"] == "egress" && queue["index"] == 0;
     let queue = queues["queues"].as_array().unwrap().iter().find(is).unwrap();
     ["raised", "held_back", "saved"].map(|key| queue["interrupts"][key].as_u64().unwrap())
@@ -27,15 +27,15 @@ fn interrupts(place: &Place, name: &str) -> [u64; 3] {
 
 #[test]
 fn interrupts_are_apart_and_each_frame_that_is_waited_for_is_told() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let port = |name: &str, options: &str| {
-        format!("{name}=vhost-user:{},wire=w{options}", place.at(&format!("{name}.sock")))
+        format!("{name}=vhost-user:{},wire=w{options}", bed.at(&format!("{name}.sock")))
     };
-    let _daemon = place.daemon(&["--port", &port("a", ""), "--port", &port("b", ",moderation=1000")]);
+    let _daemon = bed.daemon(&["--port", &port("a", ""), "--port", &port("b", ",moderation=1000")]);
     let mut before = [0; 3];
     for features in [0, EVENT_IDX, RING_PACKED | EVENT_IDX] {
         let start = |name: &str| {
-            let frontend = Frontend::connect(place.path(&format!("{name}.sock")), LIMIT).unwrap();
+            let frontend = Frontend::connect(bed.path(&format!("{name}.sock")), LIMIT).unwrap();
             NetDriver::start(frontend, Config { want: Want::default().and(features), ..Config::default() })
                 .unwrap()
         };
@@ -51,7 +51,7 @@ fn interrupts_are_apart_and_each_frame_that_is_waited_for_is_told() {
                 slept += b.stats().interrupts - taken;
             }
         }
-        let count = interrupts(&place, "b");
+        let count = interrupts(&bed, "b");
         let [raised, held_back, saved] = [0, 1, 2].map(|i| count[i] - before[i]);
         before = count;
         assert!(slept > FRAMES / 4, "{slept} of {FRAMES} frames were slept for");

@@ -8,7 +8,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 
@@ -25,19 +25,19 @@ fn frame(to: [u8; 6], from: [u8; 6], number: u32) -> Vec<u8> {
     bytes
 }
 
-fn meet(place: &Place, name: &str) -> NetDriver {
-    let socket = place.path(&format!("{name}.sock"));
+fn meet(bed: &Testbed, name: &str) -> NetDriver {
+    let socket = bed.path(&format!("{name}.sock"));
     NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), Config::default()).unwrap()
 }
 
-fn sock(place: &Place, name: &str, options: &str) -> String {
-    format!("{name}=vhost-user:{}{options}", place.at(&format!("{name}.sock")))
+fn sock(bed: &Testbed, name: &str, options: &str) -> String {
+    format!("{name}=vhost-user:{}{options}", bed.at(&format!("{name}.sock")))
 }
 
-fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Value {
+fn await_show(bed: &Testbed, topic: &str, what: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LIMIT;
     loop {
-        let answer = place.show(topic);
+        let answer = bed.show(topic);
         if what(&answer) {
             return answer;
         }
@@ -46,16 +46,16 @@ fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Valu
 }
 
 /// A daemon with their ports, with these options beside.
-fn daemon(place: &Place, options: [&str; 3]) -> Daemon {
+fn daemon(bed: &Testbed, options: [&str; 3]) -> Daemon {
     let [s, v, a] = [("s", options[0]), ("v", options[1]), ("a", options[2])]
-        .map(|(name, options)| sock(place, name, options));
-    place.daemon(&["--port", &s, "--port", &v, "--port", &a])
+        .map(|(name, options)| sock(bed, name, options));
+    bed.daemon(&["--port", &s, "--port", &v, "--port", &a])
 }
 
 /// Three guests that run: sender, victim, attacker.
-fn three(place: &Place) -> [NetDriver; 3] {
-    let drivers = ["s", "v", "a"].map(|name| meet(place, name));
-    await_show(place, "ports", |ports| {
+fn three(bed: &Testbed) -> [NetDriver; 3] {
+    let drivers = ["s", "v", "a"].map(|name| meet(bed, name));
+    await_show(bed, "ports", |ports| {
         ports["ports"].as_array().unwrap().iter().all(|port| port["state"]["peer"] == "running")
     });
     drivers
@@ -81,8 +81,8 @@ fn await_number(driver: &mut NetDriver, number: u32) {
     }
 }
 
-fn state(place: &Place, name: &str, key: &str) -> Value {
-    place.port(name)["state"][key].clone()
+fn state(bed: &Testbed, name: &str, key: &str) -> Value {
+    bed.port(name)["state"][key].clone()
 }
 
 fn reason(drops: &Value, port: &str, reason: &str) -> bool {
@@ -92,9 +92,9 @@ fn reason(drops: &Value, port: &str, reason: &str) -> bool {
 /// The attack that once worked: some frames with a neighbour's source address, and its frames are gone for good.
 #[test]
 fn who_only_receives_goes_on_receiving() {
-    let place = Place::new();
-    let _daemon = daemon(&place, [""; 3]);
-    let [mut sender, mut victim, mut attacker] = three(&place);
+    let bed = Testbed::new();
+    let _daemon = daemon(&bed, [""; 3]);
+    let [mut sender, mut victim, mut attacker] = three(&bed);
     // The victim is heard once, and never again.
     send(&mut victim, &frame(SENDER, VICTIM, 0));
     await_number(&mut sender, 0);
@@ -106,8 +106,8 @@ fn who_only_receives_goes_on_receiving() {
         // Whoever has really moved there gets its frames, too, from its first one on.
         await_number(&mut attacker, number);
     }
-    assert_eq!(state(&place, "a", "mac_moved"), 1);
-    let table = place.show("mac");
+    assert_eq!(state(&bed, "a", "mac_moved"), 1);
+    let table = bed.show("mac");
     let row =
         table["addresses"].as_array().unwrap().iter().find(|row| row["mac"] == "02:00:00:00:00:02").unwrap();
     assert_eq!(
@@ -131,11 +131,11 @@ fn who_only_receives_goes_on_receiving() {
 
 #[test]
 fn an_address_that_is_pinned_cannot_be_claimed() {
-    let place = Place::new();
-    let _daemon = daemon(&place, [",fdb=02:00:00:00:00:0f", ",mac=02:00:00:00:00:02", ""]);
-    let [mut sender, mut victim, mut attacker] = three(&place);
+    let bed = Testbed::new();
+    let _daemon = daemon(&bed, [",fdb=02:00:00:00:00:0f", ",mac=02:00:00:00:00:02", ""]);
+    let [mut sender, mut victim, mut attacker] = three(&bed);
     // Before the victim was ever heard.
-    await_show(&place, "mac", |table| {
+    await_show(&bed, "mac", |table| {
         let states: Vec<_> =
             table["addresses"].as_array().unwrap().iter().map(|row| row["state"].clone()).collect();
         states == ["pinned", "static"]
@@ -146,17 +146,17 @@ fn an_address_that_is_pinned_cannot_be_claimed() {
         send(&mut sender, &frame(VICTIM, SENDER, number));
         await_number(&mut victim, number);
     }
-    assert_eq!((state(&place, "a", "mac_claimed"), state(&place, "a", "macs")), (19.into(), 0.into()));
-    assert_eq!(state(&place, "v", "mac_guard"), "claim");
+    assert_eq!((state(&bed, "a", "mac_claimed"), state(&bed, "a", "macs")), (19.into(), 0.into()));
+    assert_eq!(state(&bed, "v", "mac_guard"), "claim");
     // What the attacker may use is said: everything else is dropped.
-    place.ok(&["set", "a", "mac-guard=strict", "allow-mac=02:00:00:00:00:03+vrrp"]);
+    bed.ok(&["set", "a", "mac-guard=strict", "allow-mac=02:00:00:00:00:03+vrrp"]);
     send(&mut attacker, &frame(SENDER, VICTIM, 2000));
-    await_show(&place, "drops", |drops| reason(drops, "a", "mac_guard"));
+    await_show(&bed, "drops", |drops| reason(drops, "a", "mac_guard"));
     send(&mut attacker, &frame(SENDER, ATTACKER, 2001));
     await_number(&mut sender, 2001);
     send(&mut attacker, &frame(SENDER, [0, 0, 0x5e, 0, 1, 9], 2002));
     await_number(&mut sender, 2002);
-    let refused = place.fails(&["set", "a", "fdb=02:00:00:00:00:02"]);
+    let refused = bed.fails(&["set", "a", "fdb=02:00:00:00:00:02"]);
     assert!(refused.contains("port a") && refused.contains("key `"), "{refused}");
 }
 
@@ -164,12 +164,12 @@ fn an_address_that_is_pinned_cannot_be_claimed() {
 /// although the forger was here first, the station gets what is for it.
 #[test]
 fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
-    let place = Place::new();
-    let daemon = daemon(&place, [""; 3]);
-    let [mut sender, mut victim, mut attacker] = three(&place);
+    let bed = Testbed::new();
+    let daemon = daemon(&bed, [""; 3]);
+    let [mut sender, mut victim, mut attacker] = three(&bed);
     let deadline = Instant::now() + LIMIT;
     let mut number = 0;
-    while state(&place, "v", "mac_flap") == 0 {
+    while state(&bed, "v", "mac_flap") == 0 {
         // Many in one second, however slow the machine is at asking.
         for _ in 0..100 {
             number += 1;
@@ -185,21 +185,21 @@ fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
     let line = daemon.await_log("02:00:00:00:00:02 came in by ports");
     assert!(line.contains("ports v and a") || line.contains("ports a and v"), "{line}");
     for port in ["a", "v"] {
-        let hint = state(&place, port, "hint");
+        let hint = state(&bed, port, "hint");
         assert!(hint.as_str().is_some_and(|hint| hint.contains("(a loop)")), "{port}: {hint}");
     }
-    assert_eq!(state(&place, "s", "hint"), Value::Null);
+    assert_eq!(state(&bed, "s", "hint"), Value::Null);
 }
 
 #[test]
 fn one_interface_stands_behind_one_port() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let file = place.write(
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let file = bed.write(
         "two.toml",
         "[[port]]\nname = 't'\nkind = 'tap'\nwhere = 'sctwice'\n\
          [[port]]\nname = 'p'\nkind = 'packet'\nwhere = 'sctwice'\n",
     );
-    let refused = place.fails(&["apply", file.to_str().unwrap()]);
+    let refused = bed.fails(&["apply", file.to_str().unwrap()]);
     assert!(refused.contains("port p: key `where`: port t has this place; choose another"), "{refused}");
 }

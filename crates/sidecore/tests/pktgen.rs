@@ -8,7 +8,7 @@ mod rig;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
 
-use rig::{wait, Place};
+use rig::{wait, Testbed};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
@@ -22,8 +22,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: &Place, args: &str) -> Running {
-        let mut command = place.command();
+    fn start(bed: &Testbed, args: &str) -> Running {
+        let mut command = bed.command();
         command.arg("pkt-gen").args(args.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -51,8 +51,8 @@ impl Running {
 }
 
 /// A receiver on `port`, ready to receive: it has said so.
-fn receiver(place: &Place, args: &str) -> Running {
-    let mut receiver = Running::start(place, args);
+fn receiver(bed: &Testbed, args: &str) -> Running {
+    let mut receiver = Running::start(bed, args);
     let mut line = String::new();
     receiver.out.read_line(&mut line).unwrap();
     assert!(line.contains(" queues, "), "{line}{}", receiver.end().2);
@@ -65,8 +65,8 @@ fn json(text: &str) -> Value {
     value
 }
 
-fn send(place: &Place, args: &str) -> String {
-    let output = place.run(&["pkt-gen"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
+fn send(bed: &Testbed, args: &str) -> String {
+    let output = bed.run(&["pkt-gen"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{args}: {errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -74,10 +74,10 @@ fn send(place: &Place, args: &str) -> String {
 
 #[test]
 fn all_frames_sent_are_received_and_counted() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
-    let b = receiver(&place, "-i netmap:b -f rx -n 4000");
-    let sent = send(&place, "-i ring:a -f tx -n 4000 -w 0");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
+    let b = receiver(&bed, "-i netmap:b -f rx -n 4000");
+    let sent = send(&bed, "-i ring:a -f tx -n 4000 -w 0");
     let lines: Vec<&str> = sent.lines().collect();
     assert_eq!(lines[0], "Sending on ring:a: 2 queues, 1 threads and 1 cpus.");
     assert!(lines[1].starts_with("10.0.0.1:1234 -> 10.1.0.1:1234 (02:73:"), "{sent}");
@@ -87,17 +87,17 @@ fn all_frames_sent_are_received_and_counted() {
     let (code, received, errors) = b.end();
     assert_eq!(code, Some(0), "{errors}");
     assert!(received.starts_with("Received 4000 packets 240000 bytes "), "{received}");
-    let (a, b) = (place.port("a"), place.port("b"));
+    let (a, b) = (bed.port("a"), bed.port("b"));
     assert_eq!((&a["counters"]["in_frames"], &b["counters"]["out_frames"]), (&4000.into(), &4000.into()));
 }
 
 #[test]
 fn threads_share_the_frames_and_random_lengths_arrive() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
-    let b = receiver(&place, "-i b -n 4001 -b 7");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
+    let b = receiver(&bed, "-i b -n 4001 -b 7");
     let args = "-i a -f tx -n 4001 -p 2 -b 33 -l 400 -l 60 -z -s 10.0.0.1:1-10.0.0.9:9 --json";
-    let sent = json(&send(&place, args));
+    let sent = json(&send(&bed, args));
     assert_eq!(
         (&sent["packets"], &sent["threads"], &sent["function"]),
         (&4001.into(), &2.into(), &"tx".into())
@@ -109,8 +109,8 @@ fn threads_share_the_frames_and_random_lengths_arrive() {
 
 #[test]
 fn a_verified_run_loses_nothing_in_small_rings() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:vale0:a", "--port", "b=ring:vale0:b,queues=2"]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:vale0:a", "--port", "b=ring:vale0:b,queues=2"]);
     for (n, shape) in [
         (100_000, "-l 60 -s 10.0.0.1:1-10.0.0.1:7"),
         (5000, "-l 61 -l 1500 -d 10.1.0.1-10.1.0.3"),
@@ -118,11 +118,11 @@ fn a_verified_run_loses_nothing_in_small_rings() {
         (500, "-l 4000 -l 5000 -b 64 --window 256"),
     ] {
         if shape.contains("5000") {
-            place.ok(&["set", "a", "mtu=6000"]);
-            place.ok(&["set", "b", "mtu=6000"]);
+            bed.ok(&["set", "a", "mtu=6000"]);
+            bed.ok(&["set", "b", "mtu=6000"]);
         }
-        let b = receiver(&place, &format!("-i vale0:b -f rx --verify -n {n}"));
-        let sent = json(&send(&place, &format!("-i vale0:a -f tx --verify -n {n} {shape} --json")));
+        let b = receiver(&bed, &format!("-i vale0:b -f rx --verify -n {n}"));
+        let sent = json(&send(&bed, &format!("-i vale0:a -f tx --verify -n {n} {shape} --json")));
         assert_eq!(sent["packets"], n);
         let (code, received, errors) = b.end();
         assert_eq!(code, Some(0), "{errors}");
@@ -134,16 +134,16 @@ fn a_verified_run_loses_nothing_in_small_rings() {
 
 #[test]
 fn pings_are_answered_and_timed() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
-    let b = receiver(&place, "-i b -f pong");
-    let mut a = Running::start(&place, "-i a -f ping -n 0 -T 20");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
+    let b = receiver(&bed, "-i b -f pong");
+    let mut a = Running::start(&bed, "-i a -f ping -n 0 -T 20");
     a.await_progress("RTT: min ");
     a.signal(Signal::INT);
     let (code, text, errors) = a.end();
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.contains("\nRTT over ") && text.contains("\nRTT percentiles: p50 "), "{text}");
-    let pings = json(&send(&place, "-i a -f ping -n 100 -l 200 --json"));
+    let pings = json(&send(&bed, "-i a -f ping -n 100 -l 200 --json"));
     let rtt = &pings["rtt_ns"];
     assert_eq!((&pings["packets"], &rtt["count"], &rtt["lost"]), (&100.into(), &100.into(), &0.into()));
     let order: Vec<u64> =
@@ -154,42 +154,42 @@ fn pings_are_answered_and_timed() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("Sent "), "{text}");
     // Nobody answers any more.
-    let alone = place.run(&["pkt-gen", "-i", "a", "-f", "ping", "-n", "1"]);
+    let alone = bed.run(&["pkt-gen", "-i", "a", "-f", "ping", "-n", "1"]);
     assert_eq!(alone.status.code(), Some(1));
     assert!(String::from_utf8(alone.stderr).unwrap().contains("1 pings were not answered"));
 }
 
 #[test]
 fn the_end_tells_the_truth() {
-    let place = Place::new();
-    let daemon = place.daemon(&PORTS);
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&PORTS);
     // Without a number of frames a signal is the end that was asked for.
-    let mut a = Running::start(&place, "-i a -f tx -T 20 -R 10K");
+    let mut a = Running::start(&bed, "-i a -f tx -T 20 -R 10K");
     a.await_progress(" min_space");
     a.signal(Signal::INT);
     let (code, text, errors) = a.end();
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.contains("\nSent ") && text.contains("\nRate over "), "{text}");
     // With one it is not.
-    let b = receiver(&place, "-i b -f rx -n 5");
+    let b = receiver(&bed, "-i b -f rx -n 5");
     b.signal(Signal::INT);
     let (code, text, errors) = b.end();
     assert_eq!((code, text.as_str()), (Some(1), "Received nothing.\n"));
     assert!(errors.contains("was interrupted after 0 of 5 packets"), "{errors}");
     // Frames of somebody else do not pass verification.
-    let b = receiver(&place, "-i b -f rx --verify -n 5 -T 20");
-    send(&place, "-i a -f tx -n 10");
+    let b = receiver(&bed, "-i b -f rx --verify -n 5 -T 20");
+    send(&bed, "-i a -f tx -n 10");
     b.signal(Signal::INT);
     let (code, _, errors) = b.end();
     assert_eq!(code, Some(1), "{errors}");
     // Silence ends a receiver that was asked to listen for it.
-    let b = receiver(&place, "-i b -f rx -W");
-    send(&place, "-i a -f tx -n 10");
+    let b = receiver(&bed, "-i b -f rx -W");
+    send(&bed, "-i a -f tx -n 10");
     let (code, text, errors) = b.end();
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("Received 10 packets 600 bytes "), "{text}");
     // The daemon goes.
-    let b = receiver(&place, "-i b -f rx");
+    let b = receiver(&bed, "-i b -f rx");
     drop(daemon);
     let (code, _, errors) = b.end();
     assert_eq!(code, Some(1));
@@ -198,9 +198,9 @@ fn the_end_tells_the_truth() {
 
 #[test]
 fn what_cannot_be_done_says_why() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
-    let _busy = receiver(&place, "-i b");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
+    let _busy = receiver(&bed, "-i b");
     for (args, says) in [
         ("-i nobody", "no ring port at"),
         ("-i b", "in use by another program"),
@@ -210,7 +210,7 @@ fn what_cannot_be_done_says_why() {
         ("-i a -f tx -n 1 -a 9999", "-a 9999: "),
         ("-i a -f rx -R 10", "-R does not apply to -f rx"),
     ] {
-        let output = place.run(&["pkt-gen"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
+        let output = bed.run(&["pkt-gen"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && errors.contains(says), "{args}: {errors}");
     }
@@ -218,11 +218,10 @@ fn what_cannot_be_done_says_why() {
 
 #[test]
 fn a_dump_shows_headers_of_the_size_that_was_asked_for() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
-    let b = receiver(&place, "-i b -X -n 2 -H 12");
-    let sent =
-        send(&place, "-i a -f tx -X -n 2 -H 10 -S 02:00:00:00:00:01 -D 02:00:00:00:00:02 -s 1.2.3.4:5");
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
+    let b = receiver(&bed, "-i b -X -n 2 -H 12");
+    let sent = send(&bed, "-i a -f tx -X -n 2 -H 10 -S 02:00:00:00:00:01 -D 02:00:00:00:00:02 -s 1.2.3.4:5");
     let (code, received, errors) = b.end();
     assert_eq!(code, Some(0), "{errors}");
     let frame = "len 60\n    0: 02 00 00 00 00 02 02 00 00 00 00 01 08 00 45 00  ..............E.\n";
@@ -232,8 +231,8 @@ fn a_dump_shows_headers_of_the_size_that_was_asked_for() {
 
 #[test]
 fn a_capture_is_sent_again() {
-    let place = Place::new();
-    let _daemon = place.daemon(&PORTS);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&PORTS);
     let frame = |n: u8, len: usize| {
         let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
         bytes.resize(len, n);
@@ -245,74 +244,71 @@ fn a_capture_is_sent_again() {
         let len = u32::try_from(len).unwrap();
         file.write_packet(&pcap_file::pcap::PcapPacket::new(Default::default(), len, &bytes)).unwrap();
     }
-    std::fs::write(place.path("a.pcap"), file.into_writer()).unwrap();
-    let b = receiver(&place, "-i b -X -n 7");
-    let sent = json(&send(&place, "-i a -f tx -P a.pcap -n 7 --json"));
+    std::fs::write(bed.path("a.pcap"), file.into_writer()).unwrap();
+    let b = receiver(&bed, "-i b -X -n 7");
+    let sent = json(&send(&bed, "-i a -f tx -P a.pcap -n 7 --json"));
     assert_eq!(sent["bytes"], 3 * 60 + 2 * 1514 + 2 * 61);
     let (code, received, errors) = b.end();
     assert_eq!(code, Some(0), "{errors}");
     let lengths: Vec<&str> = received.lines().filter_map(|line| line.strip_prefix("len ")).collect();
     assert_eq!(lengths, ["60", "1514", "61", "60", "1514", "61", "60"]);
     // A capture of our own, in the other format: what it took is what is sent.
-    let mut capture = place.command();
+    let mut capture = bed.command();
     capture.args(["capture", "a", "-w", "-", "--count", "3"]).stdout(Stdio::piped());
     let mut capture = capture.spawn().unwrap();
     let mut out = capture.stdout.take().unwrap();
     // The file's head comes when the capture has begun.
     let mut bytes = vec![0; 4];
     out.read_exact(&mut bytes).unwrap();
-    send(&place, "-i a -f tx -P a.pcap -n 3");
+    send(&bed, "-i a -f tx -P a.pcap -n 3");
     out.read_to_end(&mut bytes).unwrap();
     assert!(wait(&mut capture).success());
-    std::fs::write(place.path("b.pcapng"), bytes).unwrap();
-    let sent = json(&send(&place, "-i a -f tx -P b.pcapng -n 3 --json"));
+    std::fs::write(bed.path("b.pcapng"), bytes).unwrap();
+    let sent = json(&send(&bed, "-i a -f tx -P b.pcapng -n 3 --json"));
     assert_eq!(sent["bytes"], 60 + 1514 + 61);
-    place.write("none", "no capture at all, whatever its name says");
-    assert!(place.fails(&["pkt-gen", "-i", "a", "-f", "tx", "-P", "none"]).contains("-P none: "));
+    bed.write("none", "no capture at all, whatever its name says");
+    assert!(bed.fails(&["pkt-gen", "-i", "a", "-f", "tx", "-P", "none"]).contains("-P none: "));
 }
 
 #[test]
 fn the_benchmarks_of_ring_ports_lose_no_frame() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let few = ["--rounds", "1", "--seconds", "0.02", "--json"];
-    let limit = json(&place.ok(&[&["bench", "limit"], &few[..]].concat()));
+    let limit = json(&bed.ok(&[&["bench", "limit"], &few[..]].concat()));
     assert!(limit["rows"].as_array().unwrap().iter().all(|row| row["ns"].as_f64().unwrap() > 0.0), "{limit}");
     // It ends with an error if not every frame arrives.
-    let vale = place.run(&[&["bench", "vale", "--receivers", "1,3", "--svg", "a.svg"], &few[..]].concat());
+    let vale = bed.run(&[&["bench", "vale", "--receivers", "1,3", "--svg", "a.svg"], &few[..]].concat());
     assert!(vale.status.success(), "{}", String::from_utf8_lossy(&vale.stderr));
     let rows = json(&String::from_utf8(vale.stdout).unwrap());
     assert_eq!(rows["rows"].as_array().unwrap().len(), 8, "{rows}");
-    assert!(std::fs::read_to_string(place.path("a.svg")).unwrap().contains("<polyline"));
+    assert!(std::fs::read_to_string(bed.path("a.svg")).unwrap().contains("<polyline"));
 }
 
 #[test]
 fn vhost_user_sockets_in_both_roles_and_ring_ports_understand_each_other() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let ports = [
-        format!("v=vhost-user:{}", place.at("v")),
-        format!("w=vhost-user:{},role=client", place.at("w")),
+        format!("v=vhost-user:{}", bed.at("v")),
+        format!("w=vhost-user:{},role=client", bed.at("w")),
         "a=ring:a".to_owned(),
     ];
-    let _daemon = place.daemon(&ports.each_ref().map(|port| ["--port", port.as_str()]).concat());
-    let (v, w) =
-        (format!("vhost-user:{}", place.at("v")), format!("vhost-user:{},role=server", place.at("w")));
+    let _daemon = bed.daemon(&ports.each_ref().map(|port| ["--port", port.as_str()]).concat());
+    let (v, w) = (format!("vhost-user:{}", bed.at("v")), format!("vhost-user:{},role=server", bed.at("w")));
     for (to, from) in [(&v, "a"), (&w, &v), (&"a".to_owned(), &w)] {
         // A window that fits the 256 entries of a virtio ring, and the ring port's slots.
-        let b = Running::start(&place, &format!("-i {to} -f rx --verify -n 3000"));
-        let sent = json(&send(
-            &place,
-            &format!("-i {from} -f tx --verify -n 3000 -l 60 -l 1514 --window 256 --json"),
-        ));
+        let b = Running::start(&bed, &format!("-i {to} -f rx --verify -n 3000"));
+        let sent =
+            json(&send(&bed, &format!("-i {from} -f tx --verify -n 3000 -l 60 -l 1514 --window 256 --json")));
         assert_eq!(sent["packets"], 3000);
         let (code, received, errors) = b.end();
         assert_eq!(code, Some(0), "{from} to {to}: {errors}");
         assert!(received.contains("\nVerified 3000 packets of 1 flows: 0 lost, "), "{received}");
     }
-    let pong = receiver(&place, &format!("-i {v} -f pong"));
-    let pings = json(&send(&place, "-i a -f ping -n 50 --json"));
+    let pong = receiver(&bed, &format!("-i {v} -f pong"));
+    let pings = json(&send(&bed, "-i a -f ping -n 50 --json"));
     assert_eq!(pings["rtt_ns"]["count"], 50);
     pong.signal(Signal::INT);
     assert_eq!(pong.end().0, Some(0));
-    let two = place.fails(&["pkt-gen", "-i", &v, "-f", "tx", "-p", "2"]);
+    let two = bed.fails(&["pkt-gen", "-i", &v, "-f", "tx", "-p", "2"]);
     assert!(two.contains("driven by one thread"), "{two}");
 }

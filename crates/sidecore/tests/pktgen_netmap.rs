@@ -12,20 +12,20 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rig::Place;
+use rig::Testbed;
 
 /// The C library and one of the programs, built as a user would.
-fn build(place: &Place, name: &str) -> PathBuf {
+fn build(bed: &Testbed, name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let source = |path: &str| root.join(path).into_os_string().into_string().unwrap();
     let run = |command: &mut Command| {
         let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}: is it installed?"));
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    let out = place.at("c");
+    let out = bed.at("c");
     std::fs::create_dir(&out).unwrap();
     run(Command::new("make").args(["-s", "-C", &source("crates/port/c"), &format!("OUT={out}")]));
-    let program = place.at(name);
+    let program = bed.at(name);
     run(Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
         .arg(format!("-I{}", source("include")))
@@ -38,17 +38,17 @@ fn build(place: &Place, name: &str) -> PathBuf {
 fn frames_are_exchanged_with_a_netmap_program() {
     let frames: u64 = std::env::var("FRAMES").map_or(100_000, |n| n.parse().unwrap());
     let count = frames.to_string();
-    let place = Place::new();
-    let program = build(&place, "verify");
-    let _daemon = place.daemon(&["--port", "g=ring:g", "--port", "c=ring:c,queues=2"]);
-    let environment = place.path("control.sock");
+    let bed = Testbed::new();
+    let program = build(&bed, "verify");
+    let _daemon = bed.daemon(&["--port", "g=ring:g", "--port", "c=ring:c,queues=2"]);
+    let environment = bed.path("control.sock");
     let netmap = |what: &str| {
         let mut command = Command::new(&program);
         command.args([what, "netmap:c", &count]).env("SIDECORE_SOCKET", &environment);
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let generator = |what: &[&str]| {
-        let mut command = place.command();
+        let mut command = bed.command();
         command.args(["pkt-gen", "-i", "g", "--verify", "-n", &count]).args(what);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     };
@@ -84,16 +84,16 @@ fn frames_are_exchanged_with_a_netmap_program() {
 
 #[test]
 fn a_netmap_program_controls_ports_and_switches() {
-    let place = Place::new();
-    let program = build(&place, "control");
-    let daemon = place.daemon(&["--cores", "0"]);
+    let bed = Testbed::new();
+    let program = build(&bed, "control");
+    let daemon = bed.daemon(&["--cores", "0"]);
     let output =
-        Command::new(program).arg("0").env("SIDECORE_SOCKET", place.path("control.sock")).output().unwrap();
+        Command::new(program).arg("0").env("SIDECORE_SOCKET", bed.path("control.sock")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // What it made it has removed; the ports on demand went with it.
     let start = std::time::Instant::now();
-    while !place.ports().is_empty() {
-        assert!(start.elapsed() < rig::LIMIT, "{:?}", place.ports());
+    while !bed.ports().is_empty() {
+        assert!(start.elapsed() < rig::LIMIT, "{:?}", bed.ports());
     }
     drop(daemon);
 }

@@ -8,7 +8,7 @@ mod rig;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 
@@ -18,10 +18,10 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     if last == 0 {
         return;
     }
-    let place = Place::new();
-    let port = format!("a=vhost-user:{}", place.at("a.sock"));
-    let _daemon = place.daemon(&["--cores", &last.to_string(), "--port", &port]);
-    let look = || -> Value { serde_json::from_str(&place.ok(&["place", "--json"])).unwrap() };
+    let bed = Testbed::new();
+    let port = format!("a=vhost-user:{}", bed.at("a.sock"));
+    let _daemon = bed.daemon(&["--cores", &last.to_string(), "--port", &port]);
+    let look = || -> Value { serde_json::from_str(&bed.ok(&["place", "--json"])).unwrap() };
     let empty = look();
     assert_eq!((&empty["guests"], &empty["findings"]), (&Value::Array(vec![]), &Value::Array(vec![])));
     assert!(empty["processors"].as_array().unwrap().len() > last);
@@ -29,7 +29,7 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     assert_eq!(empty["cores"][0]["cpu"], last);
 
     let driver =
-        NetDriver::start(Frontend::connect(place.path("a.sock"), LIMIT).unwrap(), Config::default()).unwrap();
+        NetDriver::start(Frontend::connect(bed.path("a.sock"), LIMIT).unwrap(), Config::default()).unwrap();
     let (stop, stopped) = channel::<()>();
     let vcpu = std::thread::Builder::new().name("CPU 3/KVM".to_owned());
     let vcpu = vcpu.spawn(move || stopped.recv().unwrap_err()).unwrap();
@@ -52,16 +52,16 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     assert!(what.contains(&format!("vCPU 3 of a (thread {})", guest["vcpus"][0]["thread"])), "{what}");
     assert!(what.contains(&format!("on processor {last}, which is I/O core 0's")), "{what}");
     assert!(mend.starts_with("taskset -cp ") && finding["mended"] == false, "{finding}");
-    let text = place.ok(&["place"]);
+    let text = bed.ok(&["place"]);
     for part in
         ["node 0: processors ", ": I/O core 0", "queue 0 of a", "guest of a: ", &format!("mend it: {mend}")]
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 
-    let text = place.ok(&["place", "--apply"]);
+    let text = bed.ok(&["place", "--apply"]);
     assert!(text.contains(&format!("mended: {mend}")), "{text}");
-    let text = place.ok(&["place"]);
+    let text = bed.ok(&["place"]);
     assert!(!text.contains("mend it") && !text.contains(&format!("on processor {last},")), "{text}");
 
     // Who has left has no process any more.

@@ -9,7 +9,7 @@ mod rig;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::ptnet::{Config, Ptnet};
@@ -22,8 +22,8 @@ fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn guest(place: &Place, name: &str) -> Ptnet {
-    Ptnet::open(&place.path(name), &Config::default()).unwrap()
+fn guest(bed: &Testbed, name: &str) -> Ptnet {
+    Ptnet::open(&bed.path(name), &Config::default()).unwrap()
 }
 
 /// A broadcast with a number.
@@ -57,15 +57,15 @@ fn receive(guest: &mut Ptnet, got: &mut Vec<Vec<u8>>) {
 
 #[test]
 fn guests_talk_with_each_other_and_with_an_intel_card() {
-    let place = Place::new();
-    let port = |name: &str, kind: &str, more: &str| format!("{name}={kind}:{}{more}", place.at(name));
+    let bed = Testbed::new();
+    let port = |name: &str, kind: &str, more: &str| format!("{name}={kind}:{}{more}", bed.at(name));
     let (a, b, c) = (port("a", "ptnet", ""), port("b", "ptnet", ",queues=2"), port("c", "e1000e", ""));
-    let _daemon = place.daemon(&["--port", &a, "--port", &b, "--port", &c]);
-    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    let _daemon = bed.daemon(&["--port", &a, "--port", &b, "--port", &c]);
+    let (mut a, mut b) = (guest(&bed, "a"), guest(&bed, "b"));
     assert_eq!((a.pairs(), b.pairs(), a.header()), (1, 2, 12));
     exchange(&mut a, &mut b);
     exchange(&mut b, &mut a);
-    let mut card = E1000::open(&place.path("c"), &e1000::Config::default()).unwrap();
+    let mut card = E1000::open(&bed.path("c"), &e1000::Config::default()).unwrap();
     let sent = frame(9, 7);
     card.send(&[&sent]).unwrap();
     for guest in [&mut a, &mut b] {
@@ -76,9 +76,9 @@ fn guests_talk_with_each_other_and_with_an_intel_card() {
         });
         assert_eq!(got, std::slice::from_ref(&sent));
     }
-    let status = place.port("b");
+    let status = bed.port("b");
     assert_eq!(status["state"]["peer"], "running", "{status:#}");
-    let queues = place.show("queues");
+    let queues = bed.show("queues");
     let queues: Vec<_> =
         queues["queues"].as_array().unwrap().iter().filter(|queue| queue["port"] == "b").collect();
     assert_eq!(queues.len(), 4);
@@ -91,45 +91,45 @@ fn guests_talk_with_each_other_and_with_an_intel_card() {
 
 #[test]
 fn both_sockets_come_and_go_with_the_port() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    place.ok(&["add", &format!("vm=ptnet:{}", place.at("vm"))]);
-    assert!(place.path("vm").exists() && place.path("vm.mem").exists());
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    bed.ok(&["add", &format!("vm=ptnet:{}", bed.at("vm"))]);
+    assert!(bed.path("vm").exists() && bed.path("vm.mem").exists());
     // Whoever would have one of the two is told who has it.
     for (other, at) in [("ptnet", "vm"), ("e1000e", "vm.mem"), ("vhost-user", "vm")] {
-        let why = place.fails(&["add", &format!("other={other}:{}", place.at(at))]);
+        let why = bed.fails(&["add", &format!("other={other}:{}", bed.at(at))]);
         assert!(why.contains("port vm has this place"), "{why}");
     }
-    let why = place.fails(&["add", &format!("many=ptnet:{},queues=16", place.at("many"))]);
+    let why = bed.fails(&["add", &format!("many=ptnet:{},queues=16", bed.at("many"))]);
     assert!(why.contains("allowed: 1 to 15"), "{why}");
-    let why = place.fails(&["add", &format!("odd=ptnet:{},buf-size=100", place.at("odd"))]);
+    let why = bed.fails(&["add", &format!("odd=ptnet:{},buf-size=100", bed.at("odd"))]);
     assert!(why.contains("multiples of 64"), "{why}");
-    assert!(!place.path("many").exists() && !place.path("odd.mem").exists());
-    let driver = guest(&place, "vm");
-    assert_eq!(place.port("vm")["state"]["peer"], "running");
+    assert!(!bed.path("many").exists() && !bed.path("odd.mem").exists());
+    let driver = guest(&bed, "vm");
+    assert_eq!(bed.port("vm")["state"]["peer"], "running");
     drop(driver);
     // Another VMM begins anew.
-    drop(guest(&place, "vm"));
-    place.ok(&["del", "vm"]);
-    assert!(!place.path("vm").exists() && !place.path("vm.mem").exists());
+    drop(guest(&bed, "vm"));
+    bed.ok(&["del", "vm"]);
+    assert!(!bed.path("vm").exists() && !bed.path("vm.mem").exists());
 }
 
 #[test]
 fn a_guest_that_lies_is_named_and_its_neighbours_go_on() {
-    let place = Place::new();
-    let port = |name: &str| format!("{name}=ptnet:{}", place.at(name));
+    let bed = Testbed::new();
+    let port = |name: &str| format!("{name}=ptnet:{}", bed.at(name));
     let (a, b, evil) = (port("a"), port("b"), port("evil"));
-    let _daemon = place.daemon(&["--port", &a, "--port", &b, "--port", &evil]);
-    let (mut a, mut b, mut liar) = (guest(&place, "a"), guest(&place, "b"), guest(&place, "evil"));
+    let _daemon = bed.daemon(&["--port", &a, "--port", &b, "--port", &evil]);
+    let (mut a, mut b, mut liar) = (guest(&bed, "a"), guest(&bed, "b"), guest(&bed, "evil"));
     exchange(&mut a, &mut b);
     liar.block(true).store32(0, 77_777, Ordering::Release);
     let _ = liar.kick();
     await_true("the fault", || {
-        let status = place.port("evil");
+        let status = bed.port("evil");
         status["state"]["fault"].as_str().is_some_and(|fault| fault.contains("bad_head"))
     });
     exchange(&mut b, &mut a);
-    await_true("it begins again", || liar.start().is_ok() && place.port("evil")["state"]["fault"].is_null());
+    await_true("it begins again", || liar.start().is_ok() && bed.port("evil")["state"]["fault"].is_null());
     while liar.receive(64, |_| {}).unwrap() > 0 {}
     exchange(&mut a, &mut b);
     exchange(&mut liar, &mut b);
@@ -137,11 +137,11 @@ fn a_guest_that_lies_is_named_and_its_neighbours_go_on() {
 
 #[test]
 fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
-    let place = Place::new();
-    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{}", place.at(name)));
-    let start = || place.daemon(&["--port", &ports[0], "--port", &ports[1]]);
+    let bed = Testbed::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{}", bed.at(name)));
+    let start = || bed.daemon(&["--port", &ports[0], "--port", &ports[1]]);
     let mut daemon = start();
-    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    let (mut a, mut b) = (guest(&bed, "a"), guest(&bed, "b"));
     exchange(&mut a, &mut b);
     for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
         daemon.end(signal);
@@ -157,7 +157,7 @@ fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
         assert_eq!(got, [sent]);
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
-        assert_eq!(place.port("a")["state"]["peer"], "running");
+        assert_eq!(bed.port("a")["state"]["peer"], "running");
         // The memory device answers, too: a driver may look at it at any time.
         a.start().unwrap();
         exchange(&mut a, &mut b);
@@ -165,7 +165,7 @@ fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
     drop((a, b));
     await_true("the holders end", || {
         ["a", "b"].iter().all(|name| {
-            !place.path(&format!("{name}.hold")).exists() && !place.path(&format!("{name}.mem.hold")).exists()
+            !bed.path(&format!("{name}.hold")).exists() && !bed.path(&format!("{name}.mem.hold")).exists()
         })
     });
 }

@@ -70,13 +70,13 @@ fn greet(from: &mut Ptnet, to: &mut Ptnet) {
 fn a_guest_has_an_interface_of_the_host_for_itself() {
     let net = Net::new();
     net.ip("link add x0 type veth peer name x1");
-    let port = |name: &str, more: &str| format!("{name}=ptnet:{}{more}", net.place.at(name));
+    let port = |name: &str, more: &str| format!("{name}=ptnet:{}{more}", net.bed.at(name));
     let (vm, far, other) = (port("vm", ",wire=up"), port("far", ",wire=far"), port("other", ""));
     let ports = ["nic=xdp:x0,wire=up", &vm, "end=packet:x1,wire=far", &far, &other];
     let arguments = ports.iter().flat_map(|port| ["--port", port]);
     let mut command = net.command(env!("CARGO_BIN_EXE_sidecore"));
     let _daemon = Daemon::start(command.arg("run").args(arguments));
-    let guest = |name: &str| Ptnet::open(&net.place.path(name), &Config::default()).unwrap();
+    let guest = |name: &str| Ptnet::open(&net.bed.path(name), &Config::default()).unwrap();
     let (mut vm, mut far, mut other) = (guest("vm"), guest("far"), guest("other"));
 
     greet(&mut vm, &mut far);
@@ -86,11 +86,11 @@ fn a_guest_has_an_interface_of_the_host_for_itself() {
 
     // Nobody else has it: neither a guest on the switch, nor a further port.
     assert_eq!(received(&mut other), Vec::<Vec<u8>>::new());
-    let why = net.place.fails(&["add", "again=xdp:x0"]);
+    let why = net.bed.fails(&["add", "again=xdp:x0"]);
     assert!(why.contains("port nic has this place"), "{why}");
 
     // A cable that is pulled out and put in again.
-    let link = |name: &str| net.place.port(name)["state"].clone();
+    let link = |name: &str| net.bed.port(name)["state"].clone();
     net.ip("link set x1 down");
     await_true("the interface's carrier goes", || link("nic").to_string().contains("carrier down"));
     net.ip("link set x1 up");

@@ -7,7 +7,7 @@ mod rig;
 
 use std::time::Instant;
 
-use rig::{Place, LIMIT};
+use rig::{Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::ptnet::{Config, Ptnet};
 use sidecore_port::{Interest, Port};
@@ -20,8 +20,8 @@ fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn guest(place: &Place, name: &str) -> Ptnet {
-    Ptnet::open(&place.path(name), &Config::default()).unwrap()
+fn guest(bed: &Testbed, name: &str) -> Ptnet {
+    Ptnet::open(&bed.path(name), &Config::default()).unwrap()
 }
 
 fn frame(n: u32) -> Vec<u8> {
@@ -69,17 +69,17 @@ fn to_program(guest: &mut Ptnet, program: &mut Port, many: u32) {
 
 #[test]
 fn a_guest_and_a_program_share_a_pipe() {
-    let place = Place::new();
-    let vm = format!("vm=ptnet:{},pipe=p", place.at("vm"));
-    let ring = format!("h=ring:{},pipe=p", place.at("h"));
-    let _daemon = place.daemon(&["--port", &vm, "--port", &ring]);
-    let mut guest = guest(&place, "vm");
-    assert_eq!(place.port("vm")["state"]["pipe"], "p");
+    let bed = Testbed::new();
+    let vm = format!("vm=ptnet:{},pipe=p", bed.at("vm"));
+    let ring = format!("h=ring:{},pipe=p", bed.at("h"));
+    let _daemon = bed.daemon(&["--port", &vm, "--port", &ring]);
+    let mut guest = guest(&bed, "vm");
+    assert_eq!(bed.port("vm")["state"]["pipe"], "p");
     // Nobody is at the other end: what is sent waits.
     assert_eq!(guest.send(&[&frame(0)]).unwrap(), 1);
     let first = guest.next_word().buf_idx() - 1;
-    let mut program = Port::attach(&place.at("h")).unwrap();
-    await_true("the carrier", || place.port("vm")["state"]["link"] == "up");
+    let mut program = Port::attach(&bed.at("h")).unwrap();
+    await_true("the carrier", || bed.port("vm")["state"]["link"] == "up");
     assert!(program.wait(Interest::RECEIVE, Some(LIMIT)).unwrap(), "the program is not woken");
     // By its place in the memory, which is one: the buffer in which the guest wrote it.
     let info = *program.info();
@@ -91,20 +91,17 @@ fn a_guest_and_a_program_share_a_pipe() {
     to_program(&mut guest, &mut program, MANY);
     to_guest(&mut program, &mut guest, MANY);
     // A second program waits its turn; one that comes later goes on where the pipe is.
-    assert!(Port::attach(&place.at("h")).is_err());
+    assert!(Port::attach(&bed.at("h")).is_err());
     drop(program);
-    await_true("the carrier goes", || place.port("vm")["state"]["link"] == "down");
-    let mut program = Port::attach(&place.at("h")).unwrap();
-    await_true("the carrier is back", || place.port("vm")["state"]["link"] == "up");
+    await_true("the carrier goes", || bed.port("vm")["state"]["link"] == "down");
+    let mut program = Port::attach(&bed.at("h")).unwrap();
+    await_true("the carrier is back", || bed.port("vm")["state"]["link"] == "up");
     to_guest(&mut program, &mut guest, MANY);
     to_program(&mut guest, &mut program, MANY);
-    let [vm, h] = ["vm", "h"].map(|name| place.port(name)["counters"].clone());
+    let [vm, h] = ["vm", "h"].map(|name| bed.port(name)["counters"].clone());
     assert_eq!((&vm["in_frames"], &vm["out_frames"]), (&h["out_frames"], &h["in_frames"]));
     assert_eq!(vm["in_frames"], 2 * MANY + 1);
-    assert!(
-        Port::monitor(&place.at("h"), sidecore_port::Sees::Both).is_err(),
-        "nobody looks at these frames"
-    );
+    assert!(Port::monitor(&bed.at("h"), sidecore_port::Sees::Both).is_err(), "nobody looks at these frames");
 }
 
 /// Where the program's first buffer is: that of its first slot, which it has not used yet.
@@ -114,11 +111,11 @@ fn first_buffer(program: &mut Port) -> usize {
 
 #[test]
 fn a_killed_daemon_loses_nothing_of_a_pipe() {
-    let place = Place::new();
-    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{},pipe=p", place.at(name)));
-    let start = || place.daemon(&["--port", &ports[0], "--port", &ports[1]]);
+    let bed = Testbed::new();
+    let ports = ["a", "b"].map(|name| format!("{name}=ptnet:{},pipe=p", bed.at(name)));
+    let start = || bed.daemon(&["--port", &ports[0], "--port", &ports[1]]);
     let mut daemon = start();
-    let (mut a, mut b) = (guest(&place, "a"), guest(&place, "b"));
+    let (mut a, mut b) = (guest(&bed, "a"), guest(&bed, "b"));
     let (mut n, mut taken) = (0, 0);
     for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
         daemon.end(signal);
@@ -137,7 +134,7 @@ fn a_killed_daemon_loses_nothing_of_a_pipe() {
         take(&mut b, taken, n);
         taken = n;
     }
-    assert_eq!(place.port("a")["state"]["peer"], "running");
+    assert_eq!(bed.port("a")["state"]["peer"], "running");
 }
 
 /// The frames from `from` up to `to`, none else, in order.
@@ -155,10 +152,10 @@ fn take(guest: &mut Ptnet, mut from: u32, to: u32) {
 
 #[test]
 fn what_cannot_be_a_pipe_is_refused_by_name() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
-    let port = |name: &str, more: &str| format!("{name}=ptnet:{},{more}", place.at(name));
-    place.ok(&["add", &port("a", "pipe=p")]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
+    let port = |name: &str, more: &str| format!("{name}=ptnet:{},{more}", bed.at(name));
+    bed.ok(&["add", &port("a", "pipe=p")]);
     for (spec, what) in [
         (port("b", "pipe=p,slots=64"), "slots"),
         (port("b", "pipe=p,queues=2"), "queues"),
@@ -166,19 +163,19 @@ fn what_cannot_be_a_pipe_is_refused_by_name() {
         (port("b", "pipe=p,wire=w"), "one of wire, pipe"),
         (port("b", "pipe=p,mac-limit=3"), "does not apply to a pipe"),
         (port("b", "pipe=a/b"), "is no name"),
-        (format!("b=ring:{},pipe=p,header=12", place.at("b")), "does not apply to an end of a pipe"),
+        (format!("b=ring:{},pipe=p,header=12", bed.at("b")), "does not apply to an end of a pipe"),
         ("b=tap:sc-pipe,pipe=p".to_owned(), "does not apply to kind tap"),
     ] {
-        let why = place.fails(&["add", &spec]);
+        let why = bed.fails(&["add", &spec]);
         assert!(why.contains(what), "{spec}: {why}");
     }
-    place.ok(&["add", &port("b", "pipe=p")]);
-    let why = place.fails(&["add", &port("c", "pipe=p")]);
+    bed.ok(&["add", &port("b", "pipe=p")]);
+    let why = bed.fails(&["add", &port("c", "pipe=p")]);
     assert!(why.contains("two ends"), "{why}");
-    place.ok(&["del", "b"]);
-    place.ok(&["add", &format!("h=ring:{},pipe=p", place.at("h"))]);
+    bed.ok(&["del", "b"]);
+    bed.ok(&["add", &format!("h=ring:{},pipe=p", bed.at("h"))]);
     // Who joins something else leaves the pipe.
-    place.ok(&["set", "h", "switch=lan"]);
-    assert_eq!(place.port("h")["state"]["switch"], "lan");
-    assert!(place.port("h")["state"]["pipe"].is_null());
+    bed.ok(&["set", "h", "switch=lan"]);
+    assert_eq!(bed.port("h")["state"]["switch"], "lan");
+    assert!(bed.port("h")["state"]["pipe"].is_null());
 }

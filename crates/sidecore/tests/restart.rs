@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::e1000::{Config, E1000};
 use sidecore_engine::hold::Holder;
@@ -29,21 +29,21 @@ const BATCH: u64 = 256;
 
 /// Two ports of one switch.
 struct Rig {
-    place: Place,
+    bed: Testbed,
     kind: &'static str,
     daemon: Option<Daemon>,
 }
 
 impl Rig {
     fn new(kind: &'static str) -> Rig {
-        let mut rig = Rig { place: Place::new(), kind, daemon: None };
+        let mut rig = Rig { bed: Testbed::new(), kind, daemon: None };
         rig.start();
         rig
     }
 
     fn start(&mut self) {
-        let ports = ["a", "b"].map(|name| format!("{name}={}:{}", self.kind, self.place.at(name)));
-        self.daemon = Some(self.place.daemon(&["--port", &ports[0], "--port", &ports[1]]));
+        let ports = ["a", "b"].map(|name| format!("{name}={}:{}", self.kind, self.bed.at(name)));
+        self.daemon = Some(self.bed.daemon(&["--port", &ports[0], "--port", &ports[1]]));
     }
 
     fn end(&mut self, signal: Signal) {
@@ -64,14 +64,14 @@ impl Rig {
         // More than the sender's ring and the window hold, however long a daemon is away: none is ever too many.
         let ring = if name == "b" { 128 } else { 64 };
         let config = Config { ring, queues: queue + 1, ..Config::default() };
-        let mut driver = E1000::open(&self.place.path(name), &config).unwrap();
+        let mut driver = E1000::open(&self.bed.path(name), &config).unwrap();
         driver.select(queue).unwrap();
         driver
     }
 
     fn await_end_of_holders(&self) {
         let end = Instant::now() + LIMIT;
-        while ["a.hold", "b.hold"].iter().any(|name| self.place.path(name).exists()) {
+        while ["a.hold", "b.hold"].iter().any(|name| self.bed.path(name).exists()) {
             assert!(Instant::now() < end, "a holder does not end");
             std::thread::yield_now();
         }
@@ -153,7 +153,7 @@ fn idle(kind: &'static str) {
         write_and_read(&mut a, round as u32 + 2);
         let enough = seen.frames + 200;
         exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= enough);
-        let port = rig.place.port("a");
+        let port = rig.bed.port("a");
         assert_eq!(port["state"]["peer"], "running", "{port:#}");
     }
     // Nothing was under way when it ended.
@@ -201,7 +201,7 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     let holders = daemon.holders();
     let mut commands: Vec<_> = holders.iter().map(|holder| command_line(*holder)).collect();
     commands.sort();
-    assert_eq!(commands, ["a", "b"].map(|name| format!("sidecore hold {}.hold", rig.place.at(name))));
+    assert_eq!(commands, ["a", "b"].map(|name| format!("sidecore hold {}.hold", rig.bed.at(name))));
     holders.iter().for_each(|holder| kill_process(*holder, Signal::KILL).unwrap());
     daemon.await_log("nothing is held (the holder is gone)");
     let (mut next, mut seen) = (0, Seen::default());
@@ -209,8 +209,8 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     write_and_read(&mut a, 1);
     // Each port notices by itself, when all that its VMM said is heard.
     let end = Instant::now() + LIMIT;
-    while !rig.place.port("a").to_string().contains("its holder is gone") {
-        assert!(Instant::now() < end, "{:#}", rig.place.port("a"));
+    while !rig.bed.port("a").to_string().contains("its holder is gone") {
+        assert!(Instant::now() < end, "{:#}", rig.bed.port("a"));
     }
     rig.restart(Signal::KILL);
     assert!(a.client().read32(0, STATUS).is_err(), "the connection is the old one");
@@ -229,7 +229,7 @@ fn a_state_of_another_format_is_refused_and_the_log_says_so() {
     let mut rig = Rig::new("e1000e");
     let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
     rig.end(Signal::KILL);
-    let (holder, mut found) = Holder::find(&rig.place.path("a.hold")).unwrap().unwrap();
+    let (holder, mut found) = Holder::find(&rig.bed.path("a.hold")).unwrap().unwrap();
     let state = File::from(found.remove(&STATE).unwrap());
     state.write_all_at(&u64::MAX.to_ne_bytes(), LAYOUT).unwrap();
     // What we got keeps nobody connected.
@@ -274,7 +274,7 @@ fn storm(kind: &'static str, queue: usize, seed: u64, signal: Signal) -> Seen {
                 }
                 (0..random >> 40 & 0xffff).for_each(|_| std::hint::spin_loop());
                 // No daemon has begun before all its ports were there.
-                let drops = rig.place.show("drops");
+                let drops = rig.bed.show("drops");
                 let log = rig.daemon.as_ref().unwrap().rest_of_log();
                 assert_eq!(drops["drops"].as_array().map(Vec::len), Some(0), "{drops:#}\n{log}");
                 rig.restart(signal);

@@ -7,7 +7,7 @@ mod rig;
 
 use std::time::Instant;
 
-use rig::{pass, Place, LIMIT};
+use rig::{pass, Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_port::{Interest, Port, WaitError};
 
@@ -22,61 +22,61 @@ const PORTS: [&str; 4] =
 
 #[test]
 fn programs_meet_on_a_switch_and_outlive_the_daemon() {
-    let place = Place::new();
-    let daemon = place.daemon(&PORTS);
-    let (name_a, name_b) = (place.at("ring/a"), place.at("ring/vale0:b"));
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&PORTS);
+    let (name_a, name_b) = (bed.at("ring/a"), bed.at("ring/vale0:b"));
     let mut a = Port::attach(&name_a).unwrap();
     let mut b = Port::attach(&name_b).unwrap();
     let info = a.info();
     assert_eq!((info.tx_rings, info.tx_slots, info.buf_size, info.extra_bufs), (2, 64, 4096, 8));
     pass(&mut a, &mut b, &frame(2, 1, 1514));
     pass(&mut b, &mut a, &frame(1, 2, 60));
-    let port = place.port("a");
+    let port = bed.port("a");
     assert_eq!(port["state"]["peer"], "running", "{port}");
     assert_eq!(port["counters"]["in_frames"], 1, "{port}");
     // A daemon that is killed takes its sockets' files with it or not; the next one takes them over.
     drop(daemon);
     assert!(matches!(a.wait(Interest::RECEIVE, Some(LIMIT)), Err(WaitError::Gone)));
-    let _daemon = place.daemon(&PORTS);
+    let _daemon = bed.daemon(&PORTS);
     a.reattach().unwrap();
     b.reattach().unwrap();
     pass(&mut a, &mut b, &frame(2, 1, 60));
     // A port that goes ends its program's connection, nothing else.
-    place.ok(&["del", "b"]);
+    bed.ok(&["del", "b"]);
     assert!(!b.is_attached());
     assert!(a.is_attached());
 }
 
 #[test]
 fn an_operator_sees_who_waits_on_a_wire() {
-    let place = Place::new();
-    let _daemon = place.daemon(&["--port", "a=ring:a,slots=8,wire=w", "--port", "b=ring:b,slots=8,wire=w"]);
-    let mut a = Port::attach(&place.at("ring/a")).unwrap();
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a,slots=8,wire=w", "--port", "b=ring:b,slots=8,wire=w"]);
+    let mut a = Port::attach(&bed.at("ring/a")).unwrap();
     // It attaches, and never receives.
-    let _b = Port::attach(&place.at("ring/b")).unwrap();
-    assert!(!place.ok(&["show", "queues"]).contains("waits"));
+    let _b = Port::attach(&bed.at("ring/b")).unwrap();
+    assert!(!bed.ok(&["show", "queues"]).contains("waits"));
     let end = Instant::now() + LIMIT;
     for _ in 0..14 {
         while !a.tx[0].push(&frame(2, 1, 60)) {
             a.tx[0].sync().unwrap();
-            assert!(Instant::now() < end, "{}", place.show("queues"));
+            assert!(Instant::now() < end, "{}", bed.show("queues"));
         }
         a.tx[0].sync().unwrap();
     }
     let waits = || {
-        let queues = place.show("queues");
+        let queues = bed.show("queues");
         let of_a = |queue: &&Value| queue["port"] == "a" && queue["direction"] == "ingress";
         queues["queues"].as_array().unwrap().iter().find(of_a).unwrap()["waits"].clone()
     };
     while waits()["given_up"] == 0 {
-        assert!(Instant::now() < end, "{}", place.show("ports"));
+        assert!(Instant::now() < end, "{}", bed.show("ports"));
     }
     let seen = waits();
     // How long is no matter here: if this program was late, the receiver was given up before the frames came.
     assert!(seen["total_us"].is_u64() && seen["count"].as_u64() >= Some(1), "{seen}");
-    let table = place.ok(&["show", "queues"]);
+    let table = bed.ok(&["show", "queues"]);
     assert!(table.lines().next().unwrap().contains("waits  waited ms  given up"), "{table}");
-    let (_, metrics) = place.http("GET", "/metrics", "");
+    let (_, metrics) = bed.http("GET", "/metrics", "");
     for line in [
         format!("sidecore_queue_waits_total{{port=\"a\",queue=\"0\"}} {}", seen["count"]),
         "sidecore_queue_waits_given_up_total{port=\"a\",queue=\"0\"} 1".to_owned(),
@@ -88,17 +88,17 @@ fn an_operator_sees_who_waits_on_a_wire() {
 
 #[test]
 fn impossible_rings_are_refused_with_what_is_possible() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[]);
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[]);
     for (port, says) in [
         ("x=ring:x,buf-size=100", "buf-size=100 is not possible; allowed: multiples of 64 from 64 to 65536"),
         ("x=ring:x,header=11", "a header of 11 bytes is not possible; allowed: 0, 10, 12"),
         ("x=ring:.x", "is no ring port's name"),
         ("x=tap:x,slots=4", "does not apply to kind tap"),
     ] {
-        let said = place.run(&["add", port]);
+        let said = bed.run(&["add", port]);
         let said = String::from_utf8(said.stderr).unwrap();
         assert!(said.contains(says), "{port}: {said}");
     }
-    assert_eq!(place.ports(), Vec::<String>::new());
+    assert_eq!(bed.ports(), Vec::<String>::new());
 }

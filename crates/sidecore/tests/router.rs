@@ -8,7 +8,7 @@ mod rig;
 
 use std::time::Instant;
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::Value;
 use sidecore_engine::wire::Sum;
@@ -26,15 +26,15 @@ struct Station {
 
 const FORWARD: &str = "a=ring:DIR/a,router=r,address=10.0.0.1/24,2001:db8:a::1/64";
 
-fn specs(place: &Place) -> Vec<String> {
-    let a = FORWARD.replace("DIR/a", &place.at("a"));
-    let b = format!("b=ring:{},router=r,address=10.0.1.1/24", place.at("b"));
+fn specs(bed: &Testbed) -> Vec<String> {
+    let a = FORWARD.replace("DIR/a", &bed.at("a"));
+    let b = format!("b=ring:{},router=r,address=10.0.1.1/24", bed.at("b"));
     ["--router", "r", "--port", &a, "--port", &b].map(str::to_owned).into()
 }
 
-fn start(place: &Place) -> Daemon {
-    let args = specs(place);
-    place.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>())
+fn start(bed: &Testbed) -> Daemon {
+    let args = specs(bed);
+    bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn checked(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
@@ -45,8 +45,8 @@ fn checked(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
 
 impl Station {
     /// Attached and acquainted with the router.
-    fn new(place: &Place, name: &str, net: u8) -> Station {
-        let port = Port::attach(&place.at(name)).unwrap();
+    fn new(bed: &Testbed, name: &str, net: u8) -> Station {
+        let port = Port::attach(&bed.at(name)).unwrap();
         let (mac, address, gateway) = ([2, 9, 9, 9, 9, net], [10, 0, net, 9], [10, 0, net, 1]);
         let mut station = Station { port, mac, address, gateway, router: [0; 6] };
         let body = [&mac[..], &address, &[0; 6], &gateway].concat();
@@ -87,10 +87,10 @@ impl Station {
 }
 
 /// The drops of all ports, as soon as each frame that came has its fate.
-fn drops(place: &Place) -> Value {
+fn drops(bed: &Testbed) -> Value {
     let start = Instant::now();
     loop {
-        let all = place.show("ports");
+        let all = bed.show("ports");
         let ports = all["ports"].as_array().unwrap();
         // What passes a router's port on a switch stays inside.
         let ends = |key: &str, port: &&Value| port["state"]["kind"] != "switch" || !key.ends_with("_frames");
@@ -113,9 +113,9 @@ fn drops(place: &Place) -> Value {
 
 #[test]
 fn frames_are_routed_and_what_is_not_is_told() {
-    let place = Place::new();
-    let _daemon = start(&place);
-    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let bed = Testbed::new();
+    let _daemon = start(&bed);
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
 
     // On: other stations, one hop less, the rest as it was.
     let sent = a.datagram(b.address);
@@ -134,7 +134,7 @@ fn frames_are_routed_and_what_is_not_is_told() {
     }
 
     // traceroute, no route, path MTU discovery.
-    place.ok(&["set", "b", "mtu=1280"]);
+    bed.ok(&["set", "b", "mtu=1280"]);
     for (frame, message) in [
         (a.packet(b.address, 1, 17, &[1; 30]), [11, 0, 0, 0]),
         (a.datagram([203, 0, 113, 1]), [3, 0, 0, 0]),
@@ -151,10 +151,10 @@ fn frames_are_routed_and_what_is_not_is_told() {
     a.send(&frame);
     assert_eq!(b.receive()[38..42], [10, 0, 1, 77]);
 
-    let drops = drops(&place);
+    let drops = drops(&bed);
     let expected = serde_json::json!({"to_router": 1, "time_exceeded": 1, "no_route": 1, "too_big": 1, "no_neighbour": 1});
     assert_eq!((&drops[0], &drops[1]), (&expected, &serde_json::json!({"to_router": 1})));
-    let neighbours = place.show("neighbours");
+    let neighbours = bed.show("neighbours");
     let known: Vec<_> = neighbours["neighbours"].as_array().unwrap().iter().collect();
     assert_eq!(known.len(), 3, "{neighbours}");
     assert!(known
@@ -163,57 +163,57 @@ fn frames_are_routed_and_what_is_not_is_told() {
     assert!(known.iter().any(|it| it["address"] == "10.0.1.77" && it["state"] == "unknown"));
 }
 
-fn explain(place: &Place, to: &str) -> Value {
-    serde_json::from_str(&place.ok(&["explain", "r", to, "--from", "a", "--json"])).unwrap()
+fn explain(bed: &Testbed, to: &str) -> Value {
+    serde_json::from_str(&bed.ok(&["explain", "r", to, "--from", "a", "--json"])).unwrap()
 }
 
 #[test]
 fn routes_come_and_go_while_it_runs_are_explained_and_outlive_a_restart() {
-    let place = Place::new();
-    let daemon = start(&place);
-    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let bed = Testbed::new();
+    let daemon = start(&bed);
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
     let far = [198, 51, 100, 7];
 
-    assert_eq!(explain(&place, "198.51.100.7")["why"], "no_route");
-    assert!(place
+    assert_eq!(explain(&bed, "198.51.100.7")["why"], "no_route");
+    assert!(bed
         .ok(&["route", "add", "r", "198.51.100.0/24", "via", "10.0.1.9"])
         .contains("changed router r"));
     let frame = a.datagram(far);
     a.send(&frame);
     assert_eq!(b.receive()[30..34], far);
-    let it = explain(&place, "198.51.100.7");
+    let it = explain(&bed, "198.51.100.7");
     assert_eq!(
         (&it["action"], &it["route"], &it["origin"]),
         (&"forward".into(), &"198.51.100.0/24".into(), &"static".into())
     );
     assert_eq!((&it["hops"][0]["gateway"], &it["hops"][0]["port"]), (&"10.0.1.9".into(), &"b".into()));
-    let text = place.ok(&["explain", "r", "198.51.100.7", "--from", "a"]);
+    let text = bed.ok(&["explain", "r", "198.51.100.7", "--from", "a"]);
     assert!(
         text.contains("10.0.1.9 at port b") && text.contains("reachable") && text.contains("sent on"),
         "{text}"
     );
 
-    place.ok(&["route", "add", "r", "198.51.100.7/32", "prohibit"]);
+    bed.ok(&["route", "add", "r", "198.51.100.7/32", "prohibit"]);
     a.send(&frame);
     assert_eq!(a.receive()[34..36], [3, 13]);
-    let it = explain(&place, "198.51.100.7");
+    let it = explain(&bed, "198.51.100.7");
     assert_eq!((&it["why"], &it["shorter"][0]["prefix"]), (&"prohibit".into(), &"198.51.100.0/24".into()));
-    place.ok(&["route", "del", "r", "198.51.100.7/32"]);
+    bed.ok(&["route", "del", "r", "198.51.100.7/32"]);
     a.send(&frame);
     assert_eq!(b.receive()[30..34], far);
 
     // A route whose gateway is nowhere is there, and says why it does nothing.
-    place.ok(&["route", "add", "r", "192.0.2.0/24", "via", "172.16.0.1"]);
-    let text = place.ok(&["show", "routes", "r"]);
+    bed.ok(&["route", "add", "r", "192.0.2.0/24", "via", "172.16.0.1"]);
+    let text = bed.ok(&["show", "routes", "r"]);
     assert!(
         text.contains("192.0.2.0/24 is not in force: gateway 172.16.0.1 is on no port's network"),
         "{text}"
     );
-    let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
+    let shown: Value = serde_json::from_str(&bed.ok(&["show", "routes", "r", "--json"])).unwrap();
     let counted = |it: &&Value| it["prefix"] == "198.51.100.0/24";
     let route = shown["routes"].as_array().unwrap().iter().find(counted).unwrap().clone();
     assert_eq!(route["hops"][0]["frames"], 2, "{route}");
-    assert!(place.ok(&["show", "routers"]).contains("10.0.0.1/24 2001:db8:a::1/64"));
+    assert!(bed.ok(&["show", "routers"]).contains("10.0.0.1/24 2001:db8:a::1/64"));
 
     for (args, why) in [
         (&["route", "add", "x", "10.9.0.0/16", "blackhole"][..], "there is no router \"x\""),
@@ -228,28 +228,28 @@ fn routes_come_and_go_while_it_runs_are_explained_and_outlive_a_restart() {
         (&["add", "c=ring:c,address=10.0.1.1/24"], "allowed: with router"),
         (&["add", "c=ring:c,router=q"], "there is no router \"q\""),
     ] {
-        let said = place.fails(args);
+        let said = bed.fails(args);
         assert!(said.contains(why), "{args:?}: {said}");
     }
 
     // As ports do that were added: by the file that `save` writes.
-    let file = place.at("saved.toml");
-    place.ok(&["save", &file]);
+    let file = bed.at("saved.toml");
+    bed.ok(&["save", &file]);
     drop((a, b));
     assert!(daemon.end(Signal::TERM).success());
-    let _daemon = place.daemon(&[&file]);
-    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let _daemon = bed.daemon(&[&file]);
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
     let frame = a.datagram(far);
     a.send(&frame);
     assert_eq!(b.receive()[30..34], far);
-    place.ok(&["del", "a", "b"]);
-    place.ok(&["del", "--router", "r"]);
-    assert_eq!(place.show("routers")["routers"].as_array().map(Vec::len), Some(0));
+    bed.ok(&["del", "a", "b"]);
+    bed.ok(&["del", "--router", "r"]);
+    assert_eq!(bed.show("routers")["routers"].as_array().map(Vec::len), Some(0));
 }
 
 #[test]
 fn a_file_says_the_same() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let text = r#"
         [[router]]
         name = "r"
@@ -273,11 +273,11 @@ fn a_file_says_the_same() {
         router = "r"
         address = "10.0.1.1/24"
     "#;
-    let file = place.write("c.toml", text);
-    let _daemon = place.daemon(&[file.to_str().unwrap()]);
-    let a = Station::new(&place, "a", 0);
+    let file = bed.write("c.toml", text);
+    let _daemon = bed.daemon(&[file.to_str().unwrap()]);
+    let a = Station::new(&bed, "a", 0);
     assert_eq!(a.router, [2, 0, 0, 0, 0, 1]);
-    let shown: Value = serde_json::from_str(&place.ok(&["show", "routes", "r", "--json"])).unwrap();
+    let shown: Value = serde_json::from_str(&bed.ok(&["show", "routes", "r", "--json"])).unwrap();
     let routes = shown["routes"].as_array().unwrap();
     let all: Vec<_> = routes
         .iter()
@@ -305,8 +305,8 @@ fn a_file_says_the_same() {
         ("[[router]]\nname = \"r\"\n[[router.routes]]\nprefix = \"x\"\n", "is no prefix"),
         ("[[router]]\nname = \"r\"\n[[router]]\nname = \"r\"\n", "another router has this name"),
     ] {
-        let file = place.write("bad.toml", text);
-        let said = place.fails(&["apply", "--dry-run", file.to_str().unwrap()]);
+        let file = bed.write("bad.toml", text);
+        let said = bed.fails(&["apply", "--dry-run", file.to_str().unwrap()]);
         assert!(said.contains(why) && said.contains("bad.toml:"), "{said}");
     }
 }
@@ -314,18 +314,18 @@ fn a_file_says_the_same() {
 /// Two switches with two guests each, and a router with an address on either.
 #[test]
 fn a_router_is_the_gateway_of_two_switches() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let mut args: Vec<String> = ["--router", "r", "--switch", "dmz"].map(str::to_owned).into();
     for (name, switch) in [("a", "lan"), ("c", "lan"), ("b", "dmz"), ("d", "dmz")] {
-        args.extend(["--port".to_owned(), format!("{name}=ring:{},switch={switch}", place.at(name))]);
+        args.extend(["--port".to_owned(), format!("{name}=ring:{},switch={switch}", bed.at(name))]);
     }
     for (name, switch, net) in [("gw-lan", "lan", 0), ("gw-dmz", "dmz", 1)] {
         let gateway = format!("{name}=switch:{switch},router=r,address=10.0.{net}.1/24");
         args.extend(["--port".to_owned(), gateway]);
     }
-    let daemon = place.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
-    let mut c = Port::attach(&place.at("c")).unwrap();
+    let daemon = bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
+    let mut c = Port::attach(&bed.at("c")).unwrap();
 
     // On to the other switch, and back; and ping.
     let sent = a.datagram(b.address);
@@ -350,15 +350,15 @@ fn a_router_is_the_gateway_of_two_switches() {
     let sent = a.packet(b.address, 64, 17, &[0xa5; 26]);
     a.send(&sent);
     assert_eq!(b.receive()[26..], sent[26..]);
-    let (liar, near, far) = (place.port("c"), place.port("gw-lan"), place.port("gw-dmz"));
+    let (liar, near, far) = (bed.port("c"), bed.port("gw-lan"), bed.port("gw-dmz"));
     assert!(liar["state"]["mac_claimed"].as_u64().unwrap() > 0, "{liar}");
     assert!(near["counters"]["in_frames"].as_u64().unwrap() >= 4, "{near}");
     assert!(far["counters"]["out_frames"].as_u64().unwrap() >= 3, "{far}");
-    drops(&place);
+    drops(&bed);
 
     // What is shown, what cannot be, and a restart from the file.
-    assert!(place.ok(&["show", "mac"]).contains("gw-lan"));
-    let switches = place.show("switches");
+    assert!(bed.ok(&["show", "mac"]).contains("gw-lan"));
+    let switches = bed.show("switches");
     let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
     assert_eq!(dmz["ports"], serde_json::json!(["b", "d", "gw-dmz"]));
     for (args, why) in [
@@ -372,23 +372,23 @@ fn a_router_is_the_gateway_of_two_switches() {
         (&["del", "--switch", "dmz"], "port b is joined to it"),
         (&["set", "dmz", "--switch", "lookup=port-hash"], "learns no addresses"),
     ] {
-        let said = place.fails(args);
+        let said = bed.fails(args);
         assert!(said.contains(why), "{args:?}: {said}");
     }
     let mac = a.router.map(|byte| format!("{byte:02x}")).join(":");
-    let said = place.fails(&["add", &format!("x=ring:x,fdb={mac}")]);
+    let said = bed.fails(&["add", &format!("x=ring:x,fdb={mac}")]);
     assert!(said.contains("port gw-lan has") || said.contains("an address lives at one port"), "{said}");
-    let file = place.at("saved.toml");
-    place.ok(&["save", &file]);
+    let file = bed.at("saved.toml");
+    bed.ok(&["save", &file]);
     drop((a, b, c));
     assert!(daemon.end(Signal::TERM).success());
-    let _daemon = place.daemon(&[&file]);
-    let (mut a, mut b) = (Station::new(&place, "a", 0), Station::new(&place, "b", 1));
+    let _daemon = bed.daemon(&[&file]);
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
     let frame = a.datagram(b.address);
     a.send(&frame);
     assert_eq!(b.receive()[26..], frame[26..]);
     // Without its gateway a switch is what it was before.
-    place.ok(&["del", "gw-lan", "gw-dmz", "b", "d"]);
-    place.ok(&["del", "--switch", "dmz"]);
-    assert!(!place.ok(&["show", "mac"]).contains("gw-lan"));
+    bed.ok(&["del", "gw-lan", "gw-dmz", "b", "d"]);
+    bed.ok(&["del", "--switch", "dmz"]);
+    assert!(!bed.ok(&["show", "mac"]).contains("gw-lan"));
 }

@@ -8,7 +8,7 @@ mod rig;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::rtl8169::{Config, Rtl8169};
@@ -35,22 +35,22 @@ fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 struct Rig {
-    place: Place,
+    bed: Testbed,
     daemon: Option<Daemon>,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let mut rig = Rig { place: Place::new(), daemon: None };
+        let mut rig = Rig { bed: Testbed::new(), daemon: None };
         rig.start();
         rig
     }
 
     fn start(&mut self) {
-        let at = |name| self.place.at(name);
+        let at = |name| self.bed.at(name);
         let [a, b] = ["a", "b"].map(|name| format!("{name}=rtl8169:{}", at(name)));
         let c = format!("c=e1000e:{}", at("c"));
-        self.daemon = Some(self.place.daemon(&["--port", &a, "--port", &b, "--port", &c]));
+        self.daemon = Some(self.bed.daemon(&["--port", &a, "--port", &b, "--port", &c]));
     }
 
     fn restart(&mut self, signal: Signal) {
@@ -59,7 +59,7 @@ impl Rig {
     }
 
     fn card(&self, name: &str) -> Rtl8169 {
-        Rtl8169::open(&self.place.path(name), &Config { ring: 64, ..Config::default() }).unwrap()
+        Rtl8169::open(&self.bed.path(name), &Config { ring: 64, ..Config::default() }).unwrap()
     }
 }
 
@@ -101,7 +101,7 @@ fn stream(a: &mut Rtl8169, b: &mut Rtl8169, numbers: std::ops::Range<u32>) {
 fn guests_talk_with_each_other_and_with_an_intel_card() {
     let rig = Rig::new();
     let (mut a, mut b) = (rig.card("a"), rig.card("b"));
-    let mut c = E1000::open(&rig.place.path("c"), &e1000::Config::default()).unwrap();
+    let mut c = E1000::open(&rig.bed.path("c"), &e1000::Config::default()).unwrap();
     assert_ne!(a.mac(), b.mac());
     assert!(a.link().unwrap() && b.link().unwrap());
     stream(&mut a, &mut b, 0..2000);
@@ -122,7 +122,7 @@ fn guests_talk_with_each_other_and_with_an_intel_card() {
         assert_eq!(got, [padded(frame(3, 7))]);
     }
     // Unicast for another station is not for us, and frames for ours are.
-    let port = rig.place.port("a");
+    let port = rig.bed.port("a");
     assert_eq!(
         (&port["state"]["peer"], &port["state"]["kind"]),
         (&"running".into(), &"rtl8169".into()),
@@ -157,9 +157,9 @@ fn the_carrier_is_the_operators_and_counters_are_dumped() {
     stream(&mut a, &mut b, 0..100);
     b.arm_all().unwrap();
     b.service(64, |_| ()).unwrap();
-    rig.place.ok(&["set", "b", "link=down"]);
+    rig.bed.ok(&["set", "b", "link=down"]);
     await_true("the link is down", || !b.link().unwrap());
-    rig.place.ok(&["set", "b", "link=up"]);
+    rig.bed.ok(&["set", "b", "link=up"]);
     await_true("the link is up", || b.link().unwrap());
     assert!(b.wait(Duration::from_secs(10)).unwrap(), "the link's interrupt");
     stream(&mut a, &mut b, 100..200);
@@ -190,7 +190,7 @@ fn a_card_goes_on_after_a_restart() {
         assert_eq!(value.ok(), Some(round as u32 + 1), "a register was forgotten, or the VMM\n{log}");
         stream(&mut a, &mut b, next..next + 300);
         next += 300;
-        let port = rig.place.port("a");
+        let port = rig.bed.port("a");
         assert_eq!(port["state"]["peer"], "running", "{port:#}");
     }
 }
@@ -198,11 +198,11 @@ fn a_card_goes_on_after_a_restart() {
 /// With a status block: a steady sender rings no doorbell, and its receiver is told by its wishes.
 #[test]
 fn a_status_block_takes_the_place_of_doorbells() {
-    let place = Place::new();
-    let [a, b] = ["a", "b"].map(|name| format!("{name}=rtl8169:{},csb=on", place.at(name)));
-    let _daemon = place.daemon(&["--port", &a, "--port", &b]);
+    let bed = Testbed::new();
+    let [a, b] = ["a", "b"].map(|name| format!("{name}=rtl8169:{},csb=on", bed.at(name)));
+    let _daemon = bed.daemon(&["--port", &a, "--port", &b]);
     let config = Config { ring: 64, csb: true, ..Config::default() };
-    let [mut a, mut b] = ["a", "b"].map(|name| Rtl8169::open(&place.path(name), &config).unwrap());
+    let [mut a, mut b] = ["a", "b"].map(|name| Rtl8169::open(&bed.path(name), &config).unwrap());
     stream(&mut a, &mut b, 0..100);
     let before = a.traps().writes;
     stream(&mut a, &mut b, 100..3100);
@@ -222,7 +222,7 @@ fn a_status_block_takes_the_place_of_doorbells() {
     for low in [0xffff_f000u32, 0x123] {
         a.client().write32(MEMORY, 0x70, low).unwrap();
         a.client().write(MEMORY, 0x38, &[0x40]).unwrap();
-        await_true("the port stops", || place.port("a").to_string().contains("\"fault\":\""));
+        await_true("the port stops", || bed.port("a").to_string().contains("\"fault\":\""));
         a.start().unwrap();
         stream(&mut a, &mut b, 0..10);
     }
@@ -290,7 +290,7 @@ fn a_card_lives_through_a_storm() {
 fn what_a_lying_guest_does_harms_only_itself() {
     let rig = Rig::new();
     let (mut a, mut b) = (rig.card("a"), rig.card("b"));
-    let mut c = E1000::open(&rig.place.path("c"), &e1000::Config::default()).unwrap();
+    let mut c = E1000::open(&rig.bed.path("c"), &e1000::Config::default()).unwrap();
     // A ring without an end, all of it the device's, and none of its packets ends.
     let fill = |card: &Rtl8169, word: u64| {
         let tx = card.descriptors()[0];
@@ -307,7 +307,7 @@ fn what_a_lying_guest_does_harms_only_itself() {
     (0..tx.size() / 16).for_each(|at| tx.store64(2 * at + 1, u64::MAX - 4096, Ordering::Relaxed));
     fill(&a, OWN | LS | 100);
     ring(&mut a);
-    await_true("the fault is told", || rig.place.port("a").to_string().contains("address_out_of_range"));
+    await_true("the fault is told", || rig.bed.port("a").to_string().contains("address_out_of_range"));
     for offset in 0..256u64 {
         a.client().write(MEMORY, offset, &[0xff]).unwrap();
         a.client().read(MEMORY, offset, &mut [0]).unwrap();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rig::Place;
+use rig::Testbed;
 use rustix::process::Signal;
 
 /// `/proc/PID/status`, or a thread's.
@@ -28,15 +28,15 @@ fn threads(pid: &str) -> Vec<BTreeMap<String, String>> {
 
 #[test]
 fn nothing_of_whoever_started_it_is_left() {
-    let place = Place::new();
+    let bed = Testbed::new();
     let mut command = std::process::Command::new("sh");
     // Descriptors that whoever starts the daemon forgot to close.
     let line = "umask 000; exec 8</dev/null 9</dev/null; exec \"$@\"";
-    command.current_dir(place.path("")).env("SIDECORE_SOCKET", place.path("control.sock"));
+    command.current_dir(bed.path("")).env("SIDECORE_SOCKET", bed.path("control.sock"));
     command.args(["-c", line, "sh", env!("CARGO_BIN_EXE_sidecore"), "run"]);
     command.args(["--port", "a=ring:a", "--switch", "s"]);
     let daemon = rig::Daemon::start(&mut command);
-    let about = place.show("daemon");
+    let about = bed.show("daemon");
     let pid = about["pid"].to_string();
     let null = Path::new("/dev/null").metadata().unwrap();
     let same = |file: std::fs::Metadata| (file.dev(), file.ino()) == (null.dev(), null.ino());
@@ -55,24 +55,24 @@ fn nothing_of_whoever_started_it_is_left() {
         (&false.into(), &true.into())
     );
     // The counters stay readable for all, as before the umask was narrowed.
-    let mode = |name: &str| place.path(name).metadata().unwrap().mode() & 0o777;
+    let mode = |name: &str| bed.path(name).metadata().unwrap().mode() & 0o777;
     assert_eq!(mode("control.counters"), 0o644);
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn every_thread_has_its_filter() {
-    let place = Place::new();
-    let (a, b) = (format!("a=vhost-user:{}", place.at("a")), format!("b=e1000:{}", place.at("b")));
+    let bed = Testbed::new();
+    let (a, b) = (format!("a=vhost-user:{}", bed.at("a")), format!("b=e1000:{}", bed.at("b")));
     let mut args = vec!["--sandbox", "on", "--port", &a, "--port", &b, "--port", "c=ring:c"];
     // Root has to become somebody, and not every system has the daemon's own user.
     if rustix::process::geteuid().is_root() {
         args.extend(["--user", "nobody"]);
     }
-    let daemon = place.daemon(&args);
-    let about = place.show("daemon");
+    let daemon = bed.daemon(&args);
+    let about = bed.show("daemon");
     let sandbox = &about["sandbox"];
-    assert_eq!((sandbox["mode"].as_str(), missing(&place).len()), (Some("on"), 0), "{sandbox}");
+    assert_eq!((sandbox["mode"].as_str(), missing(&bed).len()), (Some("on"), 0), "{sandbox}");
     keeps_nothing(sandbox);
     assert_eq!(sandbox["refused"].as_array().map(Vec::len), Some(0), "{sandbox}");
     let kinds: Vec<&str> =
@@ -89,42 +89,42 @@ fn every_thread_has_its_filter() {
         assert_eq!(thread["Seccomp_filters"], if narrow { "4" } else { "3" }, "{thread:?}");
         assert_eq!(thread["NoNewPrivs"], "1", "{name}");
     }
-    let table = place.ok(&["show", "daemon"]);
+    let table = bed.ok(&["show", "daemon"]);
     assert!(
         table.contains("calls of io-core")
             && table.lines().any(|l| l.split_whitespace().eq(["sandbox", "on"]))
     );
-    let (_, metrics) = place.http("GET", "/metrics", "");
+    let (_, metrics) = bed.http("GET", "/metrics", "");
     assert!(metrics.contains("sidecore_sandbox{what=\"seccomp\"} 1"), "{metrics}");
     assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]
 fn off_takes_nothing_and_other_words_are_errors() {
-    let place = Place::new();
-    let file = place.write("off.toml", "[daemon]\nsandbox = \"off\"\n");
-    let daemon = place.daemon(&[file.to_str().unwrap()]);
-    let about = place.show("daemon");
+    let bed = Testbed::new();
+    let file = bed.write("off.toml", "[daemon]\nsandbox = \"off\"\n");
+    let daemon = bed.daemon(&[file.to_str().unwrap()]);
+    let about = bed.show("daemon");
     assert_eq!(
         (about["sandbox"]["mode"].as_str(), about["sandbox"]["core_dumps"].as_bool()),
         (Some("off"), Some(true))
     );
     assert!(threads(&about["pid"].to_string()).iter().all(|thread| thread["Seccomp"] == "0"));
-    assert!(place.ok(&["show", "daemon"]).contains("system calls"));
+    assert!(bed.ok(&["show", "daemon"]).contains("system calls"));
     assert!(daemon.end(Signal::TERM).success());
-    place.write("bad.toml", "[daemon]\nsandbox = \"maybe\"\n");
-    assert!(place.fails(&["run", "bad.toml"]).contains("allowed: off, warn, on"));
-    let output = place.run(&["run", "--sandbox", "maybe"]);
+    bed.write("bad.toml", "[daemon]\nsandbox = \"maybe\"\n");
+    assert!(bed.fails(&["run", "bad.toml"]).contains("allowed: off, warn, on"));
+    let output = bed.run(&["run", "--sandbox", "maybe"]);
     assert_eq!(output.status.code(), Some(2));
-    place.write("change.toml", "[daemon]\nsandbox = \"warn\"\n");
-    let _daemon = place.daemon(&[]);
-    assert!(place
+    bed.write("change.toml", "[daemon]\nsandbox = \"warn\"\n");
+    let _daemon = bed.daemon(&[]);
+    assert!(bed
         .fails(&["apply", "change.toml"])
         .contains("[daemon] sandbox cannot change while the daemon runs"));
 }
 
 /// `filter` is put on the daemon before it starts: a kernel, or a container, that lacks `calls`.
-fn lacking(place: &Place, calls: &[i64], errno: i32) -> std::process::Command {
+fn lacking(bed: &Testbed, calls: &[i64], errno: i32) -> std::process::Command {
     use std::os::unix::process::CommandExt;
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let errno = seccompiler::SeccompAction::Errno(errno.unsigned_abs());
@@ -132,7 +132,7 @@ fn lacking(place: &Place, calls: &[i64], errno: i32) -> std::process::Command {
     let filter =
         seccompiler::SeccompFilter::new(rules, seccompiler::SeccompAction::Allow, errno, arch).unwrap();
     let program: seccompiler::BpfProgram = filter.try_into().unwrap();
-    let mut command = place.command();
+    let mut command = bed.command();
     command.arg("run");
     let put_on = move || seccompiler::apply_filter(&program).map_err(|_| std::io::ErrorKind::Other.into());
     // SAFETY: it makes two system calls and allocates nothing unless it fails.
@@ -141,8 +141,8 @@ fn lacking(place: &Place, calls: &[i64], errno: i32) -> std::process::Command {
 }
 
 /// What a daemon lacks, but for what the place of a test may lack without CAP_SYS_RESOURCE.
-fn missing(place: &Place) -> Vec<String> {
-    let about = place.show("daemon");
+fn missing(bed: &Testbed) -> Vec<String> {
+    let about = bed.show("daemon");
     let missing = about["sandbox"]["missing"].as_array().unwrap().iter();
     let missing = missing.map(|what| what.as_str().unwrap().to_owned());
     missing.filter(|what| !what.starts_with("no limit for locked memory")).collect()
@@ -165,23 +165,19 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
         (&landlock[..], libc::EPERM, "landlock"),
         (&uring[..], libc::EPERM, "io_uring"),
     ] {
-        let place = Place::new();
-        let daemon = rig::Daemon::start(&mut lacking(&place, calls, errno));
+        let bed = Testbed::new();
+        let daemon = rig::Daemon::start(&mut lacking(&bed, calls, errno));
         daemon.await_log(what);
-        assert!(
-            missing(&place).iter().any(|missing| missing.starts_with(what)),
-            "{what}: {:?}",
-            missing(&place)
-        );
+        assert!(missing(&bed).iter().any(|missing| missing.starts_with(what)), "{what}: {:?}", missing(&bed));
         // The rest is in force.
-        let about = place.show("daemon");
+        let about = bed.show("daemon");
         assert_eq!(about["sandbox"]["mode"], "on");
         keeps_nothing(&about["sandbox"]);
         assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 9);
         assert!(daemon.end(Signal::TERM).success());
     }
-    let place = Place::new();
-    let output = lacking(&place, &landlock, libc::ENOSYS).args(["--sandbox", "on"]).output().unwrap();
+    let bed = Testbed::new();
+    let output = lacking(&bed, &landlock, libc::ENOSYS).args(["--sandbox", "on"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("sandbox = on: landlock") && errors.contains("leave `sandbox` out"), "{errors}");
@@ -194,15 +190,15 @@ fn root_that_may_not_become_another_user_stays_what_it_is() {
         eprintln!("skipped: it is about root");
         return;
     }
-    let place = Place::new();
+    let bed = Testbed::new();
     let calls = [libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setgroups];
-    let daemon = rig::Daemon::start(&mut lacking(&place, &calls, libc::EPERM));
+    let daemon = rig::Daemon::start(&mut lacking(&bed, &calls, libc::EPERM));
     daemon.await_log("another user");
-    let about = place.show("daemon");
+    let about = bed.show("daemon");
     assert_eq!(about["sandbox"]["user"], "root");
     keeps_nothing(&about["sandbox"]);
     assert!(daemon.end(Signal::TERM).success());
-    let output = lacking(&place, &calls, libc::EPERM).args(["--user", "nobody"]).output().unwrap();
+    let output = lacking(&bed, &calls, libc::EPERM).args(["--user", "nobody"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot become user"));
     assert_eq!(output.status.code(), Some(1));
 }
@@ -210,25 +206,25 @@ fn root_that_may_not_become_another_user_stays_what_it_is() {
 /// Without root there is no other user to become, and nothing to lose but what every process has.
 #[test]
 fn an_ordinary_user_has_all_the_rest() {
-    let place = Place::new();
-    std::fs::set_permissions(place.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let bed = Testbed::new();
+    std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     // Where it may be run from by anybody.
-    let program = place.path("sidecore");
+    let program = bed.path("sidecore");
     std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
     let mut command = std::process::Command::new(program);
-    command.current_dir(place.path("")).env("SIDECORE_SOCKET", place.path("control.sock"));
+    command.current_dir(bed.path("")).env("SIDECORE_SOCKET", bed.path("control.sock"));
     if rustix::process::geteuid().is_root() {
         use std::os::unix::process::CommandExt;
         command.uid(65534).gid(65534);
     }
-    let a = format!("a=vhost-user:{}", place.at("a"));
-    let b = format!("b=e1000:{}", place.at("b"));
+    let a = format!("a=vhost-user:{}", bed.at("a"));
+    let b = format!("b=e1000:{}", bed.at("b"));
     let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b, "--port", "c=ring:c"]));
-    assert_eq!(missing(&place), [""; 0]);
-    let about = place.show("daemon");
+    assert_eq!(missing(&bed), [""; 0]);
+    let about = bed.show("daemon");
     assert_eq!(about["sandbox"]["seccomp"].as_array().unwrap().len(), 9);
     assert_ne!(about["sandbox"]["landlock"], 0);
-    place.ok(&["add", &format!("d=vhost-user:{}", place.at("d"))]);
-    place.ok(&["del", "a"]);
+    bed.ok(&["add", &format!("d=vhost-user:{}", bed.at("d"))]);
+    bed.ok(&["del", "a"]);
     assert!(daemon.end(Signal::TERM).success());
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Place, LIMIT};
+use rig::{Daemon, Testbed, LIMIT};
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
@@ -39,11 +39,11 @@ struct Senders {
 }
 
 impl Senders {
-    fn start(place: &Place, names: &[&str]) -> Senders {
+    fn start(bed: &Testbed, names: &[&str]) -> Senders {
         // Enough for the time in which somebody else has our processor.
         let config = Config { entries: 1024, ..Config::default() };
         let meet = |name: &&str| {
-            let socket = place.path(&format!("{name}.sock"));
+            let socket = bed.path(&format!("{name}.sock"));
             NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), config).unwrap()
         };
         let mut drivers: Vec<NetDriver> = names.iter().map(meet).collect();
@@ -93,11 +93,11 @@ fn cores_first(daemon: &Daemon) {
 }
 
 /// A daemon with ports `a` and `b`, on a switch whose lookups are dear.
-fn daemon(place: &Place, cores: &str) -> Daemon {
-    let program = place.write("dear.s", DEAR);
+fn daemon(bed: &Testbed, cores: &str) -> Daemon {
+    let program = bed.write("dear.s", DEAR);
     let switch = format!("lan,lookup=ebpf:{}", program.display());
-    let [a, b] = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", place.at(&format!("{name}.sock"))));
-    let daemon = place.daemon(&["--cores", cores, "--switch", &switch, "--port", &a, "--port", &b]);
+    let [a, b] = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", bed.at(&format!("{name}.sock"))));
+    let daemon = bed.daemon(&["--cores", cores, "--switch", &switch, "--port", &a, "--port", &b]);
     cores_first(&daemon);
     daemon
 }
@@ -108,20 +108,20 @@ fn last() -> String {
 }
 
 /// What a port has counted by now, and when that was.
-fn look(place: &Place, name: &str) -> (Instant, Value) {
-    let (status, body) = place.http("GET", &format!("/v1/ports/{name}"), "");
+fn look(bed: &Testbed, name: &str) -> (Instant, Value) {
+    let (status, body) = bed.http("GET", &format!("/v1/ports/{name}"), "");
     assert_eq!(status, 200, "{body}");
     (Instant::now(), serde_json::from_str(&body).unwrap())
 }
 
 /// What each port counted at `pointer` in a while, a second.
-fn rates<const N: usize>(place: &Place, names: [&str; N], pointer: &str) -> [f64; N] {
-    let before = names.map(|name| look(place, name));
+fn rates<const N: usize>(bed: &Testbed, names: [&str; N], pointer: &str) -> [f64; N] {
+    let before = names.map(|name| look(bed, name));
     std::thread::sleep(WINDOW);
     // Far below 2⁵³.
     let number = |value: &Value| value.pointer(pointer).unwrap().as_u64().unwrap() as f64;
     let mut each = names.iter().zip(&before).map(|(name, (then, before))| {
-        let (now, after) = look(place, name);
+        let (now, after) = look(bed, name);
         (number(&after) - number(before)) / now.duration_since(*then).as_secs_f64()
     });
     std::array::from_fn(|_| each.next().unwrap())
@@ -144,69 +144,69 @@ fn until<T: std::fmt::Debug>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -
 #[test]
 fn a_core_is_shared_by_weight_and_the_weight_changes_while_it_is() {
     let _alone = alone();
-    let place = Place::new();
-    let _daemon = daemon(&place, &last());
-    let _senders = Senders::start(&place, &["a", "b"]);
+    let bed = Testbed::new();
+    let _daemon = daemon(&bed, &last());
+    let _senders = Senders::start(&bed, &["a", "b"]);
     let ratio = || {
-        let [a, b] = rates(&place, ["a", "b"], FRAMES);
+        let [a, b] = rates(&bed, ["a", "b"], FRAMES);
         a / b
     };
     until(ratio, |ratio| (0.7..1.4).contains(ratio));
-    let told = place.ok(&["set", "a", "weight=300"]);
+    let told = bed.ok(&["set", "a", "weight=300"]);
     assert_eq!(told, "changed port a (weight: unset → 300)\n");
     until(ratio, |ratio| (2.0..4.5).contains(ratio));
-    place.ok(&["set", "b", "weight=900"]);
+    bed.ok(&["set", "b", "weight=900"]);
     until(ratio, |ratio| (0.22..0.5).contains(ratio));
     // A configuration without weights has the usual ones.
-    let file = place.at("saved.toml");
-    place.ok(&["save", &file]);
+    let file = bed.at("saved.toml");
+    bed.ok(&["save", &file]);
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("weight = 300"), "{text}");
     std::fs::write(&file, text.replace("weight = 300\n", "").replace("weight = 900\n", "")).unwrap();
-    place.ok(&["apply", &file]);
-    assert_eq!(place.port("a")["state"]["service"]["weight"], 100);
+    bed.ok(&["apply", &file]);
+    assert_eq!(bed.port("a")["state"]["service"]["weight"], 100);
     until(ratio, |ratio| (0.7..1.4).contains(ratio));
 }
 
 #[test]
 fn a_budget_bounds_a_sender_and_a_rate_holds() {
     let _alone = alone();
-    let place = Place::new();
-    let _daemon = daemon(&place, &last());
-    let _senders = Senders::start(&place, &["a"]);
-    place.ok(&["set", "a", "budget=20%"]);
-    let busy = || rates(&place, ["a"], "/state/service/busy_ns")[0] / 1e9;
+    let bed = Testbed::new();
+    let _daemon = daemon(&bed, &last());
+    let _senders = Senders::start(&bed, &["a"]);
+    bed.ok(&["set", "a", "budget=20%"]);
+    let busy = || rates(&bed, ["a"], "/state/service/busy_ns")[0] / 1e9;
     until(busy, |share| (0.15..0.25).contains(share));
-    let service = place.port("a")["state"]["service"].clone();
+    let service = bed.port("a")["state"]["service"].clone();
     assert_eq!(service["granted_ppm"], 200_000);
     assert_eq!(service["period_ns"], 5_000_000);
     assert!(service["throttled_ns"].as_u64().unwrap() > 0, "{service}");
     until(
-        || place.port("a")["state"]["service"]["used_ppm"].as_u64().unwrap(),
+        || bed.port("a")["state"]["service"]["used_ppm"].as_u64().unwrap(),
         |used| {
             std::thread::sleep(Duration::from_millis(300));
             (150_000..250_000).contains(used)
         },
     );
-    assert!(place.ok(&["show", "ports"]).contains("20.0 %"));
+    assert!(bed.ok(&["show", "ports"]).contains("20.0 %"));
 
     // What nobody else wants it may have.
-    place.ok(&["set", "a", "reclaim=on"]);
+    bed.ok(&["set", "a", "reclaim=on"]);
     until(busy, |share| *share > 0.4);
-    place.ok(&["set", "a", "reclaim=", "budget=", "rate=50k"]);
-    let frames = || rates(&place, ["a"], FRAMES)[0];
+    bed.ok(&["set", "a", "reclaim=", "budget=", "rate=50k"]);
+    let frames = || rates(&bed, ["a"], FRAMES)[0];
     until(frames, |rate| (47_500.0..52_500.0).contains(rate));
     // Most of the time it waits for its rate.
     let is_throttled = |queue: &Value| queue["served"]["heat"] == "throttled";
-    let throttled = || place.show("queues")["queues"].as_array().unwrap().iter().any(is_throttled);
-    assert!((0..100).any(|_| throttled()), "{}", place.show("queues"));
-    place.ok(&["set", "a", "rate=", "bit-rate=9600k"]);
+    let throttled = || bed.show("queues")["queues"].as_array().unwrap().iter().any(is_throttled);
+    assert!((0..100).any(|_| throttled()), "{}", bed.show("queues"));
+    bed.ok(&["set", "a", "rate=", "bit-rate=9600k"]);
     // 60 bytes each.
     until(frames, |rate| (19_000.0..21_000.0).contains(rate));
-    place.ok(&["set", "a", "bit-rate="]);
+    bed.ok(&["set", "a", "bit-rate="]);
     until(frames, |rate| *rate > 60_000.0);
 
-    let queues = place.show("queues");
+    let queues = bed.show("queues");
     let queue =
         queues["queues"].as_array().unwrap().iter().find(|queue| queue["served"].is_object()).unwrap();
     let (served, number) = (&queue["served"], |key: &str| queue["served"][key].as_u64().unwrap());
@@ -214,9 +214,9 @@ fn a_budget_bounds_a_sender_and_a_rate_holds() {
     let ends = number("drained") + number("budget") + number("time") + number("waits");
     assert!(ends > 0 && number("visits") >= ends - 1, "{served}");
     assert!(number("wait_p99_ns") >= number("wait_p50_ns"), "{served}");
-    let text = place.ok(&["show", "queues", "--wide"]);
+    let text = bed.ok(&["show", "queues", "--wide"]);
     assert!(text.contains("throughput") && text.contains("wait p50"), "{text}");
-    let (status, metrics) = place.http("GET", "/metrics", "");
+    let (status, metrics) = bed.http("GET", "/metrics", "");
     assert_eq!(status, 200);
     for family in [
         "sidecore_port_busy_seconds_total{port=\"a\"}",
@@ -233,8 +233,8 @@ fn a_budget_bounds_a_sender_and_a_rate_holds() {
 
 #[test]
 fn what_cannot_be_granted_is_refused_and_says_what_can() {
-    let place = Place::new();
-    let _daemon = daemon(&place, &last());
+    let bed = Testbed::new();
+    let _daemon = daemon(&bed, &last());
     for (pair, why) in [
         ("class=urgent", "key `class`: \"urgent\" is not allowed; allowed: latency, throughput"),
         ("weight=0", "key `weight`: \"0\" is not allowed; allowed: a number from 1 to 1000"),
@@ -248,18 +248,18 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
         ("reclaim=on", "key `reclaim`: does not apply: there is no budget"),
         ("reclaim=yes", "allowed: on, off"),
     ] {
-        let told = place.fails(&["set", "a", pair]);
+        let told = bed.fails(&["set", "a", pair]);
         assert!(told.contains(why), "{pair}: {told}");
     }
-    place.ok(&["set", "a", "budget=60%"]);
-    let told = place.fails(&["set", "b", "budget=2ms/5ms"]);
+    bed.ok(&["set", "a", "budget=60%"]);
+    let told = bed.fails(&["set", "b", "budget=2ms/5ms"]);
     let why =
         "the budgets of the ports (a 60%, b 40%) do not fit on 1 I/O core, each with 95%; allowed: up to 35%";
     assert!(told.contains(&format!("port b: key `budget`: {why}")), "{told}");
-    place.ok(&["set", "b", "budget=35%", "class=latency", "reclaim=on"]);
-    let config = place.http("GET", "/v1/config", "").1;
+    bed.ok(&["set", "b", "budget=35%", "class=latency", "reclaim=on"]);
+    let config = bed.http("GET", "/v1/config", "").1;
     assert!(config.contains("\"budget\":\"35%\"") && config.contains("\"class\":\"latency\""), "{config}");
-    let told = place.fails(&["set", "b", "budget=36%"]);
+    let told = bed.fails(&["set", "b", "budget=36%"]);
     assert!(told.contains("allowed: up to 35%"), "{told}");
 
     for (args, why) in [
@@ -270,7 +270,7 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
         (&["run", "--cores", "4000"], "there is no processor 4000"),
         (&["run", "--balance", "maybe"], "allowed: on, off"),
     ] {
-        let output = place.command().args(args).args(["--socket", &place.at("other")]).output().unwrap();
+        let output = bed.command().args(args).args(["--socket", &bed.at("other")]).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && told.contains(why), "{args:?}: {told}");
     }
@@ -279,19 +279,19 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
 #[test]
 fn queues_and_cores_are_moved_by_hand() {
     let _alone = alone();
-    let place = Place::new();
-    let program = place.write("dear.s", DEAR);
+    let bed = Testbed::new();
+    let program = bed.write("dear.s", DEAR);
     let switch = format!("lan,lookup=ebpf:{}", program.display());
     let cores = if last() == "0" { return } else { format!("{},0", last()) };
-    let port = format!("a=vhost-user:{}", place.at("a.sock"));
+    let port = format!("a=vhost-user:{}", bed.at("a.sock"));
     let args = ["--cores", &cores, "--balance", "off", "--switch", &switch, "--port", &port];
-    let _daemon = place.daemon(&args);
-    let told = place.fails(&["move", "a", "1"]);
+    let _daemon = bed.daemon(&args);
+    let told = bed.fails(&["move", "a", "1"]);
     assert!(told.contains("no I/O core serves a queue of port a: its peer is not there"), "{told}");
-    let _senders = Senders::start(&place, &["a"]);
+    let _senders = Senders::start(&bed, &["a"]);
     let deadline = Instant::now() + LIMIT;
     let core = || {
-        let queues = place.show("queues");
+        let queues = bed.show("queues");
         let of = |queue: &Value| queue["served"]["core"].as_u64();
         queues["queues"].as_array().unwrap().iter().find_map(of)
     };
@@ -299,14 +299,14 @@ fn queues_and_cores_are_moved_by_hand() {
         assert!(Instant::now() < deadline);
     }
     for (queue, to) in [("a", 1), ("a/0", 0), ("a/0", 1)] {
-        place.ok(&["move", queue, &to.to_string()]);
+        bed.ok(&["move", queue, &to.to_string()]);
         while core() != Some(to) {
             assert!(Instant::now() < deadline, "{:?}", core());
         }
-        let [frames] = rates(&place, ["a"], FRAMES);
+        let [frames] = rates(&bed, ["a"], FRAMES);
         assert!(frames > 0.0, "it goes on");
     }
-    assert!(place.ok(&["move", "a", "1"]).contains("nothing to change"));
+    assert!(bed.ok(&["move", "a", "1"]).contains("nothing to change"));
     for (args, why) in [
         (&["move", "a", "2"][..], "there is no I/O core 2; there are: 0, 1"),
         (&["move", "a/7", "0"], "no I/O core serves queue 7 of port a; there are: 0"),
@@ -315,15 +315,15 @@ fn queues_and_cores_are_moved_by_hand() {
         (&["cores", "0"], "0 active I/O cores are not allowed; allowed: 1 to 2"),
         (&["cores", "3"], "allowed: 1 to 2"),
     ] {
-        let told = place.fails(args);
+        let told = bed.fails(args);
         assert!(told.contains(why), "{args:?}: {told}");
     }
-    assert_eq!(place.ok(&["cores", "1"]), "1 of 2 I/O cores are active\n");
+    assert_eq!(bed.ok(&["cores", "1"]), "1 of 2 I/O cores are active\n");
     assert_eq!(core(), Some(0), "the last core's queue moved");
-    assert!(place
+    assert!(bed
         .fails(&["move", "a", "1"])
         .contains("I/O core 1 is not active; `sidecore cores 2` makes it so"));
-    place.ok(&["cores", "2"]);
-    let cores = place.show("cores");
+    bed.ok(&["cores", "2"]);
+    let cores = bed.show("cores");
     assert!(cores["cores"].as_array().unwrap().iter().all(|core| core["active"] == true), "{cores}");
 }

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rig::{wait, Place, LIMIT};
+use rig::{wait, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};
@@ -23,8 +23,8 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
     bytes
 }
 
-fn meet(place: &Place, name: &str) -> NetDriver {
-    NetDriver::start(Frontend::connect(place.path(name), LIMIT).unwrap(), Config::default()).unwrap()
+fn meet(bed: &Testbed, name: &str) -> NetDriver {
+    NetDriver::start(Frontend::connect(bed.path(name), LIMIT).unwrap(), Config::default()).unwrap()
 }
 
 fn await_frame(driver: &mut NetDriver) {
@@ -36,10 +36,10 @@ fn await_frame(driver: &mut NetDriver) {
 }
 
 /// Asks until `what` holds of the answer; what is asked for happens on an I/O core's own time.
-fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Value {
+fn await_show(bed: &Testbed, topic: &str, what: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LIMIT;
     loop {
-        let answer = place.show(topic);
+        let answer = bed.show(topic);
         if what(&answer) {
             return answer;
         }
@@ -49,18 +49,18 @@ fn await_show(place: &Place, topic: &str, what: impl Fn(&Value) -> bool) -> Valu
 
 #[test]
 fn what_passes_is_counted_learned_and_captured() {
-    let place = Place::new();
-    let daemon = place.daemon(&[
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&[
         "--port",
-        &format!("a=vhost-user:{}", place.at("a.sock")),
+        &format!("a=vhost-user:{}", bed.at("a.sock")),
         "--port",
-        &format!("b=vhost-user:{}", place.at("b.sock")),
+        &format!("b=vhost-user:{}", bed.at("b.sock")),
     ]);
-    let (mut a, mut b) = (meet(&place, "a.sock"), meet(&place, "b.sock"));
-    await_show(&place, "ports", |ports| {
+    let (mut a, mut b) = (meet(&bed, "a.sock"), meet(&bed, "b.sock"));
+    await_show(&bed, "ports", |ports| {
         ports["ports"].as_array().unwrap().iter().all(|port| port["state"]["peer"] == "running")
     });
-    let mut capture = place
+    let mut capture = bed
         .command()
         .args(["capture", "a", "-w", "-", "--count", "3"])
         .stdout(Stdio::piped())
@@ -75,13 +75,13 @@ fn what_passes_is_counted_learned_and_captured() {
     b.send(0, &[&frame(A, B, 100)]).unwrap();
     await_frame(&mut a);
     a.send(0, &[&frame(B, A, 1600)]).unwrap();
-    let drops = await_show(&place, "drops", |drops| !drops["drops"].as_array().unwrap().is_empty());
+    let drops = await_show(&bed, "drops", |drops| !drops["drops"].as_array().unwrap().is_empty());
     assert_eq!(
         drops["drops"],
         json!([{"port": "a", "reason": "too_long", "frames": 1,
                 "meaning": "longer than the MTU of the port by which it came in"}])
     );
-    let table = place.ok(&["show", "drops"]);
+    let table = bed.ok(&["show", "drops"]);
     assert!(table.lines().nth(1).unwrap().starts_with("     1  a     too_long  longer than"), "{table}");
 
     out.read_to_end(&mut bytes).unwrap();
@@ -96,7 +96,7 @@ fn what_passes_is_counted_learned_and_captured() {
     }
     assert_eq!(lengths, [(60, false), (100, false), (1600, true)]);
 
-    let addresses = place.show("mac");
+    let addresses = bed.show("mac");
     let known: Vec<_> = addresses["addresses"]
         .as_array()
         .unwrap()
@@ -104,60 +104,60 @@ fn what_passes_is_counted_learned_and_captured() {
         .map(|row| json!([row["switch"], row["mac"], row["port"]]))
         .collect();
     assert_eq!(known, [json!(["lan", "02:00:00:00:00:01", "a"]), json!(["lan", "02:00:00:00:00:02", "b"])]);
-    let sums = |name: &str| place.port(name)["counters"].clone();
+    let sums = |name: &str| bed.port(name)["counters"].clone();
     let (a_sums, b_sums) = (sums("a"), sums("b"));
     assert_eq!(
         (&a_sums["in_frames"], &a_sums["in_bytes"], &a_sums["out_bytes"]),
         (&json!(2), &json!(1660), &json!(100))
     );
     assert_eq!((&b_sums["in_frames"], &b_sums["out_frames"]), (&json!(1), &json!(1)));
-    let queues = place.show("queues");
+    let queues = bed.show("queues");
     let running = queues["queues"].as_array().unwrap().iter().filter(|queue| queue["state"] == "running");
     assert_eq!(running.count(), 4);
 
     // A larger MTU while it runs; the frame that was too long now passes.
-    place.ok(&["set", "a", "mtu=9000"]);
+    bed.ok(&["set", "a", "mtu=9000"]);
     a.send(0, &[&frame(B, A, 1600)]).unwrap();
     await_frame(&mut b);
 
     // A port that goes takes its addresses along, and its sums stay in `retired`.
-    place.ok(&["del", "b"]);
-    let ports = place.show("ports");
+    bed.ok(&["del", "b"]);
+    let ports = bed.show("ports");
     assert_eq!(ports["retired"]["in_frames"], 1);
-    assert_eq!(place.show("mac")["addresses"].as_array().unwrap().len(), 1);
+    assert_eq!(bed.show("mac")["addresses"].as_array().unwrap().len(), 1);
 
     // The counters outlive the daemon.
     daemon.end(Signal::KILL);
-    let output = place.run(&["show", "ports", "--json"]);
+    let output = bed.run(&["show", "ports", "--json"]);
     let ports: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&ports["running"], &ports["ports"][0]["counters"]["in_frames"]), (&json!(false), &json!(3)));
 }
 
 #[test]
 fn the_link_follows_set_and_the_mac_limit_holds() {
-    let place = Place::new();
-    let _daemon = place.daemon(&[
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[
         "--port",
-        &format!("a=vhost-user:{},mac-limit=1", place.at("a.sock")),
+        &format!("a=vhost-user:{},mac-limit=1", bed.at("a.sock")),
         "--port",
-        &format!("b=vhost-user:{}", place.at("b.sock")),
+        &format!("b=vhost-user:{}", bed.at("b.sock")),
     ]);
-    let (mut a, _b) = (meet(&place, "a.sock"), meet(&place, "b.sock"));
+    let (mut a, _b) = (meet(&bed, "a.sock"), meet(&bed, "b.sock"));
     a.send(0, &[&frame(B, A, 60), &frame(B, [2, 0, 0, 0, 0, 3], 60)]).unwrap();
     let limited =
         |drops: &Value| drops["drops"].as_array().unwrap().iter().any(|d| d["reason"] == "mac_limit");
-    await_show(&place, "drops", limited);
-    let port = place.port("a");
+    await_show(&bed, "drops", limited);
+    let port = bed.port("a");
     assert_eq!((&port["state"]["macs"], &port["state"]["mac_limit"]), (&json!(1), &json!(1)));
 
-    place.ok(&["set", "b", "link=down"]);
+    bed.ok(&["set", "b", "link=down"]);
     let down = |ports: &Value| {
         let port = &ports["ports"][1]["state"];
         port["link"] == "down" && port["peer"] != "running"
     };
-    await_show(&place, "ports", down);
-    place.ok(&["set", "b", "link=up"]);
-    let mut again = meet(&place, "b.sock");
+    await_show(&bed, "ports", down);
+    bed.ok(&["set", "b", "link=up"]);
+    let mut again = meet(&bed, "b.sock");
     a.send(0, &[&frame([0xff; 6], A, 60)]).unwrap();
     let deadline = Instant::now() + LIMIT;
     while again.receive(0, |_, _| ()).unwrap() == 0 {

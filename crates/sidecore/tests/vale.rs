@@ -5,18 +5,18 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use rig::{pass, Place, LIMIT};
+use rig::{pass, Testbed, LIMIT};
 use sidecore_abi::vale::{Ask, Verb};
 use sidecore_port::vale::{Vale, ValeError};
 use sidecore_port::{AttachError, Port};
 
 /// Client libraries find the daemon by the environment, which is this process's: one test at a time.
-fn place() -> (Place, std::sync::MutexGuard<'static, ()>) {
+fn bed() -> (Testbed, std::sync::MutexGuard<'static, ()>) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let place = Place::new();
-    std::env::set_var("SIDECORE_SOCKET", place.path("control.sock"));
-    (place, one)
+    let bed = Testbed::new();
+    std::env::set_var("SIDECORE_SOCKET", bed.path("control.sock"));
+    (bed, one)
 }
 
 fn frame(to: u8, from: u8) -> Vec<u8> {
@@ -26,101 +26,101 @@ fn frame(to: u8, from: u8) -> Vec<u8> {
 }
 
 /// Waits until the daemon has that many ports: what a connection kept goes a moment after it.
-fn until_ports(place: &Place, names: &[&str]) {
+fn until_ports(bed: &Testbed, names: &[&str]) {
     let start = std::time::Instant::now();
-    while place.ports() != names {
-        assert!(start.elapsed() < LIMIT, "{:?}", place.ports());
+    while bed.ports() != names {
+        assert!(start.elapsed() < LIMIT, "{:?}", bed.ports());
     }
 }
 
-fn switches(place: &Place) -> String {
-    place.http("GET", "/v1/config", "").1
+fn switches(bed: &Testbed) -> String {
+    bed.http("GET", "/v1/config", "").1
 }
 
 #[test]
 fn opening_makes_port_and_switch_and_the_last_user_takes_them_away() {
-    let (place, _one) = place();
-    let _daemon = place.daemon(&["--port", "web=ring:web"]);
+    let (bed, _one) = bed();
+    let _daemon = bed.daemon(&["--port", "web=ring:web"]);
     let mut a = Port::attach("vale7:a").unwrap();
     let mut b = Port::attach("vale7:b").unwrap();
     // They meet on a switch of their own.
     pass(&mut a, &mut b, &frame(2, 1));
     pass(&mut b, &mut a, &frame(1, 2));
-    assert_eq!(place.ports(), ["vale7.a", "vale7.b", "web"]);
-    assert_eq!(place.port("vale7.a")["state"]["switch"], "7");
-    assert_eq!(rig::mode(&place.path("ring/vale7:a")), 0o600);
+    assert_eq!(bed.ports(), ["vale7.a", "vale7.b", "web"]);
+    assert_eq!(bed.port("vale7.a")["state"]["switch"], "7");
+    assert_eq!(rig::mode(&bed.path("ring/vale7:a")), 0o600);
     // One user of a port at a time, as for every ring port.
     assert!(matches!(Port::attach("vale7:a"), Err(AttachError::InUse(_))));
     // They are no part of the configuration, and applying one leaves them alone.
-    assert!(!switches(&place).contains("vale7"), "{}", switches(&place));
-    let file = place.write("empty.toml", "[[port]]\nname = \"web\"\nkind = \"ring\"\nwhere = \"web\"\n");
-    place.ok(&["apply", file.to_str().unwrap()]);
+    assert!(!switches(&bed).contains("vale7"), "{}", switches(&bed));
+    let file = bed.write("empty.toml", "[[port]]\nname = \"web\"\nkind = \"ring\"\nwhere = \"web\"\n");
+    bed.ok(&["apply", file.to_str().unwrap()]);
     pass(&mut a, &mut b, &frame(2, 1));
     // The last user takes port and switch away.
     drop(a);
-    until_ports(&place, &["vale7.b", "web"]);
+    until_ports(&bed, &["vale7.b", "web"]);
     drop(b);
-    until_ports(&place, &["web"]);
-    assert_eq!(place.ok(&["vale-ctl", "-l"]).lines().count(), 2, "heading and web");
+    until_ports(&bed, &["web"]);
+    assert_eq!(bed.ok(&["vale-ctl", "-l"]).lines().count(), 2, "heading and web");
     // A name without a switch is on the default one.
     let (mut c, mut web) = (Port::attach("vale:c").unwrap(), Port::attach("valelan:web").unwrap());
     pass(&mut c, &mut web, &frame(2, 1));
-    assert_eq!(place.port("vale.c")["state"]["switch"], "lan");
+    assert_eq!(bed.port("vale.c")["state"]["switch"], "lan");
     drop((c, web));
-    until_ports(&place, &["web"]);
+    until_ports(&bed, &["web"]);
 }
 
 #[test]
 fn who_may_make_ports_and_how_many_is_the_operators_choice() {
-    let (place, _one) = place();
-    let daemon = place.daemon(&["--vale-ports", "2", "--vale-mode", "0640"]);
-    assert_eq!(rig::mode(&place.path("ring/.netmap")), 0o640);
+    let (bed, _one) = bed();
+    let daemon = bed.daemon(&["--vale-ports", "2", "--vale-mode", "0640"]);
+    assert_eq!(rig::mode(&bed.path("ring/.netmap")), 0o640);
     let two = [Port::attach("vale0:a").unwrap(), Port::attach("vale1:a").unwrap()];
     let why = Port::attach("vale0:c").unwrap_err().to_string();
     assert!(why.contains("allows no more"), "{why}");
     drop(two);
-    until_ports(&place, &[]);
+    until_ports(&bed, &[]);
     drop(daemon);
-    let _daemon = place.daemon(&["--vale-ports", "0", "--port", "d=ring:vale0:d"]);
+    let _daemon = bed.daemon(&["--vale-ports", "0", "--port", "d=ring:vale0:d"]);
     let why = Port::attach("vale0:a").unwrap_err().to_string();
     assert!(why.contains("the daemon's option vale-ports"), "{why}");
     // What is configured can be used, also by those who may not ask.
     drop(Port::attach("vale0:d").unwrap());
-    std::fs::remove_file(place.path("ring/.netmap")).unwrap();
+    std::fs::remove_file(bed.path("ring/.netmap")).unwrap();
     drop(Port::attach("vale0:d").unwrap());
     assert!(matches!(Port::attach("vale0:e"), Err(AttachError::NotMade { .. })));
 }
 
 #[test]
 fn a_program_that_is_killed_leaves_nothing() {
-    let (place, _one) = place();
-    let _daemon = place.daemon(&[]);
+    let (bed, _one) = bed();
+    let _daemon = bed.daemon(&[]);
     // A lease without an attachment, as a program has that dies between the two.
-    let mut vale = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    let mut vale = Vale::connect(&bed.path("ring/.netmap")).unwrap();
     assert_eq!(vale.open("vale3:x").unwrap(), "vale3:x");
-    let mut other = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    let mut other = Vale::connect(&bed.path("ring/.netmap")).unwrap();
     other.open("vale3:x").unwrap();
     drop(vale);
     let port = Port::attach("vale3:x").unwrap();
     drop(other);
     assert!(port.is_attached());
     drop(port);
-    until_ports(&place, &[]);
+    until_ports(&bed, &[]);
 }
 
 #[test]
 fn vale_ctl_does_what_it_says() {
-    let (place, _one) = place();
-    let _daemon = place.daemon(&["--cores", "0", "--port", "a=ring:a"]);
-    let ctl = |args: &[&str]| place.ok(&[&["vale-ctl"], args].concat());
+    let (bed, _one) = bed();
+    let _daemon = bed.daemon(&["--cores", "0", "--port", "a=ring:a"]);
+    let ctl = |args: &[&str]| bed.ok(&[&["vale-ctl"], args].concat());
     let fails = |args: &[&str], why: &str| {
-        let said = place.fails(&[&["vale-ctl"], args].concat());
+        let said = bed.fails(&[&["vale-ctl"], args].concat());
         assert!(said.contains(why), "{args:?}: {said}");
     };
     // A port that stays, first joined to nothing.
     ctl(&["-n", "p1", "-C", "64,64,2,2"]);
     fails(&["-n", "p1"], "already");
-    assert_eq!(place.port("p1")["state"]["wire"], "p1");
+    assert_eq!(bed.port("p1")["state"]["wire"], "p1");
     let port = Port::attach("p1").unwrap();
     assert_eq!((port.info().tx_slots, port.info().tx_rings), (64, 2));
     fails(&["-r", "p1"], "a program has it open");
@@ -136,11 +136,11 @@ fn vale_ctl_does_what_it_says() {
     let listed = ctl(&["-l"]);
     assert!(listed.contains("vale5:p1") && listed.contains("vale6:p1"), "{listed}");
     let (p1, why) = (Port::attach("vale6:p1").unwrap(), Port::attach("vale5:p1").unwrap_err().to_string());
-    assert_eq!(place.port("p1")["state"]["switch"], "6");
+    assert_eq!(bed.port("p1")["state"]["switch"], "6");
     assert!(why.contains("open on switch 6"), "{why}");
     drop(p1);
     ctl(&["-d", "vale6:p1"]);
-    assert_eq!(place.port("p1")["state"]["switch"], "5");
+    assert_eq!(bed.port("p1")["state"]["switch"], "5");
     fails(&["-a", "vale5:nobody"], "no port and no interface");
     fails(&["-h", "vale5:lo"], "beside a ring port only");
     fails(&["-n", "p1^"], "come and go with their port");
@@ -149,8 +149,8 @@ fn vale_ctl_does_what_it_says() {
     let (mut p1, mut x) = (Port::attach("vale5:p1").unwrap(), Port::attach("vale5:x").unwrap());
     pass(&mut p1, &mut x, &frame(2, 1));
     drop((p1, x));
-    until_ports(&place, &["a", "p1"]);
-    // The list: every port on every switch, by place.
+    until_ports(&bed, &["a", "p1"]);
+    // The list: every port on every switch, by bed.
     let list: serde_json::Value = serde_json::from_str(&ctl(&["-l", "--json"])).unwrap();
     let names: Vec<_> =
         list["ports"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
@@ -170,7 +170,7 @@ fn vale_ctl_does_what_it_says() {
     // What the operator configured can be moved, but is not lost.
     ctl(&["-d", "valelan:a"]);
     ctl(&["-a", "vale9:a"]);
-    assert_eq!(place.port("a")["state"]["switch"], "9");
+    assert_eq!(bed.port("a")["state"]["switch"], "9");
     fails(&["-a", "vale9"], "names no switch");
     fails(&["-n", "vale9:b"], "plain name");
     fails(&["-n", "p2", "-C", "5000"], "allowed: a number from 2 to 4096");
@@ -178,9 +178,9 @@ fn vale_ctl_does_what_it_says() {
 
 #[test]
 fn nonsense_is_refused_and_named() {
-    let (place, _one) = place();
-    let _daemon = place.daemon(&["--port", "t=ring:t"]);
-    let mut vale = Vale::connect(&place.path("ring/.netmap")).unwrap();
+    let (bed, _one) = bed();
+    let _daemon = bed.daemon(&["--port", "t=ring:t"]);
+    let mut vale = Vale::connect(&bed.path("ring/.netmap")).unwrap();
     let mut refused = |ask: Ask| match vale.ask(&ask) {
         Err(ValeError::Refused { errno, .. }) => errno,
         other => panic!("{ask:?}: {other:?}"),
@@ -193,30 +193,30 @@ fn nonsense_is_refused_and_named() {
     assert_eq!(refused(Ask { name: [b'x'; 64], ..Ask::new(Verb::Open, "") }), EINVAL);
     assert_eq!(refused(Ask { tx_rings: u32::MAX, ..Ask::new(Verb::Open, "vale0:a") }), EINVAL);
     assert_eq!(refused(Ask::new(Verb::Open, "nowhere")), 6);
-    assert_eq!(place.ports(), ["t"]);
+    assert_eq!(bed.ports(), ["t"]);
 }
 
 #[test]
 fn a_pipe_without_a_port_gets_one() {
-    let (place, _one) = place();
-    let _daemon = place.daemon(&["--port", "web=ring:web"]);
+    let (bed, _one) = bed();
+    let _daemon = bed.daemon(&["--port", "web=ring:web"]);
     let (mut a, mut b) = (Port::attach("foo{1").unwrap(), Port::attach("foo}1").unwrap());
     pass(&mut a, &mut b, &frame(2, 1));
     pass(&mut b, &mut a, &frame(1, 2));
     // The port that they belong to is joined to nothing, and goes with them.
-    assert_eq!(place.port("foo")["state"]["wire"], "foo");
-    assert_eq!(place.port("foo")["state"]["peer"], "connected");
+    assert_eq!(bed.port("foo")["state"]["wire"], "foo");
+    assert_eq!(bed.port("foo")["state"]["peer"], "connected");
     drop(a);
     pass(&mut b, &mut Port::attach("foo{1").unwrap(), &frame(1, 2));
     drop(b);
-    until_ports(&place, &["web"]);
+    until_ports(&bed, &["web"]);
     // One that is there has pipes, too, and stays; VALE's ports as well.
     let (mut a, mut b) = (Port::attach("web}x").unwrap(), Port::attach("web{x").unwrap());
     pass(&mut a, &mut b, &frame(2, 1));
     let (mut c, mut d) = (Port::attach("vale2:p}x").unwrap(), Port::attach("vale2:p{x").unwrap());
     pass(&mut c, &mut d, &frame(2, 1));
     drop((a, b, c, d));
-    until_ports(&place, &["web"]);
+    until_ports(&bed, &["web"]);
     let why = Port::attach("vale2:p{a b").unwrap_err().to_string();
     assert!(why.contains("a pipe is named by letters"), "{why}");
 }

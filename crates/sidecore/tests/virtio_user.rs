@@ -6,12 +6,12 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use rig::Place;
+use rig::Testbed;
 
 #[test]
 fn every_frame_comes_back_from_dpdk() {
     const FRAMES: u64 = 100_000;
-    let place = Place::new();
+    let bed = Testbed::new();
     // Both roles, both ring formats, mergeable or not, one queue or more, short frames and long.
     for combination in ["client split on 1 64", "server packed on 2 1514", "client packed off 4 64"] {
         let mut words = combination.split(' ');
@@ -19,7 +19,7 @@ fn every_frame_comes_back_from_dpdk() {
         for flag in ["--role", "--ring", "--mergeable", "--queues", "--size"] {
             args.extend([flag, words.next().unwrap()]);
         }
-        let output = place.run(&args);
+        let output = bed.run(&args);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{combination}: {errors}");
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

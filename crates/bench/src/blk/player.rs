@@ -73,9 +73,9 @@ struct Player {
     places: u64,
     next: u64,
     random: u64,
-    /// When the request at each place was started.
+    /// When the request at each slot was started.
     started: Vec<Instant>,
-    /// Answers, by place.
+    /// Answers, by slot.
     done: Vec<usize>,
     /// When the next request of paced work may start.
     due: Instant,
@@ -148,7 +148,7 @@ impl Player {
             };
             let tag = self.disk.submit(request).map_err(text)?;
             let Some(tag) = tag else { return Err("no room in a ring for the depth".to_owned()) };
-            self.started[tag.place()] = now;
+            self.started[tag.slot()] = now;
         }
         self.disk.publish().map_err(text)
     }
@@ -157,7 +157,7 @@ impl Player {
     fn take(&mut self, now: Instant, mut each: impl FnMut(u64)) -> Result<u64> {
         let (done, mut failed) = (&mut self.done, None);
         let answers = self.disk.poll(|tag, status, _| {
-            done.push(tag.place());
+            done.push(tag.slot());
             if status != Status::Ok {
                 failed = Some(status);
             }
@@ -166,8 +166,8 @@ impl Player {
         if let Some(status) = failed {
             return Err(format!("a request failed: {status:?}"));
         }
-        for place in self.done.drain(..) {
-            let took = now.saturating_duration_since(self.started[place]);
+        for slot in self.done.drain(..) {
+            let took = now.saturating_duration_since(self.started[slot]);
             each(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         }
         Ok(answers as u64)

@@ -34,7 +34,7 @@ mod trial;
 use std::path::PathBuf;
 
 use sidecore_pktgen::address::{Endpoints, Mac};
-use sidecore_pktgen::end::{host, Place};
+use sidecore_pktgen::end::{host, PortAddress};
 
 use super::common::{text, Output, Processors, Result};
 use super::ours::Daemon;
@@ -169,9 +169,9 @@ impl Args {
             return Err("--station does not apply, but to --ports and --target".to_owned());
         }
         if let Some(ports) = &self.ports {
-            let places = ports.iter().map(|port| Place::parse(port)).collect::<Result<Vec<_>>>()?;
-            let places = places.try_into().map_err(|_| "--ports: two ports")?;
-            return Ok(vec![Who::Given(places, station)]);
+            let ports = ports.iter().map(|port| PortAddress::parse(port)).collect::<Result<Vec<_>>>()?;
+            let ports = ports.try_into().map_err(|_| "--ports: two ports")?;
+            return Ok(vec![Who::Given(ports, station)]);
         }
         if let Some(target) = &self.target {
             return Ok(vec![Who::Given(pair(target)?, station)]);
@@ -185,7 +185,7 @@ impl Args {
 }
 
 /// `--target`: two ports of one kind.
-fn pair(text: &str) -> Result<[Place; 2]> {
+fn pair(text: &str) -> Result<[PortAddress; 2]> {
     let bad = || {
         format!(
             "--target {text}: write vhost-user:PATH,PATH, vhost-user-server:PATH,PATH or interface:NAME,NAME"
@@ -194,13 +194,13 @@ fn pair(text: &str) -> Result<[Place; 2]> {
     let (kind, rest) = text.split_once(':').ok_or_else(bad)?;
     let (a, b) =
         rest.split_once(',').filter(|(a, b)| !a.is_empty() && !b.is_empty() && a != b).ok_or_else(bad)?;
-    let place = |name: &str| match kind {
-        "vhost-user" => Ok(Place::VhostUser { path: name.to_owned(), server: false }),
-        "vhost-user-server" => Ok(Place::VhostUser { path: name.to_owned(), server: true }),
-        "interface" => Ok(Place::Host { kind: host::Kind::Packet, interface: name.to_owned() }),
+    let port = |name: &str| match kind {
+        "vhost-user" => Ok(PortAddress::VhostUser { path: name.to_owned(), server: false }),
+        "vhost-user-server" => Ok(PortAddress::VhostUser { path: name.to_owned(), server: true }),
+        "interface" => Ok(PortAddress::Host { kind: host::Kind::Packet, interface: name.to_owned() }),
         _ => Err(bad()),
     };
-    Ok([place(a)?, place(b)?])
+    Ok([port(a)?, port(b)?])
 }
 
 /// What a tester of these ends can do by itself.
@@ -208,7 +208,7 @@ fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'s
     let traffic = Traffic::new(lengths, STATIONS, args.flows, [args.src, args.dst])?;
     let host = match who {
         Who::Bridge => true,
-        Who::Given(places, _) => places.iter().any(|place| matches!(place, Place::Host { .. })),
+        Who::Given(ports, _) => ports.iter().any(|port| matches!(port, PortAddress::Host { .. })),
         _ => false,
     };
     let core = args.cpus.load_core;
@@ -378,10 +378,11 @@ mod tests {
 
     #[test]
     fn targets_are_pairs_of_one_kind() {
-        let vhost = |path: &str, server| Place::VhostUser { path: path.to_owned(), server };
+        let vhost = |path: &str, server| PortAddress::VhostUser { path: path.to_owned(), server };
         assert_eq!(pair("vhost-user:/a,/b"), Ok([vhost("/a", false), vhost("/b", false)]));
         assert_eq!(pair("vhost-user-server:/a,/b"), Ok([vhost("/a", true), vhost("/b", true)]));
-        let interface = |name: &str| Place::Host { kind: host::Kind::Packet, interface: name.to_owned() };
+        let interface =
+            |name: &str| PortAddress::Host { kind: host::Kind::Packet, interface: name.to_owned() };
         assert_eq!(pair("interface:t0,t1"), Ok([interface("t0"), interface("t1")]));
         for bad in ["", "t0,t1", "interface:t0", "interface:t0,", "interface:t0,t0", "usb:a,b"] {
             assert!(pair(bad).is_err(), "{bad}");

@@ -20,7 +20,7 @@ use super::super::ours::{Daemon, Switch, START};
 use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
 use super::lane::End;
 use super::traffic::Stations;
-use sidecore_pktgen::end::{host, Place};
+use sidecore_pktgen::end::{host, PortAddress};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -47,7 +47,7 @@ pub enum Who {
     /// Open vSwitch with DPDK, action NORMAL.
     Ovs,
     /// Two ports that are there, and the station that frames go to.
-    Given([Place; 2], Option<[u8; 6]>),
+    Given([PortAddress; 2], Option<[u8; 6]>),
 }
 
 impl Who {
@@ -141,14 +141,14 @@ impl<'s> Target<'s> {
     /// # Errors
     /// One of them is not, or does not.
     pub fn look(who: &Who, longest: usize) -> Result<()> {
-        let Who::Given(places, _) = who else { return Ok(()) };
-        for place in places {
-            match place {
-                Place::VhostUser { path, server: false } => {
+        let Who::Given(ports, _) = who else { return Ok(()) };
+        for port in ports {
+            match port {
+                PortAddress::VhostUser { path, server: false } => {
                     std::fs::metadata(path).map_err(|e| format!("vhost-user:{path}: {e}"))?;
                 }
-                Place::VhostUser { server: true, .. } => {}
-                Place::Ring(_) | Place::Host { .. } => drop(given(place, longest, Page::Small)?),
+                PortAddress::VhostUser { server: true, .. } => {}
+                PortAddress::Ring(_) | PortAddress::Host { .. } => drop(given(port, longest, Page::Small)?),
             }
         }
         Ok(())
@@ -179,8 +179,8 @@ impl<'s> Target<'s> {
     pub fn connect(&self) -> Result<[End; 2]> {
         let longest = self.setting.longest;
         match (&self.who, &self.listeners) {
-            (Who::Given(places, _), _) => {
-                let [a, b] = places.each_ref().map(|place| given(place, longest, self.page));
+            (Who::Given(ports, _), _) => {
+                let [a, b] = ports.each_ref().map(|port| given(port, longest, self.page));
                 Ok([a?, b?])
             }
             (Who::Bridge, _) => {
@@ -291,13 +291,13 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
     let program = std::env::current_exe().map_err(text)?;
     let routed = *who == Who::Router;
     let port = |(number, path): (usize, &PathBuf)| {
-        let place = format!("vhost-user:{}", path.display());
+        let socket = format!("vhost-user:{}", path.display());
         if !routed {
-            return place;
+            return socket;
         }
         let mac = ROUTER[number].map(|byte| format!("{byte:02x}")).join(":");
         let address = ["192.0.2.1/25", "192.0.2.129/25"][number];
-        format!("{place},router=r,router-mac={mac},address={address}")
+        format!("{socket},router=r,router-mac={mac},address={address}")
     };
     let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
@@ -310,17 +310,17 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
 }
 
 /// One of the ports that are there.
-fn given(place: &Place, longest: usize, page: Page) -> Result<End> {
-    match place {
-        Place::Ring(name) => End::ring(name, longest),
-        Place::VhostUser { path, server } => {
+fn given(port: &PortAddress, longest: usize, page: Page) -> Result<End> {
+    match port {
+        PortAddress::Ring(name) => End::ring(name, longest),
+        PortAddress::VhostUser { path, server } => {
             let frontend = match server {
                 true => Listener::new(path).and_then(|listener| listener.accept(START)),
                 false => Frontend::connect(path, START),
             };
             End::virtio(frontend.map_err(|e| format!("vhost-user:{path}: {e}"))?, ENTRIES, longest, page)
         }
-        Place::Host { kind, interface } => End::host(*kind, interface, longest),
+        PortAddress::Host { kind, interface } => End::host(*kind, interface, longest),
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Lengths {
 
 /// Where stamps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum StampPosition {
     Payload,
     End,
 }
@@ -82,7 +82,7 @@ pub struct Traffic {
     /// One after the other, over and over.
     pattern: Vec<Vec<u8>>,
     flows: Vec<Flow>,
-    place: Place,
+    stamps: StampPosition,
 }
 
 impl Traffic {
@@ -96,17 +96,17 @@ impl Traffic {
         flows: u64,
         ranges: [Option<Endpoints>; 2],
     ) -> Result<Traffic, String> {
-        let mut place = Place::Payload;
+        let mut stamps = StampPosition::Payload;
         let pattern = match lengths {
             Lengths::Fixed(bytes) => vec![made(*bytes, stations)?],
             Lengths::Imix => IMIX.iter().map(|bytes| made(*bytes, stations)).collect::<Result<_, _>>()?,
             Lengths::Recorded(recording) => {
-                place = Place::End;
+                stamps = StampPosition::End;
                 recording.frames().map(|frame| recorded(frame, stations)).collect()
             }
         };
-        let flows = if place == Place::End { Vec::new() } else { ways(flows, ranges)? };
-        Ok(Traffic { pattern, flows, place })
+        let flows = if stamps == StampPosition::End { Vec::new() } else { ways(flows, ranges)? };
+        Ok(Traffic { pattern, flows, stamps })
     }
 
     /// Bytes of the longest frame, without check sequence.
@@ -137,9 +137,9 @@ impl Traffic {
     /// The stamp of a frame.
     #[inline]
     fn stamp(&self, frame: &[u8]) -> Option<Stamp> {
-        let at = match self.place {
-            Place::Payload => STAMP,
-            Place::End => frame.len().checked_sub(STAMP_LEN)?,
+        let at = match self.stamps {
+            StampPosition::Payload => STAMP,
+            StampPosition::End => frame.len().checked_sub(STAMP_LEN)?,
         };
         let bytes: &[u8; STAMP_LEN] = frame.get(at..at + STAMP_LEN)?.try_into().ok()?;
         let [a, b, s0, s1, s2, s3, t0, t1, t2, t3] = *bytes;
@@ -242,7 +242,7 @@ pub struct Maker<'t> {
     traffic: &'t Traffic,
     trial: u16,
     seq: u32,
-    place: usize,
+    next: usize,
     flow: usize,
     /// When the trial begins, by the time stamp counter.
     pub start: u64,
@@ -255,7 +255,7 @@ pub struct Maker<'t> {
 impl<'t> Maker<'t> {
     /// Of trial number `trial`.
     pub fn new(traffic: &'t Traffic, trial: u16) -> Maker<'t> {
-        Maker { traffic, trial, seq: 0, place: 0, flow: 0, start: 0, due: 0.0, gap: 0.0 }
+        Maker { traffic, trial, seq: 0, next: 0, flow: 0, start: 0, due: 0.0, gap: 0.0 }
     }
 
     /// Passes over frames that could not be sent when they were due.
@@ -289,15 +289,15 @@ impl Source for Maker<'_> {
 
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
-        let Traffic { pattern, flows, place } = self.traffic;
-        let Some(frame) = pattern.get(self.place) else { return 0 };
-        self.place = if self.place + 1 < pattern.len() { self.place + 1 } else { 0 };
-        let at = match place {
-            Place::End => {
+        let Traffic { pattern, flows, stamps } = self.traffic;
+        let Some(frame) = pattern.get(self.next) else { return 0 };
+        self.next = if self.next + 1 < pattern.len() { self.next + 1 } else { 0 };
+        let at = match stamps {
+            StampPosition::End => {
                 buffer[..frame.len()].copy_from_slice(frame);
                 frame.len() - STAMP_LEN
             }
-            Place::Payload => {
+            StampPosition::Payload => {
                 let head = frame.len().min(HEAD);
                 buffer[..head].copy_from_slice(&frame[..head]);
                 if let Some(flow) = flows.get(self.flow) {

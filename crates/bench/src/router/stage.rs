@@ -13,7 +13,7 @@ use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, PortId, DEFAULT_MTU};
 use sidecore_engine::router::{Member, Net, Router, Static, Target};
-use sidecore_engine::transport::ring::{RingConfig, RingPort};
+use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::super::common::{text, Result};
@@ -88,7 +88,7 @@ impl Stage {
             let port = Arc::clone(&member.port);
             attachments.push(match kind {
                 Kind::Ring => {
-                    Box::new(RingPort::start(RingConfig::new(&path), port, scheduler).map_err(text)?)
+                    Box::new(RingPort::start(RingPortConfig::new(&path), port, scheduler).map_err(text)?)
                 }
                 Kind::Virtio => {
                     let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };

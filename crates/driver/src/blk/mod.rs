@@ -25,7 +25,7 @@ use sidecore_abi::virtio::features as f;
 pub use self::config::Geometry;
 pub use self::request::{Range, Request, Shape, Status};
 
-use self::request::{Place, Room};
+use self::request::{RequestSlot, Room};
 use crate::error::{Error, Result};
 use crate::frontend::{protocol, Frontend};
 use crate::memory::Page;
@@ -125,12 +125,12 @@ impl DiskOptions {
 pub struct Tag(u64);
 
 impl Tag {
-    fn new(number: u64, place: u16) -> Self {
-        Self(number << 16 | u64::from(place))
+    fn new(number: u64, slot: u16) -> Self {
+        Self(number << 16 | u64::from(slot))
     }
 
     /// A number below the queue's depth that no other request in flight on the same queue has.
-    pub fn place(self) -> usize {
+    pub fn slot(self) -> usize {
         usize::from((self.0 & 0xffff) as u16)
     }
 }
@@ -165,21 +165,21 @@ pub struct Stats {
 #[derive(Debug)]
 struct Lane {
     ring: Running,
-    places: Vec<Place>,
+    slots: Vec<RequestSlot>,
     free: Vec<u16>,
-    /// By the ring's name for the chain: the request, and its place. `None`: no chain of this name is with the device.
+    /// By the ring's name for the chain: the request, and its slot. `None`: no chain of this name is with the device.
     busy: Vec<Option<(Tag, u16)>>,
 }
 
 impl Lane {
-    fn offer(&mut self, tag: Tag, place: u16) -> bool {
-        let Place { chain, .. } = &self.places[usize::from(place)];
-        let name = match self.places[usize::from(place)].table() {
+    fn offer(&mut self, tag: Tag, slot: u16) -> bool {
+        let RequestSlot { chain, .. } = &self.slots[usize::from(slot)];
+        let name = match self.slots[usize::from(slot)].table() {
             Some(table) => self.ring.queue.add_indirect(table, chain),
             None => self.ring.queue.add(chain),
         };
         let Some(name) = name else { return false };
-        self.busy[usize::from(name)] = Some((tag, place));
+        self.busy[usize::from(name)] = Some((tag, slot));
         true
     }
 }
@@ -215,7 +215,7 @@ impl Disk {
         for number in 0..options.queues {
             lanes.push(Lane {
                 ring: Running::new(&session, number)?,
-                places: options.room().places(&session.memory, options.depth.into())?,
+                slots: options.room().slots(&session.memory, options.depth.into())?,
                 free: (0..options.depth).rev().collect(),
                 busy: vec![None; options.entries.into()],
             });
@@ -319,15 +319,15 @@ impl Disk {
         let Some(lane) = self.lanes.get_mut(number) else {
             return Err(Error::Config(format!("there is no queue {number}")));
         };
-        let Some(&place) = lane.free.last() else { return Ok(None) };
+        let Some(&slot) = lane.free.last() else { return Ok(None) };
         let needed = if self.options.indirect { 1 } else { self.options.longest() };
         if usize::from(lane.ring.queue.room()) < needed {
             return Ok(None);
         }
         let DiskOptions { shape, largest, .. } = self.options;
-        lane.places[usize::from(place)].write(&self.session.memory, &request, shape, largest)?;
-        let tag = Tag::new(self.next_tag, place);
-        if !lane.offer(tag, place) {
+        lane.slots[usize::from(slot)].write(&self.session.memory, &request, shape, largest)?;
+        let tag = Tag::new(self.next_tag, slot);
+        if !lane.offer(tag, slot) {
             return Ok(None);
         }
         lane.free.pop();
@@ -354,20 +354,20 @@ impl Disk {
             lane.ring.queue.reap(usize::MAX, |name, len| self.used.push((name, len)))?;
             for (name, len) in self.used.drain(..) {
                 let broken = |what: String| Error::Ring { queue: lane.ring.number, what };
-                let Some((tag, place)) = lane.busy[usize::from(name)].take() else {
+                let Some((tag, slot)) = lane.busy[usize::from(name)].take() else {
                     return Err(broken(format!("gave back {name}, which is no request")));
                 };
-                let at = &lane.places[usize::from(place)];
+                let at = &lane.slots[usize::from(slot)];
                 let status = at.status(memory);
                 // Data are whole only if the device says that it wrote them, and the status behind (§2.7.8.2).
                 if status == Status::Ok && len as usize <= at.writable {
                     return Err(broken(format!("answered {} bytes with a length of {len}", at.writable + 1)));
                 }
                 let written = if status == Status::Ok { at.writable } else { 0 };
-                // SAFETY: the device gave the buffer back, and its place is free only behind this block.
+                // SAFETY: the device gave the buffer back, and its slot is free only behind this block.
                 let data = unsafe { memory.bytes_mut(at.answer(), written) };
                 each(tag, status, data);
-                lane.free.push(place);
+                lane.free.push(slot);
                 answers += 1;
             }
         }
@@ -475,9 +475,9 @@ impl Disk {
             let mut open: Vec<_> = lane.busy.iter_mut().filter_map(Option::take).collect();
             open.sort_unstable();
             lane.ring.queue = self.session.fresh_queue(lane.ring.number)?;
-            for (tag, place) in open {
+            for (tag, slot) in open {
                 self.stats.again += 1;
-                if !lane.offer(tag, place) {
+                if !lane.offer(tag, slot) {
                     return Err(Error::Config(format!("no room to offer {tag:?} again")));
                 }
             }

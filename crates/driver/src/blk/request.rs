@@ -1,6 +1,6 @@
 //! Requests: what a caller wants, and how it is laid out in memory.
 //!
-//! Each request that can be in flight has a place of its own: 64 bytes for header and status, a buffer on a page boundary, and
+//! Each request that can be in flight has a slot of its own: 64 bytes for header and status, a buffer on a page boundary, and
 //! a table for an indirect chain. A request is found again by the name that the ring gave its chain.
 
 use std::sync::Arc;
@@ -131,7 +131,7 @@ const PAGE: usize = 4096;
 
 /// One request's memory.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RequestSlot {
     control: usize,
     data: usize,
     status: usize,
@@ -142,7 +142,7 @@ pub(super) struct Place {
     pub(super) writable: usize,
 }
 
-/// How large a place is.
+/// How large a slot is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Bytes of data.
@@ -157,27 +157,27 @@ impl Room {
         PAGE + (self.largest + 1).next_multiple_of(PAGE)
     }
 
-    /// Bytes that `places` take, with what alignment loses.
-    pub(super) fn bytes(self, places: usize) -> usize {
-        places * (CONTROL + self.table * 16 + self.buffer()) + places * 16 + 2 * PAGE
+    /// Bytes that `slots` take, with what alignment loses.
+    pub(super) fn bytes(self, slots: usize) -> usize {
+        slots * (CONTROL + self.table * 16 + self.buffer()) + slots * 16 + 2 * PAGE
     }
 
-    /// Takes memory for `places`.
-    pub(super) fn places(self, memory: &Arc<Memory>, places: usize) -> Result<Vec<Place>> {
-        let control = memory.alloc(CONTROL * places, CONTROL)?;
-        let data = memory.alloc(self.buffer() * places, PAGE)?;
-        (0..places)
+    /// Takes memory for `slots`.
+    pub(super) fn slots(self, memory: &Arc<Memory>, slots: usize) -> Result<Vec<RequestSlot>> {
+        let control = memory.alloc(CONTROL * slots, CONTROL)?;
+        let data = memory.alloc(self.buffer() * slots, PAGE)?;
+        (0..slots)
             .map(|n| {
                 let table = (self.table > 0).then(|| Table::new(memory, self.table)).transpose()?;
                 let control = control + n * CONTROL;
                 let data = data + n * self.buffer() + PAGE;
-                Ok(Place { control, data, status: 0, table, chain: Vec::new(), writable: 0 })
+                Ok(RequestSlot { control, data, status: 0, table, chain: Vec::new(), writable: 0 })
             })
             .collect()
     }
 }
 
-impl Place {
+impl RequestSlot {
     /// The table for an indirect chain.
     pub(super) fn table(&self) -> Option<&Table> {
         self.table.as_ref()
@@ -286,10 +286,10 @@ mod tests {
     fn chain(wanted: &Request, shape: Shape) -> Vec<(usize, bool)> {
         let room = Room { largest: 8192, table: 0 };
         let memory = Memory::new(room.bytes(1), Page::Small).unwrap();
-        let mut place = room.places(&memory, 1).unwrap().remove(0);
-        place.write(&memory, wanted, shape, room.largest).unwrap();
-        assert_eq!(place.status(&memory), Status::Other(Status::UNWRITTEN));
-        place.chain.iter().map(|buf| (buf.len as usize, buf.write)).collect()
+        let mut slot = room.slots(&memory, 1).unwrap().remove(0);
+        slot.write(&memory, wanted, shape, room.largest).unwrap();
+        assert_eq!(slot.status(&memory), Status::Other(Status::UNWRITTEN));
+        slot.chain.iter().map(|buf| (buf.len as usize, buf.write)).collect()
     }
 
     #[test]
@@ -312,8 +312,8 @@ mod tests {
     fn a_request_larger_than_its_place_is_refused() {
         let room = Room { largest: 512, table: 0 };
         let memory = Memory::new(room.bytes(1), Page::Small).unwrap();
-        let mut place = room.places(&memory, 1).unwrap().remove(0);
+        let mut slot = room.slots(&memory, 1).unwrap().remove(0);
         let read = Request::Read { sector: 0, len: 1024 };
-        assert!(place.write(&memory, &read, Shape::Usual, room.largest).is_err());
+        assert!(slot.write(&memory, &read, Shape::Usual, room.largest).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::regs::{self, BAH, BAL, HEAD, LEN, RX, SECOND, TAIL, TX};
-use super::ring::Ring;
+use super::ring::DescriptorRing;
 use super::{BUFFER, E1000};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -18,8 +18,8 @@ pub const RSS_KEY: [u8; 40] = [
 /// One of the 82574L's two, or the 82540EM's only one.
 pub(super) struct Pair {
     pub(super) queue: usize,
-    pub(super) tx: Ring,
-    pub(super) rx: Ring,
+    pub(super) tx: DescriptorRing,
+    pub(super) rx: DescriptorRing,
     /// The tails that the device knows: transmit, receive.
     pub(super) rung: u16,
     pub(super) offered: u16,
@@ -27,13 +27,14 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(queue: usize, memory: &Arc<Memory>, count: u16) -> Result<Pair> {
-        let (tx, rx) = (Ring::new(memory, count, BUFFER)?, Ring::new(memory, count, BUFFER)?);
+        let (tx, rx) =
+            (DescriptorRing::new(memory, count, BUFFER)?, DescriptorRing::new(memory, count, BUFFER)?);
         Ok(Pair { queue, tx, rx, rung: 0, offered: 0 })
     }
 
     /// Bytes of memory that one takes.
     pub(super) fn size(count: u16, buffer: usize) -> usize {
-        2 * Ring::size(count, buffer)
+        2 * DescriptorRing::size(count, buffer)
     }
 
     pub(super) fn restart(&mut self) {

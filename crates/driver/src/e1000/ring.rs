@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::memory::{prefetch, prefetch_write, Buffers, Memory, View};
 
 /// A ring: `count` descriptors of two words, and a buffer for each.
-pub(super) struct Ring {
+pub(super) struct DescriptorRing {
     words: View,
     pub(super) buffers: Buffers,
     pub(super) count: u16,
@@ -17,8 +17,8 @@ pub(super) struct Ring {
     pub(super) tail: u16,
 }
 
-impl Ring {
-    pub(super) fn new(memory: &Arc<Memory>, count: u16, buffer: usize) -> Result<Ring> {
+impl DescriptorRing {
+    pub(super) fn new(memory: &Arc<Memory>, count: u16, buffer: usize) -> Result<DescriptorRing> {
         // A ring is a multiple of 128 bytes long (8254x SDM §13.4.27).
         if count < 8 || count % 8 != 0 {
             return Err(Error::Config(format!("a ring of {count}: a multiple of 8 is needed")));
@@ -26,7 +26,7 @@ impl Ring {
         let at = memory.alloc(usize::from(count) * 16, 128)?;
         let words = memory.view(at, usize::from(count) * 16);
         let buffers = memory.alloc_buffers(usize::from(count), buffer)?;
-        Ok(Ring { words, buffers, count, clean: 0, tail: 0 })
+        Ok(DescriptorRing { words, buffers, count, clean: 0, tail: 0 })
     }
 
     /// Bytes of memory that a ring takes.

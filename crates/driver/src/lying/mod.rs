@@ -23,7 +23,7 @@ use sidecore_abi::virtio::features as f;
 use crate::error::{Error, Result};
 use crate::frontend::Frontend;
 use crate::memory::{Memory, Page};
-use crate::packed::Place;
+use crate::packed::Cursor;
 use crate::queue::Parts;
 use crate::raw::{self, Message};
 use crate::session::{Config, Kind, Session, Setup, Want};
@@ -210,7 +210,7 @@ pub struct Rig {
     /// The rings can no longer be read from here either: their file was cut.
     pub blind: bool,
     errors: Vec<OwnedFd>,
-    place: Vec<Place>,
+    cursors: Vec<Cursor>,
     avail: Vec<u16>,
 }
 
@@ -227,9 +227,9 @@ impl Rig {
             session.frontend.set(message.map_err(|e| Error::io("duplicating an eventfd", e))?)?;
             errors.push(fd);
         }
-        let start = Place { at: 0, wrap: true };
-        let (place, avail) = (vec![start; bases.len()], vec![0; bases.len()]);
-        Ok(Self { session, format, space, blind: false, errors, place, avail })
+        let start = Cursor { at: 0, wrap: true };
+        let (cursors, avail) = (vec![start; bases.len()], vec![0; bases.len()]);
+        Ok(Self { session, format, space, blind: false, errors, cursors, avail })
     }
 
     /// The memory.
@@ -278,7 +278,7 @@ impl Rig {
         self.avail[usize::from(queue)] = index;
     }
 
-    /// Offers a chain as written: from split descriptor 0 on, or at the packed ring's next places.
+    /// Offers a chain as written: from split descriptor 0 on, or at the packed ring's next descriptors.
     pub fn offer(&mut self, queue: u16, chain: &[Raw]) {
         let q = usize::from(queue);
         let desc = self.parts(queue).desc.clone();
@@ -291,23 +291,23 @@ impl Rig {
             }
             Format::Packed => {
                 let entries = self.session.options().entries;
-                let start = self.place[q];
-                let mut place = start;
+                let start = self.cursors[q];
+                let mut cursor = start;
                 let mut first = 0;
                 for (index, raw) in chain.iter().enumerate() {
-                    let flags = raw.flags | place.available();
+                    let flags = raw.flags | cursor.available();
                     let word = u64::from(raw.len) | u64::from(raw.next) << 32 | u64::from(flags) << 48;
-                    let at = 2 * usize::from(place.at);
+                    let at = 2 * usize::from(cursor.at);
                     desc.store64(at, raw.addr, Ordering::Relaxed);
                     if index == 0 {
                         first = word;
                     } else {
                         desc.store64(at + 1, word, Ordering::Relaxed);
                     }
-                    place = place.plus(1, entries);
+                    cursor = cursor.plus(1, entries);
                 }
                 desc.store64(2 * usize::from(start.at) + 1, first, Ordering::Release);
-                self.place[q] = place;
+                self.cursors[q] = cursor;
             }
         }
         self.kick(queue);
@@ -323,7 +323,7 @@ impl Rig {
         match self.format {
             Format::Split => parts.used.load16(1, Ordering::Acquire) != 0,
             Format::Packed => {
-                let start = Place { at: 0, wrap: true };
+                let start = Cursor { at: 0, wrap: true };
                 start.is_used((parts.desc.load64(1, Ordering::Acquire) >> 48) as u16)
             }
         }

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_abi::netmap::{If, Ring as RingHead, SlotWord, MAX_FRAGS, NS_BUF_CHANGED, NS_MOREFRAG};
+use sidecore_abi::netmap::{If, RingHead, SlotWord, MAX_FRAGS, NS_BUF_CHANGED, NS_MOREFRAG};
 use sidecore_abi::pci::command;
 use sidecore_abi::ptnet::{
     memdev, reg, BLOCK, CREATE, DELETE, DEVICE, MEMORY_DEVICE, VENDOR, VNET_HDR, VNET_HDR_LEN,
 };
 
-use self::ring::{Place, Ring};
+use self::ring::{RingLayout, SlotRing};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Page, View};
 use crate::vfio::{Client, Event, Traps, Window};
@@ -48,8 +48,8 @@ impl Default for Config {
 
 /// A pair of rings.
 struct Pair {
-    tx: Ring,
-    rx: Ring,
+    tx: SlotRing,
+    rx: SlotRing,
 }
 
 /// A ptnet device and its memory.
@@ -146,12 +146,12 @@ impl Ptnet {
     }
 
     /// The ring at place `place` of the interface's list, whose block is the one with this number.
-    fn ring(&self, interface: u64, place: u64, number: u32, buf_count: u32) -> Result<Ring> {
+    fn ring(&self, interface: u64, place: u64, number: u32, buf_count: u32) -> Result<SlotRing> {
         let entry = interface + size_of::<If>() as u64 + 8 * place;
         let offset = u64::from(self.word(entry)?) | u64::from(self.word(entry + 4)?) << 32;
         let ring = interface.wrapping_add(offset);
         let bufs = u64::from(self.word(ring)?) | u64::from(self.word(ring + 4)?) << 32;
-        let place = Place {
+        let layout = RingLayout {
             slots: (ring + size_of::<RingHead>() as u64, self.word(ring + 8)?),
             bufs: ring.wrapping_add(bufs),
             buf_count,
@@ -160,7 +160,7 @@ impl Ptnet {
         let block = |half: usize| {
             self.memory.view(self.blocks[half] + number as usize * BLOCK as usize, BLOCK as usize)
         };
-        Ring::new(&self.window, &place, block(0), block(1))
+        SlotRing::new(&self.window, &layout, block(0), block(1))
     }
 
     fn word(&self, offset: u64) -> Result<u32> {
@@ -538,7 +538,7 @@ fn too_short() -> Error {
 }
 
 /// Joins the slots of one frame in `whole`; how many there were, of `left`.
-fn gather(ring: &mut Ring, left: u32, whole: &mut Vec<u8>) -> Result<u32> {
+fn gather(ring: &mut SlotRing, left: u32, whole: &mut Vec<u8>) -> Result<u32> {
     whole.clear();
     for slots in 1..=left {
         let word = ring.next();

@@ -22,7 +22,7 @@ const HWTAIL: usize = 1;
 
 /// A ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct SlotRing {
     slots: *const AtomicU64,
     bufs: *mut u8,
     buf_size: usize,
@@ -39,10 +39,10 @@ pub(super) struct Ring {
 }
 
 // SAFETY: addresses in shared memory that the ring keeps mapped.
-unsafe impl Send for Ring {}
+unsafe impl Send for SlotRing {}
 
 /// Where a ring is.
-pub(super) struct Place {
+pub(super) struct RingLayout {
     /// Byte of the window at which its slots begin, and their number.
     pub(super) slots: (u64, u32),
     /// Where buffer 0 is.
@@ -53,20 +53,25 @@ pub(super) struct Place {
     pub(super) buf_size: usize,
 }
 
-impl Ring {
-    pub(super) fn new(window: &Arc<Window>, place: &Place, ours: View, theirs: View) -> Result<Ring> {
-        let (slots, num_slots) = place.slots;
+impl SlotRing {
+    pub(super) fn new(
+        window: &Arc<Window>,
+        layout: &RingLayout,
+        ours: View,
+        theirs: View,
+    ) -> Result<SlotRing> {
+        let (slots, num_slots) = layout.slots;
         let outside = || Error::Device("a ring or its buffers are not inside the memory".to_owned());
         let slots = window.at(slots, num_slots as usize * size_of::<Slot>()).ok_or_else(outside)?;
-        let bufs = window.at(place.bufs, place.buf_count as usize * place.buf_size).ok_or_else(outside)?;
+        let bufs = window.at(layout.bufs, layout.buf_count as usize * layout.buf_size).ok_or_else(outside)?;
         if num_slots < 2 || slots.as_ptr() as usize % 8 != 0 {
             return Err(Error::Device(format!("a ring of {num_slots} slots")));
         }
-        Ok(Ring {
+        Ok(SlotRing {
             slots: slots.as_ptr().cast(),
             bufs: bufs.as_ptr(),
-            buf_size: place.buf_size,
-            buf_count: place.buf_count,
+            buf_size: layout.buf_size,
+            buf_count: layout.buf_count,
             num_slots,
             head: 0,
             tail: 0,
@@ -148,7 +153,7 @@ impl Ring {
         SlotWord(self.slot(self.head).load(Ordering::Relaxed))
     }
 
-    /// Writes `word` where [`Ring::next`] gave `was`, and gives it up. What stands there already is not written: its line stays
+    /// Writes `word` where [`SlotRing::next`] gave `was`, and gives it up. What stands there already is not written: its line stays
     /// where it is.
     #[inline]
     pub(super) fn give(&mut self, was: SlotWord, word: SlotWord) {
@@ -193,7 +198,7 @@ impl Ring {
         }
     }
 
-    /// Asks for both lines of the block, ours to be written: [`Ring::publish`] waits until it has them.
+    /// Asks for both lines of the block, ours to be written: [`SlotRing::publish`] waits until it has them.
     #[inline]
     pub(super) fn prefetch_block(&self) {
         // A block is one line on each side.

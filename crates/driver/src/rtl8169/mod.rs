@@ -20,7 +20,7 @@ use sidecore_abi::csb;
 use sidecore_abi::pci::{command, SUBSYSTEM};
 
 use self::regs::BAR;
-use self::ring::Ring;
+use self::ring::DescriptorRing;
 use crate::csb::Block;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Page, View};
@@ -54,8 +54,8 @@ pub struct Rtl8169 {
     client: Client,
     memory: Arc<Memory>,
     mac: [u8; 6],
-    tx: Ring,
-    rx: Ring,
+    tx: DescriptorRing,
+    rx: DescriptorRing,
     /// Frames were queued that the device was not told of.
     untold: bool,
     /// The pin, and the event that tells of its end.
@@ -88,14 +88,14 @@ impl Rtl8169 {
         if config.csb && client.config16(SUBSYSTEM)? != csb::SUBSYSTEM {
             return Err(Error::Missing("a communication status block".to_owned()));
         }
-        let rings = 2 * Ring::size(config.ring, BUFFER);
+        let rings = 2 * DescriptorRing::size(config.ring, BUFFER);
         let memory = Memory::new(rings + 4096 + Block::ROOM, config.page)?;
         client.map_memory(&memory)?;
         let block = if config.csb { Some(Block::new(&memory)?) } else { None };
         let pin = (Event::new()?, Event::new()?);
         client.wire_pin(&pin.0, Some(&pin.1))?;
-        let tx = Ring::new(&memory, config.ring, BUFFER)?;
-        let rx = Ring::new(&memory, config.ring, BUFFER)?;
+        let tx = DescriptorRing::new(&memory, config.ring, BUFFER)?;
+        let rx = DescriptorRing::new(&memory, config.ring, BUFFER)?;
         let mut driver = Rtl8169 { client, memory, mac, tx, rx, untold: false, pin, block, polling: false };
         driver.start()?;
         Ok(driver)

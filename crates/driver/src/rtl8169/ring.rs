@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffers, Memory, View};
 
 /// A ring: `count` descriptors of two words, and a buffer for each.
-pub(super) struct Ring {
+pub(super) struct DescriptorRing {
     words: View,
     pub(super) buffers: Buffers,
     pub(super) count: u16,
@@ -20,14 +20,14 @@ pub(super) struct Ring {
     given: u16,
 }
 
-impl Ring {
-    pub(super) fn new(memory: &Arc<Memory>, count: u16, buffer: usize) -> Result<Ring> {
+impl DescriptorRing {
+    pub(super) fn new(memory: &Arc<Memory>, count: u16, buffer: usize) -> Result<DescriptorRing> {
         if !(1..=1024).contains(&count) {
             return Err(Error::Config(format!("a ring of {count}: 1 to 1024 are possible")));
         }
         let words = memory.view(memory.alloc(usize::from(count) * 16, 256)?, usize::from(count) * 16);
         let buffers = memory.alloc_buffers(usize::from(count), buffer)?;
-        Ok(Ring { words, buffers, count, clean: 0, next: 0, given: 0 })
+        Ok(DescriptorRing { words, buffers, count, clean: 0, next: 0, given: 0 })
     }
 
     /// Bytes of memory that a ring takes.

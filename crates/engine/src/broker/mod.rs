@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::open::broker::{Answer, Broker as Client};
-    use crate::open::socket::Wanted;
+    use crate::open::socket::SocketSpec;
     use crate::open::tests::Dir;
     use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
     use std::os::unix::fs::PermissionsExt;
@@ -261,7 +261,7 @@ mod tests {
         let dir = Dir::new("operators");
         std::fs::create_dir(dir.at("ring")).unwrap();
         std::fs::create_dir(dir.at("out")).unwrap();
-        let operators = Wanted {
+        let operators = SocketSpec {
             path: Named::place(&dir.at("control.sock")),
             kind: SocketType::DGRAM,
             mode: Some(0o600),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::open::broker::Named;
-use crate::open::socket::Wanted;
+use crate::open::socket::SocketSpec;
 
 /// Most names that it remembers. What was not used for longest makes room.
 pub const MAX_NAMED: usize = 16_384;
@@ -22,7 +22,7 @@ pub struct Rules {
     /// What a configuration names: each time that the file is read, this is added.
     pub names: Option<fn(&str) -> Vec<Named>>,
     /// Where operators say what else.
-    pub operators: Option<Wanted>,
+    pub operators: Option<SocketSpec>,
     /// TAPs that it has given to the daemon, each in its namespace: of other interfaces there nothing is changed.
     pub taps: BTreeSet<(PathBuf, String)>,
 }

@@ -15,7 +15,7 @@ use crate::host::broker as host;
 use crate::host::netns::{self, AddressIn, Socket, FPM};
 use crate::host::tap::{self, TapIn};
 use crate::open::broker::{Answer, Refusal, Request};
-use crate::open::socket::{self, Wanted};
+use crate::open::socket::{self, SocketSpec};
 use crate::open::{self, own_file};
 use crate::switch::program::Program;
 
@@ -38,7 +38,7 @@ impl Broker {
                 self.rules.allow_socket(&path)?;
                 let kind = if seqpacket { SocketType::SEQPACKET } else { SocketType::STREAM };
                 let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-                let wanted = Wanted { path, kind, mode, owner, backlog };
+                let wanted = SocketSpec { path, kind, mode, owner, backlog };
                 let (socket, file) = socket::listen_here(&wanted).map_err(socket::refusal)?;
                 let number = self.remember(file)?;
                 Ok(Answer { number, ..Answer::fd(socket) })
@@ -62,7 +62,7 @@ impl Broker {
             Request::Find { path } => {
                 self.rules.allow_holder(&path)?;
                 // Who asks may wait for what it says; others wait for us.
-                let (socket, told) = hold::knock(&path).map_err(hold::refusal)?;
+                let (socket, told) = hold::call_with_secret(&path).map_err(hold::refusal)?;
                 Ok(Answer { number: told.into(), ..Answer::fd(socket) })
             }
             Request::Journal { name } => {

@@ -6,7 +6,7 @@
 //! filters of the thread that starts it, and no filter can be removed. So a thread that starts others must be allowed all that
 //! they may do.
 //!
-//! Refused calls. A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
+//! RefusedCalls calls. A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
 //! thread and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
 //! neighbours do not. A call that only an attacker makes (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
 //! carried out, and the kernel logs those that would not have been.
@@ -111,7 +111,7 @@ pub fn alone(kind: Kinds) -> Result<(), String> {
 
 /// Calls that were refused to one kind of thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedCalls {
     /// Which kind.
     pub thread: &'static str,
     /// The name of the call, or its number.
@@ -139,7 +139,7 @@ pub struct Status {
     /// The filters.
     pub filters: Vec<Filter>,
     /// What was refused so far.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedCalls>,
 }
 
 /// What is in force.
@@ -160,14 +160,14 @@ pub fn status() -> Status {
     }
 }
 
-fn told(kind: u8, call: u32, count: u64) -> Refused {
+fn told(kind: u8, call: u32, count: u64) -> RefusedCalls {
     let thread = Kinds(1 << (kind % 16)).name();
     let call = calls::name(call.into()).map_or_else(|| format!("call {call}"), str::to_owned);
-    Refused { thread, call, count }
+    RefusedCalls { thread, call, count }
 }
 
 /// What was refused for the first time since this was asked last: for the log.
-pub fn news() -> Vec<Refused> {
+pub fn news() -> Vec<RefusedCalls> {
     sigsys::news().map(|(kind, call, count)| told(kind, call, count)).collect()
 }
 

@@ -20,7 +20,7 @@ pub struct Stream(Vec<u8>);
 
 /// What became of bytes of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Digested {
     /// Messages.
     pub messages: u64,
     /// Frames whose messages were not sound, all or the rest of them.
@@ -32,9 +32,9 @@ impl Stream {
     ///
     /// # Errors
     /// It is no FPM: nothing behind that can be understood.
-    pub fn take(&mut self, more: &[u8], mut each: impl FnMut(Message<'_>)) -> Result<Taken, Malformed> {
+    pub fn take(&mut self, more: &[u8], mut each: impl FnMut(Message<'_>)) -> Result<Digested, Malformed> {
         self.0.extend(more);
-        let (mut at, mut taken) = (0, Taken::default());
+        let (mut at, mut digested) = (0, Digested::default());
         loop {
             let rest = behind(&self.0, at);
             let Ok([version, kind, high, low]) = bytes::<HEADER>(rest, 0) else { break };
@@ -47,16 +47,16 @@ impl Stream {
             for message in messages(frame) {
                 match message {
                     Ok(message) => {
-                        taken.messages += 1;
+                        digested.messages += 1;
                         each(message);
                     }
-                    Err(Malformed) => taken.malformed += 1,
+                    Err(Malformed) => digested.malformed += 1,
                 }
             }
             at += len;
         }
         self.0.drain(..at.min(self.0.len()));
-        Ok(taken)
+        Ok(digested)
     }
 
     /// Bytes that wait for the rest of their frame: less than 64 KiB.
@@ -101,11 +101,11 @@ mod tests {
         let mut stream = Stream::default();
         let bad = frame(&[9; 20]);
         let good = frame(&Builder::new(kind::NEWROUTE, 0, 1, &[]).end());
-        let taken = stream.take(&[bad, good].concat(), |_| ()).unwrap();
-        assert_eq!(taken, Taken { messages: 1, malformed: 1 });
+        let digested = stream.take(&[bad, good].concat(), |_| ()).unwrap();
+        assert_eq!(digested, Digested { messages: 1, malformed: 1 });
         // Half a frame that never ends is kept, and no more.
         stream.take(&[1, 1, 0xff, 0xff], |_| ()).unwrap();
-        assert_eq!(stream.take(&[0; 0xfff0], |_| ()), Ok(Taken::default()));
+        assert_eq!(stream.take(&[0; 0xfff0], |_| ()), Ok(Digested::default()));
         assert_eq!(stream.waiting(), 0xfff4);
         // Its end, and something that begins no frame: nothing is kept.
         assert_eq!(stream.take(&[0; 0xff], |_| ()), Err(Malformed));

@@ -52,14 +52,14 @@ pub struct Config {
 
 /// A control plane at work; it ends when this is dropped. The router keeps the routes.
 pub struct Session {
-    shared: Arc<Shared>,
+    state: Arc<SessionState>,
     router: Arc<Router>,
     namespace: String,
     grace: u32,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SessionState {
     /// To wake the thread: something has changed, or it is to end.
     wake: OwnedFd,
     stop: AtomicBool,
@@ -87,16 +87,16 @@ impl Session {
         let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (stop, view) = (AtomicBool::new(false), Mutex::new((view, Seconds::default())));
-        let shared = Shared { wake, stop, end, view };
-        let shared = Arc::new(shared);
+        let state = SessionState { wake, stop, end, view };
+        let state = Arc::new(state);
         let (namespace, grace) = (config.namespace.clone(), config.grace);
-        let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(router), config);
+        let mut worker = Worker::new(Arc::clone(&state), Arc::clone(router), config);
         let name = format!("control {}", router.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::ROUTES);
             worker.run();
         })?;
-        Ok(Session { shared, router: Arc::clone(router), namespace, grace, thread: Some(thread) })
+        Ok(Session { state, router: Arc::clone(router), namespace, grace, thread: Some(thread) })
     }
 
     /// Whether it is the control plane of this router, in this namespace, with this grace.
@@ -107,12 +107,12 @@ impl Session {
     /// The router's ports are not what they were.
     pub fn nudge(&self) {
         // Fails only if it has been nudged beyond counting.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.state.wake, &1u64.to_ne_bytes());
     }
 
     /// What there is to show, at second `now`.
     pub fn view(&self, now: u32) -> ControlView {
-        let (mut view, seconds) = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut view, seconds) = self.state.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let fed = self.router.fed();
         view.since_s = seconds.since.map(|then| now.saturating_sub(then));
         view.last_message_s = seconds.last.map(|then| now.saturating_sub(then));
@@ -132,9 +132,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.state.stop.store(true, Ordering::Release);
         // It is empty, so there is room.
-        let _ = rustix::io::write(&*self.shared.end, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.state.end, &1u64.to_ne_bytes());
         self.nudge();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by the thread itself.
@@ -145,7 +145,7 @@ impl Drop for Session {
 
 /// What the thread has.
 struct Worker {
-    shared: Arc<Shared>,
+    state: Arc<SessionState>,
     router: Arc<Router>,
     config: Config,
     path: PathBuf,
@@ -183,11 +183,11 @@ struct Ready {
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, router: Arc<Router>, config: Config) -> Worker {
+    fn new(state: Arc<SessionState>, router: Arc<Router>, config: Config) -> Worker {
         let path = netns::path(&config.namespace);
         let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
         Worker {
-            shared,
+            state,
             router,
             config,
             path,
@@ -210,7 +210,7 @@ impl Worker {
     }
 
     fn stops(&self) -> bool {
-        self.shared.stop.load(Ordering::Acquire)
+        self.state.stop.load(Ordering::Acquire)
     }
 
     fn run(&mut self) {
@@ -250,13 +250,13 @@ impl Worker {
 
     fn show(&mut self) {
         self.seconds.now = self.now();
-        let mut shared = self.shared.view.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.0.clone_from(&self.view);
-        shared.1 = self.seconds;
+        let mut shown = self.state.view.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.0.clone_from(&self.view);
+        shown.1 = self.seconds;
     }
 
     fn open(&self) -> io::Result<Open> {
-        let kernel = Kernel::new(&self.path, &self.shared.end)?;
+        let kernel = Kernel::new(&self.path, &self.state.end)?;
         let listener = netns::open(&self.path, Socket::Listen(FPM)).map_err(|e| {
             let why = format!("cannot listen at port {FPM} in namespace {}: {e}", self.config.namespace);
             io::Error::new(e.kind(), why)
@@ -317,7 +317,7 @@ impl Worker {
     }
 
     fn wait(&self, open: Option<&Open>, most: Option<Duration>) -> io::Result<Ready> {
-        let wake = PollFd::new(&self.shared.wake, PollFlags::IN);
+        let wake = PollFd::new(&self.state.wake, PollFlags::IN);
         let mut fds = vec![wake];
         if let Some(open) = open {
             fds.push(PollFd::from_borrowed_fd(open.kernel.event(), PollFlags::IN));
@@ -334,7 +334,7 @@ impl Worker {
         if ready.woken {
             let mut count = [0; 8];
             // Somebody else's wish may have been taken with it.
-            let _ = rustix::io::read(&self.shared.wake, &mut count);
+            let _ = rustix::io::read(&self.state.wake, &mut count);
         }
         Ok(ready)
     }

@@ -18,7 +18,7 @@
 use std::sync::{Arc, Weak};
 
 use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
-use super::server::Server;
+use super::server::BudgetServer;
 use super::service::{Class, Service, DEFAULT_WEIGHT};
 use super::task::Owner;
 
@@ -44,7 +44,7 @@ pub(super) struct Account {
     tag: u64,
     /// Virtual nanoseconds of a nanosecond, in 2⁻¹⁶.
     scale: u64,
-    server: Option<Server>,
+    server: Option<BudgetServer>,
     /// Nanoseconds in which its tasks were looked at in vain, which it has not been charged for.
     looked: u64,
     /// Its tasks that are looked at between two visits of others, and the round of which that is.
@@ -339,7 +339,7 @@ impl Accounts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Luggage {
     debt: u64,
-    server: Option<Server>,
+    server: Option<BudgetServer>,
 }
 
 impl Account {
@@ -375,7 +375,7 @@ impl Account {
         (self.version, self.scale) =
             (version, (u64::from(DEFAULT_WEIGHT) << 16) / u64::from(service.weight.max(1)));
         if service.budget != self.service.budget {
-            self.server = service.budget.as_ref().map(|budget| Server::new(budget, now));
+            self.server = service.budget.as_ref().map(|budget| BudgetServer::new(budget, now));
         }
         self.service = service;
     }

@@ -356,7 +356,7 @@ mod tests {
         let mut samples = before.samples(vec![(0, 0), (5, 5)], &[], &[], &[], 2);
         assert_eq!(samples.iter().map(|core| core.busy).collect::<Vec<_>>(), [0, 0]);
         assert_eq!(History::default().decide(&mut samples, 2, 1), None);
-        // A meter that was read while it was written.
+        // The times were read while they were written.
         before.samples(vec![(9, 3)], &[], &[], &[], 1);
     }
 

@@ -73,10 +73,10 @@ fn run(cores: &Weak<impl Balanced>, least: usize, stopped: &Receiver<()>) {
     let (mut before, mut history, mut pause) = (Before::default(), History::default(), IDLE);
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let Some(cores) = cores.upgrade() else { return };
-        let meters = cores.times();
-        let all = meters.len();
+        let times = cores.times();
+        let all = times.len();
         let mut samples =
-            before.samples(meters, &cores.at_work(), &cores.nodes(), &cores.loads(), cores.active());
+            before.samples(times, &cores.at_work(), &cores.nodes(), &cores.loads(), cores.active());
         cores.set_standing(&samples.iter().map(|core| core.stands).collect::<Vec<_>>());
         pause = if samples.iter().all(|core| core.busy == 0 && !core.stands) { IDLE } else { DECIDE };
         let Some(action) = history.decide(&mut samples, all, least) else { continue };

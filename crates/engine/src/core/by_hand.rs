@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::ledger::{Ledger, TaskStatus};
-use super::mailbox::{Bag, Letter, Mailbox, TaskId};
+use super::mailbox::{Bag, CoreMessage, Mailbox, TaskId};
 use super::run::{Core, Parts};
 use super::task::{Budget, Seat, Visit};
 use super::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
@@ -99,7 +99,7 @@ impl<L: 'static> ByHand<L> {
         let parts = Parts {
             number: 0,
             mailbox: Arc::clone(&mailbox),
-            meter: Arc::default(),
+            spent: Arc::default(),
             registry: Arc::default(),
             beat: Arc::default(),
             tuning: tuning.clone(),
@@ -110,8 +110,8 @@ impl<L: 'static> ByHand<L> {
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
-    fn tell(&mut self, letter: Letter<L>) {
-        self.mailbox.post(letter);
+    fn tell(&mut self, message: CoreMessage<L>) {
+        self.mailbox.post(message);
         assert!(self.core.read_mail());
     }
 
@@ -120,25 +120,25 @@ impl<L: 'static> ByHand<L> {
         let bag = Bag::default();
         self.ledgers.push(Arc::clone(&bag.ledger));
         let id = self.ledgers.len() as u64;
-        self.tell(Letter::Take { id: TaskId(id), seat, bag });
+        self.tell(CoreMessage::Take { id: TaskId(id), seat, bag });
         id
     }
 
     pub(crate) fn give_back(&mut self, id: u64) {
         let (answer, back) = sync_channel(1);
-        self.tell(Letter::GiveBack { id: TaskId(id), answer });
+        self.tell(CoreMessage::GiveBack { id: TaskId(id), answer });
         back.recv().unwrap();
     }
 
     pub(crate) fn rest(&mut self, rest: bool) {
         let (answer, _answers) = sync_channel(1);
-        self.tell(Letter::Rest { rest, answer });
+        self.tell(CoreMessage::Rest { rest, answer });
     }
 
-    /// A letter that is not read yet.
+    /// A message that is not read yet.
     pub(crate) fn post(&mut self) {
         let (answer, _answers) = sync_channel(1);
-        self.mailbox.post(Letter::Rest { rest: false, answer });
+        self.mailbox.post(CoreMessage::Rest { rest: false, answer });
     }
 
     pub(crate) fn local(&mut self) -> &mut L {

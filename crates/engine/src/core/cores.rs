@@ -1,6 +1,6 @@
 //! The set of I/O cores: their threads, and the ways to reach them.
 //!
-//! A letter about a task goes through the registry, which knows the core that has it; one to all cores goes to each mailbox. What
+//! A message about a task goes through the registry, which knows the core that has it; one to all cores goes to each mailbox. What
 //! waits for an answer here is a thread of the control plane, never a core.
 
 use std::io;
@@ -16,17 +16,17 @@ use super::balancer::{Balanced, Balancer};
 use super::clock::CoreClock;
 use super::lease::{Lease, Lent, Recall};
 use super::ledger::TaskStatus;
-use super::mailbox::{Letter, Mailbox, TaskId};
-use super::meter::{CoreStatus, Meter};
+use super::mailbox::{CoreMessage, Mailbox, TaskId};
 use super::registry::{Load, Registry};
 use super::run;
 use super::task::{Owner, Seat, Task};
+use super::time_spent::{CoreStatus, TimeSpent};
 use super::tuning::Tuning;
-use super::watch::{Beat, Watch};
+use super::watch::{Beat, Watchdog};
 
 struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
-    meter: Arc<Meter>,
+    spent: Arc<TimeSpent>,
     beat: Arc<Beat>,
     /// It has been in one visit for a while, as far as the balancer knows.
     stands: AtomicBool,
@@ -45,7 +45,7 @@ pub struct Cores<L: 'static> {
     /// Held while tasks move, so that all tasks of an owner are found.
     moving: Mutex<()>,
     next_id: AtomicU64,
-    watch: Watch,
+    watch: Watchdog,
     balancer: Mutex<Option<Balancer>>,
 }
 
@@ -97,12 +97,12 @@ impl<L: Send + 'static> Cores<L> {
         let mut watched = Vec::new();
         for (number, cpu) in cpus.iter().copied().enumerate() {
             let mailbox = Arc::new(Mailbox::new()?);
-            let meter = Arc::new(Meter::default());
+            let spent = Arc::new(TimeSpent::default());
             let beat = Arc::<Beat>::default();
             let parts = run::Parts {
                 number,
                 mailbox: Arc::clone(&mailbox),
-                meter: Arc::clone(&meter),
+                spent: Arc::clone(&spent),
                 registry: Arc::clone(&registry),
                 beat: Arc::clone(&beat),
                 tuning: tuning.clone(),
@@ -127,7 +127,7 @@ impl<L: Send + 'static> Cores<L> {
             })?;
             let node = cpu.and_then(crate::place::node_of);
             let (stands, thread) = (AtomicBool::new(false), Some(thread));
-            handles.0.push(Handle { mailbox, meter, beat: Arc::clone(&beat), stands, cpu, node, thread });
+            handles.0.push(Handle { mailbox, spent, beat: Arc::clone(&beat), stands, cpu, node, thread });
             watched.push((beat, pinned.recv().map_err(io::Error::other)??));
         }
         registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
@@ -138,7 +138,7 @@ impl<L: Send + 'static> Cores<L> {
             active: AtomicUsize::new(tuning.least_cores.clamp(1, count)),
             moving: Mutex::new(()),
             next_id: AtomicU64::new(1),
-            watch: Watch::start(watched)?,
+            watch: Watchdog::start(watched)?,
             balancer: Mutex::new(None),
         });
         if count > 1 && tuning.balance {
@@ -213,7 +213,7 @@ impl<L: Send + 'static> Cores<L> {
     /// good, and find them at home. When this returns no core has any of them.
     pub fn evict(&self, owner: u16) {
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tell_all(|answer| Letter::Evict { owner, answer });
+        self.tell_all(|answer| CoreMessage::Evict { owner, answer });
     }
 
     /// Has each core do `what` with what it has for its tasks, between two visits. When this returns, all have.
@@ -221,14 +221,14 @@ impl<L: Send + 'static> Cores<L> {
         let what = Arc::new(what);
         self.tell_all(|answer| {
             let what = Arc::clone(&what);
-            Letter::Do { what: Box::new(move |local| what(local)), answer }
+            CoreMessage::Do { what: Box::new(move |local| what(local)), answer }
         });
     }
 
     /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this returns nothing is
     /// under way.
     pub fn rest(&self, rest: bool) {
-        self.tell_all(|answer| Letter::Rest { rest, answer });
+        self.tell_all(|answer| CoreMessage::Rest { rest, answer });
     }
 
     /// Whether a core stands in a visit, as far as the balancer knows.
@@ -237,10 +237,10 @@ impl<L: Send + 'static> Cores<L> {
         self.handles.candidates()[core].stands
     }
 
-    fn tell_all(&self, letter: impl Fn(SyncSender<()>) -> Letter<L>) {
+    fn tell_all(&self, message: impl Fn(SyncSender<()>) -> CoreMessage<L>) {
         let (answer, answers) = sync_channel(self.handles.0.len());
         for handle in &self.handles.0 {
-            handle.mailbox.post(letter(answer.clone()));
+            handle.mailbox.post(message(answer.clone()));
         }
         drop(answer);
         // Ends when each core has answered and dropped its sender.
@@ -252,7 +252,7 @@ impl<L: Send + 'static> Cores<L> {
         let active = self.active();
         let each = self.handles.0.iter().enumerate();
         each.map(|(number, handle)| {
-            handle.meter.status(number, handle.cpu, self.registry.count(number), number < active)
+            handle.spent.status(number, handle.cpu, self.registry.count(number), number < active)
         })
         .collect()
     }
@@ -265,7 +265,7 @@ impl<L: Send + 'static> Cores<L> {
 
 impl<L: Send + 'static> Balanced for Cores<L> {
     fn times(&self) -> Vec<(u64, u64)> {
-        self.handles.0.iter().map(|handle| handle.meter.times()).collect()
+        self.handles.0.iter().map(|handle| handle.spent.times()).collect()
     }
     fn at_work(&self) -> Vec<bool> {
         self.handles.0.iter().map(|handle| handle.beat.is_at_work()).collect()
@@ -353,7 +353,7 @@ impl<L> Handles<L> {
 impl<L> Drop for Handles<L> {
     fn drop(&mut self) {
         for handle in &self.0 {
-            handle.mailbox.post(Letter::Stop);
+            handle.mailbox.post(CoreMessage::Stop);
         }
         for thread in self.0.iter_mut().filter_map(|handle| handle.thread.take()) {
             // Its panic has ended the process already.

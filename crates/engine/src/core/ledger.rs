@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 
 /// Why a visit ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum End {
+pub enum VisitEnd {
     /// There was no more to do.
     #[default]
     Drained,
@@ -96,7 +96,7 @@ pub struct TaskStatus {
 /// What a visit adds to the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub(super) end: End,
+    pub(super) end: VisitEnd,
     pub(super) ns: u64,
     pub(super) items: u64,
     pub(super) bytes: u64,
@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn what_is_entered_is_told() {
         let ledger = Ledger::default();
-        let entry = |wait| Entry { end: End::Time, ns: 10, items: 2, bytes: 3, empty: 1, wait, early: true };
+        let entry =
+            |wait| Entry { end: VisitEnd::Time, ns: 10, items: 2, bytes: 3, empty: 1, wait, early: true };
         (0..98).for_each(|_| ledger.enter(&entry(1_000)));
         (0..2).for_each(|_| ledger.enter(&entry(50_000)));
         let status = ledger.status(1, 2, 3, 0);

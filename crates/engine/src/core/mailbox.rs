@@ -1,15 +1,15 @@
-//! Letters from the control plane to an I/O core.
+//! Messages from the control plane to an I/O core.
 //!
 //! Theory of operation. The core looks at one flag per round and opens the box only if it is raised, so
 //! an empty box costs a load of a line that nobody writes. The box is only opened between two batches:
-//! whatever a letter asks for happens when no batch is under way, and its answer proves it. That is the
+//! whatever a message asks for happens when no batch is under way, and its answer proves it. That is the
 //! quiescent point on which the memory rule of `port` rests.
 //!
 //! The eventfd wakes a core that sleeps; the flag says that somebody has written to it. So the flag is raised after the write: a
 //! core that sees it finds what it has to drain. If it were raised before only, a core that looks between the two would drain
 //! nothing, the write would come after, and the level-triggered eventfd would never let the core sleep again. It is raised before as
 //! well: where the poster shares the core's processor, the core may run as soon as the write has woken it, and without a flag it
-//! would poll until its time slice is over. The box is not emptied at once: [`LETTERS_A_ROUND`] bounds what a round spends on mail,
+//! would poll until its time slice is over. The box is not emptied at once: [`MESSAGES_A_ROUND`] bounds what a round spends on mail,
 //! so that guests that have their queues moved without end leave the others their turns. `tests/models.rs` checks both.
 
 use std::collections::VecDeque;
@@ -25,8 +25,8 @@ use super::ledger::Ledger;
 use super::pace::Pace;
 use super::task::Seat;
 
-/// Letters that a core reads before it turns to its tasks again.
-pub(super) const LETTERS_A_ROUND: usize = 4;
+/// Messages that a core reads before it turns to its tasks again.
+pub(super) const MESSAGES_A_ROUND: usize = 4;
 
 /// Names a task among all that cores ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ pub(super) struct Bag {
 }
 
 /// What a core can be asked.
-pub(super) enum Letter<L> {
+pub(super) enum CoreMessage<L> {
     /// Visit this task from now on.
     Take { id: TaskId, seat: Box<dyn Seat<L>>, bag: Bag },
     /// Give the task to this core, and say whether that was done.
@@ -60,7 +60,7 @@ pub(super) enum Letter<L> {
 
 /// A core's box.
 pub(super) struct Mailbox<L> {
-    letters: Mutex<VecDeque<Letter<L>>>,
+    messages: Mutex<VecDeque<CoreMessage<L>>>,
     raised: AtomicBool,
     event: OwnedFd,
 }
@@ -68,15 +68,15 @@ pub(super) struct Mailbox<L> {
 impl<L> Mailbox<L> {
     pub(super) fn new() -> std::io::Result<Mailbox<L>> {
         Ok(Mailbox {
-            letters: Mutex::new(VecDeque::new()),
+            messages: Mutex::new(VecDeque::new()),
             raised: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// Puts a letter in and wakes the core if it sleeps.
-    pub(super) fn post(&self, letter: Letter<L>) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
+    /// Puts a message in and wakes the core if it sleeps.
+    pub(super) fn post(&self, message: CoreMessage<L>) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
         // The write may wake a core that takes our processor before we come back: it has to find the flag.
         self.raised.swap(true, Ordering::AcqRel);
         // Fails only when the counter is full: then the core is awake.
@@ -85,28 +85,28 @@ impl<L> Mailbox<L> {
         self.raised.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether there may be letters.
+    /// Whether there may be messages.
     #[inline]
     pub(super) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// The next letter. The flag is lowered first: a letter posted meanwhile raises it again. While letters are left the
+    /// The next message. The flag is lowered first: a message posted meanwhile raises it again. While messages are left the
     /// flag stands, and whoever asks it does not go to sleep.
-    pub(super) fn open(&self) -> Option<Letter<L>> {
+    pub(super) fn open(&self) -> Option<CoreMessage<L>> {
         if self.raised.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.event, &mut count);
         }
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let letter = letters.pop_front();
-        if !letters.is_empty() {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = messages.pop_front();
+        if !messages.is_empty() {
             self.raised.swap(true, Ordering::AcqRel);
         }
-        letter
+        message
     }
 
-    /// Readable when there are letters.
+    /// Readable when there are messages.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

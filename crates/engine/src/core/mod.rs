@@ -18,7 +18,6 @@ mod histogram;
 mod lease;
 mod ledger;
 mod mailbox;
-mod meter;
 mod pace;
 mod poller;
 mod registry;
@@ -31,6 +30,7 @@ mod slow;
 mod task;
 #[cfg(test)]
 mod tests;
+mod time_spent;
 mod timers;
 mod tuning;
 mod watch;
@@ -38,13 +38,13 @@ mod watch;
 pub use cores::Cores;
 pub use histogram::Histogram;
 pub use lease::{Home, Lease, Lent, Recall};
-pub use ledger::{End, Heat, TaskStatus};
-pub use meter::CoreStatus;
+pub use ledger::{Heat, TaskStatus, VisitEnd};
 pub use service::{
     Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
 };
 pub use slow::{Slow, SlowCount, SLOW_VISIT};
 pub use task::{Budget, Owner, Seat, Task, Visit};
+pub use time_spent::CoreStatus;
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;
 pub(crate) use watch::at_owner;

@@ -1,9 +1,9 @@
 //! Which core has which task.
 //!
-//! Theory of operation. A letter about a task goes to the core that the registry names, and is posted while the registry is
+//! Theory of operation. A message about a task goes to the core that the registry names, and is posted while the registry is
 //! locked. A core that hands a task over posts it to the other one, and changes the registry, under the same lock. So the
-//! letters about a task reach each core in the order in which the registry changed: a task that is to be given back either is
-//! still where the letter goes, or the letter is passed on behind the task itself. Nothing waits for a move, and nothing is
+//! messages about a task reach each core in the order in which the registry changed: a task that is to be given back either is
+//! still where the message goes, or the message is passed on behind the task itself. Nothing waits for a move, and nothing is
 //! lost in one.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::ledger::{Heat, Ledger, TaskStatus};
-use super::mailbox::{Bag, Letter, Mailbox, TaskId};
+use super::mailbox::{Bag, CoreMessage, Mailbox, TaskId};
 use super::task::{Owner, Seat};
 
 /// A task that some core has.
@@ -50,7 +50,7 @@ pub(super) struct Load {
 }
 
 impl<L> Registry<L> {
-    /// Says where letters to the cores go; once, before there is any task.
+    /// Says where messages to the cores go; once, before there is any task.
     pub(super) fn connect(&self, mailboxes: Vec<Arc<Mailbox<L>>>) {
         let _ = self.mailboxes.set(mailboxes);
     }
@@ -71,7 +71,7 @@ impl<L> Registry<L> {
         let ledger = Arc::clone(&bag.ledger);
         let Some(mailbox) = self.mailbox(core) else { return seat.go_home() };
         entries.insert(id, Whereabouts { core, index: seat.index(), owner: seat.owner(), ledger });
-        mailbox.post(Letter::Take { id, seat, bag });
+        mailbox.post(CoreMessage::Take { id, seat, bag });
     }
 
     /// Has the core that has the task send it home, and answer then.
@@ -79,7 +79,7 @@ impl<L> Registry<L> {
         let entries = self.entries();
         // None: it is at home, or its core is gone, and dropping the sender says so.
         let Some(mailbox) = entries.get(&id).and_then(|entry| self.mailbox(entry.core)) else { return };
-        mailbox.post(Letter::GiveBack { id, answer });
+        mailbox.post(CoreMessage::GiveBack { id, answer });
     }
 
     /// Has the core that has the task give it to core `to`, and say whether it did.
@@ -87,7 +87,7 @@ impl<L> Registry<L> {
         let entries = self.entries();
         let Some(entry) = entries.get(&id).filter(|entry| entry.core != to) else { return };
         if let (Some(mailbox), true) = (self.mailbox(entry.core), self.mailbox(to).is_some()) {
-            mailbox.post(Letter::Move { id, to, answer });
+            mailbox.post(CoreMessage::Move { id, to, answer });
         }
     }
 
@@ -97,7 +97,7 @@ impl<L> Registry<L> {
         match (entries.get_mut(&id), self.mailbox(to)) {
             (Some(entry), Some(mailbox)) => {
                 entry.core = to;
-                mailbox.post(Letter::Take { id, seat, bag });
+                mailbox.post(CoreMessage::Take { id, seat, bag });
             }
             _ => {
                 entries.remove(&id);

@@ -9,24 +9,27 @@
 //!
 //! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not looked at
 //! until their event comes, or the time at which they asked for a look (`timers`). So a thousand silent queues cost a core at
-//! work nothing but a look at its epoll set every [`EVENTS_EVERY`].
+//! work nothing but a look at its epoll set now and then (`cold`).
 //!
 //! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in `epoll_wait`. It
 //! first visits the tasks that woke it, so the first frame does not wait for polls of all others.
 
+mod cold;
+mod mail;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::accounts::{Account, Accounts, Luggage, Right};
+use super::accounts::{Account, Accounts, Right};
 use super::clock::Clock;
-use super::ledger::{End, Entry, Heat, Ledger};
-use super::mailbox::{Bag, Letter, Mailbox, TaskId, LETTERS_A_ROUND};
-use super::meter::Meter;
+use super::ledger::{Entry, Heat, Ledger, VisitEnd};
+use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
 use super::slow::SLOW_VISIT;
-use super::task::{Budget, Owner, Seat};
+use super::task::{Budget, Seat};
+use super::time_spent::TimeSpent;
 use super::timers::Timers;
 use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 use super::watch::Beat;
@@ -35,8 +38,6 @@ use super::watch::Beat;
 const COSTLY_PAUSE: u64 = 5_000;
 /// Looking at an index takes less.
 const LONGEST_LOOK: u64 = 2_000;
-/// Cold tasks that are looked at together while there is other work, of each kind: those that were woken, and those whose time has come.
-const LOOKS: usize = 16;
 /// Tasks that are looked at between two visits of others, and how many of one owner: a look is a cache line.
 const KEEN: usize = 32;
 const KEEN_OF_ONE: u8 = 2;
@@ -53,16 +54,12 @@ const SILENT_AFTER: u32 = 256;
 const SILENT_EVERY: u64 = 16;
 /// A task that has been silent for so long is not polled any more.
 const COLD_AFTER: u64 = 10_000_000;
-/// How often a core at work looks whether a cold task has an event: the system call is a hundredth of that.
-const EVENTS_EVERY: u64 = 25_000;
 /// Items of a visit, on average, up to which a task's guest is taken to wait for each of them. Streams that are visited every few
 /// microseconds have more: served early as well they would be ahead of whoever waits.
 const LIGHT: u32 = 2;
 /// A light task that has waited for so long is stuck.
 const STUCK: u64 = 5_000;
-/// A cold task that asks for a look is not looked at again before this has passed.
-const SHORTEST_NAP: u64 = 1_000;
-/// Longest sleep: events and letters wake us, this only bounds the damage of a lost one.
+/// Longest sleep: events and messages wake us, this only bounds the damage of a lost one.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A task that this core has, and what the core knows of it.
@@ -96,7 +93,7 @@ pub(super) struct Seated<L> {
 /// An I/O core's private state.
 pub(super) struct Core<L, C> {
     mailbox: Arc<Mailbox<L>>,
-    meter: Arc<Meter>,
+    spent: Arc<TimeSpent>,
     registry: Arc<Registry<L>>,
     pub(super) local: L,
     /// The tasks: their places do not change.
@@ -141,7 +138,7 @@ pub(super) struct Core<L, C> {
 pub(super) struct Parts<L> {
     pub(super) number: usize,
     pub(super) mailbox: Arc<Mailbox<L>>,
-    pub(super) meter: Arc<Meter>,
+    pub(super) spent: Arc<TimeSpent>,
     pub(super) registry: Arc<Registry<L>>,
     pub(super) beat: Arc<Beat>,
     pub(super) tuning: Tuning,
@@ -153,7 +150,7 @@ impl<L, C: Clock> Core<L, C> {
         let poller = Poller::new(parts.mailbox.event())?;
         Ok(Core {
             mailbox: parts.mailbox,
-            meter: parts.meter,
+            spent: parts.spent,
             registry: parts.registry,
             local: parts.local,
             tasks: Vec::new(),
@@ -179,7 +176,7 @@ impl<L, C: Clock> Core<L, C> {
         })
     }
 
-    /// Runs until a letter stops it.
+    /// Runs until a message stops it.
     pub(super) fn run(mut self) {
         self.beat.adopt();
         let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
@@ -201,7 +198,7 @@ impl<L, C: Clock> Core<L, C> {
                 // Events that come now are kept: cold tasks have no other way to say that there is work.
                 self.wait(LONGEST_SLEEP);
                 last_work = self.clock.now();
-                self.meter.asleep(last_work - before);
+                self.spent.asleep(last_work - before);
                 before = last_work;
                 continue;
             }
@@ -209,16 +206,16 @@ impl<L, C: Clock> Core<L, C> {
             round = round.wrapping_add(1);
             let now = self.clock.now();
             if moved > 0 {
-                self.meter.busy(now - before, moved);
+                self.spent.busy(now - before, moved);
                 last_work = now;
             } else {
-                self.meter.idle(now - before);
+                self.spent.idle(now - before);
                 // Mail that was left for the next round has drained its eventfd: it would not wake us.
                 if now - last_work >= spin && !self.mailbox.is_raised() {
                     let (moved, woken) = self.sleep(now);
                     before = self.clock.now();
                     if moved > 0 {
-                        self.meter.busy(before - self.looked, moved);
+                        self.spent.busy(before - self.looked, moved);
                     }
                     // A nap that ended by itself is followed by one round, not by another spell of spinning.
                     if woken || moved > 0 {
@@ -363,7 +360,7 @@ impl<L, C: Clock> Core<L, C> {
         if visit.moved == 0 && visit.items == 0 {
             seated.empty_visits = seated.empty_visits.saturating_add(1);
             seated.unwritten += 1;
-            if visit.end != End::Waits {
+            if visit.end != VisitEnd::Waits {
                 seated.since = begun;
             }
             if seated.costly {
@@ -412,7 +409,7 @@ impl<L, C: Clock> Core<L, C> {
         self.glanced = self.now;
         let mut all = 0;
         // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
-        // Letters, and events of cold tasks, do not wait for a runtime.
+        // Messages, and events of cold tasks, do not wait for a runtime.
         while let Some((place, left)) = self.next_reserved(keen) {
             if self.mailbox.is_raised() {
                 break;
@@ -507,299 +504,12 @@ impl<L, C: Clock> Core<L, C> {
             && matches!(self.accounts.right(seated.account, now), Right::Turn | Right::Reserved { .. })
     }
 
-    /// Looks for cold tasks whose event has come, or whose time; visits them. Returns how much was moved.
-    #[inline]
-    fn look_at_cold(&mut self) -> u64 {
-        if self.now.saturating_sub(self.looked) < EVENTS_EVERY {
-            return 0;
-        }
-        self.looked = self.now;
-        if self.watched > 0 {
-            self.wait(Duration::ZERO);
-        }
-        self.visit_woken(LOOKS) + self.visit_due(LOOKS)
-    }
-
-    /// Waits for events; true if there were any, or letters.
-    fn wait(&mut self, longest: Duration) -> bool {
-        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
-        self.poller.wait(longest, |id, place| {
-            if let Some(seated) =
-                tasks.get_mut(place).and_then(Option::as_mut).filter(|seated| seated.id == id)
-            {
-                seated.task.woken(local);
-                seated.ledger.woke();
-                if !places.contains(&place) {
-                    places.push(place);
-                }
-            }
-        })
-    }
-
-    /// Visits tasks that woke us, at most so many; they are polled from now on.
-    fn visit_woken(&mut self, most: usize) -> u64 {
-        let mut all = 0;
-        for _ in 0..most.min(self.woken.len()) {
-            let place = self.woken.remove(0);
-            let begun = self.now;
-            self.warm(place);
-            self.turn_to(place, begun);
-            if let Due::Visit(budget) = self.is_due(place, 0) {
-                all += self.visit(place, budget, false);
-            }
-        }
-        all
-    }
-
-    /// Visits cold tasks that asked to be looked at by now, each once and at most so many. One that has nothing goes on being cold.
-    fn visit_due(&mut self, most: usize) -> u64 {
-        let mut all = 0;
-        let until = self.now;
-        for _ in 0..most {
-            let Some((due, place)) = self.timers.due(until) else { break };
-            let asked = |seated: &Seated<L>| seated.heat == Heat::Cold && seated.due == due;
-            if !self.tasks.get(place).and_then(Option::as_ref).is_some_and(asked) {
-                continue;
-            }
-            let begun = self.now;
-            self.warm(place);
-            self.turn_to(place, begun);
-            let moved = match self.is_due(place, 0) {
-                Due::Visit(budget) => self.visit(place, budget, false),
-                Due::Later | Due::Cold => 0,
-            };
-            if moved == 0 {
-                let begun = self.now;
-                self.polled.pop();
-                self.cool(place);
-                self.turn_to(place, begun);
-            }
-            all += moved;
-        }
-        all
-    }
-
-    /// Since `begun` the core was busy with the task at `place`, beside its visits.
-    fn turn_to(&mut self, place: usize, begun: u64) {
-        self.now = self.clock.now();
-        self.look_in_vain(place, self.now - begun);
-    }
-
-    /// The task at `place` is polled from now on.
-    fn warm(&mut self, place: usize) {
-        let Some(seated) = self.tasks[place].as_mut() else { return };
-        if seated.heat == Heat::Polled {
-            return;
-        }
-        self.watched -= usize::from(!seated.events.is_empty());
-        seated.heat = Heat::Polled;
-        (seated.empty_visits, seated.not_before) = (0, self.now);
-        (seated.moved_at, seated.since) = (self.now, self.now);
-        seated.ledger.set_heat(Heat::Polled);
-        self.beat.begin(seated.number);
-        seated.task.disarm();
-        self.polled.push(place);
-    }
-
-    /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One that has work
-    /// already is woken.
-    fn cool(&mut self, place: usize) {
-        let Some(seated) = self.tasks[place].as_mut() else { return };
-        self.beat.begin(seated.number);
-        seated.heat = Heat::Cold;
-        seated.ledger.set_heat(Heat::Cold);
-        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
-        if seated.task.arm() {
-            self.woken.push(place);
-        }
-        // A task that stopped itself shows no event any more: it must not keep us awake.
-        if !seated.events.is_empty() {
-            let mut shown = false;
-            seated.task.events(&mut |_| shown = true);
-            if !shown {
-                seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
-            }
-        }
-        self.watched += usize::from(!seated.events.is_empty());
-        if let Some(next) = seated.task.next_look() {
-            // Never at once: whoever is due is looked at until none is.
-            let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
-            let due = self.now.saturating_add(next);
-            // One that is still to come, and earlier, will do: a guest must not fill the heap.
-            if seated.due <= self.now || seated.due > due {
-                seated.due = due;
-                self.timers.add(due, place);
-            }
-        }
-    }
-
     /// Ends all that tasks have begun: after this nothing is under way.
     fn settle(&mut self) {
         for seated in self.tasks.iter_mut().flatten() {
             self.beat.begin(seated.number);
             seated.task.settle(&mut self.local);
         }
-    }
-
-    /// Reads a round's share of the letters; false if one of them ends the thread.
-    pub(super) fn read_mail(&mut self) -> bool {
-        for _ in 0..LETTERS_A_ROUND {
-            let Some(letter) = self.mailbox.open() else { break };
-            match letter {
-                Letter::Take { id, seat, bag } => self.take(id, seat, bag),
-                Letter::GiveBack { id, answer } => match self.give_back(id) {
-                    // The asker may have given up.
-                    true => drop(answer.send(())),
-                    false => self.registry.recall(id, answer),
-                },
-                Letter::Move { id, to, answer } => {
-                    let moved = self.hand_over(id, to);
-                    let _ = answer.send(moved);
-                }
-                Letter::Evict { owner, answer } => {
-                    let its = self.tasks.iter().flatten().filter(|seated| seated.number == owner);
-                    let its: Vec<TaskId> = its.map(|seated| seated.id).collect();
-                    its.into_iter().for_each(|id| _ = self.give_back(id));
-                    let _ = answer.send(());
-                }
-                Letter::Do { what, answer } => {
-                    what(&mut self.local);
-                    let _ = answer.send(());
-                }
-                Letter::Rest { rest, answer } => {
-                    self.settle();
-                    self.resting = rest;
-                    let _ = answer.send(());
-                }
-                Letter::Stop => return false,
-            }
-        }
-        true
-    }
-
-    fn take(&mut self, id: TaskId, mut task: Box<dyn Seat<L>>, bag: Bag) {
-        let free = self.tasks.iter().position(Option::is_none);
-        let place = free.unwrap_or(self.tasks.len());
-        if free.is_none() {
-            self.tasks.push(None);
-        }
-        self.now = self.clock.now();
-        task.disarm();
-        let mut events = Vec::new();
-        task.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
-        let owner: Arc<dyn Owner> = task.owner();
-        let account = self.accounts.join(&owner, bag.luggage, self.now);
-        bag.ledger.set_heat(Heat::Polled);
-        self.tasks[place] = Some(Seated {
-            id,
-            number: owner.number(),
-            account,
-            events,
-            ledger: bag.ledger,
-            pace: bag.pace,
-            heat: Heat::Polled,
-            costly: task.is_costly(),
-            empty_visits: 0,
-            unwritten: 0,
-            not_before: 0,
-            moved_at: self.now,
-            since: self.now,
-            usual: 0,
-            waits_since: None,
-            due: 0,
-            task,
-        });
-        self.polled.push(place);
-        // A guest that has its queues taken and given back without end pays for both ways.
-        owner.served().caused(Duration::from_nanos(self.clock.now() - self.now));
-    }
-
-    /// Takes the task off this core: nothing of it is under way.
-    fn remove(&mut self, id: TaskId) -> Option<(Seated<L>, Luggage)> {
-        let here = |seated: &Option<Seated<L>>| seated.as_ref().is_some_and(|seated| seated.id == id);
-        let place = self.tasks.iter().position(here)?;
-        let mut seated = self.tasks[place].take()?;
-        self.polled.retain(|other| *other != place);
-        self.keen.retain(|other| *other != place);
-        self.woken.retain(|other| *other != place);
-        self.watched -= usize::from(seated.heat == Heat::Cold && !seated.events.is_empty());
-        self.beat.begin(seated.number);
-        seated.task.settle(&mut self.local);
-        self.beat.pause();
-        seated.events.iter().for_each(|event| self.poller.unwatch(event));
-        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
-        let luggage = self.accounts.leave(seated.account);
-        Some((seated, luggage))
-    }
-
-    /// Sends a task home; false if this core does not have it.
-    fn give_back(&mut self, id: TaskId) -> bool {
-        let begun = self.clock.now();
-        let Some((seated, _)) = self.remove(id) else { return false };
-        self.registry.forget(id);
-        let owner = seated.task.owner();
-        seated.task.go_home();
-        owner.served().caused(Duration::from_nanos(self.clock.now() - begun));
-        true
-    }
-
-    /// Gives a task to core `to`; false if this core does not have it.
-    fn hand_over(&mut self, id: TaskId, to: usize) -> bool {
-        let Some((seated, luggage)) = self.remove(id) else { return false };
-        seated.ledger.moved();
-        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage };
-        self.registry.hand_over(id, to, seated.task, bag);
-        true
-    }
-
-    /// Sleeps until an event or a letter comes, or for as long as a task allows that nothing will wake us for; then visits who
-    /// woke us. Returns how much was moved, and whether it was an event: not only a time that had come.
-    ///
-    /// For as long as we sleep all tasks are cold. Those that did something of late are polled again afterwards; the others
-    /// stay as they are, and their memory is not touched.
-    fn sleep(&mut self, now: u64) -> (u64, bool) {
-        self.now = now;
-        let (mut slept, mut soonest) = (std::mem::take(&mut self.polled), u64::MAX);
-        slept.retain(|place| {
-            let Some(seated) = self.tasks[*place].as_mut() else { return false };
-            match self.accounts.right(seated.account, now) {
-                // Its work must not keep us awake until it may be done.
-                Right::Throttled { until } => {
-                    soonest = soonest.min(until);
-                    self.polled.push(*place);
-                    false
-                }
-                _ => {
-                    self.cool(*place);
-                    true
-                }
-            }
-        });
-        self.beat.pause();
-        let mut woken = !self.woken.is_empty();
-        if !woken {
-            let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
-            let longest = Duration::from_nanos(until.saturating_sub(now)).min(LONGEST_SLEEP);
-            woken = self.wait(longest);
-        }
-        let begun = self.clock.now();
-        (self.now, self.looked) = (begun, begun);
-        self.meter.asleep(begun - now);
-        // Those that woke us come first, before the memory of all others is touched, which is cold by now.
-        let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);
-        for place in slept {
-            let lately = |seated: &Seated<L>| {
-                seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER
-            };
-            if self.tasks[place].as_ref().is_some_and(lately) {
-                let at = self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at);
-                self.warm(place);
-                if let Some(seated) = self.tasks[place].as_mut() {
-                    seated.moved_at = at;
-                }
-            }
-        }
-        (moved, woken)
     }
 }
 

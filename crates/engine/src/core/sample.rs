@@ -60,20 +60,20 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// What each of the first `active` cores did since, by their meters (busy and all time) and their tasks' ledgers. `at_work`:
+    /// What each of the first `active` cores did since, by their times (busy and all time) and their tasks' ledgers. `at_work`:
     /// which of them are in a visit now; `nodes`: where the cores are.
     pub(super) fn samples(
         &mut self,
-        meters: Vec<(u64, u64)>,
+        times: Vec<(u64, u64)>,
         at_work: &[bool],
         nodes: &[Option<usize>],
         loads: &[Load],
         active: usize,
     ) -> Vec<Sample> {
-        self.cores.resize(meters.len(), (0, 0));
+        self.cores.resize(times.len(), (0, 0));
         let tasks = loads.iter().map(|load| (load.id.0, (load.busy_ns, load.work))).collect();
         let tasks = std::mem::replace(&mut self.tasks, tasks);
-        let cores = std::mem::replace(&mut self.cores, meters);
+        let cores = std::mem::replace(&mut self.cores, times);
         let now = &self.cores;
         let sample = |number: usize| {
             let time = now[number].1.saturating_sub(cores[number].1);

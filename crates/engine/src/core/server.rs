@@ -7,14 +7,14 @@
 //! (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
 //!
 //! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as they do
-//! ([`Server::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
+//! ([`BudgetServer::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
 //! for many minutes.
 
 use super::service::CpuBudget;
 
 /// What is left of one owner's budget.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Server {
+pub(super) struct BudgetServer {
     runtime: i64,
     period: u64,
     pub(super) reclaim: bool,
@@ -23,12 +23,12 @@ pub(super) struct Server {
     deadline: u64,
 }
 
-impl Server {
+impl BudgetServer {
     /// A full budget from `now` on.
-    pub(super) fn new(budget: &CpuBudget, now: u64) -> Server {
+    pub(super) fn new(budget: &CpuBudget, now: u64) -> BudgetServer {
         let ns = |time: std::time::Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let (runtime, period) = (ns(budget.runtime).max(1), ns(budget.period).max(1).unsigned_abs());
-        Server {
+        BudgetServer {
             runtime,
             period,
             reclaim: budget.reclaim,
@@ -88,18 +88,18 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn server(runtime_us: u64, period_ms: u64) -> Server {
+    fn server(runtime_us: u64, period_ms: u64) -> BudgetServer {
         let budget = CpuBudget {
             runtime: Duration::from_micros(runtime_us),
             period: Duration::from_millis(period_ms),
             reclaim: false,
         };
-        Server::new(&budget, 0)
+        BudgetServer::new(&budget, 0)
     }
 
     /// What an owner that always has work gets of `time`, in visits of `visit` nanoseconds that may last longer than what is
     /// left.
-    fn got(mut server: Server, visit: u64, time: u64) -> u64 {
+    fn got(mut server: BudgetServer, visit: u64, time: u64) -> u64 {
         let (mut now, mut got) = (0, 0);
         while now < time {
             if server.left(now) > 0 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::Lent;
-use super::ledger::End;
+use super::ledger::VisitEnd;
 use super::service::Served;
 use super::slow::Slow;
 
@@ -136,7 +136,7 @@ pub struct Visit {
     /// Nanoseconds that it stood still in the memory of others than its owner.
     pub elsewhere_ns: u64,
     /// Why it ended.
-    pub end: End,
+    pub end: VisitEnd,
 }
 
 /// For whom a task works, and who answers for what it costs.

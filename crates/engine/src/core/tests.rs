@@ -88,7 +88,7 @@ impl Task<()> for Work {
             self.queue.waiting.fetch_sub(n, Ordering::Relaxed);
         }
         self.queue.done.fetch_add(n, Ordering::Relaxed);
-        let end = if items == most { End::Budget } else { End::Drained };
+        let end = if items == most { VisitEnd::Budget } else { VisitEnd::Drained };
         let cost = usize::try_from(n * self.each / DELIVERY).unwrap();
         Visit { moved: n, items, bytes: n * self.bytes, cost, elsewhere_ns: 0, end }
     }
@@ -612,7 +612,7 @@ fn what_a_budget_guaranteed_is_no_debt_and_holds_no_clock() {
 }
 
 #[test]
-fn letters_do_not_wait_for_a_runtime() {
+fn messages_do_not_wait_for_a_runtime() {
     let mut rig = Rig::new();
     let budget =
         CpuBudget { runtime: Duration::from_millis(9), period: Duration::from_millis(10), reclaim: false };
@@ -661,7 +661,7 @@ impl Task<()> for Idle {
         Arc::clone(&self.0) as Arc<dyn Owner>
     }
     fn visit(&mut self, (): &mut (), _: Budget) -> Visit {
-        Visit { cost: usize::try_from(self.1 / DELIVERY).unwrap(), end: End::Waits, ..Visit::default() }
+        Visit { cost: usize::try_from(self.1 / DELIVERY).unwrap(), end: VisitEnd::Waits, ..Visit::default() }
     }
     fn arm(&mut self) -> bool {
         self.2.is_none()

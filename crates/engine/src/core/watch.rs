@@ -114,7 +114,7 @@ fn owners_of(word: u64) -> [Option<u16>; 2] {
 }
 
 /// A core, as the thread sees it.
-struct Seen {
+struct WatchedCore {
     beat: Arc<Beat>,
     word: u64,
     since: Instant,
@@ -127,14 +127,14 @@ type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
 
 /// What the thread knows.
 struct Looker {
-    cores: Vec<Seen>,
+    cores: Vec<WatchedCore>,
     owners: Owners,
     said: HashMap<u16, (Instant, u64)>,
 }
 
 impl Looker {
     fn new(beats: Vec<Arc<Beat>>, owners: Owners, now: Instant) -> Looker {
-        let seen = |beat| Seen { beat, word: 0, since: now, waits: false, told: false };
+        let seen = |beat| WatchedCore { beat, word: 0, since: now, waits: false, told: false };
         Looker { cores: beats.into_iter().map(seen).collect(), owners, said: HashMap::new() }
     }
 
@@ -246,15 +246,15 @@ impl ThreadState {
 }
 
 /// The thread.
-pub(super) struct Watch {
+pub(super) struct Watchdog {
     owners: Owners,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl Watchdog {
     /// Watches cores by their words and the numbers of their threads.
-    pub(super) fn start(cores: Vec<(Arc<Beat>, i32)>) -> io::Result<Watch> {
+    pub(super) fn start(cores: Vec<(Arc<Beat>, i32)>) -> io::Result<Watchdog> {
         let owners = Owners::default();
         let (stop, stopped) = channel();
         let states: Vec<ThreadState> = cores.iter().map(|(_, thread)| ThreadState::of(*thread)).collect();
@@ -262,7 +262,7 @@ impl Watch {
         let looker = Looker::new(beats, Arc::clone(&owners), Instant::now());
         let thread = std::thread::Builder::new().name("core-watch".to_owned());
         let thread = thread.spawn(move || run(looker, &states, &stopped))?;
-        Ok(Watch { owners, stop: Some(stop), thread: Some(thread) })
+        Ok(Watchdog { owners, stop: Some(stop), thread: Some(thread) })
     }
 
     /// An owner that cores will serve.
@@ -285,7 +285,7 @@ fn run(mut looker: Looker, states: &[ThreadState], stopped: &Receiver<()>) {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {

@@ -32,7 +32,7 @@ const RX_THRESHOLD: usize = offset_of!(Csb, host_isr) / 8;
 
 /// Which ring it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum RingSide {
     Transmit,
     Receive,
 }
@@ -45,7 +45,7 @@ fn halves(word: u64) -> (u32, u32) {
 
 /// A ring's view of the block.
 pub(super) struct Block {
-    side: Side,
+    side: RingSide,
     /// As the registers say it.
     address: u64,
     words: Words,
@@ -57,7 +57,7 @@ pub(super) struct Block {
 
 impl Block {
     /// None yet.
-    pub(super) fn new(side: Side) -> Block {
+    pub(super) fn new(side: RingSide) -> Block {
         Block { side, address: 0, words: Words::EMPTY, on: false, kicks: WANTED, head: 0 }
     }
 
@@ -99,7 +99,7 @@ impl Block {
 
     /// The tail as it is now, if the block is on; nothing else is looked at.
     pub(super) fn peek(&self) -> Option<u32> {
-        let word = if self.side == Side::Transmit { TX_TAIL } else { RX_TAIL };
+        let word = if self.side == RingSide::Transmit { TX_TAIL } else { RX_TAIL };
         self.on.then(|| halves(self.words.acquire(word)).0)
     }
 
@@ -122,7 +122,7 @@ impl Block {
     #[cold]
     fn turn(&mut self, on: bool, head: u32) {
         self.on = on;
-        if on && self.side == Side::Receive {
+        if on && self.side == RingSide::Receive {
             self.words.publish(RX_THRESHOLD, u64::from(NONE) << 32);
         }
         if on {
@@ -136,15 +136,15 @@ impl Block {
     pub(super) fn publish(&mut self, head: u32) {
         self.head = head;
         match self.side {
-            Side::Transmit => self.words.publish(TX_HEAD, u64::from(head) | u64::from(self.kicks) << 32),
-            Side::Receive => self.words.publish(RX_HEAD, head.into()),
+            RingSide::Transmit => self.words.publish(TX_HEAD, u64::from(head) | u64::from(self.kicks) << 32),
+            RingSide::Receive => self.words.publish(RX_HEAD, head.into()),
         }
     }
 
     /// Asks the guest to write `TDT`, or no longer. After asking, a look at the tail must follow.
     pub(super) fn ask_for_kicks(&mut self, on: bool) {
         let kicks = if on { WANTED } else { 0 };
-        if !self.on || self.side == Side::Receive || self.kicks == kicks {
+        if !self.on || self.side == RingSide::Receive || self.kicks == kicks {
             return;
         }
         self.kicks = kicks;
@@ -162,8 +162,8 @@ impl Block {
         // The guest raises its flag, and then looks at the ring once more.
         fence(Ordering::SeqCst);
         match self.side {
-            Side::Receive => halves(self.words.load(RX_WISH_ON)).0 != 0,
-            Side::Transmit => {
+            RingSide::Receive => halves(self.words.load(RX_WISH_ON)).0 != 0,
+            RingSide::Transmit => {
                 let at = halves(self.words.load(RX_TAIL)).1;
                 let behind = |place: u32| (place + size - from) % size.max(1);
                 let passed = at != 0 && at < size && behind(at) <= behind(self.head) && at != from;

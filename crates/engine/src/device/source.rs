@@ -11,7 +11,7 @@ const MIN_PADDED: usize = packet::MIN_PADDED as usize;
 const TAG: usize = packet::TAG as usize;
 
 /// A frame's bytes, to be copied out from first to last.
-pub(super) struct Source<'a> {
+pub(super) struct FrameBytes<'a> {
     /// Head, without a stripped tag and with padding.
     head: [u8; HEAD],
     head_len: usize,
@@ -22,10 +22,10 @@ pub(super) struct Source<'a> {
     piece_done: usize,
 }
 
-impl Source<'_> {
+impl FrameBytes<'_> {
     /// The bytes of `frame`, whose body is `body`; without its tag if that is to be taken out (`strip`).
     #[inline]
-    pub(super) fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> Source<'a> {
+    pub(super) fn new<'a>(frame: &Frame, body: &'a [Piece], strip: bool) -> FrameBytes<'a> {
         let mut head = frame.head;
         let mut head_len = frame.head_len();
         let body_len = frame.len as usize - head_len;
@@ -38,7 +38,7 @@ impl Source<'_> {
             behind_mut(upto_mut(&mut head, MIN_PADDED), head_len).fill(0);
             head_len = MIN_PADDED - body_len;
         }
-        Source { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
+        FrameBytes { head, head_len, head_done: 0, body, body_len, piece_done: 0 }
     }
 
     /// How many there are.

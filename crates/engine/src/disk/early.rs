@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. Whoever serves a file may take its time. Ports are started one after the other, while nothing else can be asked
 //! or changed; so before that the files of all new disks are opened side by side, and each disk finds its own there, or why it has
-//! none. What no disk has asked for is closed with the [`Opened`].
+//! none. What no disk has asked for is closed with the [`OpenedFiles`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,11 +30,11 @@ fn early() -> MutexGuard<'static, BTreeMap<Wanted, Result>> {
 }
 
 /// Files that were opened, for as long as this lives.
-pub struct Opened(Vec<Wanted>);
+pub struct OpenedFiles(Vec<Wanted>);
 
-impl Opened {
+impl OpenedFiles {
     /// Opens `files`, each to be read only or not.
-    pub fn at(files: Vec<Wanted>) -> Opened {
+    pub fn at(files: Vec<Wanted>) -> OpenedFiles {
         let left = Mutex::new(files.iter());
         let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
         let work = || {
@@ -50,11 +50,11 @@ impl Opened {
             }
             work();
         });
-        Opened(files)
+        OpenedFiles(files)
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedFiles {
     fn drop(&mut self) {
         let left: Vec<_> = self.0.iter().filter_map(|wanted| early().remove(wanted)).collect();
         // Under no lock: closing a file may wait for its server, too.

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use super::job::{Job, Op, Range};
 use super::nature::Nature;
-use super::stats::Trouble;
+use super::stats::RequestError;
 use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Piece, Resident, Transfers};
 
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long. And in memory, where whoever writes
@@ -179,22 +179,22 @@ impl FileMedium {
         slot: usize,
         job: &mut Job,
         lasting: bool,
-    ) -> Result<Begun, Trouble> {
+    ) -> Result<Begun, RequestError> {
         match job.op {
             Op::Read | Op::Write => {
                 if let Some(align) = self.alignment() {
                     if (job.at() | job.left()) & (align.file - 1) != 0 {
-                        return Err(Trouble::Unaligned);
+                        return Err(RequestError::Unaligned);
                     }
                 }
                 let write = job.op == Op::Write;
                 Ok(way.transfer(slot, write, job.at(), job.pieces(), self.how(write, lasting)))
             }
-            Op::Flush if self.lost.load(Ordering::Acquire) => Err(Trouble::FlushLost),
+            Op::Flush if self.lost.load(Ordering::Acquire) => Err(RequestError::FlushLost),
             // Memory lasts as long as it lasts.
             Op::Flush if self.access == Access::Memory => Ok(Begun::Over),
             Op::Flush => Ok(way.flush(slot)),
-            Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(Trouble::Unsupported),
+            Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(RequestError::Unsupported),
             Op::Discard => {
                 let Some(range) = job.next_range(self.most_of_range()) else { return Ok(Begun::Over) };
                 Ok(self.allocate(way, slot, PUNCH, range))
@@ -246,7 +246,7 @@ impl FileMedium {
     }
 
     /// A request of `job` is over with `result`. `None`: it goes on with the next one.
-    pub fn over(&self, job: &mut Job, result: i32) -> Option<Result<(), Trouble>> {
+    pub fn over(&self, job: &mut Job, result: i32) -> Option<Result<(), RequestError>> {
         if job.op == Op::Discard || job.op == Op::WriteZeroes && job.clearing.is_some() {
             self.ranges.fetch_sub(1, Ordering::Relaxed);
         }
@@ -255,8 +255,8 @@ impl FileMedium {
             return self.failed(job, error).map(Err);
         };
         match job.op {
-            Op::Read if done == 0 => return Some(Err(Trouble::CutShort)),
-            Op::Write if done == 0 => return Some(Err(Trouble::Failed)),
+            Op::Read if done == 0 => return Some(Err(RequestError::CutShort)),
+            Op::Write if done == 0 => return Some(Err(RequestError::Failed)),
             Op::Read | Op::Write => job.advance(done),
             Op::Flush => {}
             // fallocate says 0 for all of it, a write how much it was.
@@ -269,27 +269,27 @@ impl FileMedium {
     }
 
     /// What an error means. `None`: it is tried again, or in another way.
-    fn failed(&self, job: &Job, error: Errno) -> Option<Trouble> {
+    fn failed(&self, job: &Job, error: Errno) -> Option<RequestError> {
         match (job.op, error) {
             (_, Errno::INTR | Errno::AGAIN) => None,
             (Op::Flush, _) => {
                 self.lost.store(true, Ordering::Release);
-                Some(trouble(error))
+                Some(request_error(error))
             }
             (Op::Discard, Errno::OPNOTSUPP) => {
                 self.punches.store(false, Ordering::Relaxed);
-                Some(Trouble::Unsupported)
+                Some(RequestError::Unsupported)
             }
             (Op::WriteZeroes, Errno::OPNOTSUPP | Errno::INVAL) => {
                 // Another request may have found out meanwhile.
                 match job.clearing {
                     Some(PUNCH) => self.punches.store(false, Ordering::Relaxed),
                     Some(_) => self.clears.store(false, Ordering::Relaxed),
-                    None => return Some(trouble(error)),
+                    None => return Some(request_error(error)),
                 }
                 None
             }
-            _ => Some(trouble(error)),
+            _ => Some(request_error(error)),
         }
     }
 }
@@ -309,11 +309,11 @@ const PUNCH: i32 = 0x02 | 0x01;
 const CLEAR: i32 = 0x10 | 0x01;
 
 /// What an error of the kernel is called.
-fn trouble(error: Errno) -> Trouble {
+fn request_error(error: Errno) -> RequestError {
     match error {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Trouble::NoRoom,
-        Errno::FAULT => Trouble::NoMemory,
-        _ => Trouble::Failed,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => RequestError::NoRoom,
+        Errno::FAULT => RequestError::NoMemory,
+        _ => RequestError::Failed,
     }
 }
 

@@ -18,10 +18,10 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use early::{look, Opened};
+pub use early::{look, OpenedFiles};
 pub use file::FileMedium;
 pub use job::{Job, Op, Range};
-pub use stats::{Ended, Latency, QueueStats, Sums, Trouble};
+pub use stats::{Ended, Latency, QueueStats, RequestError, Sums};
 
 use crate::mem::{Deadline, Piece, Store};
 

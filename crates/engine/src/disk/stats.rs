@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Histogram;
 
-macro_rules! troubles {
-    ($($(#[doc = $doc:literal])+ $trouble:ident = $name:literal,)+) => {
+macro_rules! errors {
+    ($($(#[doc = $doc:literal])+ $error:ident = $name:literal,)+) => {
         /// Why a request failed. Each has a name, so that nobody has to guess.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Trouble {
-            $($(#[doc = $doc])+ $trouble,)+
+        pub enum RequestError {
+            $($(#[doc = $doc])+ $error,)+
         }
 
-        impl Trouble {
-            const ALL: &'static [Trouble] = &[$(Trouble::$trouble),+];
+        impl RequestError {
+            const ALL: &'static [RequestError] = &[$(RequestError::$error),+];
 
             /// The name, as it stands in `show` and in metrics.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Trouble::$trouble => $name,)+
+                    $(RequestError::$error => $name,)+
                 }
             }
         }
     };
 }
 
-troubles! {
+errors! {
     /// No byte can be written, so the guest cannot be told how its request went.
     NoStatus = "no_status",
     /// The readable part is shorter than a header.
@@ -58,7 +58,7 @@ troubles! {
     FlushLost = "flush_failed_before",
 }
 
-const TROUBLES: usize = Trouble::ALL.len();
+const REQUEST_ERRORS: usize = RequestError::ALL.len();
 
 /// Requests that are counted.
 const KINDS: [&str; 6] = ["reads", "writes", "flushes", "discards", "write_zeroes", "ids"];
@@ -69,7 +69,7 @@ pub struct QueueStats {
     requests: [AtomicU64; KINDS.len()],
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
-    troubles: [AtomicU64; TROUBLES],
+    errors: [AtomicU64; REQUEST_ERRORS],
     interrupts: AtomicU64,
     kicks: AtomicU64,
     in_flight: AtomicU32,
@@ -112,8 +112,8 @@ impl QueueStats {
     }
 
     /// Counts one that did not.
-    pub fn failed(&self, trouble: Trouble) {
-        add(&self.troubles[trouble as usize], 1);
+    pub fn failed(&self, error: RequestError) {
+        add(&self.errors[error as usize], 1);
     }
 
     /// Counts an interrupt.
@@ -189,9 +189,9 @@ impl Sums {
             let [p50_ns, p99_ns] = Histogram::quantiles_of(all, [50, 99]);
             Latency { p50_ns, p99_ns }
         };
-        let errors = Trouble::ALL
+        let errors = RequestError::ALL
             .iter()
-            .map(|trouble| (trouble.name().to_owned(), sum(&|queue| &queue.troubles[*trouble as usize])));
+            .map(|error| (error.name().to_owned(), sum(&|queue| &queue.errors[*error as usize])));
         Sums {
             in_flight: queues.iter().map(|queue| u64::from(queue.in_flight.load(Ordering::Relaxed))).sum(),
             reads: requests(0),

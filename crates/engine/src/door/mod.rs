@@ -40,7 +40,7 @@ use std::sync::{Mutex, PoisonError};
 pub use hang_up::{hang_up, keep};
 pub(crate) use line::spawn;
 pub use line::start;
-pub use see::{Wanted, Why};
+pub use see::{WantedFds, Why};
 pub use server::serve;
 
 use line::{another, LINE, STARTED};
@@ -121,7 +121,7 @@ pub fn count() -> Count {
 ///
 /// # Errors
 /// None passes.
-pub fn look(connection: BorrowedFd, wanted: Wanted) -> Result<Vec<OwnedFd>, Refused> {
+pub fn look(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, Refused> {
     LOOKS.fetch_add(1, Ordering::Relaxed);
     let result = match LINE.get() {
         Some(line) => ask(line, connection, wanted),
@@ -136,7 +136,7 @@ pub fn look(connection: BorrowedFd, wanted: Wanted) -> Result<Vec<OwnedFd>, Refu
 fn ask(
     line: &Mutex<Option<OwnedFd>>,
     connection: BorrowedFd,
-    wanted: Wanted,
+    wanted: WantedFds,
 ) -> Result<Vec<OwnedFd>, Refused> {
     let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..TRIES {
@@ -158,7 +158,7 @@ fn ask(
 }
 
 /// One request and its answer. `None`: there is nobody who can be understood.
-fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: Wanted) -> Option<Result<Vec<OwnedFd>, Why>> {
+fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: WantedFds) -> Option<Result<Vec<OwnedFd>, Why>> {
     let flag = |on: bool, flag: u64| if on { flag } else { 0 };
     let flags = ((wanted.most as u64) << 32) | flag(wanted.any, ANY) | flag(wanted.sockets, SOCKETS);
     say(door, LOOK, flags, "", &[connection]).ok()?;
@@ -175,7 +175,7 @@ fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: Wanted) -> Option<Re
 }
 
 /// [`look`], in this process.
-fn look_here(connection: BorrowedFd, wanted: Wanted) -> Result<Vec<OwnedFd>, Refused> {
+fn look_here(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, Refused> {
     let seen = see(connection, wanted).map_err(|e| Why::NoDoor(e.to_string()))?;
     Ok(seen.verdict.map(|()| seen.good)?)
 }

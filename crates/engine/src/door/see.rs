@@ -11,7 +11,7 @@ use crate::open::passing::{self, MAX_FDS};
 
 /// Which descriptors may pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedFds {
     /// How many.
     pub most: usize,
     /// Of any file: the operator trusts whoever sends them.
@@ -43,7 +43,7 @@ pub enum Why {
 }
 
 /// What a look has found.
-pub(super) struct Seen {
+pub(super) struct Look {
     pub(super) good: Vec<OwnedFd>,
     /// Closing them may wait for others.
     pub(super) strangers: Vec<OwnedFd>,
@@ -58,7 +58,7 @@ fn is_connected(fd: &OwnedFd) -> bool {
 }
 
 /// Looks, in this process.
-pub(super) fn see(connection: BorrowedFd, wanted: Wanted) -> io::Result<Seen> {
+pub(super) fn see(connection: BorrowedFd, wanted: WantedFds) -> io::Result<Look> {
     let got = passing::receive(connection, &mut [], MAX_FDS, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     let came = got.fds.len();
     let passes =
@@ -70,5 +70,5 @@ pub(super) fn see(connection: BorrowedFd, wanted: Wanted) -> io::Result<Seen> {
         None if came > wanted.most => Err(Why::TooMany { came: came as u64, most: wanted.most }),
         None => Ok(()),
     };
-    Ok(Seen { good, strangers, verdict })
+    Ok(Look { good, strangers, verdict })
 }

@@ -15,7 +15,7 @@ use super::hang_up::{HOLD, MOST};
 use super::record::{
     hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, KEEP, LOOK, SOCKETS, STRANGER, TOO_MANY,
 };
-use super::see::{see, Wanted, Why};
+use super::see::{see, WantedFds, Why};
 
 /// The number of the descriptor that is closed last: above those of all that come with one message, or the last there may be. The
 /// kernel closes the descriptors of a process that ends in the order of their numbers.
@@ -66,7 +66,7 @@ pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()
         };
         let most = usize::try_from(record.number >> 32).unwrap_or(0);
         let [any, sockets] = [ANY, SOCKETS].map(|flag| record.number & flag != 0);
-        let seen = see(connection.as_fd(), Wanted { most, any, sockets });
+        let seen = see(connection.as_fd(), WantedFds { most, any, sockets });
         // Before anything that could wait: its other end is to learn when the daemon hangs up.
         drop(connection);
         let seen = match seen {

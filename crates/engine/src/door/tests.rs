@@ -13,7 +13,7 @@ use super::*;
 use crate::mem::{is_eventfd, is_memory, peeked, set_peeked};
 use crate::open::passing::{self, MAX_FDS};
 
-const WANTED: Wanted = Wanted { most: 8, any: false, sockets: false };
+const WANTED: WantedFds = WantedFds { most: 8, any: false, sockets: false };
 
 fn memory() -> OwnedFd {
     memfd_create(c"door", MemfdFlags::CLOEXEC).unwrap()
@@ -86,7 +86,7 @@ fn one_stranger_keeps_all_out_and_the_door_goes_on() {
     thread.join().unwrap().unwrap();
     // Where any file may pass, so does this.
     let (door, thread) = started();
-    let any = Wanted { any: true, ..WANTED };
+    let any = WantedFds { any: true, ..WANTED };
     assert_eq!(exchange(&door, ours.as_fd(), any).unwrap().unwrap().len(), 2);
     drop(door);
     thread.join().unwrap().unwrap();
@@ -124,7 +124,7 @@ fn more_than_may_pass_are_refused_and_the_door_goes_on() {
     send(&theirs, b"x", &[&event; MAX_FDS]);
     let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
     assert_eq!(refused, Why::TooMany { came: 253, most: 8 });
-    let all = Wanted { most: MAX_FDS, ..WANTED };
+    let all = WantedFds { most: MAX_FDS, ..WANTED };
     assert_eq!(exchange(&door, ours.as_fd(), all).unwrap().unwrap().len(), MAX_FDS);
     drop(door);
     thread.join().unwrap().unwrap();
@@ -145,7 +145,7 @@ fn a_process_without_a_door_looks_by_itself() {
 #[test]
 fn sockets_pass_where_they_are_wanted() {
     let (theirs, ours) = UnixStream::pair().unwrap();
-    let wanted = Wanted { sockets: true, ..WANTED };
+    let wanted = WantedFds { sockets: true, ..WANTED };
     let place = |kind| rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
     let (good, other) = UnixStream::pair().unwrap();
     let inet = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

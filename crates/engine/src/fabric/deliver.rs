@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backpressure::{buffers, Gate};
+use super::backpressure::{buffers, WireGate};
 use super::offload::Boundary;
 use super::pass::Crossing;
 use super::private::Private;
@@ -52,7 +52,7 @@ pub(super) struct Delivery {
     flows: Flows,
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
-    pub(super) gate: Option<Box<Gate>>,
+    pub(super) gate: Option<Box<WireGate>>,
     /// Of the topology's routers.
     pub(super) seats: Vec<Seat>,
     /// For frames between switches and routers on them; none while some are on their way there.

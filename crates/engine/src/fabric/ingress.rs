@@ -1,8 +1,8 @@
 //! A queue of frames as a task: fetch, forward, give back.
 //!
-//! Theory of operation. A visit takes one batch. What was fetched is [`Taken`]: a value that gives the sender its buffers back
+//! Theory of operation. A visit takes one batch. What was fetched is [`FetchedBatch`]: a value that gives the sender its buffers back
 //! when it is done with, so that no way out of a visit can forget to. On a wire to a receiver of several queues some frames may
-//! have to wait for buffers (`backpressure::Gate`): then the batch is *held*, with what was taken, and the next visits deliver
+//! have to wait for buffers (`backpressure::WireGate`): then the batch is *held*, with what was fetched, and the next visits deliver
 //! the rest before anything else is fetched.
 //!
 //! On a wire the receiver is asked for its room first, and only if the sender is seen to have frames: asking takes the
@@ -12,11 +12,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backpressure::{Gate, Pause, NAP, PATIENCE};
+use super::backpressure::{Pause, WireGate, NAP, PATIENCE};
 use super::deliver::Delivery;
 use super::local::{seconds, Local};
 use crate::account::Tally;
-use crate::core::{Budget, End, Lease, Lent, Owner, Recall, Seat, Task, Visit};
+use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
 use crate::frame::Batch;
 use crate::port::{IngressQueue, Port};
 
@@ -84,41 +84,41 @@ pub struct NetTask<Q> {
     patience: Duration,
     pause: Pause,
     /// For a wire to one of several queues.
-    gate: Option<Box<Gate>>,
+    gate: Option<Box<WireGate>>,
     /// A batch that is not delivered whole.
-    held: Option<Box<Held>>,
+    held: Option<Box<HeldBatch>>,
     /// Room for the next one.
-    spare: Option<Box<Held>>,
+    spare: Option<Box<HeldBatch>>,
 }
 
 /// A batch of which some frames wait, and what its fetch counted. The queue gives nothing back, and is asked for nothing,
 /// until they are delivered.
-struct Held {
+struct HeldBatch {
     batch: Batch,
     tally: Tally,
 }
 
 /// What a fetch took from `queue`. It is given back when this is done with, unless its frames are held.
-struct Taken<'q, Q: IngressQueue> {
+struct FetchedBatch<'q, Q: IngressQueue> {
     queue: &'q mut Q,
     tally: Tally,
     held: bool,
 }
 
-impl<'q, Q: IngressQueue> Taken<'q, Q> {
+impl<'q, Q: IngressQueue> FetchedBatch<'q, Q> {
     #[inline]
-    fn fetch(queue: &'q mut Q, batch: &mut Batch) -> Taken<'q, Q> {
+    fn fetch(queue: &'q mut Q, batch: &mut Batch) -> FetchedBatch<'q, Q> {
         let mut tally = Tally::default();
         queue.fetch(batch, &mut tally);
-        Taken { queue, tally, held: false }
+        FetchedBatch { queue, tally, held: false }
     }
 
     /// What was held before.
-    fn again(queue: &'q mut Q, tally: Tally) -> Taken<'q, Q> {
-        Taken { queue, tally, held: false }
+    fn again(queue: &'q mut Q, tally: Tally) -> FetchedBatch<'q, Q> {
+        FetchedBatch { queue, tally, held: false }
     }
 
-    /// Some of its frames wait: what to go on with, [`Taken::again`].
+    /// Some of its frames wait: what to go on with, [`FetchedBatch::again`].
     fn hold(mut self) -> Tally {
         self.held = true;
         std::mem::take(&mut self.tally)
@@ -140,14 +140,14 @@ impl<'q, Q: IngressQueue> Taken<'q, Q> {
     }
 }
 
-impl<Q: IngressQueue> Drop for Taken<'_, Q> {
+impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
     #[inline]
     fn drop(&mut self) {
         self.release();
     }
 }
 
-/// Counts what was taken from queue `index` of `port`.
+/// Counts what was fetched from queue `index` of `port`.
 #[inline]
 fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
     port.counters.block(core).add_tally(tally);
@@ -175,14 +175,14 @@ impl<Q: IngressQueue> NetTask<Q> {
         local.beat.towards(None);
         self.gate = local.delivery.gate.take();
         let left = self.gate.as_ref().map_or(0, |gate| gate.held());
-        let taken = Taken::again(&mut *self.queue, std::mem::take(&mut held.tally));
+        let fetched = FetchedBatch::again(&mut *self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
-            let tally = taken.give_back();
+            let tally = fetched.give_back();
             count(&self.port, self.index, local.number, &tally);
             held.batch.clear();
             self.spare = Some(held);
         } else {
-            held.tally = taken.hold();
+            held.tally = fetched.hold();
             self.held = Some(held);
         }
         before.saturating_sub(left) as u64
@@ -192,7 +192,7 @@ impl<Q: IngressQueue> NetTask<Q> {
     #[cold]
     fn hold(&mut self, local: &mut Local, tally: Tally) {
         let spare = self.spare.take();
-        let mut held = spare.unwrap_or_else(|| Box::new(Held { batch: Batch::new(), tally }));
+        let mut held = spare.unwrap_or_else(|| Box::new(HeldBatch { batch: Batch::new(), tally }));
         held.tally = tally;
         std::mem::swap(&mut held.batch, &mut local.batch);
         self.held = Some(held);
@@ -220,7 +220,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);
-            let end = if self.held.is_some() { End::Waits } else { End::Drained };
+            let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
             return Visit { moved, end, elsewhere_ns: local.delivery.foreign_ns, ..Visit::default() };
         }
         local.batch.clear();
@@ -241,26 +241,26 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         let room = limit.min(budget.items);
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
         local.batch.set_limit(room);
-        let taken = Taken::fetch(&mut *self.queue, &mut local.batch);
-        if let Some((counters, outcome)) = taken.queue.passed() {
+        let fetched = FetchedBatch::fetch(&mut *self.queue, &mut local.batch);
+        if let Some((counters, outcome)) = fetched.queue.passed() {
             counters.block(local.number).add_outcome(&outcome);
         }
         if let Some(wait) = self.pause.over(&local.batch) {
             self.port.waits.add(self.index, wait);
         }
-        // Why no more was taken. An empty visit that had no room to take anything waits, too.
+        // Why no more was fetched. An empty visit that had no room to take anything waits, too.
         let end = match &local.batch {
-            batch if batch.is_late() => End::Time,
-            batch if batch.is_spent() || batch.seen() >= budget.items => End::Budget,
-            batch if limit < budget.items && batch.seen() >= limit && limit > 0 => End::Waits,
-            _ if self.pause.is_on() => End::Waits,
-            _ => End::Drained,
+            batch if batch.is_late() => VisitEnd::Time,
+            batch if batch.is_spent() || batch.seen() >= budget.items => VisitEnd::Budget,
+            batch if limit < budget.items && batch.seen() >= limit && limit > 0 => VisitEnd::Waits,
+            _ if self.pause.is_on() => VisitEnd::Waits,
+            _ => VisitEnd::Drained,
         };
         let mut visit = Visit {
-            moved: taken.tally.frames,
+            moved: fetched.tally.frames,
             // Those that were dropped took their time, too.
             items: local.batch.seen(),
-            bytes: taken.tally.bytes,
+            bytes: fetched.tally.bytes,
             end,
             ..Visit::default()
         };
@@ -268,7 +268,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
             let now = seconds(local.epoch);
             if several {
                 let (port, index, patience) = (&self.port, self.index, self.patience);
-                let new = || Box::new(Gate::new(port, index, patience));
+                let new = || Box::new(WireGate::new(port, index, patience));
                 local.delivery.gate = Some(self.gate.take().unwrap_or_else(new));
             }
             local.beat.elsewhere();
@@ -287,14 +287,14 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                 self.gate = Some(gate);
                 if left > 0 {
                     visit.moved = visit.moved.saturating_sub(left as u64);
-                    visit.end = End::Waits;
-                    let tally = taken.hold();
+                    visit.end = VisitEnd::Waits;
+                    let tally = fetched.hold();
                     self.hold(local, tally);
                     return visit;
                 }
             }
         }
-        let tally = taken.give_back();
+        let tally = fetched.give_back();
         if tally.frames > 0 || tally.interrupts > 0 {
             count(&self.port, self.index, local.number, &tally);
         }

@@ -14,7 +14,7 @@ use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SocketType;
 
 use crate::open::broker::{broker, Refusal, Request};
-use crate::open::socket::{self, SocketError, Wanted};
+use crate::open::socket::{self, SocketError, SocketSpec};
 
 use super::program::{program, raise};
 use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
@@ -209,12 +209,12 @@ fn is_crowded(error: &io::Error) -> bool {
 
 /// Calls the holder at `path`, says its secret, and hears that it listens.
 fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
-    let (socket, told) = knock(path)?;
+    let (socket, told) = call_with_secret(path)?;
     listens(socket, told)
 }
 
 /// Calls the holder at `path`, and says its secret; whether it has one, and will answer.
-pub(crate) fn knock(path: &Path) -> Result<(OwnedFd, bool), HoldError> {
+pub(crate) fn call_with_secret(path: &Path) -> Result<(OwnedFd, bool), HoldError> {
     let socket = call(path)?;
     // A holder without one is of a version that asks for none.
     let secret = secret::read(path).map_err(system("read the holder's secret"))?;
@@ -260,7 +260,8 @@ pub(crate) fn refusal(error: HoldError) -> Refusal {
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
     // Nobody else can be met in this file: the other end's user is looked at by both sides.
     let kind = SocketType::SEQPACKET;
-    let wanted = Wanted { path: path.to_owned(), kind, mode: Some(0o600), owner: (None, None), backlog: 4 };
+    let wanted =
+        SocketSpec { path: path.to_owned(), kind, mode: Some(0o600), owner: (None, None), backlog: 4 };
     loop {
         let error = match socket::listen_here(&wanted) {
             Ok((listener, _)) => {

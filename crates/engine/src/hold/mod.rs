@@ -26,7 +26,7 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use client::{connect, knock, refusal, spawn};
+pub(crate) use client::{call_with_secret, connect, refusal, spawn};
 pub use client::{Found, HoldError, Holder};
 pub use early::Sought;
 pub use program::{path_beside, set_program};

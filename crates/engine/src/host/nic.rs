@@ -69,7 +69,7 @@ pub enum HostError {
 
 /// What the queues of a port know of its interface.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct InterfaceState {
     /// The operator's `link`.
     pub(super) wanted: AtomicBool,
     carrier: AtomicBool,
@@ -78,16 +78,16 @@ pub(super) struct State {
 }
 
 /// An interface that was found, before it has queues.
-pub(super) struct Opened {
+pub(super) struct FoundInterface {
     pub(super) kind: &'static str,
     pub(super) interface: Interface,
     pub(super) index: c_int,
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<InterfaceState>,
     changes: OwnedFd,
     mtu: Option<u32>,
 }
 
-impl Opened {
+impl FoundInterface {
     /// An error at `step`; `hint` for those that say no more than their text.
     pub(super) fn failed(&self, step: &'static str) -> impl FnOnce(io::Error) -> HostError {
         let (kind, name) = (self.kind, self.interface.name().to_owned());
@@ -114,7 +114,7 @@ pub(super) fn open(
     name: &str,
     mtu: Option<u32>,
     port: &Port,
-) -> Result<Opened, HostError> {
+) -> Result<FoundInterface, HostError> {
     if !is_name(name) {
         return Err(HostError::BadName(kind, name.to_owned()));
     }
@@ -137,9 +137,12 @@ pub(super) fn open(
     interface.bring_up().map_err(failed("cannot bring it up (ip link set … up)"))?;
     let now = interface.mtu().map_err(failed("cannot read its MTU"))?;
     port.set_mtu(now);
-    let state =
-        State { wanted: AtomicBool::new(true), carrier: AtomicBool::new(false), mtu: AtomicU32::new(now) };
-    Ok(Opened { kind, interface, index, state: Arc::new(state), changes, mtu })
+    let state = InterfaceState {
+        wanted: AtomicBool::new(true),
+        carrier: AtomicBool::new(false),
+        mtu: AtomicU32::new(now),
+    };
+    Ok(FoundInterface { kind, interface, index, state: Arc::new(state), changes, mtu })
 }
 
 const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
@@ -172,8 +175,8 @@ pub(super) struct Queues {
 }
 
 /// A running port on an interface of the host.
-pub struct HostPort {
-    inner: Arc<Inner>,
+pub struct InterfacePort {
+    attached: Arc<AttachedNic>,
     features: Vec<String>,
     detail: String,
     needs_all: bool,
@@ -183,19 +186,19 @@ pub struct HostPort {
     keep: Vec<OwnedFd>,
 }
 
-struct Inner {
+struct AttachedNic {
     kind: &'static str,
     index: c_int,
     count: usize,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-    state: Arc<State>,
+    state: Arc<InterfaceState>,
     sockets: Vec<Arc<OwnedFd>>,
-    side: Mutex<Side>,
+    live: Mutex<LiveInterface>,
 }
 
 /// What changes with the interface.
-struct Side {
+struct LiveInterface {
     interface: Interface,
     /// Whether the operator gave an MTU.
     own_mtu: bool,
@@ -207,7 +210,7 @@ struct Side {
     served: Vec<Lease<Box<dyn IngressQueue>>>,
 }
 
-impl Side {
+impl LiveInterface {
     /// Takes the egress queues out of the port, the first one last: it is the port's link.
     fn unplug(&mut self) -> Vec<Box<dyn EgressQueue>> {
         let mut queues: Vec<_> = self.plugged.drain(..).rev().filter_map(Lease::take_back).collect();
@@ -216,112 +219,112 @@ impl Side {
     }
 }
 
-impl Inner {
-    fn side(&self) -> MutexGuard<'_, Side> {
-        self.side.lock().unwrap_or_else(PoisonError::into_inner)
+impl AttachedNic {
+    fn live(&self) -> MutexGuard<'_, LiveInterface> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the interface again.
-    fn refresh(&self, side: &mut Side) {
-        match side.interface.find(self.index) {
+    fn refresh(&self, live: &mut LiveInterface) {
+        match live.interface.find(self.index) {
             Ok(()) => {}
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
                 return self.port.fault.set(Fault::InterfaceGone);
             }
             Err(e) => return tracing::warn!(port = %self.port.name, "cannot look its interface up: {e}"),
         }
-        if let Ok(mtu) = side.interface.mtu() {
+        if let Ok(mtu) = live.interface.mtu() {
             self.state.mtu.store(mtu, Ordering::Relaxed);
-            if !side.own_mtu {
+            if !live.own_mtu {
                 self.port.set_mtu(mtu);
             }
         }
-        let carrier = side.interface.carrier().unwrap_or(false);
+        let carrier = live.interface.carrier().unwrap_or(false);
         if carrier && !self.state.carrier.load(Ordering::Relaxed) {
             // A socket keeps an error for the time that its interface was down.
             self.sockets.iter().for_each(|fd| drop(take_error(fd)));
         }
         self.state.carrier.store(carrier, Ordering::Relaxed);
-        self.park(side);
+        self.park(live);
     }
 
     /// Takes the egress queues out of the port or puts them back, as the link is.
-    fn park(&self, side: &mut Side) {
+    fn park(&self, live: &mut LiveInterface) {
         let up = self.state.carrier.load(Ordering::Relaxed) && self.state.wanted.load(Ordering::Relaxed);
-        match (up, side.parked.is_empty()) {
+        match (up, live.parked.is_empty()) {
             (true, false) => {
-                let parked = side.parked.drain(..).enumerate();
-                side.plugged = parked.map(|(index, queue)| self.port.lend(index, queue)).collect();
+                let parked = live.parked.drain(..).enumerate();
+                live.plugged = parked.map(|(index, queue)| self.port.lend(index, queue)).collect();
             }
-            (false, true) => side.parked = side.unplug(),
+            (false, true) => live.parked = live.unplug(),
             _ => {}
         }
     }
 
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
-        let mut side = self.side();
-        side.parked.clear();
-        let served = std::mem::take(&mut side.served);
-        drop(side.unplug());
-        drop(side);
+        let mut live = self.live();
+        live.parked.clear();
+        let served = std::mem::take(&mut live.served);
+        drop(live.unplug());
+        drop(live);
         drop(served);
     }
 }
 
-impl HostPort {
+impl InterfacePort {
     /// Gives the queues to port and I/O cores and follows the interface from now on.
     pub(super) fn start(
-        opened: Opened,
+        opened: FoundInterface,
         queues: Queues,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostPort, HostError> {
+    ) -> Result<InterfacePort, HostError> {
         let failed = opened.failed("cannot start its thread");
-        let Opened { kind, interface, index, state, changes, mtu } = opened;
+        let FoundInterface { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
         let Queues { ingress, egress, sockets, features, detail, needs_all, sizes, keep } = queues;
         let count = egress.len();
         let (own_mtu, parked) = (mtu.is_some(), egress);
-        let side = Side { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
-        let side = Mutex::new(side);
-        let inner = Arc::new(Inner { kind, index, count, port, scheduler, state, sockets, side });
+        let live = LiveInterface { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
+        let live = Mutex::new(live);
+        let attached = Arc::new(AttachedNic { kind, index, count, port, scheduler, state, sockets, live });
         let stop = match eventfd(0, EventfdFlags::CLOEXEC) {
             Ok(stop) => Arc::new(stop),
             Err(e) => return Err(failed(e.into())),
         };
-        let (followed, stopped) = (Arc::clone(&inner), Arc::clone(&stop));
+        let (followed, stopped) = (Arc::clone(&attached), Arc::clone(&stop));
         let spawned = thread::Builder::new().name(format!("{kind} {name}")).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::WATCH);
             follow(&followed, &stopped, &changes);
         });
         let watcher = Some(spawned.map_err(failed)?);
-        let mut side = inner.side();
+        let mut live = attached.live();
         for (index, queue) in ingress.into_iter().enumerate() {
-            side.served.push(inner.scheduler.serve(&inner.port, index, queue));
+            live.served.push(attached.scheduler.serve(&attached.port, index, queue));
         }
-        inner.refresh(&mut side);
-        drop(side);
-        Ok(HostPort { inner, features, detail, needs_all, sizes, stop, watcher, keep })
+        attached.refresh(&mut live);
+        drop(live);
+        Ok(InterfacePort { attached, features, detail, needs_all, sizes, stop, watcher, keep })
     }
 }
 
-impl HostPort {
+impl InterfacePort {
     /// That the interface has got more queues than the port knows of, if it has.
     fn misses(&self) -> Option<String> {
-        let inner = &*self.inner;
-        let now = inner.side().interface.receive_queues().ok().filter(|_| self.needs_all)?;
-        (now > inner.count).then(|| {
-            let count = inner.count;
+        let attached = &*self.attached;
+        let now = attached.live().interface.receive_queues().ok().filter(|_| self.needs_all)?;
+        (now > attached.count).then(|| {
+            let count = attached.count;
             format!("its interface receives on {now} queues now, and the port on {count}: the host keeps what comes in on the others; delete and add the port")
         })
     }
 }
 
 /// Waits for changes of the interface, for the port's fault, and for the end.
-fn follow(inner: &Inner, stop: &OwnedFd, changes: &OwnedFd) {
+fn follow(attached: &AttachedNic, stop: &OwnedFd, changes: &OwnedFd) {
     loop {
-        let fault = inner.port.fault.event();
+        let fault = attached.port.fault.event();
         let mut fds = [
             PollFd::new(&fault, PollFlags::IN),
             PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
@@ -334,9 +337,9 @@ fn follow(inner: &Inner, stop: &OwnedFd, changes: &OwnedFd) {
         if !fds[1].revents().is_empty() {
             return;
         }
-        if let Some(fault) = inner.port.fault.get() {
-            tracing::error!(port = %inner.port.name, "{fault}; the port stops");
-            return inner.take_back();
+        if let Some(fault) = attached.port.fault.get() {
+            tracing::error!(port = %attached.port.name, "{fault}; the port stops");
+            return attached.take_back();
         }
         if !fds[2].revents().is_empty() {
             // What the messages say does not matter (some may even have been lost): we look for ourselves.
@@ -348,17 +351,17 @@ fn follow(inner: &Inner, stop: &OwnedFd, changes: &OwnedFd) {
                     _ => break,
                 }
             }
-            inner.refresh(&mut inner.side());
+            attached.refresh(&mut attached.live());
         }
     }
 }
 
-impl Attachment for HostPort {
+impl Attachment for InterfacePort {
     fn status(&self) -> AttachmentStatus {
-        let inner = &*self.inner;
-        let fault = inner.port.fault.get();
+        let attached = &*self.attached;
+        let fault = attached.port.fault.get();
         let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
-        let carrier = inner.state.carrier.load(Ordering::Relaxed);
+        let carrier = attached.state.carrier.load(Ordering::Relaxed);
         let peer = match (fault, carrier) {
             (Some(_), _) => Peer::Faulted,
             (None, true) => Peer::Running,
@@ -368,7 +371,7 @@ impl Attachment for HostPort {
             index,
             direction,
             size,
-            kind: inner.kind,
+            kind: attached.kind,
             interrupts: None,
             state: state.clone(),
         };
@@ -377,25 +380,25 @@ impl Attachment for HostPort {
             peer,
             detail: format!(
                 "interface {}, carrier {}{}",
-                inner.side().interface.name(),
+                attached.live().interface.name(),
                 if carrier { "up" } else { "down" },
                 self.detail
             ),
             hint: self.misses(),
             lack: None,
             features: self.features.clone(),
-            queues: (0..inner.count)
+            queues: (0..attached.count)
                 .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))
                 .collect(),
         }
     }
 
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
-        let mut side = self.inner.side();
-        side.own_mtu = true;
-        let name = side.interface.name().to_owned();
-        side.interface.set_mtu(mtu).map_err(|e| format!("{} {name}: {NO_MTU}: {e}", self.inner.kind))?;
-        self.inner.state.mtu.store(mtu, Ordering::Relaxed);
+        let mut live = self.attached.live();
+        live.own_mtu = true;
+        let name = live.interface.name().to_owned();
+        live.interface.set_mtu(mtu).map_err(|e| format!("{} {name}: {NO_MTU}: {e}", self.attached.kind))?;
+        self.attached.state.mtu.store(mtu, Ordering::Relaxed);
         Ok(())
     }
 
@@ -405,21 +408,21 @@ impl Attachment for HostPort {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        let mut side = self.inner.side();
-        self.inner.state.wanted.store(up, Ordering::Relaxed);
-        self.inner.park(&mut side);
+        let mut live = self.attached.live();
+        self.attached.state.wanted.store(up, Ordering::Relaxed);
+        self.attached.park(&mut live);
         Ok(())
     }
 }
 
-impl Drop for HostPort {
+impl Drop for InterfacePort {
     fn drop(&mut self) {
         // Fails only if the counter is full, and then the watcher is awake already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }
-        self.inner.take_back();
+        self.attached.take_back();
         self.keep.clear();
     }
 }

@@ -55,11 +55,11 @@ pub struct BellCount {
 
 /// A port's bell. Dropping the last copy ends its thread.
 #[derive(Clone)]
-pub struct Bell(Arc<Owner>);
+pub struct Bell(Arc<BellOwner>);
 
-struct Owner(Arc<Shared>);
+struct BellOwner(Arc<BellState>);
 
-struct Shared {
+struct BellState {
     name: String,
     signals: Mutex<Vec<Weak<SharedEvent>>>,
     thread: OnceLock<Thread>,
@@ -95,7 +95,7 @@ impl Default for Bell {
 impl Bell {
     /// The bell of the port called `name`; without a thread until it needs one.
     pub fn new(name: &str) -> Bell {
-        let shared = Shared {
+        let state = BellState {
             name: name.to_owned(),
             signals: Mutex::default(),
             thread: OnceLock::new(),
@@ -111,20 +111,20 @@ impl Bell {
             rung: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
         };
-        Bell(Arc::new(Owner(Arc::new(shared))))
+        Bell(Arc::new(BellOwner(Arc::new(state))))
     }
 
     /// What was counted.
     pub fn count(&self) -> BellCount {
-        let shared = &self.0 .0;
+        let state = &self.0 .0;
         let at_bell =
-            lock(&shared.signals).iter().filter_map(Weak::upgrade).filter(|i| i.is_at_bell()).count();
+            lock(&state.signals).iter().filter_map(Weak::upgrade).filter(|i| i.is_at_bell()).count();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         BellCount {
-            slow_interrupts: load(&shared.slow),
-            moved: load(&shared.moved),
-            rung: load(&shared.rung),
-            blocked: load(&shared.blocked).saturating_add(u64::from(shared.is_blocked())),
+            slow_interrupts: load(&state.slow),
+            moved: load(&state.moved),
+            rung: load(&state.rung),
+            blocked: load(&state.blocked).saturating_add(u64::from(state.is_blocked())),
             at_bell: u32::try_from(at_bell).unwrap_or(u32::MAX),
         }
     }
@@ -147,9 +147,9 @@ impl Bell {
 
     /// Whether one of its eventfds was moved to the thread lately.
     pub(super) fn is_suspect(&self) -> bool {
-        let shared = &self.0 .0;
-        let moved = Duration::from_nanos(shared.moved_at.load(Ordering::Relaxed));
-        shared.moved.load(Ordering::Relaxed) > 0 && shared.epoch.elapsed().saturating_sub(moved) < SUSPECT
+        let state = &self.0 .0;
+        let moved = Duration::from_nanos(state.moved_at.load(Ordering::Relaxed));
+        state.moved.load(Ordering::Relaxed) > 0 && state.epoch.elapsed().saturating_sub(moved) < SUSPECT
     }
 
     /// An interrupt was slow.
@@ -159,17 +159,17 @@ impl Bell {
 
     /// One of its eventfds is rung by the thread from now on.
     pub(super) fn moved(&self) {
-        let shared = &self.0 .0;
-        let now = u64::try_from(shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        shared.moved_at.store(now, Ordering::Relaxed);
-        shared.moved.fetch_add(1, Ordering::Relaxed);
+        let state = &self.0 .0;
+        let now = u64::try_from(state.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        state.moved_at.store(now, Ordering::Relaxed);
+        state.moved.fetch_add(1, Ordering::Relaxed);
         self.start();
     }
 
     /// There is to be a thread.
     pub(super) fn start(&self) {
-        let shared = &self.0 .0;
-        if shared.thread.get().is_none() && !shared.wanted.swap(true, Ordering::AcqRel) {
+        let state = &self.0 .0;
+        if state.thread.get().is_none() && !state.wanted.swap(true, Ordering::AcqRel) {
             if let Some(founder) = FOUNDER.get() {
                 founder.unpark();
             }
@@ -188,16 +188,16 @@ impl Bell {
     /// Runs `write` on a thread that counts as this bell's in the middle of a write. Returns when it has begun.
     #[cfg(test)]
     pub(super) fn run_as_thread(&self, write: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
-        let shared = Arc::clone(&self.0 .0);
+        let state = Arc::clone(&self.0 .0);
         let (begun, begin) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: no argument, no effect.
-            *lock(&shared.alive) = Some(unsafe { libc::pthread_self() });
-            shared.writing.store(true, Ordering::Release);
+            *lock(&state.alive) = Some(unsafe { libc::pthread_self() });
+            state.writing.store(true, Ordering::Release);
             begun.send(()).unwrap();
             write();
-            shared.writing.store(false, Ordering::Release);
-            *lock(&shared.alive) = None;
+            state.writing.store(false, Ordering::Release);
+            *lock(&state.alive) = None;
         });
         begin.recv().unwrap();
         thread
@@ -209,7 +209,7 @@ impl Bell {
     }
 }
 
-impl Drop for Owner {
+impl Drop for BellOwner {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
         if let Some(thread) = self.0.thread.get() {
@@ -218,7 +218,7 @@ impl Drop for Owner {
     }
 }
 
-impl Shared {
+impl BellState {
     /// How long the thread has been in a write.
     fn writing_for(&self) -> Option<Duration> {
         let since = Duration::from_nanos(self.since.load(Ordering::Relaxed));
@@ -231,8 +231,8 @@ impl Shared {
 
     /// Wakes the thread out of the write that it is in.
     fn free(&self) {
-        let write = |shared: &Shared| {
-            shared.writing.load(Ordering::Acquire).then(|| shared.since.load(Ordering::Relaxed))
+        let write = |state: &BellState| {
+            state.writing.load(Ordering::Acquire).then(|| state.since.load(Ordering::Relaxed))
         };
         let (begun, this) = (Instant::now(), write(self));
         while this.is_some() && write(self) == this && begun.elapsed() < FREEING {
@@ -305,7 +305,7 @@ impl Shared {
 }
 
 /// All bells that may need a thread.
-static BELLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static BELLS: Mutex<Vec<Weak<BellState>>> = Mutex::new(Vec::new());
 static FOUNDER: OnceLock<Thread> = OnceLock::new();
 
 /// Starts the founder, if there is none yet. Whoever calls it gives it its processors and its limits: the control plane.
@@ -320,16 +320,16 @@ pub fn founder() {
 /// The founder's life.
 fn found() {
     loop {
-        let wanted: Vec<Arc<Shared>> = {
+        let wanted: Vec<Arc<BellState>> = {
             let bells = lock(&BELLS);
             let wanted =
-                |bell: &Arc<Shared>| bell.wanted.load(Ordering::Acquire) && bell.thread.get().is_none();
+                |bell: &Arc<BellState>| bell.wanted.load(Ordering::Acquire) && bell.thread.get().is_none();
             bells.iter().filter_map(Weak::upgrade).filter(wanted).collect()
         };
         let mut refused = false;
         for bell in wanted {
-            let shared = Arc::clone(&bell);
-            match Builder::new().name(format!("bell-{}", bell.name)).spawn(move || shared.run()) {
+            let state = Arc::clone(&bell);
+            match Builder::new().name(format!("bell-{}", bell.name)).spawn(move || state.run()) {
                 Ok(thread) => {
                     let _ = bell.thread.set(thread.thread().clone());
                     // It may have looked for work, and its place was not known yet to who asked then.

@@ -25,7 +25,7 @@ use rustix::fs::{fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, fstatfs, File
 use rustix::io::Errno;
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 
-use super::sigbus::{self, Flag, Watch, WatchError};
+use super::sigbus::{self, Flag, WatchError, WatchedMapping};
 use super::terms::{Files, Terms};
 use crate::fault::shown;
 
@@ -142,7 +142,7 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    watch: Option<Watch>,
+    watch: Option<WatchedMapping>,
 }
 
 // SAFETY: an address and a length; what is there is shared memory.

@@ -1,7 +1,7 @@
 //! Journals: what somebody is about to do to memory that others watch, written down where it outlives us.
 //!
 //! Theory of operation. Who gives a batch of descriptors back writes several things, and can be killed between any two of them. So
-//! first the whole batch goes into a [`Slot`] of a shared file, and then the word that *opens* it; then the batch is carried out; then
+//! first the whole batch goes into a [`JournalSlot`] of a shared file, and then the word that *opens* it; then the batch is carried out; then
 //! the same word *closes* it. Who comes later and finds the slot open finds the batch whole: it looks at the descriptors to tell how
 //! far it came, and makes good the rest. Found closed, nothing is to be done. What a slot says and how that is told is the business of the ring
 //! (`virtq::journal`, `device::e1000::journal`).
@@ -32,20 +32,20 @@ pub fn memory_file(name: &CStr, bytes: usize) -> io::Result<File> {
 }
 
 /// Slots of one size, one behind the other in a file.
-pub struct Slots {
+pub struct JournalSlots {
     file: Arc<SharedFile>,
     bytes: usize,
     count: usize,
 }
 
-impl Slots {
+impl JournalSlots {
     /// Those in `file`, which is our own and long enough.
     ///
     /// # Errors
     /// What the system says of mapping it.
-    pub fn open(file: &File, bytes: usize, count: usize) -> io::Result<Slots> {
+    pub fn open(file: &File, bytes: usize, count: usize) -> io::Result<JournalSlots> {
         let file = Arc::new(SharedFile::map(file, 0, (bytes * count) as u64)?);
-        Ok(Slots { file, bytes, count })
+        Ok(JournalSlots { file, bytes, count })
     }
 
     /// Those in the `len` bytes from `offset` on in `file`, which a peer gives on `terms`.
@@ -57,31 +57,31 @@ impl Slots {
         bytes: usize,
         count: usize,
         terms: &Terms,
-    ) -> Result<Slots, BadFile> {
+    ) -> Result<JournalSlots, BadFile> {
         if len < (bytes * count) as u64 || offset % 8 != 0 {
             let why = format!("{count} slots of {bytes} bytes do not fit into {len} bytes at {offset:#x}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
         }
-        Ok(Slots { file: Arc::new(SharedFile::lent(file, offset, len, terms)?), bytes, count })
+        Ok(JournalSlots { file: Arc::new(SharedFile::lent(file, offset, len, terms)?), bytes, count })
     }
 
     /// One of them, if there is that many.
-    pub fn slot(&self, index: usize) -> Option<Slot> {
-        (index < self.count).then(|| Slot::at(&self.file, index * self.bytes))
+    pub fn slot(&self, index: usize) -> Option<JournalSlot> {
+        (index < self.count).then(|| JournalSlot::at(&self.file, index * self.bytes))
     }
 }
 
 /// Words of a file, from some byte on.
 #[derive(Clone)]
-pub struct Slot {
+pub struct JournalSlot {
     file: Arc<SharedFile>,
     at: usize,
 }
 
-impl Slot {
+impl JournalSlot {
     /// Those from byte `at` of `file` on.
-    pub fn at(file: &Arc<SharedFile>, at: usize) -> Slot {
-        Slot { file: Arc::clone(file), at }
+    pub fn at(file: &Arc<SharedFile>, at: usize) -> JournalSlot {
+        JournalSlot { file: Arc::clone(file), at }
     }
 
     /// Word `index`; zero beyond the end.

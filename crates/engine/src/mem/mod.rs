@@ -36,7 +36,7 @@ pub use bell::{founder, Bell, BellCount};
 pub use deadline::Deadline;
 pub use effort::Effort;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
-pub use journal::{memory_file, Slot, Slots};
+pub use journal::{memory_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use nodes::node_of;

@@ -21,7 +21,7 @@ use rustix::fs::{seek, SeekFrom};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 
 use super::piece::Piece;
-use super::sigbus::{self, Flag, Watch};
+use super::sigbus::{self, Flag, WatchedMapping};
 use super::terms::Terms;
 
 /// Bytes of a page, as bits are kept of them.
@@ -37,7 +37,7 @@ const ROOM: u64 = 4;
 pub struct Resident {
     base: NonNull<u8>,
     len: u64,
-    watch: Option<Watch>,
+    watch: Option<WatchedMapping>,
     /// Some of it was lost.
     lost: Flag,
     /// A bit for each page: it has room.

@@ -1,6 +1,6 @@
 //! An eventfd that somebody else gave us, as an I/O core and the bell thread of its port share it: one of the two signals it.
 
-mod meter;
+mod cost;
 mod target;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -9,34 +9,34 @@ use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
 
-pub(super) use self::meter::{Meter, SLOW};
+pub(super) use self::cost::{SignalCost, SLOW};
 pub(super) use self::target::Target;
 
 /// There is no eventfd.
-pub(super) const NOWHERE: u8 = 0;
+pub(super) const NOBODY: u8 = 0;
 /// Whoever raises signals it.
-pub(super) const HERE: u8 = 1;
+pub(super) const CORE: u8 = 1;
 /// The bell thread does.
 pub(super) const BELL: u8 = 2;
 
 /// An eventfd, and who signals it.
 pub(super) struct SharedEvent {
-    pub(super) place: AtomicU8,
+    pub(super) signaller: AtomicU8,
     /// The bell is asked for a signal that it has not begun.
     pub(super) asked: AtomicBool,
-    pub(super) slot: Mutex<Slot>,
+    pub(super) slot: Mutex<EventSlot>,
 }
 
-pub(super) struct Slot {
+pub(super) struct EventSlot {
     pub(super) target: Option<Arc<Target>>,
     /// The ring of an eventfd that was taken away.
     pub(super) spare: Option<IoUring>,
-    pub(super) meter: Meter,
+    pub(super) cost: SignalCost,
 }
 
 impl SharedEvent {
     /// What belongs to it.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Slot> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, EventSlot> {
         // A panic while it was held has lost at most one measurement.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,15 +47,15 @@ impl SharedEvent {
     }
 
     pub(super) fn is_at_bell(&self) -> bool {
-        self.place.load(Ordering::Acquire) == BELL
+        self.signaller.load(Ordering::Acquire) == BELL
     }
 
     /// The bell thread's signal has taken so long: once it has behaved for long enough, I/O cores signal it again.
     pub(super) fn rung(&self, took: Duration, now: Instant) {
         let mut slot = self.lock();
         let here = slot.target.as_ref().is_some_and(|target| target.never_waits());
-        if self.is_at_bell() && here && slot.meter.rung(took, now) {
-            self.place.store(HERE, Ordering::Release);
+        if self.is_at_bell() && here && slot.cost.rung(took, now) {
+            self.signaller.store(CORE, Ordering::Release);
         }
     }
 }

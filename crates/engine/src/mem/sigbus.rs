@@ -93,7 +93,7 @@ struct Entry {
 
 /// An entry, as it was at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct EntrySnapshot {
     start: usize,
     len: usize,
     page: usize,
@@ -112,7 +112,7 @@ impl Entry {
     }
 
     /// One writer at a time: whoever has the table's lock.
-    fn write(&self, new: Seen) {
+    fn write(&self, new: EntrySnapshot) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -124,9 +124,9 @@ impl Entry {
     }
 
     /// What stands there; none if it is free or changes at this moment.
-    fn read(&self) -> Option<Seen> {
+    fn read(&self) -> Option<EntrySnapshot> {
         let before = self.sequence.load(Ordering::Acquire);
-        let seen = Seen {
+        let seen = EntrySnapshot {
             start: self.start.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
             page: self.page.load(Ordering::Relaxed),
@@ -157,7 +157,7 @@ impl<const N: usize> Table<N> {
         Table { entries: [const { Entry::free() }; N], used: AtomicUsize::new(0), places: Mutex::new(places) }
     }
 
-    fn enter(&self, all: usize, terms: &Terms, seen: Seen) -> Result<usize, WatchError> {
+    fn enter(&self, all: usize, terms: &Terms, seen: EntrySnapshot) -> Result<usize, WatchError> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (taken, all) = (places.taken, all.min(N));
         if taken >= all {
@@ -180,7 +180,7 @@ impl<const N: usize> Table<N> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = self.entries.get(place) else { return };
         let flag = entry.flag.load(Ordering::Relaxed);
-        entry.write(Seen { start: 0, len: 0, page: 0, flag: std::ptr::null_mut() });
+        entry.write(EntrySnapshot { start: 0, len: 0, page: 0, flag: std::ptr::null_mut() });
         places.back.push(place);
         places.taken = places.taken.saturating_sub(1);
         terms.watch(-1);
@@ -191,9 +191,9 @@ impl<const N: usize> Table<N> {
     }
 
     /// The entry that `at` lies in.
-    fn find(&self, at: usize) -> Option<Seen> {
+    fn find(&self, at: usize) -> Option<EntrySnapshot> {
         let entries = self.entries.get(..self.used.load(Ordering::Acquire))?;
-        let inside = |seen: &Seen| at >= seen.start && at - seen.start < seen.len;
+        let inside = |seen: &EntrySnapshot| at >= seen.start && at - seen.start < seen.len;
         entries.iter().filter_map(Entry::read).find(inside)
     }
 }
@@ -205,12 +205,12 @@ static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// A watched mapping. Ends when it is dropped, which has to be before the mapping does.
 #[derive(Debug)]
-pub struct Watch {
+pub struct WatchedMapping {
     place: usize,
     terms: Terms,
 }
 
-impl Drop for Watch {
+impl Drop for WatchedMapping {
     fn drop(&mut self) {
         TABLE.leave(self.place, &self.terms);
     }
@@ -220,12 +220,19 @@ impl Drop for Watch {
 ///
 /// # Errors
 /// There are too many. The mapping must not be used then: whoever has its file could end the whole daemon.
-pub fn watch(start: usize, len: usize, page: usize, flag: &Flag, terms: &Terms) -> Result<Watch, WatchError> {
+pub fn watch(
+    start: usize,
+    len: usize,
+    page: usize,
+    flag: &Flag,
+    terms: &Terms,
+) -> Result<WatchedMapping, WatchError> {
     INSTALL.call_once(install);
     let raw = Arc::into_raw(Arc::clone(&flag.0)).cast_mut();
-    let entered = TABLE.enter(ALL.load(Ordering::Relaxed), terms, Seen { start, len, page, flag: raw });
+    let entered =
+        TABLE.enter(ALL.load(Ordering::Relaxed), terms, EntrySnapshot { start, len, page, flag: raw });
     match entered {
-        Ok(place) => Ok(Watch { place, terms: terms.clone() }),
+        Ok(place) => Ok(WatchedMapping { place, terms: terms.clone() }),
         Err(e) => {
             // SAFETY: the pointer of above, which nobody else has.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });

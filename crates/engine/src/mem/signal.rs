@@ -29,9 +29,9 @@ use io_uring::IoUring;
 
 use super::bell::Bell;
 use super::rings::for_signals;
-use super::shared_event::{Meter, SharedEvent, Slot, Target, BELL, HERE, NOWHERE, SLOW};
+use super::shared_event::{EventSlot, SharedEvent, SignalCost, Target, BELL, CORE, NOBODY, SLOW};
 
-/// A place for somebody's eventfd.
+/// What signals somebody's eventfd.
 pub struct Signal {
     inner: Arc<SharedEvent>,
     bell: Bell,
@@ -51,13 +51,13 @@ impl Default for Signal {
 }
 
 impl Signal {
-    /// A place without an eventfd, whose port has this bell.
+    /// One without an eventfd, whose port has this bell.
     pub fn new(bell: &Bell) -> Signal {
-        let meter = if bell.is_suspect() { Meter::suspect() } else { Meter::default() };
+        let cost = if bell.is_suspect() { SignalCost::suspect() } else { SignalCost::default() };
         let inner = Arc::new(SharedEvent {
-            place: AtomicU8::new(NOWHERE),
+            signaller: AtomicU8::new(NOBODY),
             asked: AtomicBool::new(false),
-            slot: Mutex::new(Slot { meter, target: None, spare: None }),
+            slot: Mutex::new(EventSlot { cost, target: None, spare: None }),
         });
         Signal { inner, bell: bell.clone() }
     }
@@ -76,7 +76,7 @@ impl Signal {
 
     fn set_with(&self, fd: Option<OwnedFd>, make: impl FnOnce(OwnedFd, &mut Option<IoUring>) -> Target) {
         let mut slot = self.inner.lock();
-        self.inner.place.store(NOWHERE, Ordering::Release);
+        self.inner.signaller.store(NOBODY, Ordering::Release);
         if let Some(old) = slot.target.take() {
             old.gone.store(true, Ordering::Release);
             match Arc::try_unwrap(old) {
@@ -87,14 +87,14 @@ impl Signal {
         }
         let Some(fd) = fd else { return };
         let target = make(fd, &mut slot.spare);
-        slot.meter.renew();
-        let here = target.never_waits() && !slot.meter.is_at_bell();
+        slot.cost.renew();
+        let here = target.never_waits() && !slot.cost.is_at_bell();
         slot.target = Some(Arc::new(target));
         self.bell.enter(&self.inner);
         if !here {
             self.bell.start();
         }
-        self.inner.place.store(if here { HERE } else { BELL }, Ordering::Release);
+        self.inner.signaller.store(if here { CORE } else { BELL }, Ordering::Release);
     }
 
     /// Whether the system gives us such rings.
@@ -107,24 +107,24 @@ impl Signal {
 
     /// Whether signals go anywhere.
     pub fn is_set(&self) -> bool {
-        self.inner.place.load(Ordering::Acquire) != NOWHERE
+        self.inner.signaller.load(Ordering::Acquire) != NOBODY
     }
 
     /// Whether the bell thread sends them.
     pub fn is_at_bell(&self) -> bool {
-        self.inner.place.load(Ordering::Acquire) == BELL
+        self.inner.signaller.load(Ordering::Acquire) == BELL
     }
 
     /// Adds one to the counter, or has the bell thread do it; true if there is one. If it is full nothing is added:
     /// whoever reads it is more than informed.
     #[inline]
     pub fn raise(&self) -> bool {
-        match self.inner.place.load(Ordering::Acquire) {
-            NOWHERE => return false,
-            HERE => {
+        match self.inner.signaller.load(Ordering::Acquire) {
+            NOBODY => return false,
+            CORE => {
                 let mut slot = self.inner.lock();
                 // It may have gone, or moved, while this thread waited for the lock.
-                if self.inner.place.load(Ordering::Relaxed) == HERE {
+                if self.inner.signaller.load(Ordering::Relaxed) == CORE {
                     return self.signal(&mut slot);
                 }
             }
@@ -133,17 +133,17 @@ impl Signal {
         self.ask()
     }
 
-    fn signal(&self, slot: &mut Slot) -> bool {
+    fn signal(&self, slot: &mut EventSlot) -> bool {
         let Some(target) = &slot.target else { return false };
-        let raised = if slot.meter.is_due() {
+        let raised = if slot.cost.is_due() {
             let before = Instant::now();
             let raised = target.raise();
             let after = Instant::now();
             if after - before > SLOW {
                 self.bell.count_slow();
             }
-            if slot.meter.took(after - before, after) {
-                self.inner.place.store(BELL, Ordering::Release);
+            if slot.cost.took(after - before, after) {
+                self.inner.signaller.store(BELL, Ordering::Release);
                 self.bell.moved();
             }
             raised

@@ -32,10 +32,10 @@ pub struct MemoryCount {
 
 /// The terms of one port.
 #[derive(Clone, Debug, Default)]
-pub struct Terms(Arc<Inner>);
+pub struct Terms(Arc<TermValues>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct TermValues {
     any_file: AtomicBool,
     prefault: AtomicBool,
     refused: AtomicU64,

@@ -81,7 +81,7 @@ static ZEROS: Zeros = Zeros([0; 1 << 16]);
 const AT_WORKERS: usize = 4;
 
 #[derive(Default)]
-struct Slot {
+struct TransferSlot {
     busy: bool,
     /// A worker of the kernel's has it.
     at_worker: bool,
@@ -106,9 +106,9 @@ impl Iovec {
     }
 }
 
-struct Inner {
+struct RequestRing {
     ring: IoUring,
-    slots: Vec<Slot>,
+    slots: Vec<TransferSlot>,
     under_way: usize,
     /// How many of them workers of the kernel's have.
     at_workers: usize,
@@ -127,10 +127,10 @@ struct Inner {
 }
 
 /// A file's ring.
-pub struct Transfers(Option<Box<Inner>>);
+pub struct Transfers(Option<Box<RequestRing>>);
 
 /// Those whose requests were not over when they were dropped.
-static PARKED: Mutex<Vec<Inner>> = Mutex::new(Vec::new());
+static PARKED: Mutex<Vec<RequestRing>> = Mutex::new(Vec::new());
 
 impl Transfers {
     /// A ring for at most `depth` requests at a time to `file`, within these `bounds`, with memory of `map`. `align`: it goes past
@@ -148,9 +148,9 @@ impl Transfers {
         sweep();
         let ring = for_file(file, depth.max(1).into())?;
         let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
-        let slots = (0..depth.max(1)).map(|_| Slot::default()).collect();
+        let slots = (0..depth.max(1)).map(|_| TransferSlot::default()).collect();
         let free = (0..BOUNCES).collect();
-        let inner = Inner {
+        let requests = RequestRing {
             ring,
             slots,
             under_way: 0,
@@ -164,80 +164,82 @@ impl Transfers {
             free,
             _map: map,
         };
-        Ok(Transfers(Some(Box::new(inner))))
+        Ok(Transfers(Some(Box::new(requests))))
     }
 
-    fn inner(&mut self) -> Option<&mut Inner> {
+    fn requests(&mut self) -> Option<&mut RequestRing> {
         self.0.as_deref_mut()
     }
 
     /// Most bytes of one request.
     pub fn most(&self) -> u64 {
-        self.0.as_ref().map_or(0, |inner| inner.bounds.one as u64)
+        self.0.as_ref().map_or(0, |requests| requests.bounds.one as u64)
     }
 
     /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file.
     pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
-        self.inner().map_or(Begun::NotNow, |inner| inner.transfer(slot, write, at, pieces, how))
+        self.requests().map_or(Begun::NotNow, |requests| requests.transfer(slot, write, at, pieces, how))
     }
 
     /// Begins to write up to `len` zeros at byte `at`, as far as one request goes.
     pub fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
-        self.inner().map_or(Begun::NotNow, |inner| inner.zeros(slot, at, len, how))
+        self.requests().map_or(Begun::NotNow, |requests| requests.zeros(slot, at, len, how))
     }
 
     /// Begins to make all data last that were written.
     pub fn flush(&mut self, slot: usize) -> Begun {
         let flush = opcode::Fsync::new(Fixed(0)).flags(FsyncFlags::DATASYNC).build();
-        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &flush, true))
+        self.requests().map_or(Begun::NotNow, |requests| requests.begin(slot, &flush, true))
     }
 
     /// Begins fallocate(2) of a stretch of the file.
     pub fn fallocate(&mut self, slot: usize, mode: i32, at: u64, len: u64) -> Begun {
         let allocate = opcode::Fallocate::new(Fixed(0), len).offset(at).mode(mode).build();
-        self.inner().map_or(Begun::NotNow, |inner| inner.begin(slot, &allocate, true))
+        self.requests().map_or(Begun::NotNow, |requests| requests.begin(slot, &allocate, true))
     }
 
     /// Gives the kernel all that was begun, if anything was.
     pub fn submit(&mut self) {
-        if let Some(inner) = self.inner() {
-            inner.submit();
+        if let Some(requests) = self.requests() {
+            requests.submit();
         }
     }
 
     /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero. None, too,
     /// where it takes too long to have pages found that what was read goes to.
     pub fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
-        self.inner()?.next_over(deadline)
+        self.requests()?.next_over(deadline)
     }
 
     /// Whether a request is over, or was begun and not given to the kernel.
     pub fn has_news(&mut self) -> bool {
-        self.inner().is_some_and(|inner| {
-            inner.pushed > 0 || inner.landing.is_some() || !inner.ring.completion().is_empty()
+        self.requests().is_some_and(|requests| {
+            requests.pushed > 0 || requests.landing.is_some() || !requests.ring.completion().is_empty()
         })
     }
 
     /// Requests that were begun and not given to the kernel.
     pub fn pushed(&self) -> usize {
-        self.0.as_ref().map_or(0, |inner| inner.pushed)
+        self.0.as_ref().map_or(0, |requests| requests.pushed)
     }
 
     /// Requests that are under way.
     pub fn under_way(&self) -> usize {
-        self.0.as_ref().map_or(0, |inner| inner.under_way)
+        self.0.as_ref().map_or(0, |requests| requests.under_way)
     }
 
     /// Most requests at a time.
     pub fn depth(&self) -> usize {
-        self.0.as_ref().map_or(0, |inner| inner.slots.len())
+        self.0.as_ref().map_or(0, |requests| requests.slots.len())
     }
 
     /// Waits until one is over, if any is under way and none is known to be. Not for I/O cores.
     pub fn wait(&mut self) {
-        if let Some(inner) = self.inner().filter(|inner| inner.under_way > 0 && inner.landing.is_none()) {
-            if inner.ring.submit_and_wait(1).is_ok() {
-                inner.pushed = inner.ring.submission().len();
+        if let Some(requests) =
+            self.requests().filter(|requests| requests.under_way > 0 && requests.landing.is_none())
+        {
+            if requests.ring.submit_and_wait(1).is_ok() {
+                requests.pushed = requests.ring.submission().len();
             }
         }
     }
@@ -245,11 +247,11 @@ impl Transfers {
     /// Readable when a request is over.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the ring is open as long as we are borrowed.
-        self.0.as_ref().map(|inner| unsafe { BorrowedFd::borrow_raw(inner.ring.as_raw_fd()) })
+        self.0.as_ref().map(|requests| unsafe { BorrowedFd::borrow_raw(requests.ring.as_raw_fd()) })
     }
 }
 
-impl Inner {
+impl RequestRing {
     /// Has `slot`, whose lists are as `entry` says, wait to be submitted. `at_worker`: a worker of the kernel's carries it out.
     fn begin(&mut self, slot: usize, entry: &Entry, at_worker: bool) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
@@ -416,17 +418,17 @@ fn bounce(store: Option<&Store>, number: usize) -> Option<Piece> {
 /// Frees those who were parked and whose requests are over.
 fn sweep() {
     let mut parked = PARKED.lock().unwrap_or_else(PoisonError::into_inner);
-    parked.retain_mut(|inner| {
-        inner.submit();
-        while inner.next_over(Deadline::NEVER).is_some() {}
-        inner.under_way > 0
+    parked.retain_mut(|requests| {
+        requests.submit();
+        while requests.next_over(Deadline::NEVER).is_some() {}
+        requests.under_way > 0
     });
 }
 
 impl Drop for Transfers {
     fn drop(&mut self) {
-        if let Some(inner) = self.0.take().filter(|inner| inner.under_way > 0) {
-            PARKED.lock().unwrap_or_else(PoisonError::into_inner).push(*inner);
+        if let Some(requests) = self.0.take().filter(|requests| requests.under_way > 0) {
+            PARKED.lock().unwrap_or_else(PoisonError::into_inner).push(*requests);
         }
     }
 }

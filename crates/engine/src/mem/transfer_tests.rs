@@ -121,26 +121,26 @@ fn a_ring_has_few_workers_at_a_time() {
 fn a_ring_reaches_one_file_alone() {
     let (ours, other) = (file(4096), file(4096));
     let Some(mut ring) = ring(&ours, None) else { return };
-    let inner = ring.inner().unwrap();
+    let requests = ring.requests().unwrap();
     let list = [Iovec::of(&Piece::EMPTY)];
     let list = list.as_ptr().cast();
     let path = c"/dev/null";
-    let requests = [
+    let entries = [
         opcode::Nop::new().build(),
         opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), path.as_ptr()).build(),
         opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
         opcode::Readv::new(io_uring::types::Fd(other.as_raw_fd()), list, 1).build(),
         opcode::Fsync::new(io_uring::types::Fd(other.as_raw_fd())).build(),
     ];
-    for request in requests {
+    for request in entries {
         // SAFETY: what they refer to outlives the test; the kernel takes none of them.
-        unsafe { inner.ring.submission().push(&request) }.unwrap();
-        inner.ring.submit().unwrap();
-        let results: Vec<i32> = inner.ring.completion().map(|done| done.result()).collect();
+        unsafe { requests.ring.submission().push(&request) }.unwrap();
+        requests.ring.submit().unwrap();
+        let results: Vec<i32> = requests.ring.completion().map(|done| done.result()).collect();
         assert_eq!(results, [-libc::EACCES]);
     }
-    assert!(inner.ring.submitter().register_files(&[other.as_raw_fd()]).is_err());
-    assert!(inner.ring.submitter().unregister_files().is_err());
+    assert!(requests.ring.submitter().register_files(&[other.as_raw_fd()]).is_err());
+    assert!(requests.ring.submitter().unregister_files().is_err());
 }
 
 /// Dropped with something under way it is kept, with its map, until that is over.

@@ -31,18 +31,18 @@ const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD 
 struct Map {
     base: NonNull<u8>,
     /// What each core told all peers: beside the file, whose blocks have no room for it.
-    told: [Told; MAX_CORES],
+    told: [InterruptCounts; MAX_CORES],
 }
 
 /// What one core told all peers. A cache line of its own, which that core alone writes.
 #[derive(Default)]
 #[repr(align(64))]
-struct Told {
+struct InterruptCounts {
     occasions: AtomicU64,
     interrupts: AtomicU64,
 }
 
-impl Told {
+impl InterruptCounts {
     #[inline]
     fn add(&self, occasions: u64, interrupts: u64) {
         if occasions + interrupts > 0 {
@@ -232,7 +232,7 @@ const DROPS_AT: usize = std::mem::offset_of!(Block, drops) / 8;
 /// One core's block: plain loads and stores, since it has one writer.
 pub struct CoreBlock<'a> {
     words: &'a [AtomicU64; WORDS],
-    told: &'a Told,
+    told: &'a InterruptCounts,
 }
 
 impl CoreBlock<'_> {

@@ -27,14 +27,14 @@ pub fn set_journals(control_socket: &Path) {
 ///
 /// # Errors
 /// As of [`own_file`](super::own_file), and where it happened.
-pub fn journal(name: &str) -> Result<Option<Journal>, (PathBuf, io::Error)> {
+pub fn journal(name: &str) -> Result<Option<JournalFile>, (PathBuf, io::Error)> {
     let Some(folder) = FOLDER.get() else { return Ok(None) };
-    let Some(broker) = broker() else { return Ok(journal_here(name)?.map(Journal::from)) };
+    let Some(broker) = broker() else { return Ok(journal_here(name)?.map(JournalFile::from)) };
     let path = folder.join(name);
     match broker.ask(&Request::Journal { name: name.to_owned() }, &[]) {
         Ok(Answer { number, fd: Some(fd), .. }) => {
             let undo = Undo::Forget(name.to_owned());
-            Ok(Some(Journal { path, file: fd.into(), undo: (number != 0).then_some(undo) }))
+            Ok(Some(JournalFile { path, file: fd.into(), undo: (number != 0).then_some(undo) }))
         }
         Ok(_) => Err((path, io::ErrorKind::InvalidData.into())),
         Err(refusal) => Err((path, refusal.error)),
@@ -45,16 +45,16 @@ pub fn journal(name: &str) -> Result<Option<Journal>, (PathBuf, io::Error)> {
 ///
 /// # Errors
 /// As of [`own_file`](super::own_file).
-pub fn journal_at(path: &Path) -> io::Result<Journal> {
-    let Some(broker) = broker() else { return own_file(path, 0o600).map(Journal::from) };
+pub fn journal_at(path: &Path) -> io::Result<JournalFile> {
+    let Some(broker) = broker() else { return own_file(path, 0o600).map(JournalFile::from) };
     let request = Request::JournalAt { path: std::path::absolute(path)? };
     let file = broker.fd(&request, &[]).map_err(|refusal| refusal.error)?;
-    Ok(Journal { path: path.to_owned(), file: file.into(), undo: None })
+    Ok(JournalFile { path: path.to_owned(), file: file.into(), undo: None })
 }
 
 /// A journal, open.
 #[derive(Debug)]
-pub struct Journal {
+pub struct JournalFile {
     /// Where it is.
     pub path: PathBuf,
     /// The file.
@@ -68,18 +68,18 @@ enum Undo {
     Forget(String),
 }
 
-impl From<OwnFile> for Journal {
-    fn from(own: OwnFile) -> Journal {
+impl From<OwnFile> for JournalFile {
+    fn from(own: OwnFile) -> JournalFile {
         let path = own.path().to_owned();
         match own.file.try_clone() {
-            Ok(file) => Journal { path, file, undo: own.new.then_some(Undo::Remove(own)) },
+            Ok(file) => JournalFile { path, file, undo: own.new.then_some(Undo::Remove(own)) },
             // Then there will be none to take away again.
-            Err(_) => Journal { path, file: own.file, undo: None },
+            Err(_) => JournalFile { path, file: own.file, undo: None },
         }
     }
 }
 
-impl Journal {
+impl JournalFile {
     /// It cannot be used: if it was made just now, it goes again.
     pub fn undo(self) {
         match self.undo {

@@ -25,7 +25,7 @@ pub use file::{allocate, own_file, remove_own, OwnFile};
 pub(crate) use file::{disk_file, regular_file};
 pub use folder::{is_tight, make_folder, Folder, Spot};
 pub(crate) use journal::{forget_here, journal_here, next_here};
-pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journals, Journal};
+pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journals, JournalFile};
 
 /// Reads a configuration file: that of the daemon, if a broker does it.
 ///

@@ -63,7 +63,7 @@ pub fn check_path(path: &Path) -> Result<(), SocketError> {
 
 /// A socket to be.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct SocketSpec {
     /// Where.
     pub path: PathBuf,
     /// `STREAM`, `SEQPACKET`, or `DGRAM`, at which nobody connects.
@@ -121,7 +121,7 @@ impl SocketFile {
 ///
 /// # Errors
 /// Why it cannot be.
-pub fn listen_at(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> {
+pub fn listen_at(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketError> {
     check_path(&wanted.path)?;
     let Some(broker) = broker() else { return listen_here(wanted) };
     let path = &wanted.path;
@@ -196,7 +196,7 @@ fn refused(refusal: Refusal, path: &Path) -> SocketError {
 }
 
 /// The same, by this process.
-pub(crate) fn listen_here(wanted: &Wanted) -> Result<(OwnedFd, SocketFile), SocketError> {
+pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketError> {
     let path = &wanted.path;
     let system = |what, source: io::Error| SocketError::System { what, path: path.clone(), source };
     let spot = spot(path)?;
@@ -227,7 +227,7 @@ fn spot(path: &Path) -> Result<Spot, SocketError> {
 }
 
 /// Makes a socket with its file, complete. `ADDRINUSE`: something bears the name.
-fn make(spot: &Spot, wanted: &Wanted) -> Result<(OwnedFd, Inode), (&'static str, io::Error)> {
+fn make(spot: &Spot, wanted: &SocketSpec) -> Result<(OwnedFd, Inode), (&'static str, io::Error)> {
     let fail = |what: &'static str| move |e: Errno| (what, io::Error::from(e));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, wanted.kind, flags, None).map_err(fail("make a socket"))?;
@@ -260,7 +260,7 @@ fn make_in(
     folder: &Folder,
     name: &std::ffi::OsStr,
     socket: &OwnedFd,
-    wanted: &Wanted,
+    wanted: &SocketSpec,
 ) -> Result<Inode, (&'static str, io::Error)> {
     let fail = |what: &'static str| move |e: Errno| (what, io::Error::from(e));
     let address = SocketAddrUnix::new(folder.proc_path(name)).map_err(fail("listen"))?;

@@ -10,7 +10,7 @@ mod storm;
 use std::sync::Arc;
 
 pub use guard::{MacGuard, SourceGuard};
-pub use storm::{Gate, Storm, StormLimits};
+pub use storm::{Storm, StormAllowance, StormLimits};
 
 /// The rules of one port.
 #[derive(Clone, Debug, Default)]

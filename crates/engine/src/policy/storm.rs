@@ -47,7 +47,7 @@ struct Left {
 }
 
 /// What is left, for one batch.
-pub struct Gate<'s> {
+pub struct StormAllowance<'s> {
     rates: &'s [i64; 3],
     left: MutexGuard<'s, Left>,
 }
@@ -65,7 +65,7 @@ impl Storm {
     }
 
     /// What may pass at time `now`.
-    pub fn open(&self, now: Instant) -> Gate<'_> {
+    pub fn open(&self, now: Instant) -> StormAllowance<'_> {
         // Numbers: a panic leaves nothing half done.
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = left.since.map_or(0, |since| now.saturating_duration_since(since).as_micros());
@@ -76,11 +76,11 @@ impl Storm {
         for (parts, rate) in left.parts.iter_mut().zip(self.rates) {
             *parts = parts.saturating_add(micros.saturating_mul(rate)).min(most(rate));
         }
-        Gate { rates: &self.rates, left }
+        StormAllowance { rates: &self.rates, left }
     }
 }
 
-impl Gate<'_> {
+impl StormAllowance<'_> {
     /// Whether a frame to `dst` may make `copies`; if not, why not.
     pub fn admit(&mut self, dst: u64, copies: usize) -> Result<(), DropReason> {
         let kind = match dst {

@@ -134,16 +134,16 @@ impl Plugged {
 
 /// The slots of a port.
 #[derive(Default)]
-pub(super) struct Slots {
-    slots: [Slot; MAX_QUEUES],
+pub(super) struct EgressSlots {
+    slots: [EgressSlot; MAX_QUEUES],
     serial: AtomicU64,
 }
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Slot(Mutex<Option<Plugged>>);
+struct EgressSlot(Mutex<Option<Plugged>>);
 
-impl Slots {
+impl EgressSlots {
     /// The slot `index` under its lock.
     #[inline]
     pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
@@ -206,7 +206,7 @@ mod tests {
     /// Also where its owner does not take it back: a pipe's other end must not go on with what was deleted.
     #[test]
     fn a_queue_learns_that_it_was_taken_out_whoever_does_so() {
-        let (slots, count) = (Slots::default(), Arc::<AtomicU64>::default());
+        let (slots, count) = (EgressSlots::default(), Arc::<AtomicU64>::default());
         let mut homes = Vec::new();
         let mut plug = |index| {
             let (lent, home) = Lent::new(Noted(Arc::clone(&count)));

@@ -6,39 +6,39 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// whoever waits looks at all.
 #[derive(Debug, Default)]
 pub struct LinkEvents {
-    state: Mutex<State>,
+    flags: Mutex<LinkFlags>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LinkFlags {
     raised: bool,
     closed: bool,
 }
 
 impl LinkEvents {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn flags(&self) -> MutexGuard<'_, LinkFlags> {
         // Two flags: a panic leaves nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has changed.
     pub fn raise(&self) {
-        self.state().raised = true;
+        self.flags().raised = true;
         self.changed.notify_all();
     }
 
     /// Nobody will wait any more.
     pub fn close(&self) {
-        self.state().closed = true;
+        self.flags().closed = true;
         self.changed.notify_all();
     }
 
     /// Waits for a change since the last call. False: closed.
     pub fn wait(&self) -> bool {
-        let calm = |state: &mut State| !state.raised && !state.closed;
-        let mut state = self.changed.wait_while(self.state(), calm).unwrap_or_else(PoisonError::into_inner);
-        state.raised = false;
-        !state.closed
+        let calm = |flags: &mut LinkFlags| !flags.raised && !flags.closed;
+        let mut flags = self.changed.wait_while(self.flags(), calm).unwrap_or_else(PoisonError::into_inner);
+        flags.raised = false;
+        !flags.closed
     }
 }

@@ -40,8 +40,8 @@ pub use ingress::IngressQueue;
 pub use limits::{DEFAULT_MTU, MAX_QUEUES};
 pub use links::LinkEvents;
 pub use pace::{usual, Pace, LIMIT};
-pub use talk::{Talk, TalkCount, BURST};
-pub use told::Told;
+pub use talk::{TalkBudget, TalkCount, BURST};
+pub use told::QueueInterrupts;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::core::{Lease, Lent, Owner};
@@ -68,7 +68,7 @@ pub struct Port {
     /// Waits of its ingress queues.
     pub waits: Waits,
     /// Interrupts for its queues.
-    pub told: Told,
+    pub told: QueueInterrupts,
     /// What it is granted of its I/O cores, and has had.
     pub served: Served,
     /// What it costs them beyond what is usual.
@@ -76,7 +76,7 @@ pub struct Port {
     /// How long deliveries to it take.
     pub pace: Pace,
     /// What its conversation costs others.
-    pub talk: Talk,
+    pub talk: TalkBudget,
     /// On which its peer gives memory.
     pub terms: Terms,
     /// Who sends its interrupts when they are slow.
@@ -96,7 +96,7 @@ pub struct Port {
     queues: AtomicUsize,
     /// The NUMA node of its peer's memory; `NOWHERE` while it is not known.
     node: AtomicU32,
-    slots: egress::Slots,
+    slots: egress::EgressSlots,
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -112,11 +112,11 @@ impl Port {
             claims: Claims::default(),
             doubt: Doubt::default(),
             waits: Waits::default(),
-            told: Told::default(),
+            told: QueueInterrupts::default(),
             served: Served::default(),
             slow: Slow::default(),
             pace: Pace::default(),
-            talk: Talk::default(),
+            talk: TalkBudget::default(),
             terms: Terms::default(),
             bell: Bell::new(name),
             capture: CaptureSlot::default(),
@@ -130,7 +130,7 @@ impl Port {
             accepts: AtomicU32::new(0),
             queues: AtomicUsize::new(0),
             node: AtomicU32::new(NOWHERE),
-            slots: egress::Slots::default(),
+            slots: egress::EgressSlots::default(),
         })
     }
 

@@ -41,11 +41,11 @@ const WATCHED: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Pace {
     watched: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchState {
     /// For how long it is watched, and gets nothing.
     watch: Span,
     owes: Span,
@@ -100,7 +100,7 @@ impl Pace {
         self.watched.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
         // Numbers: whole whatever happened.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +131,7 @@ impl Pace {
         self.state().close.left(ticks()) > 0
     }
 
-    fn watch(&self, state: &mut State, now: u64, time: Duration) {
+    fn watch(&self, state: &mut WatchState, now: u64, time: Duration) {
         let long = ticks_in(time).max(state.watch.left(now));
         state.watch = Span { since: now, long };
         self.watched.store(true, Ordering::Relaxed);

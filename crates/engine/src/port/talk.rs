@@ -5,7 +5,7 @@
 //! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
 //! *change* is charged to the port whose thread makes it; changes that somebody else brings about there (the operator, the
 //! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
-//! empty has its next message wait in its socket ([`Talk::hold`]) until there is something in it again.
+//! empty has its next message wait in its socket ([`TalkBudget::hold`]) until there is something in it again.
 //!
 //! Where I/O cores share their processor with everything else (`place`), every message takes time from them, whatever it
 //! changes: there a conversation has a second bucket, of processor time.
@@ -61,7 +61,7 @@ pub struct TalkCount {
 
 /// The same while it is counted, and what is left to spend.
 #[derive(Debug, Default)]
-pub struct Talk {
+pub struct TalkBudget {
     connections: AtomicU64,
     brief: AtomicU64,
     silent: AtomicU64,
@@ -133,7 +133,7 @@ fn thread_time() -> Duration {
     Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
 }
 
-impl Talk {
+impl TalkBudget {
     fn purse(&self) -> MutexGuard<'_, Purse> {
         // Numbers: whole whatever happened.
         self.purse.lock().unwrap_or_else(PoisonError::into_inner)
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn only_the_conversations_own_changes_are_charged_to_it() {
-        let talk = Talk::default();
+        let talk = TalkBudget::default();
         talk.changed(1_000_000);
         assert_eq!((talk.hold(), talk.count()), (None, TalkCount::default()), "nobody talks");
         talk.is_held_here();
@@ -293,7 +293,7 @@ mod tests {
     /// Where the processor is shared, a tenth of it in the long run.
     #[test]
     fn time_of_a_shared_processor_is_limited() {
-        let talk = Talk::default();
+        let talk = TalkBudget::default();
         let (mut now, mut had) = (Instant::now(), Duration::from_secs(5));
         let start = now;
         assert_eq!(talk.hold_at(now, Some(had)), None, "what the thread had before does not count");

@@ -19,7 +19,7 @@ struct Cell {
 
 /// Those of all queues of a port.
 #[derive(Default)]
-pub struct Told {
+pub struct QueueInterrupts {
     ingress: [Cell; MAX_QUEUES],
     egress: [Cell; MAX_QUEUES],
 }
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-impl Told {
+impl QueueInterrupts {
     /// Counts for ingress queue `index`, or a disk's: times that there was something to tell, and interrupts that told it.
     #[inline]
     pub fn ingress(&self, index: usize, occasions: u64, interrupts: u64) {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn each_queue_has_its_own() {
-        let told = Told::default();
+        let told = QueueInterrupts::default();
         told.ingress(1, 3, 1);
         told.ingress(1, 1, 1);
         told.egress(1, 1, 0);

@@ -50,7 +50,7 @@ impl Block {
         Some(Block { theirs, ours, wish: 0, link: 0, _map: Some(Arc::clone(map)) })
     }
 
-    /// Fills it in for a client that begins: the ring is at `place`, and both sides want to be woken.
+    /// Fills it in for a client that begins: the ring is at `position`, and both sides want to be woken.
     pub fn begin(&mut self, [head, hwcur, hwtail]: [u32; 3]) {
         (WISH + 1..WORDS).for_each(|word| self.ours.publish(word, 0));
         self.theirs.publish(INDICES, pair(head, head));

@@ -120,15 +120,15 @@ impl Joined {
     ///
     /// # Panics
     /// If there is no such ring.
-    pub fn way(&self, from: Side, ring: u32) -> (ClientTx<Hand>, ClientRx<Hand>) {
+    pub fn direction(&self, from: Side, ring: u32) -> (ClientTx<Hand>, ClientRx<Hand>) {
         let (sender, receiver) = (self.end(from), self.end(from.other()));
         let (send, receive) = (Hand::new(sender, ring), Hand::new(receiver, receiver.info().tx_rings + ring));
         // Of new memory: all slots are the sender's.
         let ([released, _], [_, given]) = (send.indices(), receive.indices());
         let (mut tx, mut rx) = (ClientTx::with(sender, ring, send), ClientRx::with(receiver, ring, receive));
         // Ends write there, too: if what stands there cannot be, they are told of something else.
-        if tx.set_places(released, given) {
-            rx.set_place(released, given);
+        if tx.set_positions(released, given) {
+            rx.set_position(released, given);
         }
         (tx, rx)
     }

@@ -14,8 +14,8 @@
 //! total        end of the file
 //! ```
 
-use sidecore_abi::netmap::{If, Ring, Slot, RESERVED_BUFS};
-use sidecore_abi::ring::{End, Info, Words, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
+use sidecore_abi::netmap::{If, RingHead, Slot, RESERVED_BUFS};
+use sidecore_abi::ring::{End, Info, RingStatus, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
 
 /// What can be chosen about the rings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Geometry {
         let tx_rings = if self.sends { rings } else { 0 };
         #[expect(clippy::cast_possible_truncation, reason = "at most 256 + 16 * MAX_SLOTS")]
         let ring_size =
-            (size_of::<Ring>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
+            (size_of::<RingHead>() + size_of::<Slot>() * self.slots as usize).next_multiple_of(128) as u32;
         let own_bufs = (tx_rings + rings) * self.slots + self.extra_bufs;
         let first = Info {
             ring_size,
@@ -144,7 +144,7 @@ impl Geometry {
         let ring_pool = (u64::from(members) * interfaces_of_one(&first)).next_multiple_of(PAGE);
         let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
         let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
-        let total = memsize + all_rings * size_of::<Words>() as u64;
+        let total = memsize + all_rings * size_of::<RingStatus>() as u64;
         Ok(Info {
             memsize,
             total: total.next_multiple_of(PAGE),
@@ -183,7 +183,7 @@ pub(super) fn member(first: &Info, number: u32) -> Info {
     Info {
         interface: first.interface + u64::from(number) * interfaces_of_one(first),
         ring_pool: first.ring_pool + before * u64::from(first.ring_size),
-        words: first.words + before * size_of::<Words>() as u64,
+        words: first.words + before * size_of::<RingStatus>() as u64,
         first_buf: first.first_buf + number * bufs_of_one(first),
         ..*first
     }
@@ -197,7 +197,7 @@ pub(super) fn parts(of: &Info) -> [(u64, u64); 4] {
         (of.interface, interfaces_of_one(of)),
         (of.ring_pool, rings * u64::from(of.ring_size)),
         (of.buf_pool + bufs(of.first_buf), bufs(of.own_bufs)),
-        (of.words, rings * size_of::<Words>() as u64),
+        (of.words, rings * size_of::<RingStatus>() as u64),
     ]
 }
 
@@ -217,12 +217,12 @@ pub(super) fn ends(geometry: &Geometry) -> Result<[Info; 2], GeometryError> {
     let ring_pool = (2 * interfaces_of_one(&alone)).next_multiple_of(PAGE);
     let buf_pool = (ring_pool + 2 * rings * u64::from(alone.ring_size)).next_multiple_of(PAGE);
     let memsize = (buf_pool + u64::from(bufs) * u64::from(alone.buf_size) + SLACK).next_multiple_of(PAGE);
-    let total = (memsize + 2 * rings * size_of::<Words>() as u64).next_power_of_two();
+    let total = (memsize + 2 * rings * size_of::<RingStatus>() as u64).next_power_of_two();
     let end = |number: u32| Info {
         memsize,
         total,
         ring_pool: ring_pool + u64::from(number) * rings * u64::from(alone.ring_size),
-        words: memsize + u64::from(number) * rings * size_of::<Words>() as u64,
+        words: memsize + u64::from(number) * rings * size_of::<RingStatus>() as u64,
         interface: u64::from(number) * interfaces_of_one(&alone),
         first_buf: RESERVED_BUFS + number * own_bufs,
         buf_pool,
@@ -236,7 +236,7 @@ pub(super) fn ends(geometry: &Geometry) -> Result<[Info; 2], GeometryError> {
 /// The parts of the memory file that both ends have.
 pub(super) fn parts_of_ends(first: &Info) -> [(u64, u64); 2] {
     let rings = u64::from(first.tx_rings + first.rx_rings + IDLE);
-    [(0, first.memsize), (first.words, 2 * rings * size_of::<Words>() as u64)]
+    [(0, first.memsize), (first.words, 2 * rings * size_of::<RingStatus>() as u64)]
 }
 
 /// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
@@ -253,7 +253,7 @@ pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
         + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
     Info {
         ring_pool: of.ring_pool + before * u64::from(of.ring_size),
-        words: of.words + before * size_of::<Words>() as u64,
+        words: of.words + before * size_of::<RingStatus>() as u64,
         tx_rings: 1,
         rx_rings: 1,
         host_rings: 0,
@@ -265,9 +265,9 @@ pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
     }
 }
 
-/// The first buffer of direction `way` (0: from the master) of pipe `number`.
-pub(super) fn pipe_bufs(of: &Info, number: u32, way: u32) -> u32 {
-    of.first_buf + of.own_bufs + (2 * number + way) * of.tx_slots
+/// The first buffer of direction `direction` (0: from the master) of pipe `number`.
+pub(super) fn pipe_bufs(of: &Info, number: u32, direction: u32) -> u32 {
+    of.first_buf + of.own_bufs + (2 * number + direction) * of.tx_slots
 }
 
 #[cfg(test)]
@@ -308,7 +308,7 @@ mod tests {
             prop_assert_eq!((info.tx_rings, info.rx_rings as usize), (if sends { info.rx_rings } else { 0 }, rings));
             let interface = size_of::<If>() + 8 * 2 * (rings + 1);
             prop_assert!(interface as u64 <= info.ring_pool);
-            prop_assert!(info.ring_size as usize >= size_of::<Ring>() + 16 * slots as usize);
+            prop_assert!(info.ring_size as usize >= size_of::<RingHead>() + 16 * slots as usize);
             prop_assert!(info.ring_size % 128 == 0 && info.ring_pool % 128 == 0);
             let all = u64::from(info.tx_rings + info.rx_rings) + 4 * pipes as u64;
             prop_assert!(info.ring_pool + all * u64::from(info.ring_size) <= info.buf_pool);

@@ -18,8 +18,8 @@ use rustix::fs::{
     SealFlags,
 };
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
-use sidecore_abi::netmap::{If, Ring, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
-use sidecore_abi::ring::{across, Client, End, Engine, Info, Words};
+use sidecore_abi::netmap::{If, RingHead, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
+use sidecore_abi::ring::{across, Client, End, Engine, Info, RingStatus};
 
 use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
 use crate::mem::{prefetch_own, prefetch_read, take_pages, Piece};
@@ -302,14 +302,14 @@ impl Region {
         let offset = self.ring_offset(number);
         let num_slots = self.num_slots(number);
         let tail = if receives { 0 } else { num_slots - 1 };
-        // `Ring`, two fields in a word; what follows is zero at first.
+        // `RingHead`, two fields in a word; what follows is zero at first.
         let head = [
             info.buf_pool.wrapping_sub(offset),
             pair(num_slots, info.buf_size),
             u64::from(id) | u64::from(receives) << 16,
             pair(0, tail),
         ];
-        let words = head.into_iter().chain(std::iter::repeat(0)).take(size_of::<Ring>() / 8);
+        let words = head.into_iter().chain(std::iter::repeat(0)).take(size_of::<RingHead>() / 8);
         (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
         let len = u16::try_from(info.buf_size).unwrap_or(u16::MAX);
         for (buf, slot) in (first..).zip(self.slots(number).chunks_exact(2)) {
@@ -406,7 +406,7 @@ impl Region {
 
     /// Writes where ring `number` is, for a client that takes it over: into its words, and into the ring itself.
     pub(super) fn seat(&self, number: u32, [head, hwcur, hwtail]: [u32; 3]) {
-        let Words { client, engine } = self.words(number);
+        let RingStatus { client, engine } = self.words(number);
         for (word, value) in
             [(&client.head, head), (&client.cur, head), (&client.ticket, 0), (&client.seen, 0)]
         {
@@ -423,8 +423,11 @@ impl Region {
     /// Writes the indices in ring `number` itself, which are between a program and its library.
     fn set_indices(&self, number: u32, head: u32, tail: u32) {
         let ring = self.at(self.ring_offset(number));
-        let indices =
-            [(offset_of!(Ring, head), head), (offset_of!(Ring, cur), head), (offset_of!(Ring, tail), tail)];
+        let indices = [
+            (offset_of!(RingHead, head), head),
+            (offset_of!(RingHead, cur), head),
+            (offset_of!(RingHead, tail), tail),
+        ];
         for (offset, value) in indices {
             // SAFETY: an aligned word of the ring, which `layout` has room for; others may write it, too.
             unsafe { (*ring.add(offset).cast::<AtomicU32>()).store(value, Ordering::Relaxed) };
@@ -458,17 +461,17 @@ impl Region {
 
     /// The words of ring `number`'s slots, two for each.
     fn slots(&self, number: u32) -> &[AtomicU64] {
-        let at = self.at(self.ring_offset(number) + size_of::<Ring>() as u64);
+        let at = self.at(self.ring_offset(number) + size_of::<RingHead>() as u64);
         // SAFETY: the slots follow the ring's head, inside the region, as `layout` has it.
         unsafe { std::slice::from_raw_parts(at.cast(), 2 * self.num_slots(number) as usize) }
     }
 
     /// The words of ring `number`, counted over all rings.
-    fn words(&self, number: u32) -> &Words {
+    fn words(&self, number: u32) -> &RingStatus {
         let pipes = self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes;
         assert!(number < pipes || idle_ring(&self.info) == Some(number));
         // SAFETY: `layout` has room for these words here, aligned; they are atomics throughout.
-        unsafe { &*self.at(self.info.words).cast::<Words>().add(number as usize) }
+        unsafe { &*self.at(self.info.words).cast::<RingStatus>().add(number as usize) }
     }
 
     /// The number of ring `ring` of pipe `pipe`, counted over all rings.
@@ -483,7 +486,7 @@ impl Region {
     pub(super) fn ring(self: &Arc<Self>, number: u32) -> RingMemory {
         assert!(number < self.info.tx_rings + self.info.rx_rings + 4 * self.info.pipes);
         // SAFETY: the slots follow the ring's head, inside the region.
-        let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<Ring>()) };
+        let slots = unsafe { self.at(self.ring_offset(number)).add(size_of::<RingHead>()) };
         RingMemory {
             slots: slots.cast(),
             num_slots: self.num_slots(number),
@@ -518,7 +521,7 @@ fn halves(name: [u8; IF_NAME]) -> [u64; 2] {
 
 /// The words of one ring.
 pub(super) struct RingWords {
-    words: NonNull<Words>,
+    words: NonNull<RingStatus>,
     _region: Arc<Region>,
 }
 
@@ -526,10 +529,10 @@ pub(super) struct RingWords {
 unsafe impl Send for RingWords {}
 
 impl std::ops::Deref for RingWords {
-    type Target = Words;
+    type Target = RingStatus;
 
     #[inline]
-    fn deref(&self) -> &Words {
+    fn deref(&self) -> &RingStatus {
         // SAFETY: inside the region, which `_region` keeps.
         unsafe { self.words.as_ref() }
     }

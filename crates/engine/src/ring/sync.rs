@@ -100,7 +100,7 @@ fn ahead(slot: u32, by: u32, n: u32) -> u32 {
 }
 
 /// What both directions have.
-struct Side<H> {
+struct RingAccess<H> {
     memory: RingMemory,
     hands: H,
     stats: Arc<RingStats>,
@@ -108,9 +108,9 @@ struct Side<H> {
     bad_head: Option<u32>,
 }
 
-impl<H: Hands> Side<H> {
-    fn new(region: &Arc<Region>, number: u32, hands: H) -> Side<H> {
-        Side { memory: region.ring(number), hands, stats: Arc::default(), bad_head: None }
+impl<H: Hands> RingAccess<H> {
+    fn new(region: &Arc<Region>, number: u32, hands: H) -> RingAccess<H> {
+        RingAccess { memory: region.ring(number), hands, stats: Arc::default(), bad_head: None }
     }
 
     /// The client's `head`, if it is between `from` and `to`.
@@ -150,7 +150,7 @@ enum BadHead {
 
 /// A ring on which the client sends.
 pub struct ClientTx<H = Tickets> {
-    side: Side<H>,
+    access: RingAccess<H>,
     hwcur: u32,
     /// The `head` that was accepted last.
     head: u32,
@@ -160,12 +160,12 @@ pub struct ClientTx<H = Tickets> {
 
 /// How far somebody is who reads what the client of a ring has released: until then no slot is filled anew.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct ReleaseGate {
     on: AtomicBool,
     at: AtomicU32,
 }
 
-impl Gate {
+impl ReleaseGate {
     /// The slots from `at` on are kept.
     pub fn keep_from(&self, at: u32) {
         self.at.store(at, Ordering::Relaxed);
@@ -192,10 +192,10 @@ impl ClientTx {
     /// # Panics
     /// If there is no such ring.
     pub fn follow(region: &Arc<Region>, number: u32) -> ClientTx {
-        let side = Side::new(region, number, Tickets::new(region, number));
-        let head = side.hands.head();
-        let hwcur = if head < side.memory.num_slots() { head } else { 0 };
-        ClientTx { side, hwcur, head: hwcur, follows: true }
+        let access = RingAccess::new(region, number, Tickets::new(region, number));
+        let head = access.hands.head();
+        let hwcur = if head < access.memory.num_slots() { head } else { 0 };
+        ClientTx { access, hwcur, head: hwcur, follows: true }
     }
 }
 
@@ -207,34 +207,34 @@ impl<H: Hands> ClientTx<H> {
     /// If there is no such ring.
     pub fn with(region: &Arc<Region>, index: u32, hands: H) -> ClientTx<H> {
         assert!(index < region.info().tx_rings);
-        ClientTx { side: Side::new(region, index, hands), hwcur: 0, head: 0, follows: false }
+        ClientTx { access: RingAccess::new(region, index, hands), hwcur: 0, head: 0, follows: false }
     }
 
     /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
     pub fn set_hands(&mut self, hands: H) -> &mut H {
-        self.side.bad_head = None;
-        self.side.hands = hands;
-        &mut self.side.hands
+        self.access.bad_head = None;
+        self.access.hands = hands;
+        &mut self.access.hands
     }
 
     /// What was found bad stood elsewhere.
     pub fn forget(&mut self) {
-        self.side.bad_head = None;
+        self.access.bad_head = None;
     }
 
     /// Where the client's indices stand.
     pub fn hands(&mut self) -> &mut H {
-        &mut self.side.hands
+        &mut self.access.hands
     }
 
     /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
-    pub fn place(&self) -> [u32; 3] {
-        [self.head, self.hwcur, before(self.hwcur, self.side.memory.num_slots())]
+    pub fn position(&self) -> [u32; 3] {
+        [self.head, self.hwcur, before(self.hwcur, self.access.memory.num_slots())]
     }
 
     /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given back. False: there is no such slot.
-    pub fn set_place(&mut self, hwcur: u32) -> bool {
-        let known = hwcur < self.side.memory.num_slots();
+    pub fn set_position(&mut self, hwcur: u32) -> bool {
+        let known = hwcur < self.access.memory.num_slots();
         if known {
             (self.hwcur, self.head) = (hwcur, hwcur);
         }
@@ -242,8 +242,8 @@ impl<H: Hands> ClientTx<H> {
     }
 
     /// The same with slots before `head` that were taken, and not given back. False: there are no such slots.
-    pub fn set_places(&mut self, hwcur: u32, head: u32) -> bool {
-        let n = self.side.memory.num_slots();
+    pub fn set_positions(&mut self, hwcur: u32, head: u32) -> bool {
+        let n = self.access.memory.num_slots();
         let known = hwcur < n && head < n;
         if known {
             (self.hwcur, self.head) = (hwcur, head);
@@ -260,32 +260,32 @@ impl<H: Hands> ClientTx<H> {
     /// Whether the client's `head` makes no sense.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.side.bad_head.is_some()
+        self.access.bad_head.is_some()
     }
 
     /// What went wrong so far.
     pub fn stats(&self) -> &Arc<RingStats> {
-        &self.side.stats
+        &self.access.stats
     }
 
     /// Bytes of a buffer.
     #[inline]
     pub fn buf_size(&self) -> u32 {
-        self.side.memory.buf_size()
+        self.access.memory.buf_size()
     }
 
     /// Looks at `head`; returns how many slots wait to be taken from [`ClientTx::first`] on.
     #[inline]
     pub fn look(&mut self) -> u32 {
-        let n = self.side.memory.num_slots();
-        match self.side.head(self.head, before(self.hwcur, n)) {
+        let n = self.access.memory.num_slots();
+        match self.access.head(self.head, before(self.hwcur, n)) {
             Ok(head) => self.head = head,
             Err(BadHead::New(reason)) => {
                 // The engine's indices stand: what was accepted but not taken goes back.
                 self.head = self.hwcur;
                 if !self.follows {
                     self.publish();
-                    self.side.reset(reason);
+                    self.access.reset(reason);
                 }
             }
             Err(BadHead::Known) => {}
@@ -302,21 +302,21 @@ impl<H: Hands> ClientTx<H> {
     /// The slot that comes after `slot`.
     #[inline]
     pub fn after(&self, slot: u32) -> u32 {
-        after(slot, self.side.memory.num_slots())
+        after(slot, self.access.memory.num_slots())
     }
 
     /// Slot `slot`, read once.
     #[inline]
     pub fn slot(&self, slot: u32) -> SlotWord {
-        self.side.memory.slot(slot)
+        self.access.memory.slot(slot)
     }
 
     /// Whether `word` names a buffer of the region and no more bytes than one has; counted if not.
     #[inline]
     pub fn is_sound(&self, word: SlotWord) -> bool {
-        let sound = self.side.memory.is_sound(word);
+        let sound = self.access.memory.is_sound(word);
         if !sound {
-            self.side.count_bad_slot();
+            self.access.count_bad_slot();
         }
         sound
     }
@@ -326,16 +326,16 @@ impl<H: Hands> ClientTx<H> {
     pub fn exchange(&self, slot: u32, index: u32) {
         let word = SlotWord::new(index, 0, 0);
         if self.is_sound(word) {
-            self.side.memory.set_slot(slot, word);
+            self.access.memory.set_slot(slot, word);
         }
     }
 
     /// Asks the cache for the start of the buffer `by` slots behind `slot`.
     #[inline]
     pub fn prefetch(&self, slot: u32, by: u32) {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         if by < n {
-            self.side.memory.prefetch_read(ahead(slot, by, n));
+            self.access.memory.prefetch_read(ahead(slot, by, n));
         }
     }
 
@@ -343,10 +343,10 @@ impl<H: Hands> ClientTx<H> {
     /// what the slot claims.
     #[inline]
     pub fn buffer(&self, word: SlotWord) -> Option<Piece> {
-        match self.side.memory.buffer(word.buf_idx()) {
-            Some(piece) if u32::from(word.len()) <= self.side.memory.buf_size() => Some(piece),
+        match self.access.memory.buffer(word.buf_idx()) {
+            Some(piece) if u32::from(word.len()) <= self.access.memory.buf_size() => Some(piece),
             _ => {
-                self.side.count_bad_slot();
+                self.access.count_bad_slot();
                 None
             }
         }
@@ -357,7 +357,7 @@ impl<H: Hands> ClientTx<H> {
     #[inline]
     pub fn give_back(&mut self, to: u32) -> bool {
         self.put_back(to);
-        self.may_wake() && self.side.hands.is_due()
+        self.may_wake() && self.access.hands.is_due()
     }
 
     /// Gives the slots before `to` back, and does not ask yet whether the client waits.
@@ -372,41 +372,41 @@ impl<H: Hands> ClientTx<H> {
     /// Whether the client waits for slots that were put back and is to be woken, after a full barrier of the caller's.
     #[inline]
     pub fn is_asked(&mut self) -> bool {
-        self.may_wake() && self.side.hands.is_asked()
+        self.may_wake() && self.access.hands.is_asked()
     }
 
     #[inline]
     fn may_wake(&self) -> bool {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         !self.follows && distance(self.hwcur, self.head, n) <= n / 2
     }
 
     #[inline]
     fn publish(&mut self) {
-        let hwtail = before(self.hwcur, self.side.memory.num_slots());
-        self.side.hands.publish(self.hwcur, hwtail);
+        let hwtail = before(self.hwcur, self.access.memory.num_slots());
+        self.access.hands.publish(self.hwcur, hwtail);
     }
 
     /// Asks for kicks or declines them. After asking, true means that slots wait already.
     pub fn want_kicks(&mut self, on: bool) -> bool {
         if !on {
-            self.side.hands.withdraw();
+            self.access.hands.withdraw();
             return false;
         }
-        self.side.hands.ask();
+        self.access.hands.ask();
         self.look() > 0
     }
 }
 
 /// A ring on which the client receives.
 pub struct ClientRx<H = Tickets> {
-    side: Side<H>,
+    access: RingAccess<H>,
     hwcur: u32,
     /// As published.
     hwtail: u32,
     /// The next slot to fill: `hwtail` when the fills are published.
     fill: u32,
-    gate: Arc<Gate>,
+    gate: Arc<ReleaseGate>,
 }
 
 impl ClientRx {
@@ -428,35 +428,35 @@ impl<H: Hands> ClientRx<H> {
     pub fn with(region: &Arc<Region>, index: u32, hands: H) -> ClientRx<H> {
         let info = region.info();
         assert!(index < info.rx_rings);
-        let side = Side::new(region, info.tx_rings + index, hands);
-        ClientRx { side, hwcur: 0, hwtail: 0, fill: 0, gate: Arc::default() }
+        let access = RingAccess::new(region, info.tx_rings + index, hands);
+        ClientRx { access, hwcur: 0, hwtail: 0, fill: 0, gate: Arc::default() }
     }
 
     /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
     pub fn set_hands(&mut self, hands: H) -> &mut H {
-        self.side.bad_head = None;
-        self.side.hands = hands;
-        &mut self.side.hands
+        self.access.bad_head = None;
+        self.access.hands = hands;
+        &mut self.access.hands
     }
 
     /// What was found bad stood elsewhere.
     pub fn forget(&mut self) {
-        self.side.bad_head = None;
+        self.access.bad_head = None;
     }
 
     /// Where the client's indices stand.
     pub fn hands(&mut self) -> &mut H {
-        &mut self.side.hands
+        &mut self.access.hands
     }
 
     /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
-    pub fn place(&self) -> [u32; 3] {
+    pub fn position(&self) -> [u32; 3] {
         [self.hwcur, self.hwcur, self.hwtail]
     }
 
     /// The ring, at rest, is where another process left it. False: there are no such slots.
-    pub fn set_place(&mut self, hwcur: u32, hwtail: u32) -> bool {
-        let n = self.side.memory.num_slots();
+    pub fn set_position(&mut self, hwcur: u32, hwtail: u32) -> bool {
+        let n = self.access.memory.num_slots();
         let known = hwcur < n && hwtail < n;
         if known {
             (self.hwcur, self.hwtail, self.fill) = (hwcur, hwtail, hwtail);
@@ -467,18 +467,18 @@ impl<H: Hands> ClientRx<H> {
     /// Whether the client's `head` makes no sense.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.side.bad_head.is_some()
+        self.access.bad_head.is_some()
     }
 
     /// What went wrong so far.
     pub fn stats(&self) -> &Arc<RingStats> {
-        &self.side.stats
+        &self.access.stats
     }
 
     /// Bytes of a buffer.
     #[inline]
     pub fn buf_size(&self) -> u32 {
-        self.side.memory.buf_size()
+        self.access.memory.buf_size()
     }
 
     /// The first slot that the client has not released, as far as is known.
@@ -496,44 +496,44 @@ impl<H: Hands> ClientRx<H> {
     /// The slot that comes after `slot`.
     #[inline]
     pub fn after(&self, slot: u32) -> u32 {
-        after(slot, self.side.memory.num_slots())
+        after(slot, self.access.memory.num_slots())
     }
 
     /// Whether the client has moved its `head` since the last look.
     #[inline]
     pub fn has_moved(&self) -> bool {
-        self.side.hands.head() != self.hwcur
+        self.access.hands.head() != self.hwcur
     }
 
     /// Slot `slot`, read once.
     #[inline]
     pub fn slot(&self, slot: u32) -> SlotWord {
-        self.side.memory.slot(slot)
+        self.access.memory.slot(slot)
     }
 
     /// Writes slot `slot`, which the client has released.
     #[inline]
     pub fn set_slot(&self, slot: u32, word: SlotWord) {
-        self.side.memory.set_slot(slot, word);
+        self.access.memory.set_slot(slot, word);
     }
 
     /// Fills the next slot with `word`. What says so already is not written, so that its line stays in the client's cache.
     #[inline]
     pub fn mirror(&mut self, word: SlotWord) {
-        if self.side.memory.slot(self.fill) != word {
-            self.side.memory.set_slot(self.fill, word);
+        if self.access.memory.slot(self.fill) != word {
+            self.access.memory.set_slot(self.fill, word);
         }
-        self.fill = after(self.fill, self.side.memory.num_slots());
+        self.fill = after(self.fill, self.access.memory.num_slots());
     }
 
     /// Fills the next slots, before `until` and at most `limit`, with what stands in the same places of `from`, as long as each is
     /// a whole frame that [`ClientTx::is_sound`]. Returns their number and bytes.
     #[inline]
     pub fn mirror_row(&mut self, from: &ClientTx<H>, until: u32, limit: usize) -> (usize, u64) {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         let end = if until < self.fill { n } else { until };
-        let (given, shown) = (from.side.memory.row(self.fill, end), self.side.memory.row(self.fill, end));
-        let bounds = from.side.memory.bounds();
+        let (given, shown) = (from.access.memory.row(self.fill, end), self.access.memory.row(self.fill, end));
+        let bounds = from.access.memory.bounds();
         let (mut slots, mut bytes) = (0, 0);
         for ([given, _], [shown, _]) in given.iter().zip(shown).take(limit) {
             let word = SlotWord(given.load(Ordering::Relaxed));
@@ -558,31 +558,31 @@ impl<H: Hands> ClientRx<H> {
     /// Flags that the slots from `from` to `to` have, all of them or some; each is read once.
     #[inline]
     pub fn flags(&self, from: u32, to: u32) -> u16 {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         let of = |from: u32, to: u32| {
-            let row = self.side.memory.row(from, to);
+            let row = self.access.memory.row(from, to);
             row.iter().fold(0, |all, [word, _]| all | word.load(Ordering::Relaxed))
         };
         SlotWord(if from <= to { of(from, to) } else { of(from, n) | of(0, to) }).flags()
     }
 
     /// What keeps released slots for somebody who reads them.
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn gate(&self) -> &Arc<ReleaseGate> {
         &self.gate
     }
 
     /// Slots of the ring.
     #[inline]
     pub fn slots(&self) -> u32 {
-        self.side.memory.num_slots()
+        self.access.memory.num_slots()
     }
 
     /// Looks at `head`; returns how many slots can be filled.
     #[inline]
     pub fn look(&mut self) -> u32 {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         if self.accept() {
-            self.side.hands.publish(self.hwcur, self.hwtail);
+            self.access.hands.publish(self.hwcur, self.hwtail);
         }
         let kept = if self.gate.on.load(Ordering::Acquire) {
             self.gate.at.load(Ordering::Relaxed)
@@ -595,9 +595,9 @@ impl<H: Hands> ClientRx<H> {
     /// Accepts what the client has released, and does not say so yet. True: it has released something.
     #[inline]
     pub fn accept(&mut self) -> bool {
-        match self.side.head(self.hwcur, self.hwtail) {
+        match self.access.head(self.hwcur, self.hwtail) {
             Ok(head) => return std::mem::replace(&mut self.hwcur, head) != head,
-            Err(BadHead::New(reason)) => self.side.reset(reason),
+            Err(BadHead::New(reason)) => self.access.reset(reason),
             Err(BadHead::Known) => {}
         }
         false
@@ -606,50 +606,50 @@ impl<H: Hands> ClientRx<H> {
     /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its own.
     #[inline]
     pub fn buffer(&self, by: u32) -> Option<(u32, Piece)> {
-        let index = self.side.memory.slot(ahead(self.fill, by, self.side.memory.num_slots())).buf_idx();
-        Some((index, self.side.memory.buffer(index)?))
+        let index = self.access.memory.slot(ahead(self.fill, by, self.access.memory.num_slots())).buf_idx();
+        Some((index, self.access.memory.buffer(index)?))
     }
 
     /// Asks the cache for the next `count` slots and the first lines of their buffers.
     #[inline]
     pub fn prefetch(&self, count: u32) {
-        let n = self.side.memory.num_slots();
+        let n = self.access.memory.num_slots();
         for by in 0..count.min(n - 1) {
             let slot = ahead(self.fill, by, n);
             // Four slots share a line.
             if slot % 4 == 0 || by == 0 {
-                self.side.memory.prefetch_slot(slot);
+                self.access.memory.prefetch_slot(slot);
             }
-            self.side.memory.prefetch_buffer(slot, 1);
+            self.access.memory.prefetch_buffer(slot, 1);
         }
     }
 
     /// Asks the cache for the first `len` bytes of the buffer of the slot behind the next one.
     #[inline]
     pub fn prefetch_behind(&self, len: u32) {
-        let slot = after(self.fill, self.side.memory.num_slots());
-        self.side.memory.prefetch_buffer(slot, len.min(self.buf_size()));
+        let slot = after(self.fill, self.access.memory.num_slots());
+        self.access.memory.prefetch_buffer(slot, len.min(self.buf_size()));
     }
 
     /// Fills the next slot: `index` is the buffer's, as [`ClientRx::buffer`] gave it. The caller has room.
     #[inline]
     pub fn fill(&mut self, index: u32, len: u16, flags: u16) {
-        self.side.memory.set_slot(self.fill, SlotWord::new(index, len, flags));
-        self.fill = after(self.fill, self.side.memory.num_slots());
+        self.access.memory.set_slot(self.fill, SlotWord::new(index, len, flags));
+        self.fill = after(self.fill, self.access.memory.num_slots());
     }
 
     /// Passes over the next slot, whose buffer is not the client's: it gets buffer 0 and no bytes, as netmap's
     /// re-initialisation does, and receivers skip it.
     #[cold]
     pub fn skip(&mut self) {
-        self.side.count_bad_slot();
+        self.access.count_bad_slot();
         self.fill(0, 0, 0);
     }
 
     /// Passes over the next slot and leaves it its buffer: a frame does not start there after all.
     #[cold]
     pub fn pass(&mut self) {
-        let index = self.side.memory.slot(self.fill).buf_idx();
+        let index = self.access.memory.slot(self.fill).buf_idx();
         self.fill(index, 0, 0);
     }
 
@@ -660,19 +660,19 @@ impl<H: Hands> ClientRx<H> {
             return false;
         }
         self.show();
-        self.side.hands.is_due()
+        self.access.hands.is_due()
     }
 
     /// Publishes what was accepted and what was filled, and does not ask yet whether the client waits.
     #[inline]
     pub fn show(&mut self) {
         self.hwtail = self.fill;
-        self.side.hands.publish(self.hwcur, self.hwtail);
+        self.access.hands.publish(self.hwcur, self.hwtail);
     }
 
     /// Whether the client waits for what was shown and is to be woken, after a full barrier of the caller's.
     #[inline]
     pub fn is_asked(&mut self) -> bool {
-        self.side.hands.is_asked()
+        self.access.hands.is_asked()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sidecore_abi::netmap::{SlotWord, RESERVED_BUFS};
-use sidecore_abi::ring::{ask, publish, withdraw, End, Nonsense, Words};
+use sidecore_abi::ring::{ask, publish, withdraw, End, Nonsense, RingStatus};
 
 use super::region::{RingMemory, RingWords};
 use super::{pipe_end, ClientRx, ClientTx, Geometry, PipeGate, Region};
@@ -24,7 +24,7 @@ impl Peer {
         Peer(region.ring(number), region.ring_words(number))
     }
 
-    fn words(&self) -> &Words {
+    fn words(&self) -> &RingStatus {
         &self.1
     }
 
@@ -45,7 +45,7 @@ impl Peer {
 
 #[test]
 fn a_region_is_as_netmap_lays_it_out() {
-    use sidecore_abi::netmap::{If, Ring, Slot};
+    use sidecore_abi::netmap::{If, RingHead, Slot};
     let region = region(8);
     let info = *region.info();
     let mut bytes = vec![0; usize::try_from(info.total).unwrap()];
@@ -67,7 +67,7 @@ fn a_region_is_as_netmap_lays_it_out() {
         assert_eq!(u32_at(at + 16), u32::try_from(i % 2).unwrap() | u32::from(receives) << 16);
         assert_eq!([20, 24, 28].map(|o| u32_at(at + o)), [0, 0, if receives { 0 } else { 7 }]);
         for slot in 0..8 {
-            let at = at + size_of::<Ring>() + slot * size_of::<Slot>();
+            let at = at + size_of::<RingHead>() + slot * size_of::<Slot>();
             let index = u32_at(at);
             assert!((RESERVED_BUFS..info.bufs).contains(&index));
             assert!(!std::mem::replace(&mut seen[index as usize], true), "buffer {index} is in two slots");
@@ -90,7 +90,9 @@ fn a_region_is_as_netmap_lays_it_out() {
             let offset = i64_at(interface + size_of::<If>() + 8 * place);
             let ring = interface + usize::try_from(offset).unwrap();
             assert_eq!(u32_at(ring + 16), u32::from(place == 2) << 16);
-            (0..8).map(|slot| u32_at(ring + size_of::<Ring>() + slot * size_of::<Slot>())).collect::<Vec<_>>()
+            (0..8)
+                .map(|slot| u32_at(ring + size_of::<RingHead>() + slot * size_of::<Slot>()))
+                .collect::<Vec<_>>()
         })
     });
     assert_eq!((&ends[0][0], &ends[0][1]), (&ends[1][1], &ends[1][0]));

@@ -177,10 +177,10 @@ impl Router {
         };
         let hop = |(port, gateway): (PortId, u128)| {
             let target = control.members.iter().find(|member| member.port.id == port)?;
-            let place = self.neighbours.pin(port, gateway, now);
+            let entry = self.neighbours.pin(port, gateway, now);
             let same = before.iter().find(|hop| (hop.port, hop.gateway) == (port, gateway));
             let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
-            Some(Hop { port, target: Arc::clone(&target.port), gateway, place, counts })
+            Some(Hop { port, target: Arc::clone(&target.port), gateway, entry, counts })
         };
         let hops: Box<[Hop]> = hops.into_iter().filter_map(hop).collect();
         let charge = charge.map_or(0, |own| own.max(hops.len()));
@@ -262,7 +262,7 @@ impl Router {
                 }
             };
             if let Group::Via(hops) = &*old {
-                hops.iter().filter_map(|hop| hop.place).for_each(|place| self.neighbours.unpin(place));
+                hops.iter().filter_map(|hop| hop.entry).for_each(|entry| self.neighbours.unpin(entry));
             }
         }
     }
@@ -317,8 +317,8 @@ impl Router {
         let Group::Via(hops) = plan.group(group) else { return Vec::new() };
         let hop = |hop: &Hop| {
             let (frames, bytes) = hop.counts.sums();
-            let looked = match hop.place {
-                Some(place) => Some(self.neighbours.reach(place, now)),
+            let looked = match hop.entry {
+                Some(entry) => Some(self.neighbours.reach(entry, now)),
                 None => self.neighbours.look(hop.port, hop.gateway, now).map(|(_, reach)| reach),
             };
             let (mac, state) = reach(looked.unwrap_or(Reach::Unknown));

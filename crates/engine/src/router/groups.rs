@@ -11,7 +11,7 @@ use super::plan::Group;
 use super::said::MAX_ALL_HOPS;
 
 /// One number's group.
-struct Place {
+struct GroupEntry {
     group: Arc<Group>,
     /// Hops that it is charged for.
     hops: usize,
@@ -35,7 +35,7 @@ impl Made {
 
 /// All groups. Number 0 is none.
 pub(super) struct Groups {
-    all: Vec<Place>,
+    all: Vec<GroupEntry>,
     free: Vec<u32>,
     hops: usize,
     /// Most hops of a control plane's ways.
@@ -49,7 +49,7 @@ pub(super) struct Groups {
 
 impl Groups {
     pub fn new() -> Groups {
-        let none = Place { group: Arc::new(Group::Nothing), hops: 0 };
+        let none = GroupEntry { group: Arc::new(Group::Nothing), hops: 0 };
         let short = BTreeSet::new();
         Groups {
             all: vec![none],
@@ -65,24 +65,24 @@ impl Groups {
     /// A number for a new group.
     pub fn number(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.all.push(Place { group: Arc::new(Group::Nothing), hops: 0 });
+            self.all.push(GroupEntry { group: Arc::new(Group::Nothing), hops: 0 });
             u32::try_from(self.all.len() - 1).unwrap_or(0)
         })
     }
 
     pub fn get(&self, number: u32) -> Option<&Arc<Group>> {
-        self.all.get(number as usize).map(|place| &place.group)
+        self.all.get(number as usize).map(|entry| &entry.group)
     }
 
     /// All of them, in the order of their numbers.
     pub fn list(&mut self) -> Vec<Arc<Group>> {
         self.outdated = false;
-        self.all.iter().map(|place| Arc::clone(&place.group)).collect()
+        self.all.iter().map(|entry| Arc::clone(&entry.group)).collect()
     }
 
     /// How many hops the group of `number` may have.
     pub fn room(&self, number: u32) -> usize {
-        let own = self.all.get(number as usize).map_or(0, |place| place.hops);
+        let own = self.all.get(number as usize).map_or(0, |entry| entry.hops);
         (self.most + own).saturating_sub(self.hops)
     }
 
@@ -98,15 +98,15 @@ impl Groups {
 
     /// Has `number` be `made`; the group in whose place that is. `None`: there is no such number.
     pub fn set(&mut self, number: u32, made: Made) -> Option<Arc<Group>> {
-        let place = self.all.get_mut(number as usize)?;
-        self.freed |= made.hops < place.hops;
-        self.hops = self.hops + made.hops - place.hops;
-        place.hops = made.hops;
+        let entry = self.all.get_mut(number as usize)?;
+        self.freed |= made.hops < entry.hops;
+        self.hops = self.hops + made.hops - entry.hops;
+        entry.hops = made.hops;
         match made.short {
             true => self.short.insert(number),
             false => self.short.remove(&number),
         };
-        Some(std::mem::replace(&mut place.group, Arc::new(made.group)))
+        Some(std::mem::replace(&mut entry.group, Arc::new(made.group)))
     }
 
     /// `number` is to be used again; the group that it had.

@@ -342,8 +342,8 @@ impl Router {
             desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
             return Err(DropReason::TooBig.into());
         }
-        let known = match hop.and_then(|hop| hop.place) {
-            Some(place) => Some((place, self.neighbours.reach(place, now.seconds))),
+        let known = match hop.and_then(|hop| hop.entry) {
+            Some(entry) => Some((entry, self.neighbours.reach(entry, now.seconds))),
             None => self.neighbours.look(port, number, now.seconds),
         };
         let mac = match known {
@@ -394,10 +394,10 @@ impl Router {
         v6: bool,
         now: &Now,
     ) -> Result<u64, DropReason> {
-        let (place, reach) = match known {
+        let (entry, reach) = match known {
             Some(known) => known,
             None => {
-                // No request, no place: a scan of a network gets no more places than requests.
+                // No request, no entry: a scan of a network gets no more entries than requests.
                 if !to.limits.requests.take(now.micros()) {
                     return Err(DropReason::NoNeighbour);
                 }
@@ -406,7 +406,7 @@ impl Router {
             }
         };
         let may = known.is_none() || to.limits.requests.take(now.micros());
-        if may && self.neighbours.ask(place, now.seconds) {
+        if may && self.neighbours.ask(entry, now.seconds) {
             self.request(desk, to, number);
         }
         match reach {

@@ -1,21 +1,21 @@
 //! Which station has which address: ARP (RFC 826) and Neighbor Discovery (RFC 4861 §7), as one table.
 //!
-//! Theory of operation. The table has a fixed number of places in buckets, chosen by a keyed hash of port and address. Any core
-//! reads a place without a lock: a sequence number around each change tells a reader that it has met one, and then it
+//! Theory of operation. The table has a fixed number of entries in buckets, chosen by a keyed hash of port and address. Any core
+//! reads an entry without a lock: a sequence number around each change tells a reader that it has met one, and then it
 //! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
 //!
 //! Who fills the table does not matter to who reads it: the router's own ARP and Neighbor Discovery, and the kernel that stands before
 //! a control plane ([`Neighbours::told`]). What an operator has written there holds until it is taken back.
 //!
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
-//! after [`TRIES`] questions without an answer. A newcomer takes the place of one that was never found, or has not been
-//! heard of for long, so a scan of a network costs no neighbour of its port that is in use its place. The gateways of routes are pinned
+//! after [`TRIES`] questions without an answer. A newcomer replaces one that was never found, or has not been
+//! heard of for long, so a scan of a network costs no neighbour of its port that is in use its entry. The gateways of routes are pinned
 //! and keep theirs, [`PINNED`] in a bucket at most; further ones are neighbours like others.
 //!
 //! Ports share the table. Whoever is behind one can claim as many addresses as its network has, and every port's network has all
-//! link-local ones. So in a bucket that is full the port with most places gives one to a newcomer of a port that has two fewer, and what
-//! one port claims, or is asked for, does not take a place where another port's neighbour may still answer ([`ANSWER`]). A scan of a
-//! network costs other ports [`WAITING`] places of a bucket at most.
+//! link-local ones. So in a bucket that is full the port with most entries gives one to a newcomer of a port that has two fewer, and what
+//! one port claims, or is asked for, does not take an entry where another port's neighbour may still answer ([`ANSWER`]). A scan of a
+//! network costs other ports [`WAITING`] entries of a bucket at most.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -29,19 +29,19 @@ use crate::port::PortId;
 pub(super) const REACHABLE: u32 = 30;
 /// Questions before an address counts as not there (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
 pub(super) const TRIES: u32 = 3;
-/// Places of a bucket.
+/// Entries of a bucket.
 const BUCKET: usize = 8;
 /// Buckets.
 const BUCKETS: usize = 1024;
-/// Seconds after which whoever was not heard of may lose its place.
+/// Seconds after which whoever was not heard of may lose its entry.
 const OLD: u32 = 2 * REACHABLE;
 
-/// Seconds that the first question gets for its answer before newcomers of other ports take the place.
+/// Seconds that the first question gets for its answer before newcomers of other ports take the entry.
 const ANSWER: u32 = 2;
-/// Places of a bucket that gateways may keep. A routing daemon's peers say what they are, and may name ever new ones: the rest is for
-/// neighbours, and for those gateways that found no place to keep.
+/// Entries of a bucket that gateways may keep. A routing daemon's peers say what they are, and may name ever new ones: the rest is for
+/// neighbours, and for those gateways that found no entry to keep.
 const PINNED: usize = BUCKET / 2;
-/// Places of a bucket in which neighbours of one port may wait for that, where other ports have to give them up.
+/// Entries of a bucket in which neighbours of one port may wait for that, where other ports have to give them up.
 const WAITING: usize = 3;
 
 /// When that was heard which always holds.
@@ -50,12 +50,12 @@ const FIXED: u32 = u32::MAX;
 /// Odd, with bits everywhere: 2^64 by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The port of a free place.
+/// The port of a free entry.
 const FREE: u32 = u32::MAX;
 
-/// A place in the table.
+/// An entry of the table.
 #[repr(align(64))]
-struct Place {
+struct NeighbourEntry {
     /// Odd while the key changes.
     sequence: AtomicU32,
     port: AtomicU32,
@@ -71,9 +71,9 @@ struct Place {
     pins: AtomicU32,
 }
 
-impl Place {
-    const fn free() -> Place {
-        Place {
+impl NeighbourEntry {
+    const fn free() -> NeighbourEntry {
+        NeighbourEntry {
             sequence: AtomicU32::new(0),
             port: AtomicU32::new(FREE),
             address: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -92,7 +92,7 @@ impl Place {
         (self.port.load(Ordering::Relaxed), number)
     }
 
-    /// Gives the place to another key, or to none. Under the lock.
+    /// Gives the entry to another key, or to none. Under the lock.
     fn give(&self, port: u32, number: u128) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
@@ -136,7 +136,7 @@ pub(super) struct Known {
 
 /// The neighbours of one router.
 pub(super) struct Neighbours {
-    places: Box<[Place]>,
+    entries: Box<[NeighbourEntry]>,
     keys: [u64; 2],
     changing: Mutex<()>,
 }
@@ -144,7 +144,7 @@ pub(super) struct Neighbours {
 impl Neighbours {
     pub fn new() -> Neighbours {
         Neighbours {
-            places: (0..BUCKETS * BUCKET).map(|_| Place::free()).collect(),
+            entries: (0..BUCKETS * BUCKET).map(|_| NeighbourEntry::free()).collect(),
             // The standard library's hasher is seeded by the system.
             keys: [0u8, 1].map(|half| RandomState::new().hash_one(half)),
             changing: Mutex::new(()),
@@ -178,102 +178,102 @@ impl Neighbours {
         }
     }
 
-    /// The place of `number` at `port`.
+    /// The entry of `number` at `port`.
     pub fn find(&self, port: PortId, number: u128) -> Option<usize> {
         let first = self.bucket(port, number);
-        let places = self.places.iter().enumerate().skip(first).take(BUCKET);
-        for (at, place) in places {
-            let before = place.sequence.load(Ordering::Acquire);
-            if place.key() == (u32::from(port.0), number) {
+        let entries = self.entries.iter().enumerate().skip(first).take(BUCKET);
+        for (at, entry) in entries {
+            let before = entry.sequence.load(Ordering::Acquire);
+            if entry.key() == (u32::from(port.0), number) {
                 fence(Ordering::Acquire);
-                let same = before % 2 == 0 && place.sequence.load(Ordering::Relaxed) == before;
+                let same = before % 2 == 0 && entry.sequence.load(Ordering::Relaxed) == before;
                 return same.then_some(at);
             }
         }
         None
     }
 
-    /// What is known of the neighbour at a pinned place, or at one that was just found.
+    /// What is known of the neighbour at a pinned entry, or at one that was just found.
     #[inline]
     pub fn reach(&self, at: usize, now: u32) -> Reach {
-        let Some(place) = self.places.get(at) else { return Reach::Unknown };
-        let mac = place.mac.load(Ordering::Relaxed);
+        let Some(entry) = self.entries.get(at) else { return Reach::Unknown };
+        let mac = entry.mac.load(Ordering::Relaxed);
         if mac == 0 {
-            return match place.tries.load(Ordering::Relaxed) {
+            return match entry.tries.load(Ordering::Relaxed) {
                 ..TRIES => Reach::Unknown,
                 TRIES.. => Reach::Silent,
             };
         }
-        if now.saturating_sub(place.heard.load(Ordering::Relaxed)) <= REACHABLE {
+        if now.saturating_sub(entry.heard.load(Ordering::Relaxed)) <= REACHABLE {
             return Reach::Known(mac);
         }
         // The last question gets as long for its answer as the others.
-        let since = now.saturating_sub(place.asked.load(Ordering::Relaxed));
-        match place.tries.load(Ordering::Relaxed) {
+        let since = now.saturating_sub(entry.asked.load(Ordering::Relaxed));
+        match entry.tries.load(Ordering::Relaxed) {
             tries if tries < TRIES || tries == TRIES && since == 0 => Reach::Stale(mac),
             _ => Reach::Silent,
         }
     }
 
-    /// The same for `number` at `port`, wherever it stands: its place, and what is known.
+    /// The same for `number` at `port`, wherever it stands: its entry, and what is known.
     #[inline]
     pub fn look(&self, port: PortId, number: u128, now: u32) -> Option<(usize, Reach)> {
         let at = self.find(port, number)?;
-        let before = self.places.get(at)?.sequence.load(Ordering::Acquire);
+        let before = self.entries.get(at)?.sequence.load(Ordering::Acquire);
         let reach = self.reach(at, now);
         fence(Ordering::Acquire);
-        let place = self.places.get(at)?;
-        // The place may have got another owner since it was found.
-        let same = place.key() == (u32::from(port.0), number)
+        let entry = self.entries.get(at)?;
+        // The entry may have got another owner since it was found.
+        let same = entry.key() == (u32::from(port.0), number)
             && before % 2 == 0
-            && place.sequence.load(Ordering::Relaxed) == before;
+            && entry.sequence.load(Ordering::Relaxed) == before;
         same.then_some((at, reach))
     }
 
-    /// Whether whoever calls is to ask for the neighbour at this place now: one core, once a second.
+    /// Whether whoever calls is to ask for the neighbour at this entry now: one core, once a second.
     pub fn ask(&self, at: usize, now: u32) -> bool {
-        let Some(place) = self.places.get(at) else { return false };
-        let last = place.asked.load(Ordering::Relaxed);
+        let Some(entry) = self.entries.get(at) else { return false };
+        let last = entry.asked.load(Ordering::Relaxed);
         if last == now {
             return false;
         }
-        let mine = place.asked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let mine = entry.asked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if mine {
-            let tries = place.tries.load(Ordering::Relaxed);
-            place.tries.store(tries.saturating_add(1), Ordering::Relaxed);
+            let tries = entry.tries.load(Ordering::Relaxed);
+            entry.tries.store(tries.saturating_add(1), Ordering::Relaxed);
         }
         mine
     }
 
-    /// A place for a neighbour that nothing is known of yet; the place that it has, if it has one.
+    /// An entry for a neighbour that nothing is known of yet; the entry that it has, if it has one.
     pub fn enter(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let _lock = self.try_lock()?;
         self.find(port, number).or_else(|| self.take(port, number, now))
     }
 
-    /// Gives the best place of its bucket to a newcomer. Under the lock.
+    /// Gives the best entry of its bucket to a newcomer. Under the lock.
     fn take(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let first = self.bucket(port, number);
-        let bucket = self.places.get(first..first + BUCKET)?;
+        let bucket = self.entries.get(first..first + BUCKET)?;
         let own = u32::from(port.0);
-        let owner = |place: &Place| place.port.load(Ordering::Relaxed);
-        let held = |port: u32| bucket.iter().filter(|place| owner(place) == port).count();
-        let waits = |place: &Place| {
-            let asked = place.asked.load(Ordering::Relaxed);
-            place.mac.load(Ordering::Relaxed) == 0 && now.saturating_sub(asked) < ANSWER
+        let owner = |entry: &NeighbourEntry| entry.port.load(Ordering::Relaxed);
+        let held = |port: u32| bucket.iter().filter(|entry| owner(entry) == port).count();
+        let waits = |entry: &NeighbourEntry| {
+            let asked = entry.asked.load(Ordering::Relaxed);
+            entry.mac.load(Ordering::Relaxed) == 0 && now.saturating_sub(asked) < ANSWER
         };
         let gives = held(own) + 2;
-        let wait = bucket.iter().filter(|place| owner(place) == own && waits(place)).count();
-        let worth = |place: &Place| {
-            let (heard, asked) = (place.heard.load(Ordering::Relaxed), place.asked.load(Ordering::Relaxed));
-            let (of, is_known) = (owner(place), place.mac.load(Ordering::Relaxed) != 0);
+        let wait = bucket.iter().filter(|entry| owner(entry) == own && waits(entry)).count();
+        let worth = |entry: &NeighbourEntry| {
+            let (heard, asked) = (entry.heard.load(Ordering::Relaxed), entry.asked.load(Ordering::Relaxed));
+            let (of, is_known) = (owner(entry), entry.mac.load(Ordering::Relaxed) != 0);
             if of == FREE {
                 return Some((0, 0, 0));
             }
-            if place.pins.load(Ordering::Relaxed) > 0 {
+            if entry.pins.load(Ordering::Relaxed) > 0 {
                 return None;
             }
-            if !is_known && (!waits(place) || of == own && wait >= WAITING) {
+            if !is_known && (!waits(entry) || of == own && wait >= WAITING) {
                 return Some((1, 0, asked));
             }
             if is_known && now.saturating_sub(heard) > OLD {
@@ -286,9 +286,9 @@ impl Neighbours {
             }
             (of == own && !is_known).then_some((4, 0, asked))
         };
-        let best = bucket.iter().enumerate().filter_map(|(at, place)| Some((worth(place)?, at))).min()?;
+        let best = bucket.iter().enumerate().filter_map(|(at, entry)| Some((worth(entry)?, at))).min()?;
         let at = first + best.1;
-        self.places.get(at)?.give(own, number);
+        self.entries.get(at)?.give(own, number);
         Some(at)
     }
 
@@ -299,14 +299,14 @@ impl Neighbours {
         let Some(_lock) = self.try_lock() else { return };
         let known = self.find(port, number);
         let at = if for_us { known.or_else(|| self.take(port, number, now)) } else { known };
-        let Some(place) = at.and_then(|at| self.places.get(at)) else { return };
-        let (old, last) = (place.mac.load(Ordering::Relaxed), place.heard.load(Ordering::Relaxed));
+        let Some(entry) = at.and_then(|at| self.entries.get(at)) else { return };
+        let (old, last) = (entry.mac.load(Ordering::Relaxed), entry.heard.load(Ordering::Relaxed));
         if last == FIXED || old != 0 && old != mac && last == now {
             return;
         }
-        place.heard.store(now, Ordering::Relaxed);
-        place.tries.store(0, Ordering::Relaxed);
-        place.mac.store(mac, Ordering::Relaxed);
+        entry.heard.store(now, Ordering::Relaxed);
+        entry.tries.store(0, Ordering::Relaxed);
+        entry.mac.store(mac, Ordering::Relaxed);
     }
 
     /// The control plane's kernel says that station `mac` has `number`; for ever, if `fixed`. `None`: it has said so for ever, and does
@@ -315,62 +315,62 @@ impl Neighbours {
         let _lock = self.lock();
         let known = self.find(port, number);
         let at = if mac.is_some() { known.or_else(|| self.take(port, number, now)) } else { known };
-        let Some(place) = at.and_then(|at| self.places.get(at)) else { return };
-        let was_fixed = place.heard.load(Ordering::Relaxed) == FIXED;
+        let Some(entry) = at.and_then(|at| self.entries.get(at)) else { return };
+        let was_fixed = entry.heard.load(Ordering::Relaxed) == FIXED;
         match mac {
             Some(mac) if fixed || !was_fixed => {
-                place.heard.store(if fixed { FIXED } else { now }, Ordering::Relaxed);
-                place.tries.store(0, Ordering::Relaxed);
-                place.mac.store(mac, Ordering::Relaxed);
+                entry.heard.store(if fixed { FIXED } else { now }, Ordering::Relaxed);
+                entry.tries.store(0, Ordering::Relaxed);
+                entry.mac.store(mac, Ordering::Relaxed);
             }
             // Asked for when it is needed.
             None if was_fixed => {
-                place.mac.store(0, Ordering::Relaxed);
-                place.heard.store(0, Ordering::Relaxed);
+                entry.mac.store(0, Ordering::Relaxed);
+                entry.heard.store(0, Ordering::Relaxed);
             }
             _ => {}
         }
     }
 
-    /// A place that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket has [`PINNED`] such.
+    /// An entry that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket has [`PINNED`] such.
     pub fn pin(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let _lock = self.lock();
         let first = self.bucket(port, number);
-        let is_pinned = |place: &Place| place.pins.load(Ordering::Relaxed) > 0;
+        let is_pinned = |entry: &NeighbourEntry| entry.pins.load(Ordering::Relaxed) > 0;
         let known = self.find(port, number);
-        let again = known.and_then(|at| self.places.get(at)).is_some_and(is_pinned);
-        let pinned = self.places.iter().skip(first).take(BUCKET).filter(|place| is_pinned(place)).count();
+        let again = known.and_then(|at| self.entries.get(at)).is_some_and(is_pinned);
+        let pinned = self.entries.iter().skip(first).take(BUCKET).filter(|entry| is_pinned(entry)).count();
         if !again && pinned >= PINNED {
             return None;
         }
         let at = known.or_else(|| self.take(port, number, now)).or_else(|| {
             // Better a neighbour that is asked for again than a gateway that is.
-            let mut places = self.places.iter().enumerate().skip(first).take(BUCKET);
-            let (at, place) = places.find(|(_, place)| !is_pinned(place))?;
-            place.give(port.0.into(), number);
+            let mut entries = self.entries.iter().enumerate().skip(first).take(BUCKET);
+            let (at, entry) = entries.find(|(_, entry)| !is_pinned(entry))?;
+            entry.give(port.0.into(), number);
             Some(at)
         })?;
-        self.places.get(at)?.pins.fetch_add(1, Ordering::Relaxed);
+        self.entries.get(at)?.pins.fetch_add(1, Ordering::Relaxed);
         Some(at)
     }
 
     /// One hop less leads through it.
     pub fn unpin(&self, at: usize) {
         let _lock = self.lock();
-        if let Some(place) = self.places.get(at) {
-            let pins = place.pins.load(Ordering::Relaxed);
-            place.pins.store(pins.saturating_sub(1), Ordering::Relaxed);
+        if let Some(entry) = self.entries.get(at) {
+            let pins = entry.pins.load(Ordering::Relaxed);
+            entry.pins.store(pins.saturating_sub(1), Ordering::Relaxed);
         }
     }
 
     /// Forgets the neighbours at ports of which `stays` is false, but for gateways.
     pub fn retain(&self, stays: impl Fn(PortId) -> bool) {
         let _lock = self.lock();
-        for place in &self.places {
-            let port = place.port.load(Ordering::Relaxed);
+        for entry in &self.entries {
+            let port = entry.port.load(Ordering::Relaxed);
             let gone = port != FREE && !u16::try_from(port).is_ok_and(|port| stays(PortId(port)));
-            if gone && place.pins.load(Ordering::Relaxed) == 0 {
-                place.give(FREE, 0);
+            if gone && entry.pins.load(Ordering::Relaxed) == 0 {
+                entry.give(FREE, 0);
             }
         }
     }
@@ -378,16 +378,16 @@ impl Neighbours {
     /// All that is known.
     pub fn all(&self, now: u32) -> Vec<Known> {
         let _lock = self.lock();
-        let entry = |(at, place): (usize, &Place)| {
-            let (port, number) = place.key();
+        let known = |(at, entry): (usize, &NeighbourEntry)| {
+            let (port, number) = entry.key();
             let port = PortId(u16::try_from(port).ok()?);
-            let mac = Some(place.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
-            let heard = place.heard.load(Ordering::Relaxed);
+            let mac = Some(entry.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
+            let heard = entry.heard.load(Ordering::Relaxed);
             let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
-            let gateway = place.pins.load(Ordering::Relaxed) > 0;
+            let gateway = entry.pins.load(Ordering::Relaxed) > 0;
             Some(Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway })
         };
-        self.places.iter().enumerate().filter_map(entry).collect()
+        self.entries.iter().enumerate().filter_map(known).collect()
     }
 }
 
@@ -403,7 +403,7 @@ mod tests {
         let table = Neighbours::new();
         assert_eq!(table.look(A, 7, 10), None);
         let at = table.enter(A, 7, 10).unwrap();
-        assert_eq!(table.enter(A, 7, 10), Some(at), "it has a place");
+        assert_eq!(table.enter(A, 7, 10), Some(at), "it has an entry");
         assert_eq!(table.reach(at, 10), Reach::Unknown);
         assert!(table.ask(at, 10) && !table.ask(at, 10), "once a second");
         // Nobody is believed who was not asked for, unless it was said to us.
@@ -480,10 +480,10 @@ mod tests {
         let table = Neighbours::new();
         let pinned: Vec<_> = (0..60_000).filter_map(|n| table.pin(A, n, 100)).collect();
         assert_eq!(pinned.len(), BUCKETS * PINNED);
-        // One that has its place is pinned again where there is room for no other one.
-        let (_, number) = table.places[pinned[0]].key();
+        // One that has its entry is pinned again where there is room for no other one.
+        let (_, number) = table.entries[pinned[0]].key();
         assert_eq!(table.pin(A, number, 100), Some(pinned[0]));
-        // Neighbours of another port, and gateways that found no place to keep. So few that no more than a bucket's free places
+        // Neighbours of another port, and gateways that found no entry to keep. So few that no more than a bucket's free entries
         // come together, whatever the hash's key.
         for number in 100_000..100_050 {
             table.heard(B, number, 7, true, 100);
@@ -506,7 +506,7 @@ mod tests {
             }
         };
         let know = |it: u128, second: u32| {
-            let at = table.enter(B, it, second).expect("no place for one that is asked for");
+            let at = table.enter(B, it, second).expect("no entry for one that is asked for");
             assert!(table.ask(at, second));
             at
         };
@@ -522,11 +522,11 @@ mod tests {
         second += 1;
         for it in 0..20 {
             table.heard(B, it, 7, false, second);
-            assert_eq!(table.look(B, it, second).unwrap().1, Reach::Known(7), "{it} lost its place");
+            assert_eq!(table.look(B, it, second).unwrap().1, Reach::Known(7), "{it} lost its entry");
         }
         claim(second + OLD);
         (0..20).for_each(|it| assert_eq!(table.look(B, it, second + OLD).unwrap().1, Reach::Stale(7)));
-        // One that never answers is no reason to keep a place, and one that comes back finds one.
+        // One that never answers is no reason to keep an entry, and one that comes back finds one.
         know(5_000, second);
         claim(second + OLD + 1);
         assert_eq!((0..20).filter(|it| table.find(B, *it).is_some()).count(), 0);
@@ -534,7 +534,7 @@ mod tests {
         (0..20).for_each(|it| assert!(table.enter(B, it, second + OLD + 2).is_some()));
     }
 
-    /// What one port has does not go below what another one has there: nobody's neighbours change places for ever.
+    /// What one port has does not go below what another one has there: nobody's neighbours take entries from each other for ever.
     #[test]
     fn ports_share_a_bucket() {
         let table = Neighbours::new();
@@ -550,7 +550,7 @@ mod tests {
         assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
         a.iter().for_each(|it| table.heard(A, *it, 1, true, 11));
         assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
-        // A scan of one port's network takes a place of the other's, and goes on with that.
+        // A scan of one port's network takes an entry of the other's, and goes on with that.
         let third = PortId(5);
         for it in of(third, 40) {
             if let Some(at) = table.enter(third, it, 11) {
@@ -558,7 +558,7 @@ mod tests {
             }
         }
         assert_eq!((held(A), held(B), held(third)), (3, 3, 2));
-        // Of a port that has much more it takes some places.
+        // Of a port that has much more it takes some entries.
         let table = &Neighbours::new();
         let bucket = table.bucket(A, 0);
         let of = |port, count| -> Vec<u128> {

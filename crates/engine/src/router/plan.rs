@@ -47,8 +47,8 @@ pub(super) struct Hop {
     /// The same, for its link.
     pub target: Arc<Port>,
     pub gateway: u128,
-    /// Its pinned place in the table of neighbours; none: there was no more room for such, and it is looked for as others are.
-    pub place: Option<usize>,
+    /// Its pinned entry in the table of neighbours; none: there was no more room for such, and it is looked for as others are.
+    pub entry: Option<usize>,
     pub counts: Arc<HopCounts>,
 }
 

@@ -15,7 +15,7 @@ use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
 use crate::frame::{Batch, Frame};
 use crate::mem::Piece;
 use crate::port::{DropReason, Outcome, Room};
-use crate::ring::{ClientRx, Gate, Hands, RingStats};
+use crate::ring::{ClientRx, Hands, ReleaseGate, RingStats};
 use crate::slice::{behind, upto, upto_mut};
 
 /// Flags of a frame in one slot.
@@ -63,7 +63,7 @@ impl<H: Hands> Fill<H> {
     }
 
     /// What keeps slots for those who read what the client has released.
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn gate(&self) -> &Arc<ReleaseGate> {
         self.ring.gate()
     }
 

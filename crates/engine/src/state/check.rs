@@ -7,7 +7,7 @@ use std::fmt;
 use sidecore_abi::counters::MAX_CORES;
 
 use super::control::{is_control, station};
-use super::kinds::{find, Kind, Place};
+use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;
 use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH, GATEWAY};
@@ -90,21 +90,21 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     found
 }
 
-/// Whether two ports would have one place. A path is one socket and an interface one station, whatever the kind: what
+/// Whether two ports would have one location. A path is one socket and an interface one station, whatever the kind: what
 /// one port sends to an interface would come in by the other.
 pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
     let is_interface =
-        |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.place == Place::Interface);
-    let places = |port: &PortSpec| {
-        find(kinds, &port.kind).map_or_else(|_| vec![port.place.clone()], |kind| kind.places(port))
+        |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.location == Location::Interface);
+    let locations = |port: &PortSpec| {
+        find(kinds, &port.kind).map_or_else(|_| vec![port.location.clone()], |kind| kind.locations(port))
     };
-    let theirs = places(b);
+    let theirs = locations(b);
     if a.kind == GATEWAY {
         // A switch may have several routers.
         return false;
     }
     let one = a.kind == b.kind || is_interface(a) && is_interface(b);
-    places(a).iter().any(|place| theirs.contains(place) && (one || place.contains('/')))
+    locations(a).iter().any(|at| theirs.contains(at) && (one || at.contains('/')))
 }
 
 /// Whether two disks would be one file, to which one of them writes.
@@ -177,7 +177,7 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
         }
         let mine = spec.ports.iter().filter(|port| port.joint() == Joint::Router(&router.name));
         for port in mine.filter(|_| router.control.is_some()) {
-            let why = Place::Interface.complaint(&port.name).or((port.name == "lo").then(String::new));
+            let why = Location::Interface.complaint(&port.name).or((port.name == "lo").then(String::new));
             if why.is_some() {
                 let allowed = "allowed: 1 to 15 letters, digits and marks, and not lo";
                 bad("control", format!("port {} has an interface of its name there; {allowed}", port.name));
@@ -255,7 +255,7 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
         Ok(kind) => kind,
         Err(why) => return bad("kind", why),
     };
-    if let Some(why) = kind.place.complaint(&port.place) {
+    if let Some(why) = kind.location.complaint(&port.location) {
         bad("where", why);
     }
     for key in port.given().filter(|key| !kind.knows(key)) {
@@ -265,7 +265,7 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
         bad("file", "it has to be given; allowed: a path, ram:SIZE, null:SIZE".to_owned());
     }
     if let (Some(mode), true) = (port.mode, kind.names("mode")) {
-        let interface = kind.place == Place::Interface;
+        let interface = kind.location == Location::Interface;
         if mode.bits().is_some() == interface {
             let allowed = if interface { "copy, zerocopy, auto" } else { "octal digits, such as 0660" };
             bad("mode", format!("is none that kind {} knows; allowed: {allowed}", kind.name));
@@ -350,7 +350,7 @@ fn check_pipe(spec: &Spec, port: &PortSpec, pipe: &str, bad: &mut impl FnMut(&st
     for key in port.given().filter(|key| beside.contains(&key.name)) {
         bad(key.name, "does not apply to an end of a pipe; allowed: without pipe".to_owned());
     }
-    if port.place.ends_with(crate::transport::ring::HOST) && port.kind == "ring" {
+    if port.location.ends_with(crate::transport::ring::HOST) && port.kind == "ring" {
         bad("pipe", "host rings are no end of a pipe; allowed: of kind ptnet, or ring:NAME".to_owned());
     }
     let before = spec.ports.iter().take_while(|other| other.name != port.name);
@@ -394,7 +394,7 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
     if port.router.is_none() {
         bad("router", "missing; a port of kind switch is a router's port there: router=NAME".to_owned());
     }
-    let on = &port.place;
+    let on = &port.location;
     if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {
         bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
     }

@@ -31,7 +31,7 @@ fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
     Some(PortSpec {
         name: format!("{}{END}", port.name),
         kind: "tap".to_owned(),
-        place: port.name.clone(),
+        location: port.name.clone(),
         netns: Some(netns),
         control_of: Some(port.name.clone()),
         router_mac: Some(station(&router.name, port)),

@@ -1,10 +1,10 @@
 //! Requests for ports that come and go on demand: see `on_demand`.
 
-use super::carry::How;
 use super::engine::{Engine, Error};
 use super::options::Scope;
 use super::plan::Change;
 use super::spec::PortSpec;
+use super::transaction::How;
 
 impl Engine {
     /// Adds a port, and the switch that it names if that is not there; `temporary`: until [`Engine::end_on_demand`].

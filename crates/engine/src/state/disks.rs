@@ -73,8 +73,8 @@ impl Engine {
         let disk: Arc<Disk> = self.lock().ports.get(name).and_then(of).ok_or_else(none)?;
         // The file may be slow.
         let grown = disk.grow().map_err(|why| Error::Cannot(format!("port {name}: {why}")))?;
-        let inner = self.lock();
-        let live = inner.ports.get(name).filter(|live| live.port.id == port.id);
+        let state = self.lock();
+        let live = state.ports.get(name).filter(|live| live.port.id == port.id);
         let told = live.and_then(|live| live.attachment.as_ref()).filter(|_| grown);
         let told = told.is_some_and(|attachment| attachment.disk_changed());
         Ok(Resized { version: VERSION, capacity: disk.capacity(), grown, told })
@@ -82,9 +82,9 @@ impl Engine {
 
     /// All disks, as they are at this moment.
     pub fn disks(&self) -> Disks {
-        let inner = self.lock();
+        let state = self.lock();
         let mut disks = Vec::new();
-        for (name, live) in &inner.ports {
+        for (name, live) in &state.ports {
             let Some(attachment) = &live.attachment else { continue };
             let Some(disk) = attachment.disk() else { continue };
             let status = attachment.status();

@@ -1,7 +1,7 @@
 //! The engine: what is configured and what runs, and the one way from one to the other.
 //!
 //! Every request, from a single `set` to a whole file, becomes a wanted [`Spec`]; [`Engine::apply`]
-//! takes the difference to what runs and carries it out as a whole or not at all (see `carry`).
+//! takes the difference to what runs and carries it out as a whole or not at all (see `transaction`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,21 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use super::carry::{How, Transaction, Undone};
 use super::check::check;
 use super::control::{with_control, without_control, Controls};
 use super::fabric::Fabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
-use super::live::{Inner, Means};
+use super::live::{EngineState, Means};
 use super::on_demand::OnDemand;
 use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
 use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 use super::text::BadSpec;
+use super::transaction::{How, Transaction, Undone};
 use super::values::Toggle;
-use crate::disk::{self, Opened};
+use crate::disk::{self, OpenedFiles};
 use crate::hold::Sought;
 use crate::observe::CounterFile;
 use crate::open::sweep_journals;
@@ -86,7 +86,7 @@ fn list(names: &[String]) -> String {
 pub struct Engine {
     pub(super) means: Means,
     pub(super) daemon: DaemonSpec,
-    inner: Arc<Mutex<Inner>>,
+    state: Arc<Mutex<EngineState>>,
     _follower: Follower,
     pub(super) controls: Controls,
 }
@@ -99,24 +99,24 @@ impl Engine {
         counters: CounterFile,
         daemon: DaemonSpec,
     ) -> Engine {
-        let inner = Inner::new();
-        fabric.publish(&inner.spec.switches, &[], &[]);
-        let inner = Arc::new(Mutex::new(inner));
-        let follower = Follower::start(&inner);
+        let state = EngineState::new();
+        fabric.publish(&state.spec.switches, &[], &[]);
+        let state = Arc::new(Mutex::new(state));
+        let follower = Follower::start(&state);
         let means = Means { kinds, fabric, counters, links: follower.events() };
-        Engine { means, daemon, inner, _follower: follower, controls: Controls::default() }
+        Engine { means, daemon, state, _follower: follower, controls: Controls::default() }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, EngineState> {
         // A panic in the middle of a change leaves ports that run and a configuration that is the old or
         // the new one; both can be shown and changed.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
-        let inner = self.lock();
-        Spec { daemon: self.daemon.clone(), ..inner.on_demand.without(without_control(inner.spec.clone())) }
+        let state = self.lock();
+        Spec { daemon: self.daemon.clone(), ..state.on_demand.without(without_control(state.spec.clone())) }
     }
 
     /// All ports and switches, also those made on demand.
@@ -147,8 +147,8 @@ impl Engine {
 
     /// Starts ports that could not be started, if they can be now.
     pub fn try_again(&self) {
-        let stopped = |inner: &Inner| -> Vec<PortSpec> {
-            inner.ports.values().filter(|live| live.stopped.is_some()).map(|live| live.spec.clone()).collect()
+        let stopped = |state: &EngineState| -> Vec<PortSpec> {
+            state.ports.values().filter(|live| live.stopped.is_some()).map(|live| live.spec.clone()).collect()
         };
         let stopped = stopped(&self.lock());
         // What is not found now is missed again below.
@@ -225,14 +225,14 @@ impl Engine {
         if let Ok(spec) = find::<PortSpec>(&mut self.everything(), name) {
             look_at_files(file_of(spec).map(|(path, read_only)| (name.to_owned(), path, read_only)))?;
         }
-        let mut inner = self.lock();
-        let mut wanted = inner.spec.clone();
+        let mut state = self.lock();
+        let mut wanted = state.spec.clone();
         find::<PortSpec>(&mut wanted, name)?;
         let what = PortSpec::WHAT.to_owned();
         let changes =
             vec![Change { verb: Verb::Restarted, what, name: name.to_owned(), details: Vec::new() }];
         let mut endings = Vec::new();
-        Transaction::new(&self.means, &mut inner, &wanted, How::Whole, &mut endings).run(&changes)?;
+        Transaction::new(&self.means, &mut state, &wanted, How::Whole, &mut endings).run(&changes)?;
         Ok(changes)
     }
 
@@ -243,7 +243,10 @@ impl Engine {
     /// Looks for what an earlier daemon has left of `ports`, and opens the files of disks, as far as nothing that runs has them: that
     /// may take seconds, and while ports are started others can ask nothing. An error: a disk that runs would be stopped for one of
     /// them, and does not get its file again.
-    fn seek<'p>(&self, ports: impl IntoIterator<Item = &'p PortSpec>) -> Result<(Sought, Opened), Error> {
+    fn seek<'p>(
+        &self,
+        ports: impl IntoIterator<Item = &'p PortSpec>,
+    ) -> Result<(Sought, OpenedFiles), Error> {
         let holder = |spec: &PortSpec| {
             find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
         };
@@ -269,7 +272,7 @@ impl Engine {
             }
         }
         look_at_files(again)?;
-        Ok((Sought::at(holders.into_iter().collect()), Opened::at(files.into_iter().collect())))
+        Ok((Sought::at(holders.into_iter().collect()), OpenedFiles::at(files.into_iter().collect())))
     }
 
     /// Loads what the switches and routers need.
@@ -296,9 +299,9 @@ impl Engine {
         how: How,
         edit: impl FnOnce(&mut Spec, &mut OnDemand) -> Result<(), Error>,
     ) -> Result<Vec<Change>, Error> {
-        let mut inner = self.lock();
-        self.means.reap(&mut inner);
-        let (mut wanted, mut on_demand) = (without_control(inner.spec.clone()), inner.on_demand.clone());
+        let mut state = self.lock();
+        self.means.reap(&mut state);
+        let (mut wanted, mut on_demand) = (without_control(state.spec.clone()), state.on_demand.clone());
         edit(&mut wanted, &mut on_demand)?;
         let mut wanted = with_control(wanted);
         // Budgets are checked against the cores that there are.
@@ -312,16 +315,16 @@ impl Engine {
             return Err(Error::Fixed(fixed));
         }
         let wanted = Spec { daemon: DaemonSpec::default(), ..wanted }.settled();
-        let changes = between(&inner.spec, &wanted);
+        let changes = between(&state.spec, &wanted);
         self.prepare(&wanted)?;
         if how != How::Not && !changes.is_empty() {
             let mut endings = Vec::new();
-            let done = Transaction::new(&self.means, &mut inner, &wanted, how, &mut endings).run(&changes);
+            let done = Transaction::new(&self.means, &mut state, &wanted, how, &mut endings).run(&changes);
             if done.is_ok() {
-                inner.on_demand = on_demand;
+                state.on_demand = on_demand;
             }
             // Others may ask and change meanwhile.
-            drop(inner);
+            drop(state);
             let late = retire::wait_for(&endings);
             let stuck = self.lock().leaving.named(&late);
             stuck.iter().for_each(|port| self.means.fabric.evict(port));
@@ -339,8 +342,8 @@ impl Engine {
 
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
     pub fn sweep(&self) {
-        let inner = self.lock();
-        sweep_journals(&inner.ports.keys().map(String::as_str).collect());
+        let state = self.lock();
+        sweep_journals(&state.ports.keys().map(String::as_str).collect());
     }
 
     /// The fabric, for those who show it.
@@ -350,9 +353,9 @@ impl Engine {
 
     /// The port `name`, for captures.
     pub fn port(&self, name: &str) -> Result<Arc<Port>, Error> {
-        let inner = self.lock();
-        let there = || inner.ports.keys().cloned().collect();
-        match inner.ports.get(name) {
+        let state = self.lock();
+        let there = || state.ports.keys().cloned().collect();
+        match state.ports.get(name) {
             Some(live) => Ok(Arc::clone(&live.port)),
             None => Err(Error::Unknown { what: "port", name: name.to_owned(), there: there() }),
         }
@@ -365,19 +368,19 @@ impl Engine {
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
         self.controls.end();
-        let mut inner = self.lock();
+        let mut state = self.lock();
         self.means.fabric.rest(true);
         let mut endings = Vec::new();
-        for (name, live) in &mut inner.ports {
+        for (name, live) in &mut state.ports {
             if let Some(mut attachment) = live.attachment.take() {
                 attachment.leave();
                 endings.push(retire::end(name, Some(attachment)));
             }
             live.port.capture.close();
         }
-        inner.ports.clear();
+        state.ports.clear();
         self.means.fabric.publish(&[], &[], &[]);
-        drop(inner);
+        drop(state);
         retire::wait_for(&endings)
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::live::Inner;
+use super::live::EngineState;
 use super::spec::{Joint, PortSpec};
 use crate::port::LinkEvents;
 
@@ -20,13 +20,13 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub fn start(inner: &Arc<Mutex<Inner>>) -> Follower {
+    pub fn start(state: &Arc<Mutex<EngineState>>) -> Follower {
         let events = Arc::new(LinkEvents::default());
-        let (inner, waits) = (Arc::clone(inner), Arc::clone(&events));
+        let (state, waits) = (Arc::clone(state), Arc::clone(&events));
         let run = move || {
             crate::confine::enter(crate::confine::Kinds::WATCH);
             while waits.wait() {
-                inner.lock().unwrap_or_else(PoisonError::into_inner).follow();
+                state.lock().unwrap_or_else(PoisonError::into_inner).follow();
             }
         };
         let thread = std::thread::Builder::new().name("carriers".to_owned()).spawn(run);
@@ -52,7 +52,7 @@ impl Drop for Follower {
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Gives every port the carrier that its joint has.
     pub fn follow(&mut self) {
         let ready = |name: &str| {

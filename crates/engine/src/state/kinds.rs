@@ -31,7 +31,7 @@ use crate::ring::Geometry;
 use crate::router::Passage;
 use crate::slots::pipe::End;
 use crate::transport::functions::Functions;
-use crate::transport::ring::{self, HostPort, RingConfig, RingPort};
+use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
 use crate::transport::vfio_user::VfioUser;
 use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig, VhostUserError};
 
@@ -45,7 +45,7 @@ pub struct Kind {
     /// The word before the colon.
     pub name: &'static str,
     /// What the words after the colon are.
-    pub place: Place,
+    pub location: Location,
     /// The options that it knows beyond those of every port, with blanks between them.
     pub keys: &'static str,
     /// Whether its ports carry frames, and so are joined to something.
@@ -73,20 +73,21 @@ impl Kind {
     }
 
     /// The paths or names that a port of this kind has.
-    pub fn places(&self, spec: &PortSpec) -> Vec<String> {
+    pub fn locations(&self, spec: &PortSpec) -> Vec<String> {
         if let Some(netns) = &spec.netns {
-            return vec![netns::path(netns).join(&spec.place).to_string_lossy().into_owned()];
+            return vec![netns::path(netns).join(&spec.location).to_string_lossy().into_owned()];
         }
-        let second = self.second.map(|end| format!("{}{end}", spec.place));
-        std::iter::once(spec.place.clone()).chain(second).collect()
+        let second = self.second.map(|end| format!("{}{end}", spec.location));
+        std::iter::once(spec.location.clone()).chain(second).collect()
     }
 
     /// Has the paths of `spec` that are relative lead from the folder `at`: whoever wrote them was there, and the daemon is not.
     pub fn root(&self, spec: &mut PortSpec, at: &Path) {
-        let is_path = self.place == Place::Socket || self.place == Place::Ring && spec.place.contains('/');
-        if is_path && !spec.place.is_empty() && spec.fd.is_none() {
+        let is_path = self.location == Location::Socket
+            || self.location == Location::Ring && spec.location.contains('/');
+        if is_path && !spec.location.is_empty() && spec.fd.is_none() {
             // A path on the command line is text; so is what it is joined to, as far as it can be shown.
-            spec.place = at.join(&spec.place).to_string_lossy().into_owned();
+            spec.location = at.join(&spec.location).to_string_lossy().into_owned();
         }
         if let Some(path) = spec.file.as_ref().and_then(DiskFile::path) {
             spec.file = Some(DiskFile::Path(at.join(path)));
@@ -141,7 +142,7 @@ fn edits(a: &str, b: &str) -> usize {
 
 /// What the `where` of a kind is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The path of a Unix socket.
     Socket,
     /// The name of a network interface.
@@ -159,25 +160,25 @@ pub const MAX_RING: usize = 63;
 /// Longest name of an interface in bytes: `IFNAMSIZ` less the closing zero (netdevice(7)).
 pub const MAX_INTERFACE: usize = 15;
 
-impl Place {
+impl Location {
     /// Why `text` cannot be one, if it cannot.
     pub fn complaint(self, text: &str) -> Option<String> {
         match self {
-            Place::Socket if text.is_empty() => Some("a socket needs a path".to_owned()),
-            Place::Socket if text.len() > MAX_SOCKET_PATH => Some(format!(
+            Location::Socket if text.is_empty() => Some("a socket needs a path".to_owned()),
+            Location::Socket if text.len() > MAX_SOCKET_PATH => Some(format!(
                 "the path is {} bytes long; a socket's path may have {MAX_SOCKET_PATH}",
                 text.len()
             )),
-            Place::Interface
+            Location::Interface
                 if text.is_empty()
                     || text.len() > MAX_INTERFACE
                     || text.bytes().any(|b| b == b'/' || !b.is_ascii_graphic()) =>
             {
                 Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
             }
-            Place::Switch => name_complaint(text),
-            Place::Ring if text.contains('/') => Place::Socket.complaint(text),
-            Place::Ring
+            Location::Switch => name_complaint(text),
+            Location::Ring if text.contains('/') => Location::Socket.complaint(text),
+            Location::Ring
                 if text.is_empty()
                     || text.len() > MAX_RING
                     || text.starts_with('.')
@@ -193,7 +194,7 @@ impl Place {
 /// A kind that has no options, and leaves nothing behind.
 pub(super) const PLAIN: Kind = Kind {
     name: "",
-    place: Place::Interface,
+    location: Location::Interface,
     keys: "",
     frames: true,
     features: Vec::new,
@@ -207,7 +208,7 @@ pub(super) const PLAIN: Kind = Kind {
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "role mode owner queues features-off mac moderation journal memory-file prefault fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
@@ -216,7 +217,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "blk",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "file readonly cache queues serial block-size role mode owner features-off journal memory-file prefault fd",
         frames: false,
         features: virtio_blk::feature_names,
@@ -226,17 +227,17 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "tap",
-        place: Place::Interface,
+        location: Location::Interface,
         keys: "queues fd netns control-of",
         start: start_tap,
         forget: forget_tap,
         ..PLAIN
     },
-    Kind { name: "packet", place: Place::Interface, keys: "queues", start: start_packet, ..PLAIN },
-    Kind { name: "xdp", place: Place::Interface, keys: "queues mode", start: start_xdp, ..PLAIN },
+    Kind { name: "packet", location: Location::Interface, keys: "queues", start: start_packet, ..PLAIN },
+    Kind { name: "xdp", location: Location::Interface, keys: "queues mode", start: start_xdp, ..PLAIN },
     Kind {
         name: "e1000",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "mode owner features-off mac moderation receive-share csb memory-file prefault fd",
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
@@ -245,7 +246,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "e1000e",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "mode owner features-off mac moderation receive-share memory-file prefault fd",
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
@@ -254,7 +255,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "rtl8169",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "mode owner mac moderation csb memory-file prefault fd",
         start: start_rtl8169,
         holder: holder_beside,
@@ -262,7 +263,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "ptnet",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault pipe",
         features: || vec![ptnet::VNET_HDR.to_owned()],
         start: start_ptnet,
@@ -272,17 +273,17 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "ring",
-        place: Place::Ring,
+        location: Location::Ring,
         keys: "mode owner queues slots buf-size extra-bufs pipes memory header pipe",
         start: start_ring,
         ..PLAIN
     },
-    Kind { name: GATEWAY, place: Place::Switch, start: start_gateway, ..PLAIN },
+    Kind { name: GATEWAY, location: Location::Switch, start: start_gateway, ..PLAIN },
 ];
 
 /// `switch:NAME`: a router's port on that switch.
 fn start_gateway(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
-    Ok(Box::new(Passage::open(port, &spec.place)))
+    Ok(Box::new(Passage::open(port, &spec.location)))
 }
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.
@@ -359,7 +360,7 @@ fn set_terms(spec: &PortSpec, port: &Port) {
 
 /// The socket that `spec` describes.
 fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
-    let path = PathBuf::from(&spec.place);
+    let path = PathBuf::from(&spec.location);
     let ours = match (&spec.fd, spec.role) {
         (Some(_), _) => Err("a socket that was passed"),
         (None, Some(Role::Client)) => Err("a socket that the VMM makes"),
@@ -382,9 +383,9 @@ fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
     }
 }
 
-/// A socket that was passed has no place beside which a holder could be found.
+/// A socket that was passed has no location beside which a holder could be found.
 fn holder_beside(spec: &PortSpec) -> Option<PathBuf> {
-    spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.place))).flatten()
+    spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.location))).flatten()
 }
 
 /// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
@@ -453,7 +454,7 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
     let functions = ptnet::functions(config, port, scheduler);
     let (nic, memory, beside) = functions.map_err(|e| e.to_string())?;
     set_terms(spec, &beside);
-    let second = PortSpec { place: format!("{}{MEMORY_SOCKET}", spec.place), ..spec.clone() };
+    let second = PortSpec { location: format!("{}{MEMORY_SOCKET}", spec.location), ..spec.clone() };
     let start = |spec: &PortSpec, port: &Arc<Port>, device: Box<dyn PciDevice>| {
         VfioUser::start_held(endpoint(spec)?, Arc::clone(port), device, holder_beside(spec))
             .map_err(|e| e.to_string())
@@ -478,11 +479,11 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
             return Err("queues: an interface in another namespace has one".to_owned());
         }
         (None, Some(namespace)) => {
-            let (netns, name) = (netns::path(namespace), spec.place.clone());
+            let (netns, name) = (netns::path(namespace), spec.location.clone());
             let (mac, stays) = (spec.router_mac.map(|mac| mac.0), spec.control_of.is_some());
             (TapSource::Inside(TapIn { netns, name, mac, mtu: port.mtu(), stays }), 1)
         }
-        (None, None) => (TapSource::Name(spec.place.clone()), queues.unwrap_or(1)),
+        (None, None) => (TapSource::Name(spec.location.clone()), queues.unwrap_or(1)),
         (Some(Fds(numbers)), None) => {
             let fds = numbers.iter().map(|&number| take(number)).collect::<Result<Vec<_>, _>>()?;
             (TapSource::Fds(fds), queues.unwrap_or(numbers.len()))
@@ -490,8 +491,12 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
     };
     let config = TapConfig { source, queues, mtu: spec.mtu.map(|mtu| mtu.get()) };
     let tap = Tap::start(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    if tap.interface() != spec.place {
-        return Err(format!("the passed descriptors belong to {}, not to {}", tap.interface(), spec.place));
+    if tap.interface() != spec.location {
+        return Err(format!(
+            "the passed descriptors belong to {}, not to {}",
+            tap.interface(),
+            spec.location
+        ));
     }
     Ok(Box::new(tap))
 }
@@ -501,16 +506,17 @@ fn forget_tap(spec: &PortSpec) {
     let (Some(namespace), true) = (&spec.netns, spec.control_of.is_some()) else { return };
     let netns = netns::path(namespace);
     // With its namespace it has gone already.
-    if let Err(e) = remove_tap(&netns, &spec.place).or_else(|e| if netns.exists() { Err(e) } else { Ok(()) })
+    if let Err(e) =
+        remove_tap(&netns, &spec.location).or_else(|e| if netns.exists() { Err(e) } else { Ok(()) })
     {
-        tracing::warn!(port = %spec.name, "the interface {} stays in its namespace: {e}", spec.place);
+        tracing::warn!(port = %spec.name, "the interface {} stays in its namespace: {e}", spec.location);
     }
 }
 
 /// `packet:IFNAME`: an interface that the host has, by AF_PACKET.
 fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let config = PacketConfig {
-        interface: spec.place.clone(),
+        interface: spec.location.clone(),
         queues: spec.queues.map_or(1, |queues| queues.get() as usize),
         mtu: spec.mtu.map(|mtu| mtu.get()),
     };
@@ -520,7 +526,7 @@ fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>
 /// `xdp:IFNAME`: an interface that the host has, by AF_XDP.
 fn start_xdp(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let config = XdpConfig {
-        interface: spec.place.clone(),
+        interface: spec.location.clone(),
         queues: spec.queues.map(|queues| queues.get() as usize),
         mtu: spec.mtu.map(|mtu| mtu.get()),
         mode: match spec.mode {
@@ -544,21 +550,21 @@ fn start_host_rings(
         return Err(format!("{} does not apply to host rings: they are as those of ring:{base}", key.name));
     }
     let path = ring::socket_path(base)?;
-    Ok(Box::new(HostPort::start(&path, rings, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+    Ok(Box::new(HostRingsPort::start(&path, rings, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
 }
 
 /// `ring:NAME`: rings in netmap's format for a native program.
 fn start_ring(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let default = Geometry::default();
     let rings = spec.queues.map_or(default.rings, |queues| queues.get() as usize);
-    if let Some(base) = spec.place.strip_suffix(ring::HOST) {
+    if let Some(base) = spec.location.strip_suffix(ring::HOST) {
         return start_host_rings(spec, base, rings, port, scheduler);
     }
     if let Some(why) = spec.memory.as_deref().and_then(name_complaint) {
         return Err(format!("memory: {why}"));
     }
-    let path = ring::socket_path(&spec.place)?;
-    let config = RingConfig {
+    let path = ring::socket_path(&spec.location)?;
+    let config = RingPortConfig {
         mode: spec.mode.and_then(PortMode::bits),
         owner: spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?,
         geometry: Geometry {

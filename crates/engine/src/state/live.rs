@@ -12,7 +12,7 @@ use super::on_demand::OnDemand;
 use super::retire::{self, Ending, Leaver, Leaving};
 use super::service::Recent;
 use super::spec::{PortSpec, Spec};
-use super::trouble::Watch;
+use super::trouble::MemoryWatch;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
 
@@ -24,11 +24,11 @@ pub(super) struct Live {
     pub stopped: Option<String>,
     pub recent: Recent,
     pub flow: Flow,
-    pub memory: Watch,
+    pub memory: MemoryWatch,
 }
 
 /// What is configured and what runs.
-pub(super) struct Inner {
+pub(super) struct EngineState {
     pub spec: Spec,
     pub ports: BTreeMap<String, Live>,
     pub ids: Ids,
@@ -42,10 +42,10 @@ pub(super) struct Inner {
     pub cores: CoreFlow,
 }
 
-impl Inner {
+impl EngineState {
     /// The default switch, and no ports.
-    pub fn new() -> Inner {
-        Inner {
+    pub fn new() -> EngineState {
+        EngineState {
             spec: Spec::default().settled(),
             ports: BTreeMap::new(),
             ids: Ids::default(),
@@ -100,28 +100,28 @@ pub(super) struct Means {
 
 impl Means {
     /// Makes the cores use what runs.
-    pub fn publish(&self, inner: &Inner) {
-        self.fabric.publish(&inner.spec.switches, &inner.spec.routers, &inner.placed());
+    pub fn publish(&self, state: &EngineState) {
+        self.fabric.publish(&state.spec.switches, &state.spec.routers, &state.placed());
     }
 
     /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.
-    pub fn retire(&self, inner: &mut Inner, name: &str, deleted: bool) -> Option<Ending> {
-        let Live { port, attachment, spec, .. } = inner.ports.remove(name)?;
+    pub fn retire(&self, state: &mut EngineState, name: &str, deleted: bool) -> Option<Ending> {
+        let Live { port, attachment, spec, .. } = state.ports.remove(name)?;
         port.capture.close();
         let ending = retire::end(name, attachment);
-        inner.leaving.enter(port, spec, deleted, &ending);
+        state.leaving.enter(port, spec, deleted, &ending);
         Some(ending)
     }
 
     /// Keeps the sums of ports that have ended, and frees their numbers.
-    pub fn reap(&self, inner: &mut Inner) {
-        for Leaver { port, spec, deleted, .. } in inner.leaving.ended() {
+    pub fn reap(&self, state: &mut EngineState) {
+        for Leaver { port, spec, deleted, .. } in state.leaving.ended() {
             if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
                 (kind.forget)(&spec);
             }
-            inner.retired.add(&port.counters.totals());
+            state.retired.add(&port.counters.totals());
             self.counters.close_slot(&port.counters);
-            inner.ids.give_back(port.id);
+            state.ids.give_back(port.id);
         }
     }
 }

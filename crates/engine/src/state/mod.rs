@@ -1,15 +1,14 @@
 //! The control plane: the operator's request ([`Spec`]), its checks (`check`), the changes that it takes
-//! (`plan`), and their execution, all or nothing (`carry`).
+//! (`plan`), and their execution, all or nothing (`transaction`).
 //!
 //! ```text
-//! command line, file, JSON → Spec → check → plan::between(what runs, wanted) → carry → ports that run
+//! command line, file, JSON → Spec → check → plan::between(what runs, wanted) → transaction → ports that run
 //! ```
 //!
 //! One mutex serialises requests; it is never taken by an I/O core. The cores learn of changes by a new
 //! graph, published whole ([`Fabric::publish`]). Port kinds are rows of a table (`kinds`); this module knows none of them
 //! by name.
 
-mod carry;
 mod check;
 mod control;
 mod cores;
@@ -38,11 +37,11 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod transaction;
 mod trouble;
 mod vale;
 pub mod values;
 
-pub use carry::Undone;
 pub use check::{check, Finding, Part};
 pub use cores::CoreFabric;
 pub use engine::{Engine, Entry, Error};
@@ -52,4 +51,5 @@ pub use routes::{RouteSpec, RouterSpec};
 pub use service::ServiceView;
 pub use spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 pub use text::BadSpec;
+pub use transaction::Undone;
 pub use vale::Vale;

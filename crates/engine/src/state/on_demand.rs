@@ -25,7 +25,7 @@ impl OnDemand {
     pub fn with(&self, mut wanted: Spec, running: &Spec) -> Spec {
         for port in running.ports.iter().filter(|port| self.ports.contains(&port.name)) {
             let in_the_way = |other: &PortSpec| {
-                other.name == port.name || (&other.kind, &other.place) == (&port.kind, &port.place)
+                other.name == port.name || (&other.kind, &other.location) == (&port.kind, &port.location)
             };
             if !wanted.ports.iter().any(in_the_way) {
                 wanted.ports.push(port.clone());

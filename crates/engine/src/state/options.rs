@@ -51,7 +51,7 @@ pub enum Form {
     /// A whole number within these bounds.
     Number(u32, u32),
     /// One of these words.
-    Words(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
     /// A text: how, and an example.
     Text(&'static str, &'static str),
     /// Several, joined by this mark on the command line, a list in files: how each is written, and an example.
@@ -62,7 +62,7 @@ impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Form::Number(least, most) => write!(f, "{least}..{most}"),
-            Form::Words(words) => f.write_str(&words.join("|")),
+            Form::OneOf(words) => f.write_str(&words.join("|")),
             Form::Text(how, _) => f.write_str(how),
             Form::List(how, _, mark) => write!(f, "{how}[{mark}{how}]..."),
         }
@@ -74,7 +74,7 @@ impl Form {
     pub fn example(&self) -> String {
         match self {
             Form::Number(least, _) => least.to_string(),
-            Form::Words(words) => words.first().map_or_else(String::new, |word| (*word).to_owned()),
+            Form::OneOf(words) => words.first().map_or_else(String::new, |word| (*word).to_owned()),
             Form::Text(_, like) | Form::List(_, like, _) => (*like).to_owned(),
         }
     }

@@ -16,9 +16,9 @@ impl Engine {
         self.try_again();
         let now = Instant::now();
         let cores = self.means.fabric.cores();
-        let mut inner = self.lock();
-        inner.cores.note(now, cores);
-        for live in inner.ports.values_mut() {
+        let mut state = self.lock();
+        state.cores.note(now, cores);
+        for live in state.ports.values_mut() {
             live.recent.note(now, live.port.served.usage());
             live.flow.note(now, &live.port.counters.totals());
             let private = live.port.doubts_memory();
@@ -65,8 +65,8 @@ impl Engine {
                 "port {name} has a budget, which is a part of one core: all its queues move, or none"
             )));
         }
-        let inner = self.lock();
-        let others = inner.ports.values().filter(|live| {
+        let state = self.lock();
+        let others = state.ports.values().filter(|live| {
             let id = live.port.id.0;
             id != port.id.0 && tasks.iter().any(|task| (task.owner, task.core) == (id, to))
         });

@@ -13,8 +13,8 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, Nets, Number, Owner,
-    PortMode, Role, Sandbox, Source, Sources, Toggle, Words,
+    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, NameList, Nets,
+    Number, Owner, PortMode, Role, Sandbox, Source, Sources, Toggle,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -142,7 +142,7 @@ options! {
             kind: String = "kind";
             /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port, or
             /// the switch that a router's port stands on.
-            place: String = "where";
+            location: String = "where";
         }
         may {
             /// The switch that it joins.
@@ -204,7 +204,7 @@ options! {
             queues: Number<1, 16> = "queues", Kind,
                 "vhost-user, blk: as many as the VMM asks for; tap, packet, ptnet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
-            features_off: Words = "features-off", Kind, "none";
+            features_off: NameList = "features-off", Kind, "none";
             /// The guest's address, where the port decides it; of an e1000, e1000e or rtl8169 the one in its EEPROM.
             mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, rtl8169, ptnet: made from port and machine";
             /// The file that keeps the positions of packed rings while no daemon runs, or `none`.
@@ -311,7 +311,7 @@ impl PortSpec {
 
     /// The switch on which it stands as a router's port.
     pub fn gateway_on(&self) -> Option<&str> {
-        (self.kind == GATEWAY && self.router.is_some()).then_some(self.place.as_str())
+        (self.kind == GATEWAY && self.router.is_some()).then_some(self.location.as_str())
     }
 
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and

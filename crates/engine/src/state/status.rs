@@ -62,7 +62,7 @@ pub struct PortState {
     pub kind: String,
     /// Where that is.
     #[serde(rename = "where")]
-    pub place: String,
+    pub location: String,
     /// The switch that it joins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<String>,
@@ -349,12 +349,12 @@ impl Ports {
 impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
-        let inner = self.lock();
+        let state = self.lock();
         let standing = |live: &Live| self.means.fabric.standing(live.port.id);
         let ports =
-            inner.ports.values().map(|live| view(live, &inner.spec.switches, standing(live))).collect();
-        let mut retired = inner.retired;
-        inner.leaving.add_to(&mut retired);
+            state.ports.values().map(|live| view(live, &state.spec.switches, standing(live))).collect();
+        let mut retired = state.retired;
+        state.leaving.add_to(&mut retired);
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&retired)) }
     }
 
@@ -366,9 +366,9 @@ impl Engine {
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
         let tasks = self.means.fabric.tasks();
-        let inner = self.lock();
+        let state = self.lock();
         let mut queues = Vec::new();
-        for (name, live) in &inner.ports {
+        for (name, live) in &state.ports {
             let task = |index| tasks.iter().find(|task| (task.owner, task.index) == (live.port.id.0, index));
             let class = class_name(live.port.served.service().class);
             let status = live.attachment.as_ref().map(|attachment| attachment.status());
@@ -391,7 +391,7 @@ impl Engine {
     /// All switches.
     pub fn switches(&self) -> Switches {
         let addresses = self.means.fabric.addresses();
-        let inner = self.lock();
+        let state = self.lock();
         let view = |switch: &SwitchSpec| {
             let joined = |port: &&PortSpec| {
                 port.joint() == Joint::Switch(&switch.name) || port.gateway_on() == Some(&switch.name)
@@ -402,10 +402,10 @@ impl Engine {
                 ageing: switch.ageing.map(|seconds| seconds.get()),
                 table_size: switch.table_size.map(|size| size.get()),
                 addresses: addresses.iter().filter(|address| address.switch == switch.name).count(),
-                ports: inner.spec.ports.iter().filter(joined).map(|port| port.name.clone()).collect(),
+                ports: state.spec.ports.iter().filter(joined).map(|port| port.name.clone()).collect(),
             }
         };
-        Switches { version: VERSION, switches: inner.spec.switches.iter().map(view).collect() }
+        Switches { version: VERSION, switches: state.spec.switches.iter().map(view).collect() }
     }
 
     /// The addresses that the switches remember.
@@ -416,10 +416,10 @@ impl Engine {
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
         let cores = self.means.fabric.cores();
-        let inner = self.lock();
+        let state = self.lock();
         let view = |time: CoreStatus| {
             let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);
-            CoreView { last: inner.cores.of(time.number), time, interrupts, saved_interrupts }
+            CoreView { last: state.cores.of(time.number), time, interrupts, saved_interrupts }
         };
         Cores { version: VERSION, cores: cores.into_iter().map(view).collect() }
     }
@@ -453,7 +453,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
     let up = |up: bool| if up { "up" } else { "down" }.to_owned();
     let state = PortState {
         kind: spec.kind.clone(),
-        place: spec.place.clone(),
+        location: spec.location.clone(),
         switch: spec.switch.clone(),
         wire: spec.wire.clone(),
         pipe: spec.pipe.clone(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use super::kinds::{Kind, Place, PLAIN};
+use super::kinds::{Kind, Location, PLAIN};
 use super::*;
 use crate::core::{CoreStatus, Recall};
 use crate::fabric::{NetSeat, Scheduler};
@@ -19,7 +19,7 @@ struct Host {
     open: Mutex<BTreeSet<String>>,
     /// Places whose carrier is down.
     down: Mutex<BTreeSet<String>>,
-    /// A fake at a place with the word "stuck" takes this before it ends.
+    /// A fake at a location with the word "stuck" takes this before it ends.
     gate: Mutex<()>,
 }
 
@@ -30,14 +30,14 @@ thread_local! {
 struct Fake(String, Arc<Host>);
 
 fn start(spec: &PortSpec, _: &Arc<Port>, _: Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String> {
-    if spec.place.contains("refused") {
-        return Err(format!("cannot bind {}: permission denied", spec.place));
+    if spec.location.contains("refused") {
+        return Err(format!("cannot bind {}: permission denied", spec.location));
     }
     let host = HOST.with(Arc::clone);
-    if !host.open.lock().unwrap().insert(spec.place.clone()) {
-        return Err(format!("cannot bind {}: address in use", spec.place));
+    if !host.open.lock().unwrap().insert(spec.location.clone()) {
+        return Err(format!("cannot bind {}: address in use", spec.location));
     }
-    Ok(Box::new(Fake(spec.place.clone(), host)))
+    Ok(Box::new(Fake(spec.location.clone(), host)))
 }
 
 impl Drop for Fake {
@@ -84,14 +84,14 @@ impl Attachment for Fake {
 const FAKES: &[Kind] = &[
     Kind {
         name: "sock",
-        place: Place::Socket,
+        location: Location::Socket,
         keys: "role mode owner queues features-off mac journal",
         features: || vec!["csum".into(), "tso4".into()],
         start,
         ..PLAIN
     },
-    Kind { name: "iface", place: Place::Interface, keys: "queues fd", start, ..PLAIN },
-    Kind { name: "other", place: Place::Interface, keys: "queues", start, ..PLAIN },
+    Kind { name: "iface", location: Location::Interface, keys: "queues fd", start, ..PLAIN },
+    Kind { name: "other", location: Location::Interface, keys: "queues", start, ..PLAIN },
 ];
 
 /// A fabric that only notes the numbers of the ports that it has.
@@ -283,7 +283,7 @@ fn a_port_comes_changes_and_goes() {
     assert_eq!(changes[0].verb, Verb::Restarted);
     assert_eq!((open(), engine.port("a").unwrap().mtu()), (BTreeSet::from(["/b".to_owned()]), 1500));
     let view = &engine.ports().ports[0];
-    assert_eq!((view.name.as_str(), view.state.as_ref().unwrap().place.as_str()), ("a", "/b"));
+    assert_eq!((view.name.as_str(), view.state.as_ref().unwrap().location.as_str()), ("a", "/b"));
     let error = engine.set("x", |old: &PortSpec| Ok(old.clone())).unwrap_err().to_string();
     assert_eq!(error, "there is no port \"x\"; there are: a");
     let error = engine.set("a", |_| Ok(port("b=sock:/b"))).unwrap_err().to_string();
@@ -358,7 +358,7 @@ fn a_port_that_cannot_start_keeps_no_other_from_running() {
 
 /// Configurations that make sense, so that what fails does so while it is carried out: each port has a
 /// home, from which all may move on by one; one of the homes refuses to lose its carrier, and now and
-/// then a port is sent to a place that refuses it.
+/// then a port is sent to a location that refuses it.
 fn any_spec() -> impl Strategy<Value = Spec> {
     let names = prop::sample::subsequence(vec![0, 1, 2, 3, 4], 0..=5);
     let moved = prop::sample::select(vec![0, 0, 0, 1]);
@@ -367,11 +367,12 @@ fn any_spec() -> impl Strategy<Value = Spec> {
     let options = prop::collection::vec(prop::sample::select(options.to_vec()), 5);
     let switches = prop::sample::select(vec![vec!["s"], vec!["s", "t"]]);
     (names, moved, refused, options, switches).prop_map(|(names, moved, refused, options, switches)| {
-        let place = |i: usize| match i == refused {
+        let location = |i: usize| match i == refused {
             true => "/refused",
             false => ["/1", "/2", "/3", "/4", "/stiff"][(i + moved) % 5],
         };
-        let text = |i: &usize| format!("{}=sock:{}{}", ["a", "b", "c", "d", "e"][*i], place(*i), options[*i]);
+        let text =
+            |i: &usize| format!("{}=sock:{}{}", ["a", "b", "c", "d", "e"][*i], location(*i), options[*i]);
         let switches = switches.into_iter().map(SwitchSpec::new).collect();
         Spec { ports: names.iter().map(|i| port(&text(i))).collect(), switches, ..Spec::default() }
     })
@@ -390,10 +391,10 @@ proptest! {
             match engine.apply(&wanted, false) {
                 Ok(changes) => {
                     prop_assert_eq!(&changes, &dry.unwrap());
-                    let places: BTreeSet<String> = wanted.ports.iter().map(|p| p.place.clone()).collect();
-                    prop_assert_eq!(open(), places);
+                    let locations: BTreeSet<String> = wanted.ports.iter().map(|p| p.location.clone()).collect();
+                    prop_assert_eq!(open(), locations);
                     let down: BTreeSet<String> =
-                        wanted.ports.iter().filter(|p| !p.link_wanted()).map(|p| p.place.clone()).collect();
+                        wanted.ports.iter().filter(|p| !p.link_wanted()).map(|p| p.location.clone()).collect();
                     prop_assert_eq!(HOST.with(|host| host.down.lock().unwrap().clone()), down);
                     let names: BTreeSet<String> = wanted.ports.iter().map(|p| p.name.clone()).collect();
                     prop_assert_eq!(numbers(&paper).into_keys().collect::<BTreeSet<_>>(), names);
@@ -401,7 +402,7 @@ proptest! {
                     prop_assert_eq!(engine.apply(&engine.spec(), false).unwrap(), []);
                 }
                 Err(e) => {
-                    let refuses = |p: &PortSpec| p.place == "/refused" || p.place == "/stiff" && !p.link_wanted();
+                    let refuses = |p: &PortSpec| p.location == "/refused" || p.location == "/stiff" && !p.link_wanted();
                     prop_assert!(dry.is_err() || wanted.ports.iter().any(refuses), "{}", e);
                     prop_assert_eq!(before, (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper)));
                 }
@@ -456,7 +457,7 @@ fn a_port_that_does_not_end_holds_nothing_up() {
 
 /// The words after `NAME=KIND:WHERE,` of a port, applied to one that runs.
 fn regrade(engine: &Engine, name: &str, words: &str) -> Result<Vec<Change>, Error> {
-    engine.set(name, |old: &PortSpec| Ok(port(&format!("{}={}:{}{words}", old.name, old.kind, old.place))))
+    engine.set(name, |old: &PortSpec| Ok(port(&format!("{}={}:{}{words}", old.name, old.kind, old.location))))
 }
 
 #[test]

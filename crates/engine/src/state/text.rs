@@ -210,9 +210,9 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     let form = || bad("allowed: NAME=KIND:WHERE[,key=value]…".to_owned());
     let (name, rest) = text.split_once('=').ok_or_else(form)?;
     let mut words = rest.split(',');
-    let (kind, place) = words.next().and_then(|word| word.split_once(':')).ok_or_else(form)?;
+    let (kind, location) = words.next().and_then(|word| word.split_once(':')).ok_or_else(form)?;
     let row = find(kinds, kind).map_err(|why| bad(format!("key `kind`: {why}")))?;
-    let mut pairs = vec![("name", name), ("kind", kind), ("where", place)];
+    let mut pairs = vec![("name", name), ("kind", kind), ("where", location)];
     let joined = join_lists(words);
     for word in &joined {
         let (key, value) = word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?;

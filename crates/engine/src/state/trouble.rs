@@ -150,14 +150,14 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
 
 /// Tells of memory that cannot be reached, once each time: a line in the log for whoever does not look at `show`.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct MemoryWatch {
     seconds: u8,
 }
 
 /// Seconds for which it must have been so: between two messages of a VMM it is so, too.
 const STANDS: u8 = 2;
 
-impl Watch {
+impl MemoryWatch {
     /// A second later: whether it is to be told now that memory cannot be reached.
     pub fn look(&mut self, unreached: bool) -> bool {
         self.seconds = if unreached { self.seconds.saturating_add(1).min(STANDS + 1) } else { 0 };
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn memory_is_told_of_once_and_again_after_it_was_there() {
-        let mut watch = Watch::default();
+        let mut watch = MemoryWatch::default();
         let mut look = |unreached| watch.look(unreached);
         assert_eq!([look(true), look(false), look(true)], [false; 3]);
         assert_eq!([look(true), look(true), look(true)], [true, false, false]);

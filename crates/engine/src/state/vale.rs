@@ -1,7 +1,7 @@
 //! VALE's names and verbs on ports and switches: `sidecore_abi::vale` carried out.
 //!
 //! `valeS:P` is port P of switch S, where S is the name of a switch, and without a name the default one. Two things
-//! differ from the configuration's names: a ring port whose place is the whole of `valeS:P` bears that name on its
+//! differ from the configuration's names: a ring port whose location is the whole of `valeS:P` bears that name on its
 //! switch, as a port made on demand does; and a port that is parted from its switch is joined to a wire of
 //! its own name, as the only end.
 //!
@@ -39,7 +39,7 @@ pub struct Vale {
     made: BTreeSet<String>,
     /// Ports that are attached to further switches, and those: see [`Vale::attach_also`].
     also: BTreeMap<String, Vec<String>>,
-    /// Names under which pipes lie in the memory of another port, by who gave them: its place, and the connections that keep
+    /// Names under which pipes lie in the memory of another port, by who gave them: its location, and the connections that keep
     /// them so.
     inside: BTreeMap<(Option<u32>, String), (String, BTreeSet<u64>)>,
     polled: BTreeSet<String>,
@@ -95,10 +95,10 @@ impl<'a> Name<'a> {
     /// The port of that name in `spec`.
     fn find<'s>(&self, spec: &'s Spec) -> Option<&'s PortSpec> {
         let rings = || spec.ports.iter().filter(|port| port.kind == "ring");
-        let whole = rings().find(|port| port.place == self.base);
+        let whole = rings().find(|port| port.location == self.base);
         let Some((switch, short)) = self.vale else { return whole };
         whole.or_else(|| {
-            on_switch(spec, switch).into_iter().find(|port| port.place == short || port.name == short)
+            on_switch(spec, switch).into_iter().find(|port| port.location == short || port.name == short)
         })
     }
 }
@@ -110,8 +110,8 @@ fn on_switch<'s>(spec: &'s Spec, switch: &str) -> Vec<&'s PortSpec> {
 
 /// The name by which VALE knows a port on `switch`.
 fn vale_name(switch: &str, port: &PortSpec) -> String {
-    match port.place.starts_with("vale") && port.place.contains(':') && port.kind == "ring" {
-        true => port.place.clone(),
+    match port.location.starts_with("vale") && port.location.contains(':') && port.kind == "ring" {
+        true => port.location.clone(),
         false => format!("vale{switch}:{}", port.name),
     }
 }
@@ -128,14 +128,14 @@ fn refuse(error: &Error) -> Refusal {
 }
 
 /// A port without options.
-fn plain(name: &str, kind: &str, place: &str) -> PortSpec {
-    let [name, kind, place] = [name, kind, place].map(str::to_owned);
-    PortSpec { name, kind, place, ..PortSpec::default() }
+fn plain(name: &str, kind: &str, location: &str) -> PortSpec {
+    let [name, kind, location] = [name, kind, location].map(str::to_owned);
+    PortSpec { name, kind, location, ..PortSpec::default() }
 }
 
 /// A ring port made by a request.
-fn ring(name: &str, place: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
-    let mut port = plain(name, "ring", place);
+fn ring(name: &str, location: &str, ask: &Ask) -> Result<PortSpec, Refusal> {
+    let mut port = plain(name, "ring", location);
     let bad = |why: String| (Errno::INVAL, why);
     // Both directions of a ring port are alike: the larger wish counts.
     if let slots @ 1.. = ask.tx_slots.max(ask.rx_slots) {
@@ -203,10 +203,10 @@ impl Vale {
                     format!("port {} is of kind {}, which no netmap program can open", port.name, port.kind);
                 return Err((Errno::BUSY, why));
             }
-            return self.keep(who, &port.place);
+            return self.keep(who, &port.location);
         }
-        if let Some(place) = self.place_inside(who, &name) {
-            return self.keep(who, &place);
+        if let Some(location) = self.location_inside(who, &name) {
+            return self.keep(who, &location);
         }
         if name.vale.is_none() && !name.pipe {
             let why = format!("there is no ring port {:?}; make it: sidecore vale-ctl -n {0}", name.base);
@@ -237,15 +237,15 @@ impl Vale {
         let spec = self.engine.everything();
         let missing = || (Errno::NXIO, format!("there is no ring port {:?}", name.base));
         let port = name.find(&spec).filter(|port| port.kind == "ring").ok_or_else(missing)?;
-        let place = format!("{}{HOST}", port.place);
+        let location = format!("{}{HOST}", port.location);
         let (host, tap) = (format!("{}.host", port.name), format!("{}.tap", port.name));
-        match spec.ports.iter().find(|port| port.kind == "ring" && port.place == place) {
-            Some(there) if !self.engine.on_demand(&there.name).1 => return Ok(Reply::done(&place, 0, 0)),
+        match spec.ports.iter().find(|port| port.kind == "ring" && port.location == location) {
+            Some(there) if !self.engine.on_demand(&there.name).1 => return Ok(Reply::done(&location, 0, 0)),
             Some(there) => self.may_keep(who, &there.name)?,
             None => {
                 self.may_host(who, name.short())?;
                 self.room(who)?;
-                let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &place, ask)? };
+                let rings = PortSpec { wire: Some(host.clone()), ..ring(&host, &location, ask)? };
                 self.engine.add_on_demand(&rings, true).map_err(|e| refuse(&e))?;
                 let across = PortSpec { wire: Some(host.clone()), ..plain(&tap, "tap", name.short()) };
                 if let Err(error) = self.engine.add_on_demand(&across, true) {
@@ -256,7 +256,7 @@ impl Vale {
             }
         }
         self.leases.entry(who.connection).or_default().extend([host, tap]);
-        Ok(Reply::done(&place, 0, 0))
+        Ok(Reply::done(&location, 0, 0))
     }
 
     fn new_if(&mut self, who: Asker, name: &Name<'_>, ask: &Ask) -> Result<Reply, Refusal> {
@@ -301,8 +301,10 @@ impl Vale {
 
     fn attach(&mut self, who: Asker, (switch, short): (&str, &str), mode: u32) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
-        let found =
-            spec.ports.iter().find(|port| port.name == short || (port.kind == "ring" && port.place == short));
+        let found = spec
+            .ports
+            .iter()
+            .find(|port| port.name == short || (port.kind == "ring" && port.location == short));
         if mode == NIC_SW && found.is_none_or(|port| port.kind != "ring") {
             let why =
                 format!("the host's own stack can be attached beside a ring port only, and {short} is none");
@@ -475,10 +477,10 @@ impl Vale {
 
 /// Whether `port` of `switch` is called `short` there.
 fn is(port: &PortSpec, switch: &str, short: &str) -> bool {
-    let whole = port.place.strip_prefix("vale").and_then(|rest| rest.split_once(':'));
+    let whole = port.location.strip_prefix("vale").and_then(|rest| rest.split_once(':'));
     let settled = |name: &str| if name.is_empty() { DEFAULT_SWITCH.to_owned() } else { name.to_owned() };
     port.name == short
-        || (port.kind == "ring" && port.place == short)
+        || (port.kind == "ring" && port.location == short)
         || whole.is_some_and(|(s, p)| settled(s) == switch && p == short)
 }
 

@@ -76,7 +76,7 @@ macro_rules! words {
         pub enum $type { $($(#[$what])* $value,)+ }
 
         impl Value for $type {
-            const FORM: Form = Form::Words(&[$($word),+]);
+            const FORM: Form = Form::OneOf(&[$($word),+]);
         }
 
         impl FromStr for $type {
@@ -313,16 +313,16 @@ fn lookup(name: &str, file: &str, what: &str) -> Result<Option<u32>, String> {
 
 /// Words joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Words(pub Vec<String>);
+pub struct NameList(pub Vec<String>);
 
-impl FromStr for Words {
+impl FromStr for NameList {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<String> = text.split('+').map(str::to_owned).collect();
         if words.iter().any(String::is_empty) {
             return Err(format!("{text:?} is not allowed; allowed: words joined by '+'"));
         }
-        Ok(Words(words))
+        Ok(NameList(words))
     }
 }
 
@@ -553,7 +553,7 @@ impl<T: Value> Value for List<T> {
     };
 }
 
-read_as_word!(Owner, Words, Fds, Mac, LookupName);
+read_as_word!(Owner, NameList, Fds, Mac, LookupName);
 write_as_text!(Mode, Mac, LookupName, Source, Gateway);
 
 /// How the other types are written.
@@ -573,6 +573,6 @@ forms! {
     Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
-    Words = Form::List("NAME", "x", '+');
+    NameList = Form::List("NAME", "x", '+');
     Fds = Form::List("N", "3", '+');
 }

@@ -58,7 +58,7 @@ const MAX_RIVALS: u32 = 8;
 
 /// Where an address is.
 #[derive(Clone, Copy)]
-enum Way {
+enum Destination {
     To(PortId),
     /// At the one or the other: two ports have it.
     Both(PortId, PortId),
@@ -149,7 +149,7 @@ impl Switch {
         }
         // Frames of one flow come in a row: what was decided on one goes for those behind it.
         let mut last_src = u64::MAX;
-        let mut last_dst = (u64::MAX, Way::Flood);
+        let mut last_dst = (u64::MAX, Destination::Flood);
         for (i, frame) in batch.frames().iter().enumerate() {
             let (src, dst) = (frame.src(), frame.dst());
             if from.is_too_long(frame) {
@@ -164,41 +164,46 @@ impl Switch {
                 last_src = src;
             }
             if dst != last_dst.0 {
-                last_dst = (dst, self.way(dst, from.id, members));
+                last_dst = (dst, self.destination(dst, from.id, members));
             }
             match last_dst.1 {
-                Way::To(port) => verdicts.send(i, port),
-                Way::Both(port, other) => {
+                Destination::To(port) => verdicts.send(i, port),
+                Destination::Both(port, other) => {
                     verdicts.send(i, port);
                     verdicts.also(i, other);
                 }
-                Way::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
-                Way::Flood => verdicts.flood(i),
-                Way::Back => verdicts.drop(i, DropReason::Hairpin),
+                Destination::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
+                Destination::Flood => verdicts.flood(i),
+                Destination::Back => verdicts.drop(i, DropReason::Hairpin),
             }
         }
     }
 
     #[inline]
-    fn way(&self, dst: u64, from: PortId, members: &Members<'_, impl Fn(PortId) -> bool>) -> Way {
+    fn destination(
+        &self,
+        dst: u64,
+        from: PortId,
+        members: &Members<'_, impl Fn(PortId) -> bool>,
+    ) -> Destination {
         if is_group(dst) {
-            return Way::Flood;
+            return Destination::Flood;
         }
         match self.table.lookup(dst) {
-            None => Way::Flood,
+            None => Destination::Flood,
             Some(Found { port, rivals, .. }) if rivals != Rivals::NONE => match rivals.count() {
-                ..=MAX_RIVALS => Way::Held(port, rivals),
-                _ => Way::Flood,
+                ..=MAX_RIVALS => Destination::Held(port, rivals),
+                _ => Destination::Flood,
             },
-            Some(Found { port, claimant: None, .. }) if port == from => Way::Back,
-            Some(Found { port, claimant: None, .. }) => Way::To(port),
+            Some(Found { port, claimant: None, .. }) if port == from => Destination::Back,
+            Some(Found { port, claimant: None, .. }) => Destination::To(port),
             Some(Found { port, claimant: Some(other), .. }) => match (port == from, other == from) {
-                (true, true) => Way::Back,
-                (true, _) => Way::To(other),
-                (_, true) => Way::To(port),
-                _ if !(members.is_up)(port) => Way::To(other),
-                _ if !(members.is_up)(other) => Way::To(port),
-                _ => Way::Both(port, other),
+                (true, true) => Destination::Back,
+                (true, _) => Destination::To(other),
+                (_, true) => Destination::To(port),
+                _ if !(members.is_up)(port) => Destination::To(other),
+                _ if !(members.is_up)(other) => Destination::To(port),
+                _ => Destination::Both(port, other),
             },
         }
     }

@@ -17,7 +17,7 @@
 //! for each of up to eight calls; what is on it at the start means nothing.
 //!
 //! The virtual machine is `solana-sbpf`, in its first version of the instruction set: interpreter, instruction
-//! meter and checked memory, made to run hostile programs, and maintained. Its virtual machines cannot move
+//! budget and checked memory, made to run hostile programs, and maintained. Its virtual machines cannot move
 //! between threads, so each I/O core makes its own for a program at that program's first batch; from then on
 //! nothing is allocated.
 
@@ -71,9 +71,9 @@ pub enum Answer {
 }
 
 /// The instructions that are left.
-struct Meter(u64);
+struct InstructionBudget(u64);
 
-impl ContextObject for Meter {
+impl ContextObject for InstructionBudget {
     fn consume(&mut self, amount: u64) {
         self.0 = self.0.saturating_sub(amount);
     }
@@ -85,8 +85,8 @@ impl ContextObject for Meter {
 
 /// A verified program.
 pub struct Program {
-    executable: Executable<Meter>,
-    loader: Arc<BuiltinProgram<Meter>>,
+    executable: Executable<InstructionBudget>,
+    loader: Arc<BuiltinProgram<InstructionBudget>>,
 }
 
 impl std::fmt::Debug for Program {
@@ -106,7 +106,7 @@ impl Program {
         }
         let loader = loader();
         let plain: String = text.lines().map(|line| format!("{}\n", without_comment(line))).collect();
-        let executable = assemble::<Meter>(&plain, Arc::clone(&loader))
+        let executable = assemble::<InstructionBudget>(&plain, Arc::clone(&loader))
             .map_err(|e| format!("the program cannot be assembled: {e}"))?;
         Program::verified(executable, loader)
     }
@@ -124,8 +124,8 @@ impl Program {
     }
 
     fn verified(
-        executable: Executable<Meter>,
-        loader: Arc<BuiltinProgram<Meter>>,
+        executable: Executable<InstructionBudget>,
+        loader: Arc<BuiltinProgram<InstructionBudget>>,
     ) -> Result<Program, String> {
         let count = executable.get_text_bytes().1.len() / 8;
         if count > MAX_INSTRUCTIONS {
@@ -157,7 +157,7 @@ impl Program {
 }
 
 /// What a program is held to.
-fn loader() -> Arc<BuiltinProgram<Meter>> {
+fn loader() -> Arc<BuiltinProgram<InstructionBudget>> {
     Arc::new(BuiltinProgram::new_loader(Config {
         max_call_depth: MAX_CALLS,
         stack_frame_size: STACK_FRAME,
@@ -175,15 +175,15 @@ fn without_comment(line: &str) -> &str {
 
 thread_local! {
     /// This core's virtual machines.
-    static RUNNERS: RefCell<Runners> = const { RefCell::new(Runners { live: Vec::new(), meters: Vec::new() }) };
+    static RUNNERS: RefCell<Runners> = const { RefCell::new(Runners { live: Vec::new(), budgets: Vec::new() }) };
 }
 
 /// One thread's virtual machines, one for each program in use.
 struct Runners {
     live: Vec<Runner>,
-    /// A virtual machine borrows its meter for as long as it lives, so meters live for ever; those of programs
+    /// A virtual machine borrows its budget for as long as it lives, so budgets live for ever; those of programs
     /// that are gone are used again.
-    meters: Vec<&'static mut Meter>,
+    budgets: Vec<&'static mut InstructionBudget>,
 }
 
 impl Runners {
@@ -192,11 +192,11 @@ impl Runners {
     fn add(&mut self, program: &Arc<Program>) -> usize {
         for place in (0..self.live.len()).rev() {
             if Arc::strong_count(&self.live[place].program) == 1 {
-                self.meters.push(self.live.swap_remove(place).vm.context_object_pointer);
+                self.budgets.push(self.live.swap_remove(place).vm.context_object_pointer);
             }
         }
-        let meter = self.meters.pop().unwrap_or_else(|| Box::leak(Box::new(Meter(0))));
-        self.live.push(Runner::new(Arc::clone(program), meter));
+        let budget = self.budgets.pop().unwrap_or_else(|| Box::leak(Box::new(InstructionBudget(0))));
+        self.live.push(Runner::new(Arc::clone(program), budget));
         self.live.len() - 1
     }
 }
@@ -204,7 +204,7 @@ impl Runners {
 /// One thread's virtual machine for one program.
 pub(super) struct Runner {
     /// Its memory map leads into the two blocks below, which therefore go after it.
-    vm: EbpfVm<'static, Meter>,
+    vm: EbpfVm<'static, InstructionBudget>,
     input: AlignedMemory<{ HOST_ALIGN }>,
     /// Reached by the program alone.
     _stack: AlignedMemory<{ HOST_ALIGN }>,
@@ -212,7 +212,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    fn new(program: Arc<Program>, meter: &'static mut Meter) -> Runner {
+    fn new(program: Arc<Program>, budget: &'static mut InstructionBudget) -> Runner {
         let input = AlignedMemory::zero_filled(INPUT);
         let mut stack = AlignedMemory::zero_filled(STACK_FRAME * MAX_CALLS);
         let regions = vec![
@@ -228,7 +228,7 @@ impl Runner {
             Ok(mapping) => mapping,
             Err(e) => unreachable!("a map of nothing: {e}"),
         };
-        let vm = EbpfVm::new(Arc::clone(&program.loader), version, meter, mapping, STACK_FRAME * MAX_CALLS);
+        let vm = EbpfVm::new(Arc::clone(&program.loader), version, budget, mapping, STACK_FRAME * MAX_CALLS);
         Runner { vm, input, _stack: stack, program }
     }
 

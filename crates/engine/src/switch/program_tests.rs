@@ -102,7 +102,7 @@ fn programs_that_are_gone_leave_their_place() {
         assert_eq!(other.ask(PortId(0), &batch.frames()[0]), Answer::To(PortId(n)));
         assert_eq!(kept.ask(PortId(0), &batch.frames()[0]), Answer::To(PortId(1)));
     }
-    RUNNERS.with_borrow(|runners| assert!(runners.live.len() <= 3 && runners.meters.len() <= 1));
+    RUNNERS.with_borrow(|runners| assert!(runners.live.len() <= 3 && runners.budgets.len() <= 1));
 }
 
 /// The example of the documentation: frames by the VLAN that their tag names.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 
-use super::journal::Journal;
+use super::journal::PackedJournal;
 use super::position::Position;
 use super::region::{BadRegion, Region};
 use crate::mem::{Bell, GuestMap, Piece, Signal};
@@ -69,7 +69,7 @@ pub struct RingConfig {
     /// Present while pages are logged (migration).
     pub log: Option<Arc<dyn WriteLog>>,
     /// Present if a packed ring of frames must survive us.
-    pub journal: Option<Journal>,
+    pub journal: Option<PackedJournal>,
     /// Present if a ring of requests must survive us. What it says goes before `position`.
     pub region: Option<Region>,
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use sidecore_abi::virtio::{DESC_F_WRITE, PACKED_F_AVAIL, PACKED_F_USED};
 
-use super::position::Place;
+use super::position::Cursor;
 use super::raw::Raw;
 use crate::mem::Piece;
 
@@ -19,15 +19,15 @@ pub(super) struct Used {
 }
 
 /// The descriptors, and how a batch of them is given back.
-pub(super) struct Ring {
+pub(super) struct PackedDescriptors {
     pub(super) desc: Raw,
     pub(super) size: u16,
 }
 
-impl Ring {
+impl PackedDescriptors {
     /// `desc` holds `size` descriptors, is aligned, and its map outlives the ring.
-    pub(super) fn new(desc: &Piece, size: u16) -> Ring {
-        Ring { desc: Raw::new(desc), size }
+    pub(super) fn new(desc: &Piece, size: u16) -> PackedDescriptors {
+        PackedDescriptors { desc: Raw::new(desc), size }
     }
 
     #[inline]
@@ -36,13 +36,13 @@ impl Ring {
     }
 
     #[inline]
-    pub(super) fn is_available(&self, at: Place) -> bool {
+    pub(super) fn is_available(&self, at: Cursor) -> bool {
         self.available(at).is_some()
     }
 
     /// The flags of the descriptor at `at`, if it is available.
     #[inline]
-    pub(super) fn available(&self, at: Place) -> Option<u16> {
+    pub(super) fn available(&self, at: Cursor) -> Option<u16> {
         let flags = self.desc.load_u16(16 * usize::from(at.index) + FLAGS, Ordering::Acquire);
         let avail = flags & PACKED_F_AVAIL != 0;
         let used = flags & PACKED_F_USED != 0;
@@ -50,7 +50,7 @@ impl Ring {
     }
 
     /// The descriptor at `at` looks used in its lap, though none was published there: it looks available again.
-    pub(super) fn unuse(&self, at: Place) {
+    pub(super) fn unuse(&self, at: Cursor) {
         let offset = 16 * usize::from(at.index) + FLAGS;
         let flags = self.desc.load_u16(offset, Ordering::Relaxed);
         let both = PACKED_F_AVAIL | PACKED_F_USED;
@@ -63,7 +63,7 @@ impl Ring {
     /// Gives a batch back from `first` on: the flags of its first descriptor are written last, and publish
     /// all of it. `wrote` is told the offset of each descriptor before it is visible.
     #[inline]
-    pub(super) fn publish(&self, first: Place, batch: impl Iterator<Item = Used>, wrote: impl Fn(usize)) {
+    pub(super) fn publish(&self, first: Cursor, batch: impl Iterator<Item = Used>, wrote: impl Fn(usize)) {
         let mut at = first;
         let mut publishing = 0;
         for (i, used) in batch.enumerate() {

@@ -13,8 +13,8 @@
 use std::collections::VecDeque;
 
 use super::descriptors::Used;
-use super::memory::{Chain, Way};
-use super::position::Place;
+use super::memory::{Chain, Directions};
+use super::position::Cursor;
 use super::raw::RawDesc;
 use super::region::packed::{Entries, Writer as PackedWriter};
 use super::region::split::Writer as SplitWriter;
@@ -58,15 +58,15 @@ pub struct Request {
 }
 
 impl Request {
-    pub(super) fn new(token: Token, chain: &Chain, way: &Way) -> Request {
-        let (readable, read_len) = way.readable(chain);
+    pub(super) fn new(token: Token, chain: &Chain, directions: &Directions) -> Request {
+        let (readable, read_len) = directions.readable(chain);
         let (writable, write_len) = (chain.count - readable, chain.len - read_len);
         Request { token, start: chain.start, readable, writable, read_len, write_len }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RequestState {
     Free,
     Owed,
     Flying,
@@ -76,7 +76,7 @@ enum State {
 #[derive(Clone, Copy)]
 struct Entry {
     generation: u32,
-    state: State,
+    state: RequestState,
     used: Used,
     /// The next slot: of a request with several descriptors, or of the free ones (packed ring).
     next: u16,
@@ -124,7 +124,7 @@ impl Flight {
     /// Of a ring with `size` entries, in which none is in flight.
     pub(super) fn new(size: u16, packed: bool) -> Flight {
         let used = Used { id: 0, descs: 0, len: 0 };
-        let entry = |next| Entry { generation: 0, state: State::Free, used, next, last: 0 };
+        let entry = |next| Entry { generation: 0, state: RequestState::Free, used, next, last: 0 };
         Flight {
             entries: (1..=size).map(entry).collect(),
             free: 0,
@@ -148,7 +148,7 @@ impl Flight {
         self.counter = recovered.counter;
         for left in &recovered.left {
             let id = left.descs.last().map_or(left.slot, |desc| desc.third);
-            self.enter(left.slot, State::Owed, Used { id, descs: left.num, len: 0 }, left.last);
+            self.enter(left.slot, RequestState::Owed, Used { id, descs: left.num, len: 0 }, left.last);
         }
         self.owed = recovered.left.into();
     }
@@ -176,7 +176,7 @@ impl Flight {
 
     /// Whether no request has this slot; beyond the ring there is none.
     pub(super) fn is_free(&self, slot: u16) -> bool {
-        self.entries.get(usize::from(slot)).is_some_and(|entry| entry.state == State::Free)
+        self.entries.get(usize::from(slot)).is_some_and(|entry| entry.state == RequestState::Free)
     }
 
     /// Whether a request with this buffer id is in flight (packed ring).
@@ -205,7 +205,7 @@ impl Flight {
             region.picked(head, self.counter);
             self.counter = self.counter.wrapping_add(1);
         }
-        self.enter(head, State::Flying, Used { id: head, descs: 1, len: 0 }, head)
+        self.enter(head, RequestState::Flying, Used { id: head, descs: 1, len: 0 }, head)
     }
 
     /// A request with this buffer id takes as many slots as it has descriptors; so many are free (packed
@@ -225,14 +225,14 @@ impl Flight {
             region.picked(entries, self.counter, slots.zip(self.descs.iter().copied()), self.free);
             self.counter = self.counter.wrapping_add(1);
         }
-        self.enter(first, State::Flying, Used { id, descs, len: 0 }, last)
+        self.enter(first, RequestState::Flying, Used { id, descs, len: 0 }, last)
     }
 
     /// The first of those that are owed is picked again.
     pub(super) fn relaunch(&mut self) -> Option<Token> {
         let slot = self.owed.pop_front()?.slot;
         let entry = self.entries.get_mut(usize::from(slot))?;
-        entry.state = State::Flying;
+        entry.state = RequestState::Flying;
         Some(Token { slot, generation: entry.generation })
     }
 
@@ -240,7 +240,7 @@ impl Flight {
         self.entries.get(usize::from(slot)).map_or(0, |entry| entry.next)
     }
 
-    fn enter(&mut self, slot: u16, state: State, used: Used, last: u16) -> Token {
+    fn enter(&mut self, slot: u16, state: RequestState, used: Used, last: u16) -> Token {
         self.flying += 1;
         self.taken += used.descs;
         let (word, bit) = id_bit(used.id);
@@ -258,8 +258,8 @@ impl Flight {
     /// The request is done. False: there is no such request in flight.
     pub(super) fn finish(&mut self, token: Token, written: u32) -> bool {
         match self.entries.get_mut(usize::from(token.slot)) {
-            Some(entry) if entry.state == State::Flying && entry.generation == token.generation => {
-                entry.state = State::Finished;
+            Some(entry) if entry.state == RequestState::Flying && entry.generation == token.generation => {
+                entry.state = RequestState::Finished;
                 entry.used.len = written;
                 self.finished.push(token.slot);
                 self.flying -= 1;
@@ -275,7 +275,7 @@ impl Flight {
     }
 
     /// Before all that was finished is published, which leads to `used` (packed ring).
-    pub(super) fn will_publish(&mut self, used: Place) {
+    pub(super) fn will_publish(&mut self, used: Cursor) {
         match &mut self.region {
             Writer::None => {}
             Writer::Split(region) => region.will_publish(&self.finished),
@@ -313,7 +313,7 @@ impl Flight {
         }
         for slot in self.finished.drain(..) {
             let Some(entry) = self.entries.get_mut(usize::from(slot)) else { continue };
-            entry.state = State::Free;
+            entry.state = RequestState::Free;
             self.taken -= entry.used.descs;
             let (word, bit) = id_bit(entry.used.id);
             if let Some(word) = self.ids.get_mut(word) {

@@ -22,10 +22,10 @@
 //!
 //! The other side may write into the slot, so what is read from it is compared with the ring's size.
 
-use super::descriptors::{Ring, Used};
+use super::descriptors::{PackedDescriptors, Used};
 use super::mark;
-use super::position::{Place, Position};
-use crate::mem::{Piece, Slot, MAX_BATCH};
+use super::position::{Cursor, Position};
+use crate::mem::{JournalSlot, Piece, MAX_BATCH};
 
 /// Words of a slot.
 const FEATURES: usize = 0;
@@ -42,7 +42,7 @@ const ALIGN: usize = 64;
 const COMMITTED: u64 = 1 << 48;
 
 /// The slot of one ring.
-pub struct Journal(Slot);
+pub struct PackedJournal(JournalSlot);
 
 /// The word that opens a slot about the way from `old` to `new`.
 fn indices(old: u16, new: u16) -> u64 {
@@ -50,15 +50,15 @@ fn indices(old: u16, new: u16) -> u64 {
     index(new) | index(old) << 16 | wrap(new) << 32 | wrap(old) << 40
 }
 
-impl Journal {
+impl PackedJournal {
     /// Bytes of a slot for batches of `used` descriptors.
     pub const fn bytes(used: usize) -> usize {
         (8 * (HEAD + ENTRY * used)).next_multiple_of(ALIGN)
     }
 
     /// The one in `slot`.
-    pub fn new(slot: Slot) -> Journal {
-        Journal(slot)
+    pub fn new(slot: JournalSlot) -> PackedJournal {
+        PackedJournal(slot)
     }
 
     /// The slot no longer says anything about its ring: the position was handed to the front end.
@@ -72,14 +72,14 @@ impl Journal {
         mark::held(self.0.get(MARK), device)?;
         let word = self.0.get(INDICES);
         #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
-        let place = |index: u64, wrap: u64| (index as u16 & 0x7fff) | ((wrap as u16 & 1) << 15);
-        let (new, old) = (place(word, word >> 32), place(word >> 16, word >> 40));
+        let bits = |index: u64, wrap: u64| (index as u16 & 0x7fff) | ((wrap as u16 & 1) << 15);
+        let (new, old) = (bits(word, word >> 32), bits(word >> 16, word >> 40));
         if new & 0x7fff >= size || old & 0x7fff >= size {
             return None;
         }
         if word & COMMITTED == 0 {
-            let ring = Ring::new(desc, size);
-            let (old, new) = (Place::from_bits(old), Place::from_bits(new));
+            let ring = PackedDescriptors::new(desc, size);
+            let (old, new) = (Cursor::from_bits(old), Cursor::from_bits(new));
             if ring.is_available(old) {
                 ring.publish(old, self.batch(old, new, size)?.into_iter(), |_| ());
             }
@@ -88,7 +88,7 @@ impl Journal {
     }
 
     /// The batch that leads from `old` to `new`; none if the slot holds no such batch.
-    fn batch(&self, old: Place, new: Place, size: u16) -> Option<Vec<Used>> {
+    fn batch(&self, old: Cursor, new: Cursor, size: u16) -> Option<Vec<Used>> {
         let (mut at, mut left) = (old, size);
         let mut batch = Vec::new();
         while at != new {
@@ -107,7 +107,7 @@ impl Journal {
 
     /// Starts the journal of a ring at `used`. `device` gets the mark.
     #[must_use]
-    pub fn begin(self, features: u64, size: u16, used: u16, device: &Piece) -> Journal {
+    pub fn begin(self, features: u64, size: u16, used: u16, device: &Piece) -> PackedJournal {
         let mark = mark::held(self.0.get(MARK), device).unwrap_or_else(mark::any);
         // Closed while it is written, so that a crash in between leaves nothing half true.
         self.close();
@@ -121,7 +121,7 @@ impl Journal {
 
     /// Before a batch that leads from `before` to `after` is written into the ring.
     #[inline]
-    pub(super) fn will_publish(&mut self, before: Place, after: Place, batch: impl Iterator<Item = Used>) {
+    pub(super) fn will_publish(&mut self, before: Cursor, after: Cursor, batch: impl Iterator<Item = Used>) {
         for (i, used) in batch.enumerate() {
             let word = u64::from(used.id) | u64::from(used.descs) << 16 | u64::from(used.len) << 32;
             self.0.set(HEAD + ENTRY * i + USED, word);
@@ -139,7 +139,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{GuestMap, Pieces, RegionSpec, Slots};
+    use crate::mem::{GuestMap, JournalSlots, Pieces, RegionSpec};
     use crate::virtq::{Access, Notifier, Queue, RingConfig};
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
     use sidecore_abi::virtio::{features, DESC_F_NEXT, DESC_F_WRITE, PACKED_F_AVAIL, PACKED_F_USED};
@@ -154,7 +154,7 @@ mod tests {
     /// Guest memory: the ring, its two event areas, buffers.
     struct Guest {
         map: Arc<GuestMap>,
-        slots: Slots,
+        slots: JournalSlots,
     }
 
     fn file(bytes: usize) -> File {
@@ -165,24 +165,24 @@ mod tests {
 
     impl Guest {
         /// With `BATCH` available from `at` on.
-        fn new(at: Place) -> Guest {
+        fn new(at: Cursor) -> Guest {
             let spec = RegionSpec { gpa: 0, size: 0x2000, user_addr: 0, offset: 0, file: file(0x2000) };
             let map = Arc::new(GuestMap::new(&[spec]).unwrap());
-            let bytes = Journal::bytes(MAX_BATCH);
-            let slots = Slots::open(&file(bytes), bytes, 1).unwrap();
+            let bytes = PackedJournal::bytes(MAX_BATCH);
+            let slots = JournalSlots::open(&file(bytes), bytes, 1).unwrap();
             let guest = Guest { map, slots };
             // What earlier laps left: used descriptors.
             let idle = if at.wrap { 0 } else { PACKED_F_AVAIL | PACKED_F_USED };
             for index in 0..SIZE {
                 guest.desc(index, 0, idle);
             }
-            let mut place = at;
+            let mut cursor = at;
             for (id, (descs, _)) in (100..).zip(BATCH) {
                 for left in (0..descs).rev() {
-                    let lap = if place.wrap { PACKED_F_AVAIL } else { PACKED_F_USED };
+                    let lap = if cursor.wrap { PACKED_F_AVAIL } else { PACKED_F_USED };
                     let next = if left > 0 { DESC_F_NEXT } else { 0 };
-                    guest.desc(place.index, id, lap | next | DESC_F_WRITE);
-                    place.advance(1, SIZE);
+                    guest.desc(cursor.index, id, lap | next | DESC_F_WRITE);
+                    cursor.advance(1, SIZE);
                 }
             }
             guest
@@ -216,8 +216,8 @@ mod tests {
             }
         }
 
-        fn journal(&self) -> Journal {
-            Journal::new(self.slots.slot(0).unwrap())
+        fn journal(&self) -> PackedJournal {
+            PackedJournal::new(self.slots.slot(0).unwrap())
         }
 
         fn recover(&self) -> Option<u16> {
@@ -228,7 +228,7 @@ mod tests {
         }
 
         /// The device takes the batch and gives it back; returns where it stands then.
-        fn run(&self, at: Place, in_order: bool) -> Place {
+        fn run(&self, at: Cursor, in_order: bool) -> Cursor {
             let (device, flags) = (self.part(0x104, 4), features::VERSION_1 | features::RING_PACKED);
             let flags = if in_order { flags | features::IN_ORDER } else { flags };
             let mut queue = Queue::new(RingConfig {
@@ -253,16 +253,16 @@ mod tests {
                 queue.complete(BATCH.len(), |i| BATCH[i].1);
             }
             match queue.position() {
-                Position::Packed { used, .. } => Place::from_bits(used),
+                Position::Packed { used, .. } => Cursor::from_bits(used),
                 Position::Split(_) => unreachable!(),
             }
         }
     }
 
     /// Every lap, every start, so that the batch crosses the end of the ring in some.
-    fn starts() -> impl Iterator<Item = (Place, bool)> {
-        let places = (0..SIZE).flat_map(|index| [true, false].map(|wrap| Place { index, wrap }));
-        places.flat_map(|at| [(at, false), (at, true)])
+    fn starts() -> impl Iterator<Item = (Cursor, bool)> {
+        let cursors = (0..SIZE).flat_map(|index| [true, false].map(|wrap| Cursor { index, wrap }));
+        cursors.flat_map(|at| [(at, false), (at, true)])
     }
 
     /// Killed before the first store into the ring, after the last, and with any of them made: the next
@@ -294,7 +294,7 @@ mod tests {
                 assert_eq!(guest.recover(), Some(end.bits()), "{at:?} {made:b}");
                 assert_eq!(guest.words(), after, "{at:?} {made:b}");
             }
-            // Published, and the driver has already made the place available again.
+            // Published, and the driver has already made its descriptor available again.
             let mut words = after;
             let lap = if at.wrap { PACKED_F_USED } else { PACKED_F_AVAIL };
             words[first] = u64::from(lap) << 48 | 1526;
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_slot_about_another_ring_says_nothing() {
-        let at = Place { index: 3, wrap: true };
+        let at = Cursor { index: 3, wrap: true };
         let guest = Guest::new(at);
         assert_eq!(guest.recover(), None, "never begun");
         let end = guest.run(at, false);
@@ -326,7 +326,7 @@ mod tests {
     /// The other side writes into the slot: a batch that leads nowhere, or past the ring.
     #[test]
     fn nonsense_in_the_slot_is_refused() {
-        let at = Place { index: 3, wrap: true };
+        let at = Cursor { index: 3, wrap: true };
         let guest = Guest::new(at);
         let before = guest.words();
         let _ = guest.run(at, false);

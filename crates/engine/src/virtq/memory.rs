@@ -36,7 +36,7 @@ pub struct Chain {
 }
 
 /// Which way the buffers of one chain go, as far as it was walked.
-pub(super) struct Way {
+pub(super) struct Directions {
     pub(super) access: Access,
     /// A request: it may turn from readable to writable, once (virtio 1.2 §2.7.4.2).
     turns: bool,
@@ -44,17 +44,17 @@ pub(super) struct Way {
     turn: Option<(u16, u32)>,
 }
 
-impl Way {
+impl Directions {
     /// All of them go one way.
     #[inline]
-    pub(super) fn only(access: Access) -> Way {
-        Way { access, turns: false, turn: None }
+    pub(super) fn only(access: Access) -> Directions {
+        Directions { access, turns: false, turn: None }
     }
 
     /// Readable ones come first, writable ones follow.
     #[inline]
-    pub(super) fn request() -> Way {
-        Way { access: Access::Read, turns: true, turn: None }
+    pub(super) fn request() -> Directions {
+        Directions { access: Access::Read, turns: true, turn: None }
     }
 
     /// The next buffer of `chain` goes the other way.
@@ -63,7 +63,7 @@ impl Way {
         if !self.turns {
             return Err(Fault::WrongDirection);
         }
-        *self = Way { access: Access::Write, turns: false, turn: Some((chain.count, chain.len)) };
+        *self = Directions { access: Access::Write, turns: false, turn: Some((chain.count, chain.len)) };
         Ok(())
     }
 
@@ -161,13 +161,13 @@ impl Memory {
         &mut self,
         chain: &mut Chain,
         pieces: &mut Pieces,
-        way: &mut Way,
+        directions: &mut Directions,
         addr: u64,
         len: u32,
         flags: u16,
     ) -> Result<(), Refusal> {
-        if (flags & DESC_F_WRITE != 0) != (way.access == Access::Write) {
-            way.turn(chain)?;
+        if (flags & DESC_F_WRITE != 0) != (directions.access == Access::Write) {
+            directions.turn(chain)?;
         }
         self.left = self.left.checked_sub(1).ok_or(Refusal::NoRoom)?;
         if len == 0 {
@@ -314,14 +314,14 @@ pub(super) fn is_indirect(flags: u16) -> bool {
 }
 
 /// The chains that were taken and not yet given back, in ring order.
-pub(super) struct Taken {
+pub(super) struct TakenChains {
     chains: Box<[Chain]>,
     len: usize,
 }
 
-impl Taken {
-    pub(super) fn new() -> Taken {
-        Taken { chains: vec![Chain::default(); MAX_BATCH].into(), len: 0 }
+impl TakenChains {
+    pub(super) fn new() -> TakenChains {
+        TakenChains { chains: vec![Chain::default(); MAX_BATCH].into(), len: 0 }
     }
 
     #[inline]

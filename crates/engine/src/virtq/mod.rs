@@ -25,7 +25,7 @@ mod tests;
 
 pub use config::{Notifier, RingConfig, RingConfigError, WriteLog};
 pub use flight::{Request, Token};
-pub use journal::Journal;
+pub use journal::PackedJournal;
 pub use memory::{Access, Chain};
 pub use position::Position;
 pub use region::{BadRegion, Region, Whose};
@@ -33,7 +33,7 @@ pub use region::{BadRegion, Region, Whose};
 use self::flight::{Flight, Writer};
 use self::memory::Memory;
 use self::packed::Packed;
-use self::position::Place;
+use self::position::Cursor;
 use self::region::{packed::Writer as PackedWriter, split::Writer as SplitWriter, Parts};
 use self::split::Split;
 use crate::fault::Fault;
@@ -112,7 +112,7 @@ impl Queue {
                     Writer::Split(SplitWriter::new(slot, whose, size, used))
                 }
                 Position::Packed { used, .. } => {
-                    let used = Place::from_bits(used);
+                    let used = Cursor::from_bits(used);
                     Writer::Packed(PackedWriter::new(slot, size, used, free))
                 }
             });

@@ -19,11 +19,13 @@ use std::sync::Arc;
 use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
 use super::config::{Notifier, RingConfig};
-use super::descriptors::{Ring, Used};
+use super::descriptors::{PackedDescriptors, Used};
 use super::flight::{Flight, Request};
-use super::journal::Journal;
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
-use super::position::{Place, Position};
+use super::journal::PackedJournal;
+use super::memory::{
+    is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal, TakenChains,
+};
+use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces, MAX_BATCH};
@@ -48,24 +50,24 @@ impl Counted {
 
 /// A packed ring.
 pub struct Packed {
-    ring: Ring,
+    ring: PackedDescriptors,
     driver: Raw,
     device: Raw,
     /// Where the next available descriptor is.
-    next: Place,
+    next: Cursor,
     /// Where the next used descriptor goes. It lags behind `next` only while requests are in flight.
-    used: Place,
+    used: Cursor,
     /// Requests in flight, if this ring carries requests.
     flight: Option<Box<Flight>>,
     /// What was counted from `next` on.
     counted: Counted,
-    taken: Taken,
+    taken: TakenChains,
     memory: Memory,
     event_idx: bool,
     in_order: bool,
     used_log: Option<u64>,
     notifier: Arc<Notifier>,
-    journal: Option<Journal>,
+    journal: Option<PackedJournal>,
     broken: Option<Fault>,
 }
 
@@ -73,14 +75,14 @@ impl Packed {
     /// A ring on a configuration that has been checked.
     pub(super) fn new(config: RingConfig, avail: u16, used: u16, flight: Option<Box<Flight>>) -> Packed {
         let ring = Packed {
-            ring: Ring::new(&config.desc, config.size),
+            ring: PackedDescriptors::new(&config.desc, config.size),
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
-            next: Place::from_bits(avail),
-            used: Place::from_bits(used),
+            next: Cursor::from_bits(avail),
+            used: Cursor::from_bits(used),
             flight,
             counted: Counted::default(),
-            taken: Taken::new(),
+            taken: TakenChains::new(),
             memory: Memory::new(&config),
             event_idx: config.features & features::EVENT_IDX != 0,
             in_order: config.features & features::IN_ORDER != 0,
@@ -119,7 +121,7 @@ impl Packed {
                 continue;
             }
             let before = pieces.len();
-            match self.walk(at, left, &mut Way::only(access), pieces) {
+            match self.walk(at, left, &mut Directions::only(access), pieces) {
                 Ok(chain) => {
                     at.advance(chain.descs, self.ring.size);
                     left -= chain.descs;
@@ -148,29 +150,29 @@ impl Packed {
     #[inline]
     fn walk(
         &mut self,
-        mut at: Place,
+        mut at: Cursor,
         left: u16,
-        way: &mut Way,
+        directions: &mut Directions,
         pieces: &mut Pieces,
     ) -> Result<Chain, Refusal> {
-        let read = |ring: &Ring| {
+        let read = |ring: &PackedDescriptors| {
             let desc = RawDesc::read(&ring.desc, usize::from(at.index));
             at.advance(1, ring.size);
             desc
         };
-        self.walk_along(read, left, way, pieces)
+        self.walk_along(read, left, directions, pieces)
     }
 
     /// Walks the chain whose descriptors `read` gives, one after the other.
     #[inline]
     fn walk_along(
         &mut self,
-        mut read: impl FnMut(&Ring) -> RawDesc,
+        mut read: impl FnMut(&PackedDescriptors) -> RawDesc,
         left: u16,
-        way: &mut Way,
+        directions: &mut Directions,
         pieces: &mut Pieces,
     ) -> Result<Chain, Refusal> {
-        let access = way.access;
+        let access = directions.access;
         let mut chain = Chain { start: place(pieces), ..Chain::default() };
         loop {
             if chain.descs == left {
@@ -183,9 +185,9 @@ impl Packed {
                 if chain.descs > 1 {
                     return Err(Fault::BadIndirect.into());
                 }
-                self.indirect(desc, way, &mut chain, pieces)?;
+                self.indirect(desc, directions, &mut chain, pieces)?;
             } else {
-                self.memory.add(&mut chain, pieces, way, desc.addr, desc.len, flags)?;
+                self.memory.add(&mut chain, pieces, directions, desc.addr, desc.len, flags)?;
             }
             if flags & DESC_F_NEXT == 0 {
                 // §2.8.6: the id counts in the last descriptor of a chain.
@@ -203,7 +205,7 @@ impl Packed {
     fn indirect(
         &mut self,
         desc: RawDesc,
-        way: &mut Way,
+        directions: &mut Directions,
         chain: &mut Chain,
         pieces: &mut Pieces,
     ) -> Result<(), Refusal> {
@@ -213,7 +215,7 @@ impl Packed {
             if is_indirect(entry.fourth) {
                 return Err(Fault::BadIndirect.into());
             }
-            self.memory.add(chain, pieces, way, entry.addr, entry.len, entry.fourth)?;
+            self.memory.add(chain, pieces, directions, entry.addr, entry.len, entry.fourth)?;
         }
         Ok(())
     }
@@ -303,34 +305,34 @@ impl Packed {
 
     /// The next request: one that is owed, else one that waits.
     fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
-        let mut way = Way::request();
+        let mut directions = Directions::request();
         if let Some(left) = flight.owed().front() {
             // In the ring its descriptors may have been written over.
             let mut descs = left.descs.iter().copied();
-            let read = |_: &Ring| descs.next().unwrap_or_default();
-            let chain = self.walk_along(read, left.num, &mut way, pieces)?;
+            let read = |_: &PackedDescriptors| descs.next().unwrap_or_default();
+            let chain = self.walk_along(read, left.num, &mut directions, pieces)?;
             if chain.descs != left.num {
                 return Err(Fault::ChainTooLong.into());
             }
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
-            return Ok(Request::new(token, &chain, &way));
+            return Ok(Request::new(token, &chain, &directions));
         }
         let mut at = self.next;
         flight.chain_begins();
         let room = flight.room();
-        let read = |ring: &Ring| {
+        let read = |ring: &PackedDescriptors| {
             let desc = RawDesc::read(&ring.desc, usize::from(at.index));
             at.advance(1, ring.size);
             flight.chain_has(desc);
             desc
         };
-        let chain = self.walk_along(read, room, &mut way, pieces)?;
+        let chain = self.walk_along(read, room, &mut directions, pieces)?;
         if flight.has_id(chain.id) {
             return Err(Fault::InFlightAlready.into());
         }
         self.next = at;
         self.counted.forget(chain.descs, 1);
-        Ok(Request::new(flight.launch(chain.id, chain.descs), &chain, &way))
+        Ok(Request::new(flight.launch(chain.id, chain.descs), &chain, &directions))
     }
 
     /// Makes all finished requests visible at once.

@@ -14,16 +14,16 @@ pub enum Position {
     },
 }
 
-/// A place in the ring with the wrap counter that belongs to it.
+/// An index into a packed ring with the wrap counter that belongs to it (virtio 1.2 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Cursor {
     pub(super) index: u16,
     pub(super) wrap: bool,
 }
 
-impl Place {
-    pub(super) fn from_bits(bits: u16) -> Place {
-        Place { index: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
+impl Cursor {
+    pub(super) fn from_bits(bits: u16) -> Cursor {
+        Cursor { index: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
     }
 
     pub(super) fn bits(self) -> u16 {

@@ -23,8 +23,10 @@ use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, U
 
 use super::config::{Notifier, RingConfig};
 use super::flight::{Flight, Request};
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
-use super::position::{Place, Position};
+use super::memory::{
+    is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal, TakenChains,
+};
+use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
@@ -42,7 +44,7 @@ pub struct Split {
     used_idx: u16,
     /// Requests in flight, if this ring carries requests.
     flight: Option<Box<Flight>>,
-    taken: Taken,
+    taken: TakenChains,
     /// The heads of the batch that is being taken.
     heads: Box<[u16]>,
     memory: Memory,
@@ -69,7 +71,7 @@ impl Split {
             next,
             used_idx,
             flight,
-            taken: Taken::new(),
+            taken: TakenChains::new(),
             heads: vec![0; MAX_BATCH].into(),
             memory: Memory::new(&config),
             event_idx: config.features & features::EVENT_IDX != 0,
@@ -139,7 +141,7 @@ impl Split {
     #[inline(never)]
     fn take_any(&mut self, i: usize, head: u16, access: Access, pieces: &mut Pieces) -> bool {
         let before = pieces.len();
-        match self.walk(head, &mut Way::only(access), pieces) {
+        match self.walk(head, &mut Directions::only(access), pieces) {
             Ok(chain) => {
                 self.taken.push(chain);
                 return true;
@@ -162,8 +164,13 @@ impl Split {
     }
 
     #[inline]
-    fn walk(&mut self, head: u16, way: &mut Way, pieces: &mut Pieces) -> Result<Chain, Refusal> {
-        let access = way.access;
+    fn walk(
+        &mut self,
+        head: u16,
+        directions: &mut Directions,
+        pieces: &mut Pieces,
+    ) -> Result<Chain, Refusal> {
+        let access = directions.access;
         let mut chain = Chain { start: place(pieces), id: head, ..Chain::default() };
         if head >= self.size {
             return Err(Fault::DescriptorOutOfRange.into());
@@ -172,12 +179,12 @@ impl Split {
         let flags = first.third;
         if is_indirect(flags) {
             let (table, entries) = self.memory.indirect(first.addr, first.len, flags)?;
-            self.follow(&table, entries, RawDesc::read(&table, 0), way, &mut chain, pieces)?;
+            self.follow(&table, entries, RawDesc::read(&table, 0), directions, &mut chain, pieces)?;
         } else if flags & DESC_F_NEXT != 0 {
             let table = self.desc;
-            self.follow(&table, usize::from(self.size), first, way, &mut chain, pieces)?;
+            self.follow(&table, usize::from(self.size), first, directions, &mut chain, pieces)?;
         } else {
-            self.memory.add(&mut chain, pieces, way, first.addr, first.len, flags)?;
+            self.memory.add(&mut chain, pieces, directions, first.addr, first.len, flags)?;
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
             prefetch_chain(piece, access);
@@ -191,7 +198,7 @@ impl Split {
         table: &Raw,
         entries: usize,
         mut desc: RawDesc,
-        way: &mut Way,
+        directions: &mut Directions,
         chain: &mut Chain,
         pieces: &mut Pieces,
     ) -> Result<(), Refusal> {
@@ -201,7 +208,7 @@ impl Split {
                 // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
                 return Err(Fault::BadIndirect.into());
             }
-            self.memory.add(chain, pieces, way, desc.addr, desc.len, flags)?;
+            self.memory.add(chain, pieces, directions, desc.addr, desc.len, flags)?;
             if flags & DESC_F_NEXT == 0 {
                 return Ok(());
             }
@@ -308,20 +315,20 @@ impl Split {
 
     /// The next request: one that is owed, else one that waits.
     fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
-        let mut way = Way::request();
+        let mut directions = Directions::request();
         if let Some(left) = flight.owed().front() {
-            let chain = self.walk(left.slot, &mut way, pieces)?;
+            let chain = self.walk(left.slot, &mut directions, pieces)?;
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
-            return Ok(Request::new(token, &chain, &way));
+            return Ok(Request::new(token, &chain, &directions));
         }
         let head = self.head(0);
         // Asked first: what is in flight is none of the driver's business any more, whatever it is.
         if head < self.size && !flight.is_free(head) {
             return Err(Fault::InFlightAlready.into());
         }
-        let chain = self.walk(head, &mut way, pieces)?;
+        let chain = self.walk(head, &mut directions, pieces)?;
         self.next = self.next.wrapping_add(1);
-        Ok(Request::new(flight.launch_head(head), &chain, &way))
+        Ok(Request::new(flight.launch_head(head), &chain, &directions))
     }
 
     /// Makes all finished requests visible at once.
@@ -334,7 +341,7 @@ impl Split {
             after = after.wrapping_add(1);
         }
         if after != before {
-            flight.will_publish(Place::from_bits(after));
+            flight.will_publish(Cursor::from_bits(after));
             self.show(after);
             flight.land(after);
         }

@@ -13,7 +13,7 @@ use rustix::net::{socket, AddressFamily, SocketType};
 use crate::rig::{port, Joiner, Net};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::nic::{HostError, HostPort};
+use sidecore_engine::host::nic::{HostError, InterfacePort};
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::{CounterFile, Totals};
@@ -36,7 +36,7 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostPort, HostError> {
+    ) -> Result<InterfacePort, HostError> {
         net.enter(|| self.start_here(name, queues, port, scheduler))
     }
 
@@ -46,7 +46,7 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostPort, HostError> {
+    ) -> Result<InterfacePort, HostError> {
         let interface = name.to_owned();
         let port = Arc::clone(port);
         match self {
@@ -64,7 +64,7 @@ impl Kind {
         name: &str,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostPort, HostError> {
+    ) -> Result<InterfacePort, HostError> {
         self.start_here(name, 1, port, scheduler)
     }
 }
@@ -137,7 +137,7 @@ pub fn veth(host: &Net, name: &str, net: &Net, peer: &str, address: &str, option
 
 /// Two namespaces, 10.9.0.1 and 10.9.0.2, joined by way of two ports in a third and a wire on a real core.
 pub struct Pair {
-    pub attachments: [HostPort; 2],
+    pub attachments: [InterfacePort; 2],
     pub cores: Arc<Fabric>,
     pub host: Net,
     pub nets: [Net; 2],
@@ -187,7 +187,7 @@ pub struct Lone {
     pub net: Net,
     pub port: Arc<Port>,
     pub joiner: Arc<Joiner>,
-    pub attachment: HostPort,
+    pub attachment: InterfacePort,
 }
 
 impl Lone {

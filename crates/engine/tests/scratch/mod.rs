@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use sidecore_engine::core::Lease;
 use sidecore_engine::device::pci::{
-    Area, Command, ConfigSpace, Identity, Interrupts, MsixPlace, PciDevice, Region, Shared, Space, REGIONS,
+    Area, Command, ConfigSpace, Identity, Interrupts, MappablePages, MsixPlace, PciDevice, Region, Space,
+    REGIONS,
 };
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
@@ -70,9 +71,10 @@ pub struct Scratch {
 }
 
 fn regions(pages: &Arc<SharedPages>) -> [Option<Region>; REGIONS] {
-    let shared = Shared { pages: Arc::clone(pages), areas: vec![Area { offset: SHARED, size: 0x1000 }] };
-    let plain = |space, size| Some(Region { space, size, shared: None });
-    let first = Some(Region { space: Space::Memory32, size: 0x4000, shared: Some(shared) });
+    let mappable =
+        MappablePages { pages: Arc::clone(pages), areas: vec![Area { offset: SHARED, size: 0x1000 }] };
+    let plain = |space, size| Some(Region { space, size, mappable: None });
+    let first = Some(Region { space: Space::Memory32, size: 0x4000, mappable: Some(mappable) });
     [first, None, plain(Space::Io, 64), plain(Space::Memory32, 0x4000), None, None, None]
 }
 

@@ -80,7 +80,7 @@ pub struct Opened<L> {
 
 /// A port's name as given with `-i`, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PortAddress {
     /// A ring port by name or path.
     Ring(String),
     /// A vhost-user socket.
@@ -99,11 +99,11 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl PortAddress {
     /// What `-i` says.
-    pub fn parse(text: &str) -> Result<Place> {
+    pub fn parse(text: &str) -> Result<PortAddress> {
         if text.starts_with("vale") {
-            return Ok(Place::Ring(text.to_owned()));
+            return Ok(PortAddress::Ring(text.to_owned()));
         }
         // A path may have colons; a bare name is netmap's.
         let (kind, rest) = match text.split_once(':') {
@@ -122,11 +122,11 @@ impl Place {
                     "role=server" => true,
                     _ => return Err(format!("-i {text}: {role:?} is neither role=client nor role=server")),
                 };
-                Ok(Place::VhostUser { path: path.to_owned(), server })
+                Ok(PortAddress::VhostUser { path: path.to_owned(), server })
             }
-            "tap" => Ok(Place::Host { kind: host::Kind::Tap, interface: rest.to_owned() }),
-            "xdp" => Ok(Place::Host { kind: host::Kind::Xdp, interface: rest.to_owned() }),
-            "packet" => Ok(Place::Host { kind: host::Kind::Packet, interface: rest.to_owned() }),
+            "tap" => Ok(PortAddress::Host { kind: host::Kind::Tap, interface: rest.to_owned() }),
+            "xdp" => Ok(PortAddress::Host { kind: host::Kind::Xdp, interface: rest.to_owned() }),
+            "packet" => Ok(PortAddress::Host { kind: host::Kind::Packet, interface: rest.to_owned() }),
             _ => Err(format!(
                 "-i {text}: no such kind of port; there are netmap:NAME (or ring:NAME), valeS:NAME, \
                  vhost-user:PATH, tap:IFNAME, xdp:IFNAME, packet:IFNAME"
@@ -136,13 +136,13 @@ impl Place {
 }
 
 /// Of netmap's suffixes none applies: a thread takes the ring of its number.
-fn ring_name(name: &str) -> Result<Place> {
+fn ring_name(name: &str) -> Result<PortAddress> {
     match name.find(['^', '*', '{', '}', '@']).filter(|_| !name.contains('/')) {
         Some(at) => Err(format!(
             "-i {name}: {:?} does not apply to pkt-gen; give the port's name alone, and -p for several rings",
             &name[at..]
         )),
-        None => Ok(Place::Ring(name.to_owned())),
+        None => Ok(PortAddress::Ring(name.to_owned())),
     }
 }
 
@@ -151,22 +151,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
-        let ring = |name: &str| Ok(Place::Ring(name.to_owned()));
-        assert_eq!(Place::parse("a"), ring("a"));
-        assert_eq!(Place::parse("netmap:a"), ring("a"));
-        assert_eq!(Place::parse("ring:a"), ring("a"));
-        assert_eq!(Place::parse("vale0:b"), ring("vale0:b"));
-        assert_eq!(Place::parse("/run/x:y"), ring("/run/x:y"));
-        assert_eq!(Place::parse("netmap:/run/x"), ring("/run/x"));
-        let vhost = |server| Ok(Place::VhostUser { path: "/a".into(), server });
-        assert_eq!(Place::parse("vhost-user:/a"), vhost(false));
-        assert_eq!(Place::parse("vhost-user:/a,role=client"), vhost(false));
-        assert_eq!(Place::parse("vhost-user:/a,role=server"), vhost(true));
-        let host = |kind, interface: &str| Ok(Place::Host { kind, interface: interface.to_owned() });
-        assert_eq!(Place::parse("tap:t0"), host(host::Kind::Tap, "t0"));
-        assert_eq!(Place::parse("xdp:eth0"), host(host::Kind::Xdp, "eth0"));
-        assert_eq!(Place::parse("packet:eth0"), host(host::Kind::Packet, "eth0"));
+    fn port_addresses() {
+        let ring = |name: &str| Ok(PortAddress::Ring(name.to_owned()));
+        assert_eq!(PortAddress::parse("a"), ring("a"));
+        assert_eq!(PortAddress::parse("netmap:a"), ring("a"));
+        assert_eq!(PortAddress::parse("ring:a"), ring("a"));
+        assert_eq!(PortAddress::parse("vale0:b"), ring("vale0:b"));
+        assert_eq!(PortAddress::parse("/run/x:y"), ring("/run/x:y"));
+        assert_eq!(PortAddress::parse("netmap:/run/x"), ring("/run/x"));
+        let vhost = |server| Ok(PortAddress::VhostUser { path: "/a".into(), server });
+        assert_eq!(PortAddress::parse("vhost-user:/a"), vhost(false));
+        assert_eq!(PortAddress::parse("vhost-user:/a,role=client"), vhost(false));
+        assert_eq!(PortAddress::parse("vhost-user:/a,role=server"), vhost(true));
+        let host = |kind, interface: &str| Ok(PortAddress::Host { kind, interface: interface.to_owned() });
+        assert_eq!(PortAddress::parse("tap:t0"), host(host::Kind::Tap, "t0"));
+        assert_eq!(PortAddress::parse("xdp:eth0"), host(host::Kind::Xdp, "eth0"));
+        assert_eq!(PortAddress::parse("packet:eth0"), host(host::Kind::Packet, "eth0"));
         for bad in [
             "",
             "vhost-user:/a,mode=5",
@@ -177,7 +177,7 @@ mod tests {
             "a{1",
             "netmap:a@conf:slots=8",
         ] {
-            assert!(Place::parse(bad).is_err(), "{bad}");
+            assert!(PortAddress::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -11,7 +11,7 @@ use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::transport::ring::{HostPort, RingConfig, RingPort};
+use sidecore_engine::transport::ring::{HostRingsPort, RingPort, RingPortConfig};
 
 /// A directory for sockets, gone with this.
 pub struct Directory(pub PathBuf);
@@ -37,14 +37,19 @@ pub struct Engine {
     pub ports: Vec<Arc<Port>>,
     pub attachments: Vec<RingPort>,
     pub cores: Arc<Fabric>,
-    pub hosts: Vec<HostPort>,
+    pub hosts: Vec<HostRingsPort>,
     file: CounterFile,
     switch: Arc<Switch>,
 }
 
 impl Engine {
     /// One switch with ring ports p0, p1 and so on.
-    pub fn new(ports: usize, cpus: Vec<usize>, spin: Duration, change: impl Fn(&mut RingConfig)) -> Engine {
+    pub fn new(
+        ports: usize,
+        cpus: Vec<usize>,
+        spin: Duration,
+        change: impl Fn(&mut RingPortConfig),
+    ) -> Engine {
         let directory = Directory::new();
         let file = CounterFile::anonymous().unwrap();
         let cores = Fabric::start(&CoreOptions {
@@ -68,7 +73,7 @@ impl Engine {
         let attachments = ports
             .iter()
             .map(|port| {
-                let mut config = RingConfig::new(&directory.0.join(&port.name));
+                let mut config = RingPortConfig::new(&directory.0.join(&port.name));
                 change(&mut config);
                 RingPort::start(config, Arc::clone(port), Arc::clone(&cores) as Arc<dyn Scheduler>).unwrap()
             })
@@ -97,7 +102,7 @@ impl Engine {
         self.cores.publish(&Arc::new(Topology::new(&members)));
         let path = self.directory.0.join(format!("p{of}"));
         let scheduler = Arc::clone(&self.cores) as Arc<dyn Scheduler>;
-        self.hosts.push(HostPort::start(&path, rings, host, scheduler).unwrap());
+        self.hosts.push(HostRingsPort::start(&path, rings, host, scheduler).unwrap());
     }
 
     /// The name by which a client attaches to port `i`.

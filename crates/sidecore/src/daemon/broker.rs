@@ -21,8 +21,8 @@ use sidecore_engine::broker::Rules;
 use sidecore_engine::host::netns;
 use sidecore_engine::open;
 use sidecore_engine::open::broker::Named;
-use sidecore_engine::open::socket::Wanted;
-use sidecore_engine::state::kinds::{self, Place, KINDS};
+use sidecore_engine::open::socket::SocketSpec;
+use sidecore_engine::state::kinds::{self, Location, KINDS};
 use sidecore_engine::state::media::DiskFile;
 use sidecore_engine::state::values::{LookupName, Mode, Owner, Role};
 use sidecore_engine::state::{text, PortSpec, Spec};
@@ -76,17 +76,18 @@ fn at(path: &Path, named: fn(PathBuf) -> Named) -> Option<Named> {
 
 fn named_by_port(port: &PortSpec) -> Vec<Named> {
     let kind = kinds::find(KINDS, &port.kind).ok();
-    let place = kind.map(|kind| kind.place);
-    let is_path = place == Some(Place::Socket) || place == Some(Place::Ring) && port.place.contains('/');
+    let location = kind.map(|kind| kind.location);
+    let is_path =
+        location == Some(Location::Socket) || location == Some(Location::Ring) && port.location.contains('/');
     let how = if port.role == Some(Role::Client) { Named::Call } else { Named::Socket };
-    let places = kind.map_or_else(Vec::new, |kind| kind.places(port));
-    let sockets = places.into_iter().filter(|_| is_path && port.fd.is_none());
-    let sockets: Vec<_> = sockets.filter_map(|place| at(Path::new(&place), how)).collect();
+    let locations = kind.map_or_else(Vec::new, |kind| kind.locations(port));
+    let sockets = locations.into_iter().filter(|_| is_path && port.fd.is_none());
+    let sockets: Vec<_> = sockets.filter_map(|location| at(Path::new(&location), how)).collect();
     let journal = port.journal.as_deref().filter(|journal| *journal != Path::new("none"));
     let journal = journal.and_then(|journal| at(journal, Named::Journal));
-    let interface = (place == Some(Place::Interface)).then(|| match &port.netns {
+    let interface = (location == Some(Location::Interface)).then(|| match &port.netns {
         Some(namespace) => Named::Namespace(netns::path(namespace)),
-        None => Named::Interface(port.place.clone()),
+        None => Named::Interface(port.location.clone()),
     });
     let disk = port.file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
     sockets.into_iter().chain([journal, interface, disk].into_iter().flatten()).collect()
@@ -108,15 +109,15 @@ pub fn tell(socket: &Path, spec: &Spec) {
 pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let path = |key: &str| Some(Path::new(patch.get(key)?.as_str()?));
     let client = patch.get("role").map(|role| role == "client");
-    let place = |how| path("where").and_then(|path| at(path, how));
-    let listen = place(Named::Socket).filter(|_| client != Some(true));
+    let named = |how| path("where").and_then(|path| at(path, how));
+    let listen = named(Named::Socket).filter(|_| client != Some(true));
     // The patch does not say which kind the port is: what a second socket would be is named, too.
     let seconds = KINDS.iter().filter_map(|kind| kind.second);
     let seconds: Vec<_> = seconds
         .filter_map(|end| at(Path::new(&format!("{}{end}", path("where")?.display())), Named::Socket))
         .filter(|_| listen.is_some())
         .collect();
-    let call = place(Named::Call).filter(|_| client != Some(false));
+    let call = named(Named::Call).filter(|_| client != Some(false));
     let journal = path("journal").and_then(|path| at(path, Named::Journal));
     let interface = path("where").and_then(Path::to_str).filter(|name| !name.contains('/'));
     let interface = interface.map(|name| Named::Interface(name.to_owned()));
@@ -192,7 +193,7 @@ pub fn view(ports: impl FnOnce() -> Vec<PortSpec>) -> BrokerView {
     let pid = child.as_ref().map(Child::id);
     // Their VMMs need a holder, a call or, sooner or later, another door.
     let meets_vmms =
-        |port: &&PortSpec| kinds::find(KINDS, &port.kind).is_ok_and(|kind| kind.place == Place::Socket);
+        |port: &&PortSpec| kinds::find(KINDS, &port.kind).is_ok_and(|kind| kind.location == Location::Socket);
     let is_lost = pid.is_none() && STARTED.load(Ordering::Relaxed);
     let ports = if is_lost { ports() } else { Vec::new() };
     let missed_by = ports.iter().filter(meets_vmms).map(|port| port.name.clone()).collect();
@@ -232,7 +233,7 @@ pub fn serve(args: BrokerArgs) -> Outcome {
     for text in &args.named {
         named.push(Named::decode(text.as_bytes()).map_err(|e| format!("broker: --named: {e}"))?);
     }
-    let operators = Wanted {
+    let operators = SocketSpec {
         path: Named::place(&args.socket),
         kind: SocketType::DGRAM,
         mode: Some(args.socket_mode.map_or(0o600, |mode| mode.0)),

@@ -3,7 +3,7 @@
 //! A thread of its own waits for the capture's descriptor and hands pieces to the response. The channel
 //! between them is short: a client that reads slowly fills the capture's buffer, and what does not fit
 //! is counted as lost in the stream's statistics. The port never waits. A client that does not read at all loses its
-//! connection ([`places`](super::places)), and with it the capture.
+//! connection ([`slots`](super::slots)), and with it the capture.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,14 +21,14 @@ use crate::pcapng::keep_frames;
 /// Pieces that wait for the client.
 const PIECES: usize = 2;
 
-/// The response body of a capture of at most `count` frames, which has `place` until its thread ends.
-pub fn body(reader: CaptureReader, count: Option<u64>, place: OwnedSemaphorePermit) -> std::io::Result<Body> {
+/// The response body of a capture of at most `count` frames, which has `slot` until its thread ends.
+pub fn body(reader: CaptureReader, count: Option<u64>, slot: OwnedSemaphorePermit) -> std::io::Result<Body> {
     let (sender, pieces) = channel(PIECES);
     let stop = reader.stopper();
     std::thread::Builder::new().name("capture".to_owned()).spawn(move || {
         confine::enter(confine::Kinds::WATCH);
         pump(reader, count, &sender);
-        drop(place);
+        drop(slot);
     })?;
     Ok(Body::new(Stream { pieces, stop }))
 }

@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 
 use super::listen::Tally;
 use super::metrics;
-use super::places::Why;
+use super::slots::Why;
 use super::source::Source;
 use crate::api::{About, Changes, ClientsView, DoorView, KindView, Moved, Refused, SocketView};
 use crate::generate::OPENAPI;
@@ -48,7 +48,7 @@ pub struct Control {
     pub source: Arc<Source>,
     /// What it took from itself.
     pub sandbox: Arc<InForce>,
-    /// Places of captures.
+    /// Slots of captures.
     pub captures: Arc<Semaphore>,
     /// Refusals.
     pub tally: Arc<Tally>,
@@ -427,7 +427,7 @@ async fn capture(
         let text = format!("allowed: snaplen from 14 to {}, count from 1", default.snaplen);
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
-    let place = Arc::clone(&control.captures).try_acquire_owned().map_err(|_| {
+    let slot = Arc::clone(&control.captures).try_acquire_owned().map_err(|_| {
         control.tally.count(Why::Captures, "");
         let text = format!("the request is refused: {}", Why::Captures);
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
@@ -435,7 +435,7 @@ async fn capture(
     let port = ask(control, move |engine| engine.port(&name)).await?;
     let fail = |e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot capture: {e}"));
     let reader = start(vec![port], CaptureOptions { snaplen, ..default }).map_err(fail)?;
-    let body = super::capture::body(reader, query.count, place).map_err(fail)?;
+    let body = super::capture::body(reader, query.count, slot).map_err(fail)?;
     Ok(([(header::CONTENT_TYPE, "application/x-pcapng")], body).into_response())
 }
 

@@ -1,4 +1,4 @@
-//! Accepts connections at the control socket and gives each to HTTP, within the bounds of [`places`](super::places).
+//! Accepts connections at the control socket and gives each to HTTP, within the bounds of [`slots`](super::slots).
 //!
 //! A request reaches its handler when it is there whole; until then, and again after its answer, its connection owes one.
 //! Once in a second whoever is overdue is ended, by dropping the connection: that ends a capture, too.
@@ -33,7 +33,7 @@ use sidecore_engine::door::hang_up;
 use sidecore_engine::open::spare;
 
 use super::http::Refusal;
-use super::places::{Peer, Places, Why, PATIENCE};
+use super::slots::{ConnectionSlots, Peer, Why, PATIENCE};
 use crate::api::Refused;
 
 /// The largest body of a request.
@@ -48,7 +48,7 @@ const BUFFER: usize = 64 << 10;
 /// How long nothing is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long root, or the daemon's own user, waits for a place when all connections are being answered.
+/// How long root, or the daemon's own user, waits for a slot when all connections are being answered.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// How often the log says that there were refusals.
@@ -97,32 +97,32 @@ impl Tally {
     }
 }
 
-type Taken = Places<oneshot::Sender<()>>;
+type Slots = ConnectionSlots<oneshot::Sender<()>>;
 
-/// A connection's place.
+/// A connection's slot.
 #[derive(Clone)]
 struct Seat {
-    places: Arc<Mutex<Taken>>,
+    slots: Arc<Mutex<Slots>>,
     number: u64,
 }
 
 impl Seat {
-    fn places(&self) -> MutexGuard<'_, Taken> {
-        lock(&self.places)
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        lock(&self.slots)
     }
 }
 
-fn lock(places: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
-    places.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves `app` at `listener` until the sender of `stopped` is gone; then what is under way ends.
 pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut stopped: watch::Receiver<()>) {
     let app = TowerToHyperService::new(app);
-    let places: Arc<Mutex<Taken>> = Arc::new(Mutex::new(Places::new()));
+    let slots: Arc<Mutex<Slots>> = Arc::new(Mutex::new(ConnectionSlots::new()));
     let mut connections = JoinSet::new();
     let mut second = tokio::time::interval(Duration::from_secs(1));
-    let accepting = accept(&listener, &places, &tally);
+    let accepting = accept(&listener, &slots, &tally);
     let mut accepting = Box::pin(accepting);
     let ended = stopped.clone();
     loop {
@@ -130,15 +130,15 @@ pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut s
             // Nobody sends: it ends with its sender.
             _ = stopped.changed() => break,
             (stream, number, end) = &mut accepting => {
-                let seat = Seat { places: Arc::clone(&places), number };
+                let seat = Seat { slots: Arc::clone(&slots), number };
                 let talk = talk(stream, seat, app.clone(), Arc::clone(&tally), end, ended.clone());
                 connections.spawn(talk);
-                accepting = Box::pin(accept(&listener, &places, &tally));
+                accepting = Box::pin(accept(&listener, &slots, &tally));
             }
             Some(_) = connections.join_next() => {}
-            _ = second.tick() => sweep(&places, &tally),
+            _ = second.tick() => sweep(&slots, &tally),
         }
-        tally.open.store(lock(&places).len() as u64, Relaxed);
+        tally.open.store(lock(&slots).len() as u64, Relaxed);
     }
     drop(accepting);
     drop(listener);
@@ -146,8 +146,8 @@ pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut s
 }
 
 /// Ends what is overdue.
-fn sweep(places: &Mutex<Taken>, tally: &Tally) {
-    let overdue = lock(places).overdue(Instant::now());
+fn sweep(slots: &Mutex<Slots>, tally: &Tally) {
+    let overdue = lock(slots).overdue(Instant::now());
     for (why, end) in overdue {
         tally.count(why, "");
         // It may have ended by itself.
@@ -155,10 +155,10 @@ fn sweep(places: &Mutex<Taken>, tally: &Tally) {
     }
 }
 
-/// The next connection that has a place.
+/// The next connection that has a slot.
 async fn accept(
     listener: &UnixListener,
-    places: &Mutex<Taken>,
+    slots: &Mutex<Slots>,
     tally: &Tally,
 ) -> (UnixStream, u64, oneshot::Receiver<()>) {
     let own = sidecore_engine::open::broker::maker();
@@ -180,9 +180,9 @@ async fn accept(
         let come = Instant::now();
         loop {
             let waited = come.elapsed() >= WAIT;
-            match enter(places, peer, tally, if waited { Duration::ZERO } else { PATIENCE }) {
+            match enter(slots, peer, tally, if waited { Duration::ZERO } else { PATIENCE }) {
                 Ok((number, end)) => return (stream, number, end),
-                // Answers end. Only who may have all places may hold others up meanwhile.
+                // Answers end. Only who may have all slots may hold others up meanwhile.
                 Err(Why::Full) if peer.own && !waited => tokio::time::sleep(PATIENCE).await,
                 Err(why) => break refuse(&stream, why, peer, tally),
             }
@@ -191,13 +191,13 @@ async fn accept(
 }
 
 fn enter(
-    places: &Mutex<Taken>,
+    slots: &Mutex<Slots>,
     peer: Peer,
     tally: &Tally,
     patience: Duration,
 ) -> Result<(u64, oneshot::Receiver<()>), Why> {
     let (end, ended) = oneshot::channel();
-    let (number, old) = lock(places).enter(peer, end, Instant::now(), patience)?;
+    let (number, old) = lock(slots).enter(peer, end, Instant::now(), patience)?;
     if let Some(old) = old {
         tally.count(Why::Displaced, &format!("; user {} connects", peer.uid));
         let _ = old.send(());
@@ -235,7 +235,7 @@ async fn talk(
         async move {
             let response = match whole(request, &tally).await {
                 Ok(request) => {
-                    seat.places().asked(seat.number);
+                    seat.slots().asked(seat.number);
                     app.call(request).await?
                 }
                 Err(refusal) => refusal.into_response(),
@@ -244,7 +244,7 @@ async fn talk(
         }
     });
     let mut http = http1::Builder::new();
-    // The time of heads is counted with that of bodies, by the place.
+    // The time of heads is counted with that of bodies, by the slot.
     http.header_read_timeout(None).max_buf_size(BUFFER);
     let mut connection = pin!(http.serve_connection(stream, service));
     let mut stopping = false;
@@ -290,12 +290,12 @@ async fn whole(request: Request<Incoming>, tally: &Tally) -> Result<Request<Body
     Ok(Request::from_parts(head, Body::from(bytes)))
 }
 
-/// Gives a place up.
+/// Gives a slot up.
 struct Leave(Seat);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.places().leave(self.0.number);
+        self.0.slots().leave(self.0.number);
     }
 }
 
@@ -327,11 +327,11 @@ impl hyper::body::Body for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.seat.places().answered(self.seat.number, Instant::now());
+        self.seat.slots().answered(self.seat.number, Instant::now());
     }
 }
 
-/// A connection whose place knows whether its client reads.
+/// A connection whose slot knows whether its client reads.
 struct Counted {
     stream: TokioIo<UnixStream>,
     seat: Seat,
@@ -339,7 +339,7 @@ struct Counted {
 
 impl Counted {
     fn sent(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.seat.places().sent(self.seat.number, poll.is_ready(), Instant::now());
+        self.seat.slots().sent(self.seat.number, poll.is_ready(), Instant::now());
         poll
     }
 }

@@ -19,7 +19,7 @@ mod listen;
 mod log;
 mod manager;
 mod metrics;
-mod places;
+mod slots;
 mod socket;
 mod source;
 

@@ -275,7 +275,7 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "FlowView", &flow, &FlowView::default());
     let state = PortState {
         kind: s(),
-        place: s(),
+        location: s(),
         switch: Some(s()),
         wire: Some(s()),
         pipe: Some(s()),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::SocketType;
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, Wanted};
+use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, SocketSpec};
 use sidecore_engine::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
 
@@ -122,7 +122,7 @@ impl ControlSocket {
         let owner = owner.map_or(Ok((None, None)), Owner::ids).map_err(|e| fail("owner", &e))?;
         let mode = Some(mode.map_or(0o600, |mode| mode.0));
         let kind = SocketType::STREAM;
-        let wanted = Wanted { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
+        let wanted = SocketSpec { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
         let (listener, file) = listen_at(&wanted).map_err(|e| match e {
             SocketError::InUse(_) => {
                 fail("cannot listen", &"another daemon does; choose another path with --socket")

@@ -100,7 +100,7 @@ pub(super) fn text(all: &All) -> String {
 /// What a port is, and how it is doing.
 fn describe(state: &PortState, row: &mut impl FnMut(&str, String)) {
     row("kind", state.kind.clone());
-    row("where", state.place.clone());
+    row("where", state.location.clone());
     let joined = state.switch.as_ref().map(|switch| format!("switch {switch}"));
     row(
         "joined",

@@ -3,7 +3,7 @@
 use sidecore_driver::DiskOptions;
 
 use super::work::BLOCK;
-use super::Place;
+use super::Testbed;
 
 /// Blocks of the disks.
 pub const BLOCKS: u64 = 256;
@@ -14,6 +14,6 @@ pub fn small() -> DiskOptions {
 }
 
 /// What `show disks` says of the only disk.
-pub fn shown(place: &Place) -> serde_json::Value {
-    place.show("disks")["disks"][0].clone()
+pub fn shown(bed: &Testbed) -> serde_json::Value {
+    bed.show("disks")["disks"][0].clone()
 }

@@ -21,17 +21,17 @@ use sidecore_port::{Interest, Port};
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// A directory that goes away, and the paths in it.
-pub struct Place {
+pub struct Testbed {
     dir: PathBuf,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl Testbed {
+    pub fn new() -> Testbed {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("sidecore-cli-{}-{number}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        Place { dir }
+        Testbed { dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Testbed {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -3,13 +3,13 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use super::{Place, LIMIT};
+use super::{Testbed, LIMIT};
 
 /// A network namespace; it goes with the process that holds it.
 pub struct Net {
     holder: Child,
     /// A folder for sockets, and the control socket of a daemon inside.
-    pub place: Place,
+    pub bed: Testbed,
 }
 
 impl Net {
@@ -19,7 +19,7 @@ impl Net {
         let mut command = Command::new("unshare");
         let holder =
             command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let net = Net { holder, place: Place::new() };
+        let net = Net { holder, bed: Testbed::new() };
         let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", net.holder.id());
         let start = Instant::now();
@@ -34,8 +34,8 @@ impl Net {
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg(program);
-        command.env("SIDECORE_SOCKET", self.place.path("control.sock")).env_remove("NOTIFY_SOCKET");
-        command.current_dir(self.place.path(".")).stdin(Stdio::null());
+        command.env("SIDECORE_SOCKET", self.bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
+        command.current_dir(self.bed.path(".")).stdin(Stdio::null());
         command
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::config::Model;
 use super::irq::Delay;
-use super::shared::{ring_number, RINGS};
+use super::nic::{ring_number, RINGS};
 use super::state::unalias;
 use super::{regs, E1000};
 use crate::device::pci::{Interrupts, Mode};
@@ -31,7 +31,7 @@ impl E1000 {
                 IO_DATA => self.read_register(self.io_address & !3),
                 _ => 0,
             },
-            (MSIX, Model::E1000e) if offset & !7 == PENDING => pending(self.shared.irq.interrupts.as_ref()),
+            (MSIX, Model::E1000e) if offset & !7 == PENDING => pending(self.nic.irq.interrupts.as_ref()),
             _ => 0,
         };
         // A byte or a half of the word.
@@ -56,41 +56,41 @@ impl E1000 {
     }
 
     fn read_register(&mut self, offset: u32) -> u32 {
-        self.shared.traps.reads.fetch_add(1, Ordering::Relaxed);
+        self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
         let offset = unalias(self.settings.model, offset);
         match offset {
-            regs::CTRL_DUP => self.shared.regs.get(regs::CTRL),
+            regs::CTRL_DUP => self.nic.regs.get(regs::CTRL),
             regs::EECD => self.eeprom.read_eecd(),
-            regs::STATS..regs::STATS_END => self.shared.stats.read(offset),
+            regs::STATS..regs::STATS_END => self.nic.stats.read(offset),
             regs::SYSTIML | regs::SYSTIMH => self.system_time(offset),
-            _ if self.shared.irq.owns(offset) => self.shared.irq.read(offset),
-            _ => self.shared.regs.read(offset),
+            _ if self.nic.irq.owns(offset) => self.nic.irq.read(offset),
+            _ => self.nic.regs.read(offset),
         }
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
-        self.shared.traps.writes.fetch_add(1, Ordering::Relaxed);
+        self.nic.traps.writes.fetch_add(1, Ordering::Relaxed);
         let offset = unalias(self.settings.model, offset);
         match offset {
             regs::CTRL | regs::CTRL_DUP => self.write_ctrl(value),
             regs::EECD => self.eeprom.write_eecd(value),
-            regs::EERD => self.shared.regs.set(offset, self.eeprom.eerd(value)),
+            regs::EERD => self.nic.regs.set(offset, self.eeprom.eerd(value)),
             regs::MDIC => {
                 let (value, cause) = self.phy.mdic(value);
-                self.shared.regs.set(offset, value);
+                self.nic.regs.set(offset, value);
                 self.follow();
                 if cause != 0 {
-                    self.shared.irq.note(self.shared.irq.raise(cause, 0, Delay::None));
+                    self.nic.irq.note(self.nic.irq.raise(cause, 0, Delay::None));
                 }
             }
             regs::RCTL | regs::TCTL => {
-                self.shared.regs.set(offset, value);
+                self.nic.regs.set(offset, value);
                 self.follow();
             }
             regs::STATS..regs::STATS_END => {}
-            _ if self.shared.irq.owns(offset) => self.shared.irq.write(offset, value),
+            _ if self.nic.irq.owns(offset) => self.nic.irq.write(offset, value),
             _ => {
-                self.shared.regs.write(offset, value);
+                self.nic.regs.write(offset, value);
                 for at in RINGS {
                     if offset == at + regs::ring::TAIL {
                         self.tail_trapped(at, value);
@@ -102,11 +102,11 @@ impl E1000 {
 
     /// A doorbell that came by a trap: then at least it can wake the core.
     fn tail_trapped(&self, at: u32, tail: u32) {
-        let traps = &self.shared.traps;
+        let traps = &self.nic.traps;
         traps.tails[ring_number(at)].fetch_add(1, Ordering::Relaxed);
         traps.last[ring_number(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
         if regs::TX_RINGS.contains(&at) {
-            self.shared.irq.alarm.wake_sleeper();
+            self.nic.irq.alarm.wake_sleeper();
         }
     }
 
@@ -117,13 +117,13 @@ impl E1000 {
         if value & regs::CTRL_PHY_RST != 0 {
             self.phy.reset();
         }
-        self.shared.regs.set(regs::CTRL, value);
+        self.nic.regs.set(regs::CTRL, value);
     }
 
     /// The 82574's clock: so many units for every so many ticks (82574 §10.2.9, TIMINCA).
     fn system_time(&self, offset: u32) -> u32 {
-        let increment = self.shared.regs.increment();
-        let ticks = self.shared.irq.alarm.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
+        let increment = self.nic.regs.increment();
+        let ticks = self.nic.irq.alarm.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
         let time = ticks.wrapping_mul(u64::from(increment & 0xff_ffff));
         #[expect(clippy::cast_possible_truncation, reason = "the halves of a clock that wraps")]
         if offset == regs::SYSTIML {
@@ -141,7 +141,7 @@ impl E1000 {
         };
         if self.faulted {
             "stopped by a fault until the driver resets the device"
-        } else if self.shared.regs.get(control) & enable == 0 {
+        } else if self.nic.regs.get(control) & enable == 0 {
             "turned off by the driver"
         } else if !self.master {
             "the guest does not let the device reach memory"
@@ -153,13 +153,13 @@ impl E1000 {
 
     /// What the driver has turned on, and what it costs.
     pub(super) fn driver_features(&self) -> Vec<String> {
-        let has = |register, bits| self.shared.regs.get(register) & bits != 0;
-        let interrupts = match self.shared.irq.interrupts.mode() {
+        let has = |register, bits| self.nic.regs.get(register) & bits != 0;
+        let interrupts = match self.nic.irq.interrupts.mode() {
             Mode::Intx => "intx",
             Mode::Msi => "msi",
             Mode::Msix => "msix",
         };
-        let traps = &self.shared.traps;
+        let traps = &self.nic.traps;
         let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
         let known = [
             ("vlan", has(regs::CTRL, regs::CTRL_VME)),
@@ -177,11 +177,11 @@ impl E1000 {
             format!("trapped-rx-tails={}", tails(regs::RX_RINGS)),
             format!("trapped-reads={}", count(&traps.reads)),
             format!("trapped-writes={}", count(&traps.writes)),
-            format!("bad-tails={}", count(&self.shared.bad_tails)),
+            format!("bad-tails={}", count(&self.nic.bad_tails)),
         ];
         let mode = if !self.settings.exitless {
             "doorbells trap: exitless is turned off for this port"
-        } else if regs::TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) {
+        } else if regs::TX_RINGS.iter().any(|at| self.nic.is_trapping(*at)) {
             "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated; \
              if that lasts, features-off=exitless makes each of them cheaper)"
         } else {

@@ -15,7 +15,7 @@ const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum NotTaken {
     /// It is longer than the driver allows.
     TooLong,
     /// Its address or VLAN is not among those that the driver asked for.
@@ -31,14 +31,14 @@ pub(super) fn tag(frame: &Frame, vet: u32) -> Option<u16> {
 
 /// Judges one frame.
 #[inline]
-pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>) -> Result<(), Refused> {
+pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>) -> Result<(), NotTaken> {
     if frame.len > LONGEST_PLAIN && rctl & (regs::RCTL_LPE | regs::RCTL_SBP) == 0 || frame.len > LONGEST {
-        return Err(Refused::TooLong);
+        return Err(NotTaken::TooLong);
     }
     if let (Some(tci), true) = (tag, rctl & regs::RCTL_VFE != 0) {
         let vid = u32::from(tci & 0xfff);
         if !bit(regs, regs::VFTA, vid) {
-            return Err(Refused::NotOurs);
+            return Err(NotTaken::NotOurs);
         }
     }
     let dst = frame.dst();
@@ -52,7 +52,7 @@ pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>
     if wanted || exact(regs, dst) || (is_group(dst) && hash(regs, rctl, dst)) {
         Ok(())
     } else {
-        Err(Refused::NotOurs)
+        Err(NotTaken::NotOurs)
     }
 }
 

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use super::config::{E1000Config, Model};
 use super::regs;
 use super::state::Registers;
-use crate::device::pci::{Area, ConfigSpace, Identity, MsixPlace, Region, Shared as Mapped, Space, REGIONS};
+use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 
 /// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X table.
 pub(super) fn regions(settings: &E1000Config, registers: &Registers) -> [Option<Region>; REGIONS] {
-    let plain = |space, size| Some(Region { space, size, shared: None });
+    let plain = |space, size| Some(Region { space, size, mappable: None });
     let areas = vec![Area {
         offset: u64::from(regs::SHARED.start),
         size: u64::from(regs::SHARED.end - regs::SHARED.start),
     }];
-    let shared = settings.exitless.then(|| Mapped { pages: Arc::clone(&registers.pages), areas });
-    let registers = Some(Region { space: Space::Memory32, size: regs::BAR_SIZE, shared });
+    let mappable = settings.exitless.then(|| MappablePages { pages: Arc::clone(&registers.pages), areas });
+    let registers = Some(Region { space: Space::Memory32, size: regs::BAR_SIZE, mappable });
     match settings.model {
         Model::E1000 => [registers, plain(Space::Io, 64), None, None, None, None, None],
         Model::E1000e => [

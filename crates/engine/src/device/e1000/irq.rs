@@ -31,7 +31,7 @@ use std::time::Duration;
 
 pub(super) use self::registers::SAVED;
 use self::service::Services;
-use self::state::{Report, State};
+use self::state::{IrqState, Report};
 use super::config::Model;
 use super::regs::{
     self, CTRL_EXT_EIAME, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0, TXQ1,
@@ -62,7 +62,7 @@ pub(super) enum Delay {
 pub(super) struct Irq {
     model: Model,
     pub(super) interrupts: Arc<Interrupts>,
-    state: Mutex<State>,
+    state: Mutex<IrqState>,
     /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
     uncounted: AtomicU64,
     /// The operator's gap.
@@ -78,7 +78,7 @@ impl Irq {
         Ok(Irq {
             model,
             interrupts,
-            state: Mutex::new(State::new()),
+            state: Mutex::new(IrqState::new()),
             uncounted: AtomicU64::new(0),
             taken_back: [const { AtomicU64::new(0) }; QUEUES],
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
@@ -92,14 +92,14 @@ impl Irq {
         let state = self.lock();
         let mut vectors = 0..VECTORS;
         let vector = if self.by_queue() {
-            vectors.find(|v| routed(state.words.ivar, *v) & cause != 0)
+            vectors.find(|v| routed(state.registers.ivar, *v) & cause != 0)
         } else {
             Some(0)
         };
         vector.map_or_else(InterruptCount::default, |vector| state.gates[vector].passed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IrqState> {
         // No step under the lock leaves it half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +120,7 @@ impl Irq {
             Delay::Receive(last, _) | Delay::Transmit(last, _) => last & 0xffff == 0,
             Delay::None => true,
         } || state.wanted & delayable == 0;
-        if at_once && (state.words.icr | delayable) & state.words.ims == 0 && !state.delays() {
+        if at_once && (state.registers.icr | delayable) & state.registers.ims == 0 && !state.delays() {
             // A driver that polls: nothing comes of it, and not even the clock is looked at.
             state.set(delayable);
             return 0;
@@ -150,12 +150,12 @@ impl Irq {
     }
 
     /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
-    fn settle(&self, state: &mut State, now: u64, news: bool) -> u64 {
+    fn settle(&self, state: &mut IrqState, now: u64, news: bool) -> u64 {
         let mut next = NEVER;
         let mut sent = 0;
         let by_queue = self.by_queue();
         // A cause that is set at once takes those along that were delayed (8254x SDM §3.2.7.1.2).
-        let immediate = !by_queue && state.words.icr & state.words.ims != 0;
+        let immediate = !by_queue && state.registers.icr & state.registers.ims != 0;
         if state.receive.due() != NEVER && (immediate || state.receive.due() <= now) {
             state.receive = Delayed::NONE;
             state.set(RXT0);
@@ -185,8 +185,8 @@ impl Irq {
         sent
     }
 
-    fn pin(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
-        let pending = state.words.icr & state.words.ims != 0;
+    fn pin(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
+        let pending = state.registers.icr & state.registers.ims != 0;
         if !pending {
             if state.level {
                 state.level = false;
@@ -197,7 +197,7 @@ impl Irq {
         if state.level {
             return 0;
         }
-        let gap = u64::from(state.words.itr & 0xffff) * ITR_UNIT;
+        let gap = u64::from(state.registers.itr & 0xffff) * ITR_UNIT;
         match state.gates[0].pass(now, gap, self.floor, news) {
             Err(opens) => {
                 *next = opens.min(*next);
@@ -206,7 +206,7 @@ impl Irq {
             Ok(()) => {
                 state.level = true;
                 state.unsent = 0;
-                state.rang[0] |= state.words.icr & state.words.ims & RXT0 != 0;
+                state.rang[0] |= state.registers.icr & state.registers.ims & RXT0 != 0;
                 let sent = match self.interrupts.mode() {
                     Mode::Intx => self.interrupts.set_level(true),
                     Mode::Msi | Mode::Msix => self.interrupts.message(0),
@@ -216,12 +216,12 @@ impl Irq {
         }
     }
 
-    fn messages(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
-        if state.unsent & state.words.ims & OTHER_CAUSES != 0 {
+    fn messages(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
+        if state.unsent & state.registers.ims & OTHER_CAUSES != 0 {
             state.unsent &= !OTHER_CAUSES;
             state.set(OTHER);
         }
-        let waiting = state.unsent & state.words.icr & state.words.ims;
+        let waiting = state.unsent & state.registers.icr & state.registers.ims;
         for (queue, until) in state.held_until.iter().enumerate() {
             if now >= *until {
                 state.held &= !(RXQ0 << queue);
@@ -239,11 +239,11 @@ impl Irq {
         }
         let mut sent = 0;
         for vector in 0..VECTORS {
-            let causes = ready & routed(state.words.ivar, vector);
+            let causes = ready & routed(state.registers.ivar, vector);
             if causes == 0 {
                 continue;
             }
-            let gap = u64::from(state.words.eitr[vector] & 0xffff) * ITR_UNIT;
+            let gap = u64::from(state.registers.eitr[vector] & 0xffff) * ITR_UNIT;
             match state.gates[vector].pass(now, gap, self.floor, news) {
                 Err(opens) => *next = opens.min(*next),
                 Ok(()) => {
@@ -262,15 +262,15 @@ impl Irq {
     }
 
     /// What sending a message does to causes and masks (82574 §7.4.3, §10.2.4.6).
-    fn sent(state: &mut State, causes: u32, now: u64) {
-        let words = &mut state.words;
+    fn sent(state: &mut IrqState, causes: u32, now: u64) {
+        let registers = &mut state.registers;
         state.unsent &= !causes;
-        words.icr &= !(causes & words.eiac);
-        if words.ext & CTRL_EXT_IAME == 0 {
-            words.ims &= !(causes & words.eiac);
+        registers.icr &= !(causes & registers.eiac);
+        if registers.ext & CTRL_EXT_IAME == 0 {
+            registers.ims &= !(causes & registers.eiac);
         }
-        if words.ext & CTRL_EXT_EIAME != 0 {
-            words.iam &= !causes;
+        if registers.ext & CTRL_EXT_EIAME != 0 {
+            registers.iam &= !causes;
         }
         for (queue, until) in state.held_until.iter_mut().enumerate() {
             if causes & RXQ0 << queue != 0 {

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::mem::{memory_file, SharedFile, Slot};
+use crate::mem::{memory_file, JournalSlot, SharedFile};
 
 /// Words of one ring's part.
 const HEADS: usize = 0;
@@ -47,11 +47,11 @@ const EXTENDED: u64 = 1 << 62;
 
 /// One ring's part of a device's journal.
 #[derive(Clone)]
-pub(super) struct Journal(Slot);
+pub(super) struct RingJournal(JournalSlot);
 
 /// Where a ring is, as its journal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct RingPosition {
     pub(super) bal: u32,
     pub(super) bah: u32,
     pub(super) len: u32,
@@ -73,17 +73,17 @@ fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-impl Journal {
+impl RingJournal {
     /// A new device's: the file and the journals of its rings: of each pair the transmit ring's and the receive ring's.
-    pub(super) fn create() -> io::Result<(File, [Journal; RINGS])> {
-        Journal::open(memory_file(c"sidecore-e1000-rings", 8 * RINGS * WORDS)?.into())
+    pub(super) fn create() -> io::Result<(File, [RingJournal; RINGS])> {
+        RingJournal::open(memory_file(c"sidecore-e1000-rings", 8 * RINGS * WORDS)?.into())
     }
 
     /// Those that stand in `file`.
-    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [Journal; RINGS])> {
+    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [RingJournal; RINGS])> {
         let file = File::from(file);
         let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
-        Ok((file, std::array::from_fn(|ring| Journal(Slot::at(&shared, 8 * ring * WORDS)))))
+        Ok((file, std::array::from_fn(|ring| RingJournal(JournalSlot::at(&shared, 8 * ring * WORDS)))))
     }
 
     /// Nothing is known of the ring.
@@ -109,12 +109,12 @@ impl Journal {
     }
 
     /// Where the ring is; `None`: it has not been described yet.
-    pub(super) fn position(&self) -> Option<Position> {
+    pub(super) fn position(&self) -> Option<RingPosition> {
         let (len, _) = halves(self.0.get(LENGTH));
         let (bal, bah) = halves(self.0.get(BASE));
         let (low, before) = halves(self.0.get(HEADS));
         let published = [low >> 16, before];
-        (len != 0).then_some(Position { bal, bah, len, head: low & 0xffff, published })
+        (len != 0).then_some(RingPosition { bal, bah, len, head: low & 0xffff, published })
     }
 
     /// Receive descriptors are about to be marked: places and both words. `first` has the words of the first one as they are.

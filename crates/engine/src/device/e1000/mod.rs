@@ -14,7 +14,7 @@
 //! registers. `journal` and `persist` write down what the next daemon needs. `access` carries out trapped accesses.
 //! `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
-//! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A
+//! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A
 //! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
 //! it other memory, and does not answer the guest before it has it. Filters and modes are words that are read
 //! where the driver put them.
@@ -32,6 +32,7 @@ mod filter;
 mod function;
 mod irq;
 mod journal;
+mod nic;
 mod packet;
 mod persist;
 mod phy;
@@ -40,7 +41,6 @@ pub mod regs;
 mod ring;
 mod rss;
 mod rx;
-mod shared;
 mod state;
 mod stats;
 #[cfg(test)]
@@ -58,13 +58,13 @@ pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, PCIX};
 use self::eeprom::Eeprom;
 use self::function::{config_space, regions};
 use self::irq::Irq;
-use self::journal::Journal;
+use self::journal::RingJournal;
+use self::nic::{NicState, Traps};
 use self::phy::Phy;
 use self::receiver::Receiver;
 use self::regs::QUEUES;
 use self::ring::Ring;
 use self::rx::RxRing;
-use self::shared::{Shared, Traps};
 use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::Transmitter;
@@ -79,7 +79,7 @@ use crate::wire::Offloads;
 
 /// An e1000 or e1000e.
 pub struct E1000 {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     settings: E1000Config,
     config: ConfigSpace,
     eeprom: Eeprom,
@@ -96,7 +96,7 @@ pub struct E1000 {
     /// The register that the I/O BAR points to.
     io_address: u32,
     /// The file of the rings' journals.
-    places: File,
+    journal_file: File,
     /// What an image said, between `adopt` and `resume`.
     interrupts_before: [u32; irq::SAVED],
 }
@@ -120,13 +120,13 @@ impl E1000 {
         files: Option<[OwnedFd; 2]>,
     ) -> io::Result<E1000> {
         let model = settings.model;
-        let (pages, places) = files.map_or((None, None), |[pages, places]| (Some(pages), Some(places)));
-        let (places, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
-            places.map_or_else(Journal::create, Journal::open)?;
+        let (pages, journal_file) = files.map_or((None, None), |[pages, file]| (Some(pages), Some(file)));
+        let (journal_file, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
+            journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1, &port.bell);
         let csb = settings.csb && model == Model::E1000;
-        let shared = Arc::new(Shared {
+        let nic = Arc::new(NicState {
             model,
             exitless: settings.exitless,
             csb,
@@ -141,9 +141,9 @@ impl E1000 {
             looping: AtomicBool::new(false),
             traps: Traps::default(),
         });
-        shared.port.set_accepts(Offloads::VALID);
+        nic.port.set_accepts(Offloads::VALID);
         let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
-        let parts = || (Arc::clone(&shared), Arc::clone(&map));
+        let parts = || (Arc::clone(&nic), Arc::clone(&map));
         let tx = |queue, journal| TxRing::new(parts().0, queue, parts().1, journal);
         let rx = |queue, journal| RxRing::new(parts().0, queue, parts().1, journal);
         let transmitter = Transmitter::new(parts().0, [tx(0, tx_journal), tx(1, tx_journal_1)]);
@@ -155,7 +155,7 @@ impl E1000 {
         };
         Ok(E1000 {
             settings,
-            config: config_space(&settings, subsystem, &regions(&settings, &shared.regs)),
+            config: config_space(&settings, subsystem, &regions(&settings, &nic.regs)),
             eeprom: Eeprom::new(model, settings.mac.0, subsystem),
             phy: Phy::new(model, true),
             scheduler,
@@ -166,38 +166,38 @@ impl E1000 {
             master: false,
             faulted: false,
             io_address: 0,
-            places,
+            journal_file,
             interrupts_before: [0; irq::SAVED],
-            shared,
+            nic,
         })
     }
 
     /// The port that it stands behind.
     pub fn port(&self) -> &Arc<Port> {
-        &self.shared.port
+        &self.nic.port
     }
 
     /// Has a core serve the transmit queue.
     fn serve(&mut self) {
-        self.tx.lend(|queue| self.scheduler.serve(&self.shared.port, 0, queue));
+        self.tx.lend(|queue| self.scheduler.serve(&self.nic.port, 0, queue));
     }
 
     /// Gives the receive queue to the port.
     fn listen(&mut self) {
-        self.rx.lend(|queue| self.shared.port.lend(0, queue));
+        self.rx.lend(|queue| self.nic.port.lend(0, queue));
     }
 
     /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
     /// that is off is not touched any more.
     fn follow(&mut self) {
         let alive = self.master && !self.faulted;
-        let rctl = self.shared.regs.get(regs::RCTL);
+        let rctl = self.nic.regs.get(regs::RCTL);
         let listens = alive && rctl & regs::RCTL_EN != 0;
         let looped = rctl & regs::RCTL_LBM != 0 || self.phy.is_looped();
-        self.shared.looped.store(looped, Ordering::Relaxed);
+        self.nic.looped.store(looped, Ordering::Relaxed);
         let rx_on = listens && (self.carrier || looped);
-        self.shared.port.set_held(listens && !self.carrier);
-        let tx_on = alive && self.shared.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
+        self.nic.port.set_held(listens && !self.carrier);
+        let tx_on = alive && self.nic.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
         if rx_on {
             self.listen();
         } else if let Some(queue) = self.rx.take_back() {
@@ -214,11 +214,11 @@ impl E1000 {
         if serve {
             self.serve();
         }
-        self.shared.transmitting.store(tx_on, Ordering::Relaxed);
+        self.nic.transmitting.store(tx_on, Ordering::Relaxed);
     }
 
     fn tx_is(&self, on: bool) -> bool {
-        self.shared.transmitting.load(Ordering::Relaxed) == on
+        self.nic.transmitting.load(Ordering::Relaxed) == on
     }
 
     /// Registers, PHY and queues as after power on (8254x SDM §14.2).
@@ -230,20 +230,20 @@ impl E1000 {
             queue.rings().iter_mut().for_each(RxRing::reset);
         }
         let (model, mac) = (self.settings.model, self.settings.mac.0);
-        self.shared.regs.reset(
+        self.nic.regs.reset(
             model,
             mac,
             self.carrier,
             self.settings.pcix && model == Model::E1000,
-            self.shared.csb,
+            self.nic.csb,
         );
-        self.shared.irq.reset();
-        self.shared.stats.reset();
+        self.nic.irq.reset();
+        self.nic.stats.reset();
         self.phy.reset();
         self.faulted = false;
         // Also one that nobody has told us of yet: it would stop the device after its reset.
-        self.shared.port.fault.clear();
-        for last in &self.shared.traps.last {
+        self.nic.port.fault.clear();
+        for last in &self.nic.traps.last {
             last.store(0, Ordering::Relaxed);
         }
         self.follow();
@@ -251,9 +251,9 @@ impl E1000 {
 
     /// How the doorbells of the ring at `at` come.
     fn doorbells(&self, at: u32) -> &'static str {
-        if self.shared.csb && self.shared.regs.get(sidecore_abi::csb::CSBAL) != 0 {
+        if self.nic.csb && self.nic.regs.get(sidecore_abi::csb::CSBAL) != 0 {
             "csb"
-        } else if !self.settings.exitless || self.shared.is_trapping(at) {
+        } else if !self.settings.exitless || self.nic.is_trapping(at) {
             "trapping"
         } else {
             "exitless"
@@ -264,18 +264,18 @@ impl E1000 {
 impl PciDevice for E1000 {
     /// All of the device is new, and so are its pages.
     fn attached(&mut self) -> io::Result<()> {
-        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device = E1000::make(self.settings, port, scheduler, None)?;
         device.carrier = self.carrier;
         device.phy.set_link(self.carrier);
         device.chip_reset();
-        self.shared.regs.pages.give_up();
+        self.nic.regs.pages.give_up();
         *self = device;
         Ok(())
     }
 
     fn regions(&self) -> [Option<Region>; REGIONS] {
-        regions(&self.settings, &self.shared.regs)
+        regions(&self.settings, &self.nic.regs)
     }
 
     fn config(&mut self) -> &mut ConfigSpace {
@@ -283,7 +283,7 @@ impl PciDevice for E1000 {
     }
 
     fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.shared.irq.interrupts
+        &self.nic.irq.interrupts
     }
 
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
@@ -321,7 +321,7 @@ impl PciDevice for E1000 {
         self.master = false;
         self.io_address = 0;
         for register in [sidecore_abi::csb::CSBAL, sidecore_abi::csb::CSBAH] {
-            self.shared.regs.set(register, 0);
+            self.nic.regs.set(register, 0);
         }
         self.chip_reset();
     }
@@ -341,14 +341,14 @@ impl PciDevice for E1000 {
         }
         self.carrier = up;
         let lu = regs::STATUS_LU;
-        self.shared.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
+        self.nic.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
         self.phy.set_link(up);
         self.follow();
-        self.shared.irq.note(self.shared.irq.raise(regs::LSC, 0, irq::Delay::None));
+        self.nic.irq.note(self.nic.irq.raise(regs::LSC, 0, irq::Delay::None));
     }
 
     fn queues(&self) -> Vec<QueueStatus> {
-        let irq = &self.shared.irq;
+        let irq = &self.nic.irq;
         // The pin is everybody's: it stands with the first queue that receives.
         let interrupts = |number: usize, receives: bool| match (irq.by_queue(), receives) {
             (true, true) => Some(irq.passed(regs::RXQ0 << number)),
@@ -358,7 +358,7 @@ impl PciDevice for E1000 {
         let queue = |number, at, direction, on| QueueStatus {
             index: number,
             direction,
-            size: Ring::length(&self.shared.regs, at),
+            size: Ring::length(&self.nic.regs, at),
             kind: self.doorbells(at),
             state: if on { "running".to_owned() } else { self.why_off(at) },
             interrupts: interrupts(number, direction == "egress"),
@@ -369,7 +369,7 @@ impl PciDevice for E1000 {
         let mut queues = Vec::new();
         for (direction, rings, on) in directions {
             // A second ring that the driver has not set up is not there.
-            let count = if self.shared.has_second(&rings) { QUEUES } else { 1 };
+            let count = if self.nic.has_second(&rings) { QUEUES } else { 1 };
             queues.extend(rings.iter().take(count).enumerate().map(|(n, at)| queue(n, *at, direction, on)));
         }
         queues

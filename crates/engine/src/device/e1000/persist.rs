@@ -29,17 +29,17 @@ impl Persist for E1000 {
     fn format(&self) -> Format {
         let model = if self.settings.model == Model::E1000e { "e1000e" } else { "e1000" };
         // What the guest was told of the regions, and of the status block.
-        let told = [(self.settings.exitless, ",exitless"), (self.shared.csb, ",csb")];
+        let told = [(self.settings.exitless, ",exitless"), (self.nic.csb, ",csb")];
         let told = told.into_iter().filter_map(|(told, name)| told.then_some(name));
         Format { kind: std::iter::once(model).chain(told).collect(), version: VERSION, size: SIZE }
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.shared.regs.pages.file(), self.places.as_fd()]
+        vec![self.nic.regs.pages.file(), self.journal_file.as_fd()]
     }
 
     fn save(&mut self, image: &mut Image) {
-        self.shared.regs.save(image);
+        self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
         let phy = self.phy.words();
         for (index, four) in phy.chunks_exact(4).enumerate() {
@@ -48,7 +48,7 @@ impl Persist for E1000 {
         for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
-        for (index, word) in self.shared.irq.words().into_iter().enumerate() {
+        for (index, word) in self.nic.irq.words().into_iter().enumerate() {
             image.put(IRQ + index, word.into());
         }
         image.put(REST, self.io_address.into());
@@ -59,7 +59,7 @@ impl Persist for E1000 {
         let Ok(files) = <[OwnedFd; 2]>::try_from(files) else {
             return Err("its files are not all there".to_owned());
         };
-        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device =
             E1000::make(self.settings, port, scheduler, Some(files)).map_err(|e| e.to_string())?;
         let mut config = vec![0; device.config.size()];
@@ -67,7 +67,7 @@ impl Persist for E1000 {
         if !device.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
-        device.shared.regs.restore(image);
+        device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
         device.phy.restore(std::array::from_fn(|index| {
             let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
@@ -92,10 +92,10 @@ impl Persist for E1000 {
         // The carrier is what this process says it is; the driver hears of it by the causes below.
         let link = self.carrier;
         let lu = regs::STATUS_LU;
-        self.shared.regs.change(regs::STATUS, lu, if link { lu } else { 0 });
+        self.nic.regs.change(regs::STATUS, lu, if link { lu } else { 0 });
         self.phy.set_link(link);
         self.follow();
-        self.shared.irq.resume(self.interrupts_before);
+        self.nic.irq.resume(self.interrupts_before);
     }
 
     fn suspend(&mut self) {

@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
+use super::nic::NicState;
 use super::regs::QUEUES;
 use super::rss::Rss;
 use super::rx::RxRing;
-use super::shared::Shared;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::port::{EgressQueue, Outcome, Room};
 
 /// A guest's receive rings.
 pub(super) struct Receiver {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     rings: [RxRing; QUEUES],
     rss: Rss,
     /// The frames of a batch for each ring, and what their descriptors say of the choice.
@@ -23,10 +23,10 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(shared: Arc<Shared>, rings: [RxRing; QUEUES]) -> Receiver {
+    pub(super) fn new(nic: Arc<NicState>, rings: [RxRing; QUEUES]) -> Receiver {
         let picks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
         let marks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
-        Receiver { shared, rings, rss: Rss::new(), picks, marks }
+        Receiver { nic, rings, rss: Rss::new(), picks, marks }
     }
 
     /// All of the rings, to be set up or ended.
@@ -36,7 +36,7 @@ impl Receiver {
 
     #[inline(never)]
     fn spread(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        let regs = &self.shared.regs;
+        let regs = &self.nic.regs;
         self.rss.refresh(regs);
         for &pick in picks {
             let (ring, mark) = self.rss.choose(regs, batch, batch.frame(pick));
@@ -55,7 +55,7 @@ impl Receiver {
 
 impl EgressQueue for Receiver {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        if Rss::is_on(&self.shared.regs) {
+        if Rss::is_on(&self.nic.regs) {
             return self.spread(batch, picks, outcome);
         }
         self.rings[0].send(batch, picks, |_| 0, outcome);
@@ -63,11 +63,11 @@ impl EgressQueue for Receiver {
 
     fn is_full(&mut self) -> bool {
         let [first, second] = &mut self.rings;
-        first.is_full() && (!Rss::is_on(&self.shared.regs) || second.is_full())
+        first.is_full() && (!Rss::is_on(&self.nic.regs) || second.is_full())
     }
 
     fn room(&mut self) -> Option<Room> {
-        let used = if Rss::is_on(&self.shared.regs) { QUEUES } else { 1 };
+        let used = if Rss::is_on(&self.nic.regs) { QUEUES } else { 1 };
         self.rings.iter_mut().take(used).filter_map(RxRing::room).min_by_key(|room| room.free)
     }
 }

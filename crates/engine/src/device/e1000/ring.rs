@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{CSBAH, CSBAL};
 
-use super::journal::{Journal, Position};
+use super::journal::{RingJournal, RingPosition};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
 use super::regs::TX_RINGS;
 use super::state::Registers;
-use crate::device::csb::{Block, Side};
+use crate::device::csb::{Block, RingSide};
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
@@ -56,12 +56,12 @@ pub(super) struct Ring {
     /// The status block, if the device has one.
     block: Option<Block>,
     /// Where a successor finds the place.
-    pub(super) journal: Journal,
+    pub(super) journal: RingJournal,
 }
 
 impl Ring {
-    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: Journal) -> Ring {
-        let side = if TX_RINGS.contains(&at) { Side::Transmit } else { Side::Receive };
+    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: RingJournal) -> Ring {
+        let side = if TX_RINGS.contains(&at) { RingSide::Transmit } else { RingSide::Receive };
         let block = csb.then(|| Block::new(side));
         Ring {
             at,
@@ -203,7 +203,7 @@ impl Ring {
     pub(super) fn adopt(&mut self, regs: &Registers) -> Option<()> {
         let now = |register| regs.get(self.at + register);
         let head = now(HEAD);
-        let place = self.journal.position().filter(|Position { bal, bah, len, published, .. }| {
+        let place = self.journal.position().filter(|RingPosition { bal, bah, len, published, .. }| {
             let registers = (now(BAL), now(BAH), now(LEN) & LEN_MASK);
             registers == (*bal, *bah, *len) && published.contains(&head)
         });
@@ -297,7 +297,7 @@ mod tests {
         ftruncate(&fd, 0x1000).unwrap();
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
         let (regs, bad) = (Registers::new(None).unwrap(), AtomicU64::new(0));
-        let (_, [journal, ..]) = Journal::create().unwrap();
+        let (_, [journal, ..]) = RingJournal::create().unwrap();
         let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);

@@ -20,15 +20,15 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use self::rules::{words, Rules};
-use super::filter::{admit, tag, Refused};
+use super::filter::{admit, tag, NotTaken};
 use super::irq::Delay;
-use super::journal::{Journal, MAX_ENTRIES};
+use super::journal::{RingJournal, MAX_ENTRIES};
+use super::nic::NicState;
 use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
-use super::shared::Shared;
 use super::stats::{Counter, Frames};
 use crate::device::packet::MIN_PADDED;
-use crate::device::source::Source;
+use crate::device::source::FrameBytes;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
@@ -57,7 +57,7 @@ enum Shortage {
 
 /// A guest's receive ring.
 pub(super) struct RxRing {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     /// Which of the device's it is.
     queue: usize,
     ring: Ring,
@@ -76,10 +76,10 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(shared: Arc<Shared>, queue: usize, map: Arc<GuestMap>, journal: Journal) -> RxRing {
+    pub(super) fn new(nic: Arc<NicState>, queue: usize, map: Arc<GuestMap>, journal: RingJournal) -> RxRing {
         RxRing {
-            ring: Ring::new(RX_RINGS[queue], map, shared.csb, journal),
-            shared,
+            ring: Ring::new(RX_RINGS[queue], map, nic.csb, journal),
+            nic,
             queue,
             hint: 0,
             stopped: false,
@@ -93,7 +93,7 @@ impl RxRing {
 
     /// The receiver is turned off.
     pub(super) fn rest(&mut self) {
-        self.ring.rest(&self.shared.regs);
+        self.ring.rest(&self.nic.regs);
     }
 
     /// The device was reset.
@@ -112,14 +112,14 @@ impl RxRing {
         self.stopped = true;
         // A ring that reads as zeros finds all kinds of faults: this is their cause.
         let lost = self.ring.map().is_truncated();
-        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     fn avail(&mut self) -> u32 {
         if self.stopped {
             return 0;
         }
-        match self.ring.poll(&self.shared.regs, &self.shared.bad_tails) {
+        match self.ring.poll(&self.nic.regs, &self.nic.bad_tails) {
             Ok(avail) => avail,
             Err(fault) => {
                 self.stop(fault);
@@ -131,7 +131,7 @@ impl RxRing {
     /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a share of its
     /// time.
     fn allowed(&mut self) -> u32 {
-        let Some(service) = self.shared.irq.service(self.queue) else { return u32::MAX };
+        let Some(service) = self.nic.irq.service(self.queue) else { return u32::MAX };
         if self.service.0 != service {
             self.service = (service, 0);
         }
@@ -197,7 +197,7 @@ impl RxRing {
     fn fill(
         &mut self,
         rules: &Rules,
-        source: &mut Source,
+        source: &mut FrameBytes,
         (used, avail): (u32, u32),
         (status, special): (u64, u64),
         mark: u64,
@@ -266,7 +266,7 @@ impl RxRing {
 
     /// A buffer may span regions that are adjacent in the guest.
     #[cold]
-    fn fill_spanning(&self, source: &mut Source, address: u64, len: u32) -> Result<(), Shortage> {
+    fn fill_spanning(&self, source: &mut FrameBytes, address: u64, len: u32) -> Result<(), Shortage> {
         for to in self.ring.map().parts(address, len) {
             source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
         }
@@ -308,12 +308,12 @@ impl RxRing {
 
     /// Goes on where a former owner has ended, in memory that is known by now (`journal` says how).
     pub(super) fn recover(&mut self) {
-        if self.ring.adopt(&self.shared.regs).is_none() {
+        if self.ring.adopt(&self.nic.regs).is_none() {
             return;
         }
         let intent = self.ring.journal.intent().filter(|intent| intent.head != self.ring.head);
         if let Some(intent) = intent {
-            let ahead = self.ring.look(&self.shared.regs);
+            let ahead = self.ring.look(&self.nic.regs);
             let (first, [mark, _]) = self.ring.journal.entry(0);
             let now = [2 * first as usize, 2 * first as usize + 1].map(|at| self.ring.table.load(at));
             let before = self.ring.journal.before();
@@ -332,13 +332,13 @@ impl RxRing {
     }
 
     fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
-        let regs = &self.shared.regs;
+        let regs = &self.nic.regs;
         // RCTL.RDMTS: a half, a quarter, an eighth of the ring (8254x SDM §13.4.22).
         let threshold = self.ring.size >> (1 + (rctl >> 8 & 3)).min(3);
         let few = if free_before > threshold && free <= threshold { regs::RXDMT0 } else { 0 };
         let overrun = if missed { regs::RXO } else { 0 };
         let received = match free_before != free {
-            true if self.shared.irq.by_queue() => regs::RXQ0 << self.queue,
+            true if self.nic.irq.by_queue() => regs::RXQ0 << self.queue,
             true => regs::RXT0,
             false => 0,
         };
@@ -349,7 +349,7 @@ impl RxRing {
         let delay = |register| regs.get(regs::RX_RING + register);
         let delay = Delay::Receive(delay(ring::DELAY), delay(ring::ABSOLUTE_DELAY));
         outcome.occasions += 1;
-        outcome.interrupts += self.shared.irq.raise(few | overrun, received, delay);
+        outcome.interrupts += self.nic.irq.raise(few | overrun, received, delay);
     }
 }
 
@@ -363,13 +363,13 @@ impl RxRing {
         mark: impl Fn(usize) -> u64,
         outcome: &mut Outcome,
     ) {
-        let shared = Arc::clone(&self.shared);
-        if shared.looped.load(Ordering::Relaxed) != shared.looping.load(Ordering::Relaxed) {
+        let nic = Arc::clone(&self.nic);
+        if nic.looped.load(Ordering::Relaxed) != nic.looping.load(Ordering::Relaxed) {
             // A NIC in loopback does not hear the wire.
             return outcome.dropped_all(picks, DropReason::LinkDown);
         }
-        let regs = &shared.regs;
-        let rules = Rules::new(&shared);
+        let regs = &nic.regs;
+        let rules = Rules::new(&nic);
         let (layout, rctl) = (&rules.layout, rules.rctl);
         let free = self.avail();
         let allowed = self.allowed();
@@ -393,12 +393,12 @@ impl RxRing {
             let tci = tag(frame, rules.vet);
             match admit(regs, rctl, frame, tci) {
                 Ok(()) => {}
-                Err(Refused::TooLong) => {
-                    shared.stats.add(Counter::Oversize, 1);
+                Err(NotTaken::TooLong) => {
+                    nic.stats.add(Counter::Oversize, 1);
                     outcome.dropped(pick, DropReason::BufferTooSmall);
                     continue;
                 }
-                Err(Refused::NotOurs) => {
+                Err(NotTaken::NotOurs) => {
                     outcome.dropped(pick, DropReason::Filtered);
                     continue;
                 }
@@ -425,7 +425,7 @@ impl RxRing {
             }
             let vlan = if stripped.is_some() { rx::VP } else { 0 };
             let facts = (rules.checksums(frame) | vlan, u64::from(stripped.unwrap_or(0)));
-            let source = || Source::new(frame, body, stripped.is_some());
+            let source = || FrameBytes::new(frame, body, stripped.is_some());
             let whole = self.filled.len();
             let mut result = self.fill(&rules, &mut source(), (used, avail), facts, mark, outcome);
             if matches!(result, Err(Shortage::Ring)) && missed == 0 {
@@ -459,14 +459,14 @@ impl RxRing {
             }
         }
         self.write_back(layout.extended, used);
-        shared.stats.frames(Counter::Rx, &frames);
-        shared.stats.add(Counter::Missed, missed);
+        nic.stats.frames(Counter::Rx, &frames);
+        nic.stats.add(Counter::Missed, missed);
         self.service.1 = self.service.1.saturating_add(used);
         if missed > 0 && avail == allowed {
-            shared.irq.overloaded(self.queue);
+            nic.irq.overloaded(self.queue);
         }
         if used > 0 {
-            shared.received.store(true, Ordering::Relaxed);
+            nic.received.store(true, Ordering::Relaxed);
             self.ring.advance(regs, used, used == avail);
         }
         let most = before.max(avail);
@@ -483,7 +483,7 @@ impl RxRing {
         let full = self.avail() == 0 && !self.stopped;
         let enough = self.allowed() == 0;
         if enough {
-            self.shared.irq.overloaded(self.queue);
+            self.nic.irq.overloaded(self.queue);
         }
         full || enough
     }
@@ -493,7 +493,7 @@ impl RxRing {
         let allowed = self.allowed();
         if allowed == 0 {
             // Whoever asks would have sent more.
-            self.shared.irq.overloaded(self.queue);
+            self.nic.irq.overloaded(self.queue);
         }
         let free = self.avail().min(allowed);
         (!self.stopped).then_some(Room { free, size: self.ring.size })

@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::nic::NicState;
 use super::regs::{QUEUES, TX_RINGS};
-use super::shared::Shared;
 use super::tx::TxRing;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
@@ -32,7 +32,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A guest's transmit rings.
 pub(super) struct Transmitter {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     rings: [TxRing; QUEUES],
     /// The ring that is asked first.
     turn: usize,
@@ -43,8 +43,8 @@ pub(super) struct Transmitter {
 }
 
 impl Transmitter {
-    pub(super) fn new(shared: Arc<Shared>, rings: [TxRing; QUEUES]) -> Transmitter {
-        Transmitter { shared, rings, turn: 0, worked: false, last_work: Instant::now(), unasked: false }
+    pub(super) fn new(nic: Arc<NicState>, rings: [TxRing; QUEUES]) -> Transmitter {
+        Transmitter { nic, rings, turn: 0, worked: false, last_work: Instant::now(), unasked: false }
     }
 
     /// All of the rings, to be set up or ended.
@@ -66,8 +66,8 @@ impl Transmitter {
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let mut outcome = Outcome::new();
         outcome.begin(ticks_in(LIMIT), true);
-        if let Some(mut slot) = self.shared.port.egress(0) {
-            self.shared.looping.store(true, Ordering::Relaxed);
+        if let Some(mut slot) = self.nic.port.egress(0) {
+            self.nic.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {
                 if outcome.is_over() {
                     outcome.dropped(pick, DropReason::SlowReceiver);
@@ -80,7 +80,7 @@ impl Transmitter {
                     None => outcome.dropped(pick, DropReason::LinkDown),
                 }
             }
-            self.shared.looping.store(false, Ordering::Relaxed);
+            self.nic.looping.store(false, Ordering::Relaxed);
         }
         // Of those that were begun when time was up.
         let left = std::mem::take(&mut outcome.left);
@@ -98,8 +98,8 @@ impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         // Nobody releases a batch that had no frames.
         self.give_back(tally);
-        tally.interrupts += self.shared.irq.poll() + self.shared.irq.noted();
-        let worked = if self.shared.has_second(&TX_RINGS) {
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
+        let worked = if self.nic.has_second(&TX_RINGS) {
             self.turn ^= 1;
             let [first, second] = &mut self.rings;
             let (first, second) = if self.turn == 0 { (first, second) } else { (second, first) };
@@ -108,17 +108,17 @@ impl IngressQueue for Transmitter {
             self.rings[0].fetch(batch, tally)
         };
         self.worked |= worked;
-        if worked && self.shared.looped.load(Ordering::Relaxed) {
+        if worked && self.nic.looped.load(Ordering::Relaxed) {
             self.loop_back(batch, tally);
         }
     }
 
     fn has_frames(&mut self) -> bool {
-        self.rings[0].has_work() || self.shared.has_second(&TX_RINGS) && self.rings[1].has_work()
+        self.rings[0].has_work() || self.nic.has_second(&TX_RINGS) && self.rings[1].has_work()
     }
 
     fn tend(&mut self, tally: &mut Tally) {
-        tally.interrupts += self.shared.irq.poll() + self.shared.irq.noted();
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
     }
 
     fn release(&mut self, tally: &mut Tally) {
@@ -126,37 +126,37 @@ impl IngressQueue for Transmitter {
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.shared.irq.alarm.set_sleeping(on);
+        self.nic.irq.alarm.set_sleeping(on);
         if !on {
             self.rings[0].ask_for_kicks(false);
             return false;
         }
-        if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
+        if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
             self.last_work = Instant::now();
         }
         // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
-        let ask = !self.shared.exitless && self.last_work.elapsed() >= NAPS[0].0;
+        let ask = !self.nic.exitless && self.last_work.elapsed() >= NAPS[0].0;
         self.rings[0].ask_for_kicks(ask);
         self.unasked = !ask && self.rings[0].has_block();
         let waiting = self.rings[0].has_work();
-        waiting || self.shared.has_second(&TX_RINGS) && self.rings[1].has_work()
+        waiting || self.nic.has_second(&TX_RINGS) && self.rings[1].has_work()
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.irq.alarm.wake_fd())
+        Some(self.nic.irq.alarm.wake_fd())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
-        let second = self.shared.has_second(&TX_RINGS);
+        let second = self.nic.has_second(&TX_RINGS);
         let running = self.rings[0].is_running() || second && self.rings[1].is_running();
         let nap = running.then(|| {
             // Where pages are not mapped, no doorbell is a store.
-            if TX_RINGS.iter().any(|at| self.shared.is_trapping(*at)) && !self.unasked {
+            if TX_RINGS.iter().any(|at| self.nic.is_trapping(*at)) && !self.unasked {
                 return LONGEST_NAP;
             }
             let silence = self.last_work.elapsed();
             NAPS.iter().find(|(until, _)| silence < *until).map_or(LONGEST_NAP, |(_, nap)| *nap)
         });
-        [nap, self.shared.irq.alarm.due_in()].into_iter().flatten().min()
+        [nap, self.nic.irq.alarm.due_in()].into_iter().flatten().min()
     }
 }

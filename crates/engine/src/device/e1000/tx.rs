@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use super::irq::Delay;
-use super::journal::Journal;
+use super::journal::RingJournal;
+use super::nic::NicState;
 use super::packet::{Maker, Wishes};
 use super::regs::{self, ring, tx, TX_RINGS};
 use super::ring::Ring;
-use super::shared::Shared;
 use super::stats::{Counter, Frames, Kind};
 use crate::device::packet::MIN_PADDED;
 use crate::fault::Fault;
@@ -32,7 +32,7 @@ const AHEAD: u32 = 64;
 /// Descriptors of one packet.
 const MAX_CHAIN: u32 = 256;
 /// What became of an attempt to take a packet.
-enum Taken {
+enum Attempt {
     /// The frame is in the batch, or was dropped for the reason given.
     Packet(Result<(), DropReason>),
     /// Descriptors that are no frame.
@@ -50,7 +50,7 @@ fn done(word: u64) -> u64 {
 
 /// A guest's transmit ring.
 pub(super) struct TxRing {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     /// Which of the device's it is.
     queue: usize,
     ring: Ring,
@@ -73,10 +73,10 @@ pub(super) struct TxRing {
 }
 
 impl TxRing {
-    pub(super) fn new(shared: Arc<Shared>, queue: usize, map: Arc<GuestMap>, journal: Journal) -> TxRing {
+    pub(super) fn new(nic: Arc<NicState>, queue: usize, map: Arc<GuestMap>, journal: RingJournal) -> TxRing {
         TxRing {
-            ring: Ring::new(TX_RINGS[queue], map, shared.csb, journal),
-            shared,
+            ring: Ring::new(TX_RINGS[queue], map, nic.csb, journal),
+            nic,
             queue,
             enabled: false,
             stopped: false,
@@ -97,7 +97,7 @@ impl TxRing {
         if self.enabled && !on {
             // What was taken without a frame in it has not been given back yet.
             self.give_back(&mut Tally::default());
-            self.ring.rest(&self.shared.regs);
+            self.ring.rest(&self.nic.regs);
         }
         self.enabled = on;
     }
@@ -125,14 +125,14 @@ impl TxRing {
 
     /// Goes on where a former owner has ended, in memory that is known by now (`journal` says how).
     pub(super) fn recover(&mut self) {
-        if self.ring.adopt(&self.shared.regs).is_none() {
+        if self.ring.adopt(&self.nic.regs).is_none() {
             return;
         }
         let intent = self.ring.journal.intent();
         let own = self.ring.journal.own(intent.is_some());
         self.skipping = self.maker.recall(own);
         if let Some(intent) = intent.filter(|intent| intent.head != self.ring.head) {
-            let ahead = self.ring.look(&self.shared.regs).unwrap_or(0);
+            let ahead = self.ring.look(&self.nic.regs).unwrap_or(0);
             // Less: the driver has filled some of them anew, so it has seen them.
             if ahead >= self.ring.distance(intent.head) {
                 for (place, [word, _]) in (0..intent.count).map(|index| self.ring.journal.entry(index)) {
@@ -152,7 +152,7 @@ impl TxRing {
         self.stopped = true;
         // A ring that reads as zeros finds all kinds of faults: this is their cause.
         let lost = self.ring.map().is_truncated();
-        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// Asks the cache for the buffers of the descriptors from `at` places behind the head on, and for the
@@ -217,7 +217,7 @@ impl TxRing {
     /// Takes the packet that begins `at` places behind the head, whatever it is, and moves `at` behind it. There
     /// are `avail` descriptors.
     #[inline(never)]
-    fn packet(&mut self, batch: &mut Batch, at: &mut u32, avail: u32) -> Result<Taken, Fault> {
+    fn packet(&mut self, batch: &mut Batch, at: &mut u32, avail: u32) -> Result<Attempt, Fault> {
         let (reports, first) = (self.reports.len(), batch.pieces.len());
         let mut wishes = Wishes::default();
         let mut any = false;
@@ -237,7 +237,7 @@ impl TxRing {
                 self.maker.set_context(buffer, word);
                 if !any {
                     *at = ahead;
-                    return Ok(Taken::Nothing);
+                    return Ok(Attempt::Nothing);
                 }
             }
             let mask = if word & tx::DEXT == 0 { tx::LEGACY_LEN } else { tx::LEN };
@@ -251,7 +251,7 @@ impl TxRing {
                 let goes_on = is_context || word & tx::EOP == 0;
                 let already = std::mem::replace(&mut self.skipping, goes_on);
                 let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
-                return Ok(if already { Taken::Nothing } else { Taken::Packet(Err(reason)) });
+                return Ok(if already { Attempt::Nothing } else { Attempt::Packet(Err(reason)) });
             }
             if is_context {
                 continue;
@@ -274,15 +274,15 @@ impl TxRing {
                 if !batch.deadline().find_frame(batch.pieces.range(first, count)) {
                     self.reports.truncate(reports);
                     batch.pieces.truncate(first);
-                    return Ok(Taken::Later);
+                    return Ok(Attempt::Later);
                 }
                 wishes.last = word;
                 *at = ahead;
-                let made = self.maker.make(&self.shared.regs, batch, first, len, &wishes);
+                let made = self.maker.make(&self.nic.regs, batch, first, len, &wishes);
                 if made.is_err() {
                     batch.pieces.truncate(first);
                 }
-                return Ok(Taken::Packet(made));
+                return Ok(Attempt::Packet(made));
             }
         }
         self.reports.truncate(reports);
@@ -290,9 +290,9 @@ impl TxRing {
         if !room && batch.is_empty() {
             // It would not fit at any other time either.
             self.skipping = true;
-            return Ok(Taken::Packet(Err(DropReason::TooManyPieces)));
+            return Ok(Attempt::Packet(Err(DropReason::TooManyPieces)));
         }
-        Ok(if room { Taken::Unfinished } else { Taken::Later })
+        Ok(if room { Attempt::Unfinished } else { Attempt::Later })
     }
 
     /// Adds a buffer to the pieces; false if they are full.
@@ -318,7 +318,7 @@ impl TxRing {
         if self.taken == 0 {
             return;
         }
-        let regs = &self.shared.regs;
+        let regs = &self.nic.regs;
         let own = self.maker.remembers(self.skipping);
         self.ring.journal.begin_transmit(self.ring.place(self.taken), &self.reports, own);
         let mut commands = [0; 2];
@@ -329,7 +329,7 @@ impl TxRing {
         let from = self.ring.head;
         self.ring.advance(regs, self.taken, self.idle);
         self.ring.journal.end(Some(own));
-        let taken_back = self.shared.irq.taken_back(self.queue);
+        let taken_back = self.nic.irq.taken_back(self.queue);
         if std::mem::replace(&mut self.taken_back, taken_back) != taken_back {
             self.unreported = 0;
         }
@@ -341,17 +341,17 @@ impl TxRing {
         if !self.ring.wants_interrupt(from) {
             return;
         }
-        let done = if self.shared.irq.by_queue() { regs::TXQ0 << self.queue } else { regs::TXDW };
+        let done = if self.nic.irq.by_queue() { regs::TXQ0 << self.queue } else { regs::TXDW };
         let empty = if self.idle { regs::TXQE } else { 0 };
         // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
         // and frames come further apart.
-        let longer = if self.shared.is_trapping(TX_RINGS[self.queue]) { 4 } else { 1 };
-        let patience = self.shared.irq.patience().filter(|_| !self.ring.has_wishes());
+        let longer = if self.nic.is_trapping(TX_RINGS[self.queue]) { 4 } else { 1 };
+        let patience = self.nic.irq.patience().filter(|_| !self.ring.has_wishes());
         let patience = patience.map(|(last, first)| (last * longer, first * longer));
         let half = self.unreported >= self.ring.size / 2;
         let (at_once, later, delay) = match patience {
             // Queue causes of MSI-X are not delayed by registers (82574 §7.4.4).
-            None if self.shared.irq.by_queue() => ((commands[0] | commands[1]) * done, 0, Delay::None),
+            None if self.nic.irq.by_queue() => ((commands[0] | commands[1]) * done, 0, Delay::None),
             None => (commands[0] * done, commands[1] * done, self.delay((0, 0))),
             Some(_) if half => ((commands[0] | commands[1]) * done, 0, Delay::None),
             Some(patience) => (0, (commands[0] | commands[1]) * done, self.delay(patience)),
@@ -360,12 +360,12 @@ impl TxRing {
             self.unreported = 0;
         }
         tally.occasions += 1;
-        tally.interrupts += self.shared.irq.raise(at_once | empty, later, delay);
+        tally.interrupts += self.nic.irq.raise(at_once | empty, later, delay);
     }
 
     /// TIDV and TADV, or `least` if they are shorter. Both rings have the same (82574 §10.2.6).
     fn delay(&self, least: (u32, u32)) -> Delay {
-        let register = |register| self.shared.regs.get(regs::TX_RING + register) & 0xffff;
+        let register = |register| self.nic.regs.get(regs::TX_RING + register) & 0xffff;
         Delay::Transmit(register(ring::DELAY).max(least.0), register(ring::ABSOLUTE_DELAY).max(least.1))
     }
 
@@ -374,7 +374,7 @@ impl TxRing {
         if !self.enabled || self.stopped {
             return 0;
         }
-        match self.ring.poll(&self.shared.regs, &self.shared.bad_tails) {
+        match self.ring.poll(&self.nic.regs, &self.nic.bad_tails) {
             Ok(avail) => avail,
             Err(fault) => {
                 self.stop(fault);
@@ -417,7 +417,7 @@ impl TxRing {
             return false;
         }
         let (mut at, mut asked) = (0, 0);
-        let tagging = self.shared.regs.get(regs::CTRL) & regs::CTRL_VME != 0;
+        let tagging = self.nic.regs.get(regs::CTRL) & regs::CTRL_VME != 0;
         let mut frames = Frames::default();
         while at < avail && at < MAX_DESCRIPTORS - MAX_CHAIN && batch.room() > 0 {
             if at >= asked {
@@ -430,15 +430,15 @@ impl TxRing {
                 continue;
             }
             match self.packet(batch, &mut at, avail) {
-                Ok(Taken::Packet(Ok(()))) => self.count(batch, tally, &mut frames),
-                Ok(Taken::Packet(Err(reason))) => {
+                Ok(Attempt::Packet(Ok(()))) => self.count(batch, tally, &mut frames),
+                Ok(Attempt::Packet(Err(reason))) => {
                     tally.frames += 1;
                     tally.drops.add(reason, 1);
                     batch.skip();
                 }
-                Ok(Taken::Nothing) => {}
-                Ok(Taken::Later) => break,
-                Ok(Taken::Unfinished) => {
+                Ok(Attempt::Nothing) => {}
+                Ok(Attempt::Later) => break,
+                Ok(Attempt::Unfinished) => {
                     self.unfinished = avail - at;
                     break;
                 }
@@ -448,7 +448,7 @@ impl TxRing {
                 }
             }
         }
-        self.shared.stats.frames(Counter::Tx, &frames);
+        self.nic.stats.frames(Counter::Tx, &frames);
         self.taken = at;
         self.idle = at == avail;
         // Descriptors that read as zeros never end a packet. What was taken is asked about when it is given back.
@@ -465,11 +465,11 @@ impl TxRing {
         tally.bytes += u64::from(frame.len);
         frames.count(frame);
         if frame.offload.gso != Gso::None {
-            self.shared.stats.add(Counter::Segmented, 1);
+            self.nic.stats.add(Counter::Segmented, 1);
             // The wire would have seen the segments (8254x SDM §13.7.47 and on count those).
             let rest = frame.len.saturating_sub(u32::from(frame.offload.hdr_len));
             let more = rest.div_ceil(u32::from(frame.offload.gso_size).max(1)).saturating_sub(1);
-            self.shared.stats.add(Counter::Tx(Kind::Frames), u64::from(more));
+            self.nic.stats.add(Counter::Tx(Kind::Frames), u64::from(more));
         }
     }
 }

@@ -12,7 +12,7 @@ pub(in crate::device) const BURST: u64 = 4;
 
 /// Lets interrupts through one gap apart on the average: a leaky bucket of `BURST`.
 #[derive(Clone, Copy, Default)]
-pub(in crate::device) struct Gate {
+pub(in crate::device) struct InterruptGate {
     /// When the interrupt after the last one was due if all had come evenly.
     even: u64,
     /// Interrupts in a row that had to wait.
@@ -23,7 +23,7 @@ pub(in crate::device) struct Gate {
     pub(in crate::device) passed: InterruptCount,
 }
 
-impl Gate {
+impl InterruptGate {
     /// Passes the gate, or tells when it opens. `driver` and `floor` are gaps in nanoseconds; `news`: something
     /// has happened since the last try.
     pub(in crate::device) fn pass(

@@ -1,4 +1,4 @@
-//! Moderation of interrupts, as all emulated NICs have it: how often they are let through ([`Gate`]), and when what had to
+//! Moderation of interrupts, as all emulated NICs have it: how often they are let through ([`InterruptGate`]), and when what had to
 //! wait is looked at again ([`Alarm`]).
 
 mod alarm;
@@ -9,4 +9,4 @@ pub(in crate::device) use alarm::Alarm;
 pub(in crate::device) use alarm::Clock;
 #[cfg(test)]
 pub(in crate::device) use gate::BURST;
-pub(in crate::device) use gate::{Delayed, Gate, NEVER};
+pub(in crate::device) use gate::{Delayed, InterruptGate, NEVER};

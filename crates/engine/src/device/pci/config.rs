@@ -369,7 +369,7 @@ mod tests {
             revision: 3,
             has_pin: true,
         };
-        let region = |space, size| Some(Region { space, size, shared: None });
+        let region = |space, size| Some(Region { space, size, mappable: None });
         let regions = [
             region(Space::Memory32, 0x2_0000),
             region(Space::Memory64, 1 << 33),

@@ -5,7 +5,7 @@
 //! has none: so a rising level writes the eventfd and masks itself (VFIO's "automasked"); the guest's end of
 //! interrupt comes back as an unmask message or on the resample eventfd, and if the level is still up then,
 //! the eventfd is written again. A spurious look at the level costs an interrupt, a forgotten one hangs the
-//! guest: every event that could let a pending level through ends in [`Line::look`].
+//! guest: every event that could let a pending level through ends in [`InterruptPin::look`].
 //!
 //! A message whose vector has no eventfd yet stays pending (PCI 3.0 §6.8.3.4, the pending bit array) and goes
 //! out when the VMM gives one.
@@ -80,7 +80,7 @@ impl Vector {
 
 /// The interrupt pin.
 #[derive(Debug)]
-struct Line {
+struct InterruptPin {
     level: bool,
     /// By the VMM, or by ourselves since the eventfd was written.
     masked: bool,
@@ -92,9 +92,9 @@ struct Line {
     resample: Option<Arc<OwnedFd>>,
 }
 
-impl Line {
-    fn new(bell: &Bell) -> Mutex<Line> {
-        Mutex::new(Line {
+impl InterruptPin {
+    fn new(bell: &Bell) -> Mutex<InterruptPin> {
+        Mutex::new(InterruptPin {
             level: false,
             masked: false,
             disabled: false,
@@ -121,7 +121,7 @@ impl Line {
 pub struct Interrupts {
     mode: AtomicU8,
     has_pin: bool,
-    line: Mutex<Line>,
+    pin: Mutex<InterruptPin>,
     level: AtomicBool,
     msi: Box<[Mutex<Vector>]>,
     msix: Box<[Mutex<Vector>]>,
@@ -137,7 +137,7 @@ impl Interrupts {
         Arc::new(Interrupts {
             mode: AtomicU8::new(Mode::Intx as u8),
             has_pin,
-            line: Line::new(bell),
+            pin: InterruptPin::new(bell),
             level: AtomicBool::new(false),
             msi: vectors(msi),
             msix: vectors(msix),
@@ -171,10 +171,10 @@ impl Interrupts {
     /// Sets the level of the interrupt pin. True if an eventfd was written.
     #[inline]
     pub fn set_level(&self, up: bool) -> bool {
-        let mut line = lock(&self.line);
-        line.level = up;
+        let mut pin = lock(&self.pin);
+        pin.level = up;
         self.level.store(up, Ordering::Relaxed);
-        line.look()
+        pin.look()
     }
 
     /// The level of the interrupt pin.
@@ -200,10 +200,10 @@ impl Interrupts {
     /// Gives interrupt `number` of kind `index` its eventfd, or takes it away.
     pub fn set_trigger(&self, index: Index, number: usize, trigger: Option<OwnedFd>) {
         if index == Index::Intx {
-            let mut line = lock(&self.line);
-            line.trigger.set(trigger);
-            line.masked = false;
-            line.look();
+            let mut pin = lock(&self.pin);
+            pin.trigger.set(trigger);
+            pin.masked = false;
+            pin.look();
         } else if let Some(vector) = self.vector(index, number) {
             lock(vector).set(trigger);
         }
@@ -212,9 +212,9 @@ impl Interrupts {
     /// Fires interrupt `number` of kind `index` on the VMM's own wish.
     pub fn fire(&self, index: Index, number: usize) {
         if index == Index::Intx {
-            let mut line = lock(&self.line);
-            if !line.masked {
-                line.masked = line.trigger.raise();
+            let mut pin = lock(&self.pin);
+            if !pin.masked {
+                pin.masked = pin.trigger.raise();
             }
         } else if let Some(vector) = self.vector(index, number) {
             lock(vector).fire();
@@ -224,9 +224,9 @@ impl Interrupts {
     /// Takes all eventfds of kind `index` away.
     pub fn disable(&self, index: Index) {
         if index == Index::Intx {
-            let mut line = lock(&self.line);
-            line.trigger.set(None);
-            (line.resample, line.masked) = (None, false);
+            let mut pin = lock(&self.pin);
+            pin.trigger.set(None);
+            (pin.resample, pin.masked) = (None, false);
         }
         for number in 0..self.count(index) {
             if let Some(vector) = self.vector(index, number) {
@@ -239,40 +239,40 @@ impl Interrupts {
 
     /// Masks the interrupt pin.
     pub fn mask(&self) {
-        lock(&self.line).masked = true;
+        lock(&self.pin).masked = true;
     }
 
     /// Unmasks the interrupt pin: also the end of an interrupt. True if the level is still up and the
     /// eventfd was written again.
     pub fn unmask(&self) -> bool {
-        let mut line = lock(&self.line);
-        line.masked = false;
-        line.look()
+        let mut pin = lock(&self.pin);
+        pin.masked = false;
+        pin.look()
     }
 
     /// Sets the eventfd by which the end of an interrupt is told.
     pub fn set_resample(&self, resample: Option<OwnedFd>) {
-        lock(&self.line).resample = resample.map(Arc::new);
+        lock(&self.pin).resample = resample.map(Arc::new);
     }
 
     /// That eventfd. Whoever reads it calls [`unmask`](Interrupts::unmask).
     pub fn resample(&self) -> Option<Arc<OwnedFd>> {
-        lock(&self.line).resample.clone()
+        lock(&self.pin).resample.clone()
     }
 
     /// Which kind the guest has turned on: from its configuration space.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
-        let mut line = lock(&self.line);
-        line.unused = mode != Mode::Intx;
-        line.look();
+        let mut pin = lock(&self.pin);
+        pin.unused = mode != Mode::Intx;
+        pin.look();
     }
 
     /// Whether the guest has switched the pin off in its command register.
     pub fn set_intx_disabled(&self, disabled: bool) {
-        let mut line = lock(&self.line);
-        line.disabled = disabled;
-        line.look();
+        let mut pin = lock(&self.pin);
+        pin.disabled = disabled;
+        pin.look();
     }
 
     /// The function is reset: nothing pends. Eventfds and what they wait for stay.

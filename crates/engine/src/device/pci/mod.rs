@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use config::{Command, ConfigSpace, Identity, MsixPlace};
 pub use interrupts::{Index, Interrupts, Mode};
 pub use persist::{Format, Image, Persist};
-pub use region::{Area, Region, Shared, Space, REGIONS, ROM};
+pub use region::{Area, MappablePages, Region, Space, REGIONS, ROM};
 
 use crate::fault::Fault;
 use crate::mem::GuestMap;
@@ -58,7 +58,7 @@ pub trait PciDevice: Send {
 
     /// A read of `data.len()` bytes at `offset` of region `region`. `data` is zeroed. The access is 1, 2 or 4
     /// bytes long, aligned to its length and inside the region; what the guest did in other shapes arrives in
-    /// pieces, in order. Shared areas are read this way, too, when the VMM has no mapping of them.
+    /// pieces, in order. MappablePages areas are read this way, too, when the VMM has no mapping of them.
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]);
 
     /// A write, of the same shapes as a read.

@@ -32,12 +32,12 @@ pub struct Region {
     /// Bytes: a power of two, at least 16 (memory) or 4 (I/O).
     pub size: u64,
     /// The pages of it that the guest may map and then reaches without a trap.
-    pub shared: Option<Shared>,
+    pub mappable: Option<MappablePages>,
 }
 
 /// Pages of a region that the guest may map.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct MappablePages {
     /// The memory behind them. Byte 0 of it stands for byte 0 of the region, so it reaches at least to the
     /// end of the last area; what lies between areas is never touched and costs nothing.
     pub pages: Arc<SharedPages>,

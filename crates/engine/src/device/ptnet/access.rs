@@ -24,9 +24,9 @@ impl Ptnet {
             reg::NUM_TX_RINGS | reg::NUM_RX_RINGS => pairs,
             reg::NUM_TX_SLOTS => info.tx_slots,
             reg::NUM_RX_SLOTS => info.rx_slots,
-            reg::VNET_HDR_LEN => self.shared.header().bytes,
+            reg::VNET_HDR_LEN => self.nic.header().bytes,
             reg::HOSTMEMID => self.bar.id.into(),
-            reg::MTU => self.shared.port.mtu(),
+            reg::MTU => self.nic.port.mtu(),
             _ => 0,
         }
     }
@@ -37,7 +37,7 @@ impl Ptnet {
             reg::PTFEAT => {
                 self.registers.features = self.accepted(value);
                 // Without the feature there is no header.
-                let bytes = self.shared.header().bytes;
+                let bytes = self.nic.header().bytes;
                 self.set_header(if self.may_have_header(bytes) { bytes } else { 0 });
             }
             reg::PTCTL => {
@@ -75,7 +75,7 @@ impl Ptnet {
 
     /// Frames have a header of so many bytes.
     pub(super) fn set_header(&self, bytes: u32) {
-        self.shared.set_header(bytes, self.registers.features & GUEST_USO != 0);
+        self.nic.set_header(bytes, self.registers.features & GUEST_USO != 0);
     }
 
     /// Where blocks begin, the guest's or ours: whatever went on by the former ones ends.
@@ -92,15 +92,15 @@ impl Ptnet {
         let pairs = self.settings.pairs;
         let number = usize::try_from(ring).ok().filter(|ring| *ring < 2 * pairs);
         if let Some(number) = number {
-            self.shared.kicks.fetch_add(1, Ordering::Relaxed);
-            self.shared.bells.alarm(number % pairs).wake_sleeper();
+            self.nic.kicks.fetch_add(1, Ordering::Relaxed);
+            self.nic.bells.alarm(number % pairs).wake_sleeper();
         }
     }
 
     /// The pending bits (PCI 3.0 §6.8.2.6).
     pub(super) fn pending(&self) -> u32 {
         let vectors = u16::try_from(2 * self.settings.pairs).unwrap_or(u16::MAX);
-        let interrupts = &self.shared.bells.interrupts;
+        let interrupts = &self.nic.bells.interrupts;
         (0..vectors).fold(0, |bits, vector| bits | u32::from(interrupts.is_pending(vector)) << vector)
     }
 }

@@ -50,27 +50,27 @@ impl Bar {
 
 /// Where regions come from.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(super) enum RegionSource {
     /// Each is made for the port of this name alone.
     Own(Geometry, String),
     /// They are a pipe's.
     Pipe(Arc<End>),
 }
 
-impl Source {
+impl RegionSource {
     /// The first one.
     pub(super) fn first(&self, id: u16) -> io::Result<Arc<Bar>> {
         match self {
-            Source::Own(..) => self.next(id),
-            Source::Pipe(end) => Bar::of(end.region(), id),
+            RegionSource::Own(..) => self.next(id),
+            RegionSource::Pipe(end) => Bar::of(end.region(), id),
         }
     }
 
     /// That for the next VMM.
     fn next(&self, id: u16) -> io::Result<Arc<Bar>> {
         let region = match self {
-            Source::Own(geometry, name) => Arc::new(Region::for_guest(geometry, name)?),
-            Source::Pipe(end) => end.enter()?,
+            RegionSource::Own(geometry, name) => Arc::new(Region::for_guest(geometry, name)?),
+            RegionSource::Pipe(end) => end.enter()?,
         };
         Bar::of(region, id)
     }
@@ -78,8 +78,8 @@ impl Source {
     /// Memory that another process made, as it left it; of a pipe what the end `side` has.
     pub(super) fn adopt(&self, file: OwnedFd, id: u16, side: EndSide) -> io::Result<Arc<Bar>> {
         let region = match self {
-            Source::Own(geometry, _) => Arc::new(Region::adopt(geometry, file)?),
-            Source::Pipe(end) => end.adopt(file, side)?,
+            RegionSource::Own(geometry, _) => Arc::new(Region::adopt(geometry, file)?),
+            RegionSource::Pipe(end) => end.adopt(file, side)?,
         };
         Bar::of(region, id)
     }
@@ -87,7 +87,7 @@ impl Source {
 
 /// Which of the two functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum PtnetFunction {
     Nic,
     Memory,
 }
@@ -102,7 +102,7 @@ enum Had {
     Gone,
 }
 
-struct State {
+struct CurrentBar {
     bar: Arc<Bar>,
     had: [Had; 2],
 }
@@ -110,23 +110,23 @@ struct State {
 /// Which one it is now.
 #[derive(Clone)]
 pub(super) struct Current {
-    state: Arc<Mutex<State>>,
-    source: Source,
+    state: Arc<Mutex<CurrentBar>>,
+    source: RegionSource,
 }
 
 impl Current {
     /// The first one of `source`, which drivers find by `id`.
-    pub(super) fn new(source: Source, id: u16) -> io::Result<Current> {
-        let state = State { bar: source.first(id)?, had: [Had::Nothing; 2] };
+    pub(super) fn new(source: RegionSource, id: u16) -> io::Result<Current> {
+        let state = CurrentBar { bar: source.first(id)?, had: [Had::Nothing; 2] };
         Ok(Current { state: Arc::new(Mutex::new(state)), source })
     }
 
     /// Where regions come from.
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &RegionSource {
         &self.source
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CurrentBar> {
         // Bar and users change with one step each.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,17 +136,19 @@ impl Current {
     }
 
     /// A VMM comes to `side`: the region for it, which is another one where this one has been another VMM's.
-    pub(super) fn join(&self, side: Side) -> io::Result<Arc<Bar>> {
+    pub(super) fn join(&self, side: PtnetFunction) -> io::Result<Arc<Bar>> {
         let mut state = self.lock();
         let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
         // Of a pipe's memory others may have had something, too: it knows.
-        let first = matches!(self.source, Source::Pipe(_)) && other != Had::Here;
+        let first = matches!(self.source, RegionSource::Pipe(_)) && other != Had::Here;
         let mut left = None;
         if own != Had::Nothing || other == Had::Gone || first {
             let next = self.source.next(state.bar.id)?;
-            let old = std::mem::replace(&mut *state, State { bar: next, had: [Had::Nothing; 2] });
+            let old = std::mem::replace(&mut *state, CurrentBar { bar: next, had: [Had::Nothing; 2] });
             // A pipe knows what of its memory nobody has any more.
-            left = matches!(self.source, Source::Own(..)).then_some(old.bar).filter(|_| other != Had::Here);
+            left = matches!(self.source, RegionSource::Own(..))
+                .then_some(old.bar)
+                .filter(|_| other != Had::Here);
         }
         state.had[side as usize] = Had::Here;
         let bar = Arc::clone(&state.bar);
@@ -157,16 +159,16 @@ impl Current {
     }
 
     /// The VMM of `side` comes from another process, as the NIC's did, with this memory.
-    pub(super) fn stay(&self, side: Side) {
+    pub(super) fn stay(&self, side: PtnetFunction) {
         self.lock().had[side as usize] = Had::Here;
     }
 
     /// The VMM of `side`, which had `bar`, has left.
-    pub(super) fn leave(&self, side: Side, bar: &Arc<Bar>) {
+    pub(super) fn leave(&self, side: PtnetFunction, bar: &Arc<Bar>) {
         let mut state = self.lock();
         if Arc::ptr_eq(&state.bar, bar) && state.had[side as usize] == Had::Here {
             state.had[side as usize] = Had::Gone;
-            if let (Source::Pipe(end), false) = (&self.source, state.had.contains(&Had::Here)) {
+            if let (RegionSource::Pipe(end), false) = (&self.source, state.had.contains(&Had::Here)) {
                 end.leave();
             }
         }
@@ -175,11 +177,11 @@ impl Current {
     /// Whether a VMM has got `bar`, the NIC's, from the memory device, and none has got another one since.
     pub(super) fn is_joined(&self, bar: &Arc<Bar>) -> bool {
         let state = self.lock();
-        Arc::ptr_eq(&state.bar, bar) && state.had[Side::Memory as usize] != Had::Nothing
+        Arc::ptr_eq(&state.bar, bar) && state.had[PtnetFunction::Memory as usize] != Had::Nothing
     }
 
     /// `bar` came with the VMM of the NIC, from another process.
     pub(super) fn take_over(&self, bar: &Arc<Bar>) {
-        *self.lock() = State { bar: Arc::clone(bar), had: [Had::Here, Had::Nothing] };
+        *self.lock() = CurrentBar { bar: Arc::clone(bar), had: [Had::Here, Had::Nothing] };
     }
 }

@@ -9,21 +9,21 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::device::moderation::{Alarm, Gate, NEVER};
+use crate::device::moderation::{Alarm, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
 
 /// A ring of a pair, by what its guest does there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum RingUse {
     Sends = 0,
     Receives = 1,
 }
 
 /// One message.
 #[derive(Default)]
-struct Line {
-    gate: Gate,
+struct Message {
+    gate: InterruptGate,
     /// It is due when the gate opens.
     waits: bool,
 }
@@ -31,7 +31,7 @@ struct Line {
 /// The messages of a pair of rings.
 struct Pair {
     alarm: Alarm,
-    lines: [Mutex<Line>; 2],
+    messages: [Mutex<Message>; 2],
 }
 
 /// All of a device's.
@@ -41,15 +41,15 @@ pub(super) struct Bells {
     pairs: Box<[Pair]>,
 }
 
-fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+fn lock(message: &Mutex<Message>) -> MutexGuard<'_, Message> {
     // No step under the lock leaves it half done.
-    line.lock().unwrap_or_else(PoisonError::into_inner)
+    message.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bells {
     /// Those of `pairs` pairs of rings.
     pub(super) fn new(interrupts: Arc<Interrupts>, pairs: usize, gap: Duration) -> io::Result<Bells> {
-        let pair = |_| Ok(Pair { alarm: Alarm::new()?, lines: Default::default() });
+        let pair = |_| Ok(Pair { alarm: Alarm::new()?, messages: Default::default() });
         Ok(Bells {
             interrupts,
             gap: u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 16),
@@ -63,8 +63,8 @@ impl Bells {
     }
 
     /// The guest wants to hear of a ring. How many interrupts were sent.
-    pub(super) fn raise(&self, number: usize, way: Way) -> u64 {
-        self.pass(number, way, &mut lock(&self.pairs[number].lines[way as usize]), true)
+    pub(super) fn raise(&self, number: usize, ring: RingUse) -> u64 {
+        self.pass(number, ring, &mut lock(&self.pairs[number].messages[ring as usize]), true)
     }
 
     /// Sends what has become due. Cheap when nothing has.
@@ -81,21 +81,21 @@ impl Bells {
         // Whoever has to wait from now on sets it again.
         self.pairs[number].alarm.set(NEVER);
         let mut sent = 0;
-        for way in [Way::Sends, Way::Receives] {
-            let mut line = lock(&self.pairs[number].lines[way as usize]);
-            if line.waits {
-                sent += self.pass(number, way, &mut line, false);
+        for ring in [RingUse::Sends, RingUse::Receives] {
+            let mut message = lock(&self.pairs[number].messages[ring as usize]);
+            if message.waits {
+                sent += self.pass(number, ring, &mut message, false);
             }
         }
         sent
     }
 
-    fn pass(&self, number: usize, way: Way, line: &mut Line, news: bool) -> u64 {
+    fn pass(&self, number: usize, ring: RingUse, message: &mut Message, news: bool) -> u64 {
         let Pair { alarm, .. } = &self.pairs[number];
-        let passed = line.gate.pass(alarm.now(), 0, self.gap, news);
-        line.waits = passed.is_err();
+        let passed = message.gate.pass(alarm.now(), 0, self.gap, news);
+        message.waits = passed.is_err();
         match passed {
-            Ok(()) => u64::from(self.interrupts.message(self.vector(number, way))),
+            Ok(()) => u64::from(self.interrupts.message(self.vector(number, ring))),
             Err(opens) => {
                 alarm.lower(opens);
                 0
@@ -104,20 +104,20 @@ impl Bells {
     }
 
     /// Messages of rings on which the guest sends come first.
-    fn vector(&self, number: usize, way: Way) -> u16 {
-        let number = if way == Way::Sends { number } else { self.pairs.len() + number };
+    fn vector(&self, number: usize, ring: RingUse) -> u16 {
+        let number = if ring == RingUse::Sends { number } else { self.pairs.len() + number };
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
     /// Nothing is due any more.
     pub(super) fn reset(&self) {
         for pair in &self.pairs {
-            pair.lines.iter().for_each(|line| lock(line).waits = false);
+            pair.messages.iter().for_each(|message| lock(message).waits = false);
         }
     }
 
     /// What was let through, and what was not.
-    pub(super) fn passed(&self, number: usize, way: Way) -> InterruptCount {
-        lock(&self.pairs[number].lines[way as usize]).gate.passed
+    pub(super) fn passed(&self, number: usize, ring: RingUse) -> InterruptCount {
+        lock(&self.pairs[number].messages[ring as usize]).gate.passed
     }
 }

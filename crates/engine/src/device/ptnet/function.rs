@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sidecore_abi::ptnet::{memdev, reg, DEVICE, MEMORY_DEVICE, VENDOR};
 
-use crate::device::pci::{Area, ConfigSpace, Identity, MsixPlace, Region, Shared, Space, REGIONS};
+use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 use crate::mem::SharedPages;
 
 /// Who made it, for those whom vendor and device do not tell enough: as QEMU's own devices have it.
@@ -29,7 +29,7 @@ fn identity(device: u16, class: u32) -> Identity {
 
 /// The ptnet device: registers, and the message table.
 pub(super) fn nic_regions() -> [Option<Region>; REGIONS] {
-    let plain = |space, size| Some(Region { space, size, shared: None });
+    let plain = |space, size| Some(Region { space, size, mappable: None });
     [plain(Space::Io, reg::SIZE), None, plain(Space::Memory32, MSIX_SIZE), None, None, None, None]
 }
 
@@ -45,10 +45,10 @@ pub(super) fn nic_config(rings: u16) -> ConfigSpace {
 /// The memory device: registers, and the memory, which a guest maps whole.
 pub(super) fn memory_regions(pages: &Arc<SharedPages>) -> [Option<Region>; REGIONS] {
     let size = pages.size() as u64;
-    let shared = Shared { pages: Arc::clone(pages), areas: vec![Area { offset: 0, size }] };
+    let mappable = MappablePages { pages: Arc::clone(pages), areas: vec![Area { offset: 0, size }] };
     let mut regions = [const { None }; REGIONS];
-    regions[0] = Some(Region { space: Space::Io, size: memdev::SIZE, shared: None });
-    regions[memdev::MEMORY_BAR] = Some(Region { space: Space::Prefetchable, size, shared: Some(shared) });
+    regions[0] = Some(Region { space: Space::Io, size: memdev::SIZE, mappable: None });
+    regions[memdev::MEMORY_BAR] = Some(Region { space: Space::Prefetchable, size, mappable: Some(mappable) });
     regions
 }
 

@@ -13,7 +13,7 @@ use sidecore_abi::netmap::If;
 use sidecore_abi::ptnet::memdev;
 use sidecore_abi::ring::Info;
 
-use super::bar::{Bar, Current, Side};
+use super::bar::{Bar, Current, PtnetFunction};
 use super::function::{memory_config, memory_regions};
 use crate::device::pci::{
     Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
@@ -86,7 +86,7 @@ fn of_pool(registers: [u64; 3], offset: u64) -> u64 {
 
 impl PciDevice for MemoryDevice {
     fn attached(&mut self) -> io::Result<()> {
-        self.bar = self.current.join(Side::Memory)?;
+        self.bar = self.current.join(PtnetFunction::Memory)?;
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl PciDevice for MemoryDevice {
     fn faulted(&mut self, _: Fault) {}
 
     fn detached(&mut self) {
-        self.current.leave(Side::Memory, &self.bar);
+        self.current.leave(PtnetFunction::Memory, &self.bar);
     }
 
     fn set_link(&mut self, _: bool) {}
@@ -183,7 +183,7 @@ impl Persist for MemoryDevice {
         if !self.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
-        self.current.stay(Side::Memory);
+        self.current.stay(PtnetFunction::Memory);
         self.bar = current;
         Ok(())
     }

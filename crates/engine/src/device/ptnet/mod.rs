@@ -9,7 +9,7 @@
 //!
 //! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` who is told when; `access` is what
 //! a trapped access does to the `registers`, `config` what an operator chooses, `function` and `memory` what the guest's bus finds, `bar` the
-//! memory that both have, `persist` what another process goes on from, `shared` what the cores and the conversation have in common.
+//! memory that both have, `persist` what another process goes on from, `nic` what the cores and the conversation have in common.
 //!
 //! Who owns what. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
 //! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is answered: from
@@ -37,11 +37,11 @@ mod bells;
 mod config;
 mod function;
 mod memory;
+mod nic;
 mod persist;
 mod receiver;
 mod registers;
 mod sender;
-mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -52,15 +52,15 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sidecore_abi::ptnet::{reg, LINK};
 
-use self::bar::{Bar, Current, Side, Source};
-use self::bells::{Bells, Way};
+use self::bar::{Bar, Current, PtnetFunction, RegionSource};
+use self::bells::{Bells, RingUse};
 pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 use self::function::{nic_config, nic_regions};
 pub use self::memory::MemoryDevice;
+use self::nic::NicState;
 use self::receiver::Receiver;
 use self::registers::Registers;
 use self::sender::Sender;
-use self::shared::Shared;
 use super::lent::Queue;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
 use crate::fabric::Scheduler;
@@ -77,7 +77,7 @@ struct Pair {
 
 /// A ptnet device.
 pub struct Ptnet {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     settings: PtnetConfig,
     config: ConfigSpace,
     /// What its VMM has.
@@ -115,8 +115,8 @@ pub fn functions(
 ) -> io::Result<(Ptnet, MemoryDevice, Arc<Port>)> {
     let id = port.id.0.saturating_add(FIRST_MEMORY);
     let source = match &settings.pipe {
-        Some(end) => Source::Pipe(Arc::clone(end)),
-        None => Source::Own(settings.geometry(), port.name.clone()),
+        Some(end) => RegionSource::Pipe(Arc::clone(end)),
+        None => RegionSource::Own(settings.geometry(), port.name.clone()),
     };
     let current = Current::new(source, id)?;
     let name = format!("{}{MEMORY_NAME}", port.name);
@@ -139,7 +139,7 @@ impl Ptnet {
         let interrupts = Interrupts::new(false, 0, rings, &port.bell);
         let bells = Bells::new(interrupts, pairs, settings.moderation)?;
         let mut device = Ptnet {
-            shared: Arc::new(Shared::new(port, bells, pairs)),
+            nic: Arc::new(NicState::new(port, bells, pairs)),
             config: nic_config(rings),
             settings,
             bar: current.get(),
@@ -159,39 +159,39 @@ impl Ptnet {
 
     /// The port that it stands behind.
     pub fn port(&self) -> &Arc<Port> {
-        &self.shared.port
+        &self.nic.port
     }
 
     /// All queues at home, and everything as after power on.
     fn begin_anew(&mut self) {
         self.delete();
         self.registers = Registers::default();
-        self.shared.set_header(0, false);
-        self.shared.bells.reset();
+        self.nic.set_header(0, false);
+        self.nic.bells.reset();
         // First nobody is in the region.
         self.pairs.clear();
         match &self.settings.pipe {
             Some(end) => end.restart(),
-            None => self.bar.region.fill(&self.shared.port.name),
+            None => self.bar.region.fill(&self.nic.port.name),
         }
         self.make_pairs();
         // Also a fault that nobody has told us of yet: it would stop the device after its reset.
-        self.shared.port.fault.clear();
+        self.nic.port.fault.clear();
     }
 
     /// Rings at their start.
     fn make_pairs(&mut self) {
         let (pipe, region) = (self.settings.pipe.as_deref(), &self.bar.region);
         let pair = |number| Pair {
-            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.shared), region, pipe, number))),
-            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.shared), region, pipe, number))),
+            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.nic), region, pipe, number))),
+            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.nic), region, pipe, number))),
         };
         self.pairs = (0..self.settings.pairs).map(pair).collect();
     }
 
     /// The guest begins.
     fn create(&mut self) -> Result<(), Errno> {
-        if self.created && self.shared.port.fault.get().is_none() {
+        if self.created && self.nic.port.fault.get().is_none() {
             return Ok(());
         }
         // Also after a fault of which nobody has told us yet.
@@ -203,13 +203,13 @@ impl Ptnet {
             return Err(Errno::PERM);
         }
         if !self.current.is_joined(&self.bar) {
-            tracing::warn!(port = %self.shared.port.name, "its driver cannot begin: no VMM has the memory device with this NIC's memory");
+            tracing::warn!(port = %self.nic.port.name, "its driver cannot begin: no VMM has the memory device with this NIC's memory");
             return Err(Errno::NODEV);
         }
         if !self.set_blocks_of_all(true) {
             return Err(Errno::FAULT);
         }
-        self.shared.port.fault.clear();
+        self.nic.port.fault.clear();
         self.created = true;
         self.bar.region.place_host_rings(false);
         self.follow();
@@ -266,7 +266,7 @@ impl Ptnet {
         let shown = self.registers.features & LINK != 0 && self.reached;
         let receiver = self.pairs.first_mut().filter(|_| shown).and_then(|pair| pair.receiver.take_back());
         if let Some(receiver) = receiver {
-            receiver.set_link(!self.shared.is_down());
+            receiver.set_link(!self.nic.is_down());
         }
     }
 
@@ -277,9 +277,9 @@ impl Ptnet {
             if runs {
                 pair.receiver.lend(|mut queue| {
                     queue.show();
-                    self.shared.port.lend(number, queue)
+                    self.nic.port.lend(number, queue)
                 });
-                pair.sender.lend(|queue| self.scheduler.serve(&self.shared.port, number, queue));
+                pair.sender.lend(|queue| self.scheduler.serve(&self.nic.port, number, queue));
             } else {
                 pair.sender.take_back();
                 pair.receiver.take_back();
@@ -289,7 +289,7 @@ impl Ptnet {
 
     /// Why rings do not run.
     fn why_off(&self) -> &'static str {
-        if let Some(fault) = self.shared.port.fault.get() {
+        if let Some(fault) = self.nic.port.fault.get() {
             return match fault {
                 Fault::BadHead => "stopped by a head that makes no sense, until the driver begins again",
                 _ => "stopped by a fault until the driver begins again",
@@ -305,7 +305,7 @@ impl Ptnet {
 
 impl PciDevice for Ptnet {
     fn attached(&mut self) -> io::Result<()> {
-        self.bar = self.current.join(Side::Nic)?;
+        self.bar = self.current.join(PtnetFunction::Nic)?;
         // Its queues are those of the former one.
         self.begin_anew();
         Ok(())
@@ -320,7 +320,7 @@ impl PciDevice for Ptnet {
     }
 
     fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.shared.bells.interrupts
+        &self.nic.bells.interrupts
     }
 
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
@@ -371,19 +371,19 @@ impl PciDevice for Ptnet {
 
     fn detached(&mut self) {
         self.reset();
-        self.current.leave(Side::Nic, &self.bar);
+        self.current.leave(PtnetFunction::Nic, &self.bar);
     }
 
     fn set_link(&mut self, up: bool) {
-        if self.shared.is_down() != up {
+        if self.nic.is_down() != up {
             return;
         }
-        self.shared.set_down(!up);
+        self.nic.set_down(!up);
         self.show_link();
         self.follow();
         if self.registers.features & LINK != 0 && self.created {
             // Whoever delivers next counts it.
-            self.shared.bells.raise(0, Way::Receives);
+            self.nic.bells.raise(0, RingUse::Receives);
         }
     }
 
@@ -395,19 +395,19 @@ impl PciDevice for Ptnet {
             size,
             kind: "ptnet",
             state: if on { "running" } else { self.why_off() }.to_owned(),
-            interrupts: Some(self.shared.bells.passed(index, way)),
+            interrupts: Some(self.nic.bells.passed(index, way)),
         };
         let pairs = || self.pairs.iter().enumerate();
-        let sending =
-            pairs().map(|(n, pair)| queue(n, "ingress", info.tx_slots, Way::Sends, pair.sender.is_lent()));
+        let sending = pairs()
+            .map(|(n, pair)| queue(n, "ingress", info.tx_slots, RingUse::Sends, pair.sender.is_lent()));
         let receiving = pairs()
-            .map(|(n, pair)| queue(n, "egress", info.rx_slots, Way::Receives, pair.receiver.is_lent()));
+            .map(|(n, pair)| queue(n, "egress", info.rx_slots, RingUse::Receives, pair.receiver.is_lent()));
         sending.chain(receiving).collect()
     }
 
     fn features(&self) -> Vec<String> {
-        let header = (self.shared.header().bytes > 0).then(|| VNET_HDR.to_owned());
-        let kicks = format!("kicks={}", self.shared.kicks.load(Ordering::Relaxed));
+        let header = (self.nic.header().bytes > 0).then(|| VNET_HDR.to_owned());
+        let kicks = format!("kicks={}", self.nic.kicks.load(Ordering::Relaxed));
         header.into_iter().chain([kicks]).collect()
     }
 

@@ -9,8 +9,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::bar::Source;
-use super::bells::Way;
+use super::bar::RegionSource;
+use super::bells::RingUse;
 use super::registers::Registers;
 use super::{Pair, Ptnet, MAX_PAIRS};
 use crate::device::lent::Queue;
@@ -57,7 +57,7 @@ impl Persist for Ptnet {
         let words = [pair(features, status), pair(high[0], high[1]), blocks[0], blocks[1]];
         words.into_iter().enumerate().for_each(|(at, word)| image.put(REGISTERS + at, word));
         image.put(REST, self.created.into());
-        image.put(REST + 1, self.shared.header().bytes.into());
+        image.put(REST + 1, self.nic.header().bytes.into());
         image.put(REST + 2, self.bar.id.into());
         image.put(REST + 3, self.settings.pipe.as_ref().map_or(0, |end| end.side() as u64));
         for (number, pair_of) in self.pairs.iter_mut().enumerate() {
@@ -65,9 +65,9 @@ impl Persist for Ptnet {
                 continue;
             };
             let at = PLACES + PAIR * number;
-            let [_, hwcur, _] = sender.place();
+            let [_, hwcur, _] = sender.position();
             image.put(at, hwcur.into());
-            let [_, hwcur, hwtail] = receiver.place();
+            let [_, hwcur, hwtail] = receiver.position();
             image.put(at + 1, pair(hwcur, hwtail));
         }
     }
@@ -96,7 +96,7 @@ impl Persist for Ptnet {
         self.current.take_over(&bar);
         self.bar = bar;
         self.make_pairs();
-        let is_piped = matches!(self.current.source(), Source::Pipe(_));
+        let is_piped = matches!(self.current.source(), RegionSource::Pipe(_));
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let at = PLACES + PAIR * number;
             if let (Queue::Here(sender), Queue::Here(receiver)) = (&mut pair.sender, &mut pair.receiver) {
@@ -105,7 +105,7 @@ impl Persist for Ptnet {
                 }
                 let [hwcur, _] = halves(image.get(at));
                 let [first, last] = halves(image.get(at + 1));
-                if !sender.set_place(hwcur) || !receiver.set_place(first, last) {
+                if !sender.set_position(hwcur) || !receiver.set_position(first, last) {
                     return Err("its rings have other places".to_owned());
                 }
             }
@@ -128,14 +128,14 @@ impl Persist for Ptnet {
             _ => false,
         });
         if !recovered {
-            self.shared.port.fault.set(Fault::BadHead);
+            self.nic.port.fault.set(Fault::BadHead);
             return self.delete();
         }
         self.follow();
         for number in 0..self.pairs.len() {
             // Of what it may have missed. Whoever serves the rings next counts these.
-            self.shared.bells.raise(number, Way::Sends);
-            self.shared.bells.raise(number, Way::Receives);
+            self.nic.bells.raise(number, RingUse::Sends);
+            self.nic.bells.raise(number, RingUse::Receives);
         }
     }
 

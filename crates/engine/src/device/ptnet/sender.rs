@@ -10,8 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bells::Way;
-use super::shared::Shared;
+use super::bells::RingUse;
+use super::nic::NicState;
 use crate::account::Outcome;
 use crate::frame::Batch;
 use crate::mem::GuestMap;
@@ -28,7 +28,7 @@ const NAP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// Where its slots go.
-enum Slots {
+enum Draining {
     /// They become frames.
     Frames(Drain<Block>),
     /// Into a pipe, as they are.
@@ -37,9 +37,9 @@ enum Slots {
 
 /// A ring on which a guest sends.
 pub(super) struct Sender {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     number: usize,
-    slots: Slots,
+    slots: Draining,
     map: Arc<GuestMap>,
     /// A fault was found, and nothing is looked at until its guest begins again.
     stopped: bool,
@@ -53,19 +53,14 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Ring `number` of `region`, as it is at first; of a pipe's end, as the pipe is.
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        region: &Arc<Region>,
-        pipe: Option<&End>,
-        number: usize,
-    ) -> Sender {
+    pub(super) fn new(nic: Arc<NicState>, region: &Arc<Region>, pipe: Option<&End>, number: usize) -> Sender {
         let index = u32::try_from(number).unwrap_or(u32::MAX);
         Sender {
-            shared,
+            nic,
             number,
             slots: match pipe.and_then(|end| end.sending(number)) {
-                Some(sending) => Slots::Pipe(sending),
-                None => Slots::Frames(Drain::new(ClientTx::with(region, index, Block::NONE))),
+                Some(sending) => Draining::Pipe(sending),
+                None => Draining::Frames(Drain::new(ClientTx::with(region, index, Block::NONE))),
             },
             map: Arc::default(),
             stopped: false,
@@ -81,12 +76,12 @@ impl Sender {
         self.map = Arc::clone(map);
         self.stopped &= !begins;
         match &mut self.slots {
-            Slots::Pipe(sending) => sending.set_block(block, begins),
-            Slots::Frames(slots) => {
-                let place = slots.ring().place();
+            Draining::Pipe(sending) => sending.set_block(block, begins),
+            Draining::Frames(slots) => {
+                let position = slots.ring().position();
                 let block = slots.ring().set_hands(block.unwrap_or(Block::NONE));
                 if begins {
-                    block.begin(place);
+                    block.begin(position);
                 }
             }
         }
@@ -102,35 +97,35 @@ impl Sender {
     /// Whether slots wait to be moved.
     fn waits(&mut self) -> bool {
         match &mut self.slots {
-            Slots::Frames(slots) => slots.waiting() > 0,
-            Slots::Pipe(sending) => !self.shared.is_down() && sending.has_news(),
+            Draining::Frames(slots) => slots.waiting() > 0,
+            Draining::Pipe(sending) => !self.nic.is_down() && sending.has_news(),
         }
     }
 
     /// Where the ring is. A pipe knows that itself.
-    pub(super) fn place(&mut self) -> [u32; 3] {
+    pub(super) fn position(&mut self) -> [u32; 3] {
         match &mut self.slots {
-            Slots::Frames(slots) => slots.ring().place(),
-            Slots::Pipe(_) => [0; 3],
+            Draining::Frames(slots) => slots.ring().position(),
+            Draining::Pipe(_) => [0; 3],
         }
     }
 
     /// It is where another process left it; false: it cannot be there.
-    pub(super) fn set_place(&mut self, hwcur: u32) -> bool {
+    pub(super) fn set_position(&mut self, hwcur: u32) -> bool {
         match &mut self.slots {
-            Slots::Frames(slots) => slots.ring().set_place(hwcur),
-            Slots::Pipe(_) => true,
+            Draining::Frames(slots) => slots.ring().set_position(hwcur),
+            Draining::Pipe(_) => true,
         }
     }
 
     /// It goes on from where its block says that it is, or its pipe.
     pub(super) fn recover(&mut self) -> bool {
         match &mut self.slots {
-            Slots::Frames(slots) => {
+            Draining::Frames(slots) => {
                 let [hwcur, _] = slots.ring().hands().indices();
-                slots.ring().set_place(hwcur)
+                slots.ring().set_position(hwcur)
             }
-            Slots::Pipe(_) => true,
+            Draining::Pipe(_) => true,
         }
     }
 
@@ -138,25 +133,25 @@ impl Sender {
     #[inline]
     fn judge(&mut self) {
         let is_lost = match &self.slots {
-            Slots::Frames(slots) => slots.is_lost(),
-            Slots::Pipe(sending) => sending.is_lost(),
+            Draining::Frames(slots) => slots.is_lost(),
+            Draining::Pipe(sending) => sending.is_lost(),
         };
-        self.stopped |= !self.shared.goes_on(is_lost, &self.map);
+        self.stopped |= !self.nic.goes_on(is_lost, &self.map);
     }
 
     /// Asks for kicks or declines them. After asking, true means that slots wait already.
     fn ask(&mut self, on: bool) -> bool {
         match &mut self.slots {
-            Slots::Frames(slots) => slots.want_kicks(on),
-            Slots::Pipe(sending) => sending.want_kicks(on) && !self.shared.is_down(),
+            Draining::Frames(slots) => slots.want_kicks(on),
+            Draining::Pipe(sending) => sending.want_kicks(on) && !self.nic.is_down(),
         }
     }
 
     /// Moves what is to be moved in a pipe.
     fn pass(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        let Slots::Pipe(sending) = &mut self.slots else { return };
+        let Draining::Pipe(sending) = &mut self.slots else { return };
         // Nothing is lost: it waits for the link.
-        if self.shared.is_down() {
+        if self.nic.is_down() {
             return;
         }
         let moved = sending.pass(batch.room());
@@ -167,7 +162,7 @@ impl Sender {
             tally.drops.add(DropReason::BadBuffer, moved.bad);
         }
         if moved.room {
-            tally.interrupts += self.shared.bells.raise(self.number, Way::Sends);
+            tally.interrupts += self.nic.bells.raise(self.number, RingUse::Sends);
         }
         self.out = moved.out;
     }
@@ -175,17 +170,17 @@ impl Sender {
 
 impl IngressQueue for Sender {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        tally.interrupts += self.shared.bells.poll(self.number);
+        tally.interrupts += self.nic.bells.poll(self.number);
         if self.stopped {
             return;
         }
         match &mut self.slots {
-            Slots::Frames(slots) => slots.fetch(self.shared.header(), batch, tally),
-            Slots::Pipe(_) => self.pass(batch, tally),
+            Draining::Frames(slots) => slots.fetch(self.nic.header(), batch, tally),
+            Draining::Pipe(_) => self.pass(batch, tally),
         }
         self.judge();
         self.worked |= tally.frames > 0;
-        if self.shared.is_down() && !batch.is_empty() {
+        if self.nic.is_down() && !batch.is_empty() {
             tally.drops.add(DropReason::LinkDown, u32::try_from(batch.len()).unwrap_or(u32::MAX));
             batch.clear();
         }
@@ -200,19 +195,19 @@ impl IngressQueue for Sender {
     }
 
     fn tend(&mut self, tally: &mut Tally) {
-        tally.interrupts += self.shared.bells.poll(self.number);
+        tally.interrupts += self.nic.bells.poll(self.number);
     }
 
     fn release(&mut self, tally: &mut Tally) {
         tally.occasions += 1;
-        let Slots::Frames(slots) = &mut self.slots else { return };
+        let Draining::Frames(slots) = &mut self.slots else { return };
         if slots.release() {
-            tally.interrupts += self.shared.bells.raise(self.number, Way::Sends);
+            tally.interrupts += self.nic.bells.raise(self.number, RingUse::Sends);
         }
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.shared.bells.alarm(self.number).set_sleeping(on);
+        self.nic.bells.alarm(self.number).set_sleeping(on);
         if self.stopped {
             return false;
         }
@@ -221,7 +216,7 @@ impl IngressQueue for Sender {
             self.asked = false;
             return false;
         }
-        if std::mem::take(&mut self.worked) | self.shared.take_received(self.number) {
+        if std::mem::take(&mut self.worked) | self.nic.take_received(self.number) {
             self.last_work = Instant::now();
         }
         self.asked = self.last_work.elapsed() >= BUSY;
@@ -231,11 +226,11 @@ impl IngressQueue for Sender {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.bells.alarm(self.number).wake_fd())
+        Some(self.nic.bells.alarm(self.number).wake_fd())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
         let nap = (!self.stopped).then_some(if self.asked { LONGEST_SLEEP } else { NAP });
-        [nap, self.shared.bells.alarm(self.number).due_in()].into_iter().flatten().min()
+        [nap, self.nic.bells.alarm(self.number).due_in()].into_iter().flatten().min()
     }
 }

@@ -20,7 +20,7 @@ impl Rtl8169 {
         if !matches!(region, IO | MEMORY) {
             return;
         }
-        self.shared.traps.reads.fetch_add(1, Ordering::Relaxed);
+        self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
         let value = self.read_word(word(offset)).to_le_bytes();
         // A byte or a half of the word.
         let from = value.get((offset & 3) as usize..).unwrap_or(&[]);
@@ -31,7 +31,7 @@ impl Rtl8169 {
         if !matches!(region, IO | MEMORY) {
             return;
         }
-        self.shared.traps.writes.fetch_add(1, Ordering::Relaxed);
+        self.nic.traps.writes.fetch_add(1, Ordering::Relaxed);
         let (mut value, mut mask) = ([0; 4], [0; 4]);
         let at = (offset & 3) as usize;
         for ((value, mask), byte) in value.iter_mut().zip(&mut mask).skip(at).zip(data) {
@@ -41,11 +41,11 @@ impl Rtl8169 {
     }
 
     fn read_word(&mut self, at: u32) -> u32 {
-        let regs = &self.shared.regs;
+        let regs = &self.nic.regs;
         match at {
-            INTERRUPTS => self.shared.irq.read(),
-            regs::TCTR => self.shared.irq.ticks(),
-            regs::MPC => self.shared.stats.missed(),
+            INTERRUPTS => self.nic.irq.read(),
+            regs::TCTR => self.nic.irq.ticks(),
+            regs::MPC => self.nic.stats.missed(),
             regs::CR9346 => regs.get(at) & !regs::EEDO | self.eeprom.data(),
             regs::PHYSTATUS => regs.get(at) & !0xff | if self.carrier { regs::PHYSTATUS_UP } else { 0 },
             _ => regs.get(at),
@@ -53,8 +53,8 @@ impl Rtl8169 {
     }
 
     fn write_word(&mut self, at: u32, value: u32, mask: u32) {
-        let unlocked = self.shared.regs.get(regs::CR9346) & regs::EEM == regs::EEM_CONFIG;
-        let change = |mask: u32| self.shared.regs.change(at, value, mask);
+        let unlocked = self.nic.regs.get(regs::CR9346) & regs::EEM == regs::EEM_CONFIG;
+        let change = |mask: u32| self.nic.regs.change(at, value, mask);
         match at {
             regs::TPPOLL => self.doorbell(value & mask),
             INTERRUPTS => self.interrupt_word(value, mask),
@@ -79,25 +79,25 @@ impl Rtl8169 {
                 change(mask & regs::TCR_WRITABLE);
                 self.follow();
             }
-            regs::TCTR => self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), true),
+            regs::TCTR => self.nic.irq.set_timer(self.nic.regs.get(regs::TIMER_INT), true),
             regs::TIMER_INT => {
                 change(mask);
-                self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), false);
+                self.nic.irq.set_timer(self.nic.regs.get(regs::TIMER_INT), false);
             }
-            regs::MPC => self.shared.stats.forgive(),
+            regs::MPC => self.nic.stats.forgive(),
             regs::PHYAR => {
                 // The access begins with its highest byte.
                 change(mask);
                 if mask >> 24 != 0 {
-                    let done = self.phy.access(self.shared.regs.get(at));
-                    self.shared.regs.set(at, done);
+                    let done = self.phy.access(self.nic.regs.get(at));
+                    self.nic.regs.set(at, done);
                     self.follow();
                 }
             }
             regs::CPCR => {
                 change(mask);
-                let word = self.shared.regs.get(at);
-                self.shared.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
+                let word = self.nic.regs.get(at);
+                self.nic.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
             }
             _ => {
                 change(mask);
@@ -107,28 +107,28 @@ impl Rtl8169 {
     }
 
     fn doorbell(&mut self, value: u32) {
-        self.shared.traps.doorbells.fetch_add(1, Ordering::Relaxed);
+        self.nic.traps.doorbells.fetch_add(1, Ordering::Relaxed);
         if value & regs::TPPOLL_FSWINT != 0 {
-            self.shared.irq.wish();
+            self.nic.irq.wish();
         }
         if value & regs::TPPOLL_NPQ != 0 {
-            self.shared.irq.alarm.wake_sleeper();
+            self.nic.irq.alarm.wake_sleeper();
         }
     }
 
     fn interrupt_word(&mut self, value: u32, mask: u32) {
         if mask & UPPER != 0 {
-            self.shared.irq.acknowledge((value & mask) >> 16);
+            self.nic.irq.acknowledge((value & mask) >> 16);
         }
         if mask & LOWER != 0 {
-            let old = self.shared.irq.read() & LOWER;
-            self.shared.irq.set_mask(old & !mask | value & mask & LOWER);
+            let old = self.nic.irq.read() & LOWER;
+            self.nic.irq.set_mask(old & !mask | value & mask & LOWER);
         }
     }
 
     /// `CR`, the highest byte of its word.
     fn command(&mut self, value: u32, mask: u32) {
-        self.shared.regs.change(regs::CR, value, mask & 0x00ff_ffff);
+        self.nic.regs.change(regs::CR, value, mask & 0x00ff_ffff);
         if mask >> 24 == 0 {
             return;
         }
@@ -136,10 +136,10 @@ impl Rtl8169 {
         if command & regs::CR_RST != 0 {
             return self.chip_reset();
         }
-        let before = self.shared.regs.get(regs::CR) >> 24;
+        let before = self.nic.regs.get(regs::CR) >> 24;
         let on = command & (regs::CR_RE | regs::CR_TE);
         let begun = on & !before;
-        self.shared.regs.change(regs::CR, on << 24, 0xff << 24);
+        self.nic.regs.change(regs::CR, on << 24, 0xff << 24);
         // A direction that is turned on begins at the beginning of its ring.
         if begun & regs::CR_TE != 0 {
             self.restart_transmitter();
@@ -164,20 +164,20 @@ impl Rtl8169 {
 
     /// Writes the counters into the guest's memory (`DTCCR`), where it lets us.
     fn dump(&mut self) {
-        let to = self.shared.regs.pair(regs::DTCCR) & !0x3f;
+        let to = self.nic.regs.pair(regs::DTCCR) & !0x3f;
         if self.master {
             if let Some(piece) = self.map.translate(to, SIZE, &mut 0) {
-                piece.write(&self.shared.stats.dump());
+                piece.write(&self.nic.stats.dump());
             }
         }
-        self.shared.regs.change(regs::DTCCR, 0, regs::DTCCR_DUMP);
+        self.nic.regs.change(regs::DTCCR, 0, regs::DTCCR_DUMP);
     }
 
     /// Why a direction does not run; `enable` is its bit in `CR`.
     pub(super) fn why_off(&self, enable: u32) -> String {
         if self.faulted {
             "stopped by a fault until the driver resets the device"
-        } else if self.shared.regs.get(regs::CR) >> 24 & enable == 0 {
+        } else if self.nic.regs.get(regs::CR) >> 24 & enable == 0 {
             "turned off by the driver"
         } else if !self.master {
             "the guest does not let the device reach memory"
@@ -191,14 +191,14 @@ impl Rtl8169 {
 
     /// What the driver has turned on, and what it costs.
     pub(super) fn driver_features(&self) -> Vec<String> {
-        let has = |register, bits| self.shared.regs.get(register) & bits != 0;
-        let traps = &self.shared.traps;
+        let has = |register, bits| self.nic.regs.get(register) & bits != 0;
+        let traps = &self.nic.traps;
         let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
         let known = [
             ("vlan", has(regs::CPCR, regs::CPCR_RXVLAN)),
             ("rx-checksum", has(regs::CPCR, regs::CPCR_RXCHKSUM)),
             ("promiscuous", has(regs::RCR, regs::RCR_AAP)),
-            ("tx-interrupts", self.shared.irq.read() & TOK != 0),
+            ("tx-interrupts", self.nic.irq.read() & TOK != 0),
         ];
         let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
         let counts = [
@@ -206,7 +206,7 @@ impl Rtl8169 {
             format!("trapped-reads={}", count(&traps.reads)),
             format!("trapped-writes={}", count(&traps.writes)),
         ];
-        let mode = if self.shared.regs.get(regs::CSBAL) == 0 {
+        let mode = if self.nic.regs.get(regs::CSBAL) == 0 {
             "doorbells trap: they share a page with all other registers"
         } else {
             "doorbells trap only while the I/O core sleeps: csb"

@@ -11,7 +11,7 @@ pub(super) const IO: usize = 0;
 pub(super) const MEMORY: usize = 1;
 
 pub(super) fn regions() -> [Option<Region>; REGIONS] {
-    let registers = |space| Some(Region { space, size: regs::SPACE.into(), shared: None });
+    let registers = |space| Some(Region { space, size: regs::SPACE.into(), mappable: None });
     [registers(Space::Io), registers(Space::Memory32), None, None, None, None, None]
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::regs::cause::{LINK, ROK, SWINT, TIMEOUT, TOK};
-use crate::device::moderation::{Alarm, Delayed, Gate, NEVER};
+use crate::device::moderation::{Alarm, Delayed, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
 
@@ -54,11 +54,11 @@ impl Waiting {
 }
 
 /// Everything behind the lock.
-struct State {
+struct IrqState {
     isr: u32,
     imr: u32,
     level: bool,
-    gate: Gate,
+    gate: InterruptGate,
     receive: Waiting,
     transmit: Waiting,
     mitigation: [Mitigation; 2],
@@ -67,13 +67,13 @@ struct State {
     timer: u64,
 }
 
-impl State {
-    fn new() -> State {
-        State {
+impl IrqState {
+    fn new() -> IrqState {
+        IrqState {
             isr: 0,
             imr: 0,
             level: false,
-            gate: Gate::default(),
+            gate: InterruptGate::default(),
             receive: Waiting::NONE,
             transmit: Waiting::NONE,
             mitigation: [Mitigation::default(); 2],
@@ -90,7 +90,7 @@ impl State {
 /// A device's interrupts.
 pub(super) struct Irq {
     pub(super) interrupts: Arc<Interrupts>,
-    state: Mutex<State>,
+    state: Mutex<IrqState>,
     /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
     uncounted: AtomicU64,
     /// The operator's gap.
@@ -104,7 +104,7 @@ impl Irq {
     pub(super) fn new(interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
         Ok(Irq {
             interrupts,
-            state: Mutex::new(State::new()),
+            state: Mutex::new(IrqState::new()),
             uncounted: AtomicU64::new(0),
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             taken_back: AtomicU64::new(0),
@@ -112,7 +112,7 @@ impl Irq {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IrqState> {
         // No step under the lock leaves it half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +168,7 @@ impl Irq {
     }
 
     /// A driver that polls has masked everything: nothing comes of it, and not even the clock is looked at.
-    fn settle_if_heard(&self, state: &mut State) -> u64 {
+    fn settle_if_heard(&self, state: &mut IrqState) -> u64 {
         if state.imr == 0 && state.due() == NEVER && !state.level {
             return 0;
         }
@@ -176,7 +176,7 @@ impl Irq {
     }
 
     /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
-    fn settle(&self, state: &mut State, now: u64, news: bool) -> u64 {
+    fn settle(&self, state: &mut IrqState, now: u64, news: bool) -> u64 {
         // A cause that is set at once takes those along that wait.
         let ripe = |waiting: &Waiting, cause: u32| waiting.due.due() <= now && state.imr & cause != 0;
         let immediate = state.isr & state.imr != 0 || ripe(&state.receive, ROK) || ripe(&state.transmit, TOK);
@@ -201,7 +201,7 @@ impl Irq {
         sent
     }
 
-    fn pin(&self, state: &mut State, now: u64, news: bool, next: &mut u64) -> u64 {
+    fn pin(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
         if state.isr & state.imr == 0 {
             if state.level {
                 state.level = false;
@@ -342,7 +342,7 @@ impl Irq {
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         let gate = state.gate;
-        *state = State { gate, counted_from: self.alarm.now(), ..State::new() };
+        *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::new() };
         self.interrupts.set_level(false);
         self.settle(&mut state, self.alarm.now(), false);
     }

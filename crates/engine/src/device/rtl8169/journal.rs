@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::regs::desc::{EOR, OWN, SPARE};
-use crate::mem::{memory_file, SharedFile, Slot, Words};
+use crate::mem::{memory_file, JournalSlot, SharedFile, Words};
 
 /// Words of one ring's part.
 const PLACE: usize = 0;
@@ -51,19 +51,19 @@ fn mark(table: &Words, at: usize, word: u64) {
 
 /// One ring's part of a device's journal.
 #[derive(Clone)]
-pub(super) struct Journal(Slot);
+pub(super) struct RingJournal(JournalSlot);
 
-impl Journal {
+impl RingJournal {
     /// A new device's: the file, and the journals of the transmit and the receive ring.
-    pub(super) fn create() -> io::Result<(File, [Journal; RINGS])> {
-        Journal::open(memory_file(c"sidecore-rtl8169-rings", 8 * RINGS * WORDS)?.into())
+    pub(super) fn create() -> io::Result<(File, [RingJournal; RINGS])> {
+        RingJournal::open(memory_file(c"sidecore-rtl8169-rings", 8 * RINGS * WORDS)?.into())
     }
 
     /// Those that stand in `file`.
-    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [Journal; RINGS])> {
+    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [RingJournal; RINGS])> {
         let file = File::from(file);
         let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
-        Ok((file, std::array::from_fn(|ring| Journal(Slot::at(&shared, 8 * ring * WORDS)))))
+        Ok((file, std::array::from_fn(|ring| RingJournal(JournalSlot::at(&shared, 8 * ring * WORDS)))))
     }
 
     /// The ring is at its beginning, which is at `base`.
@@ -161,7 +161,7 @@ mod tests {
                 let map = GuestMap::new(&[spec]).unwrap();
                 let table = Words::new(&map.translate(0, 16 * SIZE, &mut 0).unwrap()).unwrap();
                 (0..SIZE).for_each(|place| table.publish(2 * place as usize, given(place)));
-                let (_file, [journal, _]) = Journal::create().unwrap();
+                let (_file, [journal, _]) = RingJournal::create().unwrap();
                 journal.begin(0);
                 let mut driver = Driver { next: 0, seen: Vec::new() };
                 let batch = |from: u32, count: u32| -> Vec<(u32, u64)> {

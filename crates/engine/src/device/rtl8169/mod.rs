@@ -12,7 +12,7 @@
 //! and `persist` write down what the next daemon needs. `access` carries out trapped accesses. `eeprom`, `phy` and
 //! `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
-//! Who owns what. [`Rtl8169`] belongs to the conversation with the VMM; [`Shared`] is what the I/O cores see. A ring belongs to its
+//! Who owns what. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring belongs to its
 //! queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other memory, and does
 //! not answer the guest before it has it. Filters and modes are words that are read where the driver put them.
 //!
@@ -26,6 +26,7 @@ mod filter;
 mod function;
 mod irq;
 mod journal;
+mod nic;
 mod packet;
 mod persist;
 mod phy;
@@ -33,7 +34,6 @@ mod phy;
 pub mod regs;
 mod ring;
 mod rx;
-mod shared;
 mod state;
 mod stats;
 #[cfg(test)]
@@ -51,10 +51,10 @@ pub use self::config::Rtl8169Config;
 use self::eeprom::Eeprom;
 use self::function::{config_space, regions};
 use self::irq::Irq;
-use self::journal::Journal;
+use self::journal::RingJournal;
+use self::nic::{NicState, Traps};
 use self::phy::Phy;
 use self::rx::RxRing;
-use self::shared::{Shared, Traps};
 use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::Transmitter;
@@ -69,7 +69,7 @@ use crate::wire::Offloads;
 
 /// An RTL8169.
 pub struct Rtl8169 {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     settings: Rtl8169Config,
     config: ConfigSpace,
     eeprom: Eeprom,
@@ -86,7 +86,7 @@ pub struct Rtl8169 {
     /// The transmitter is on.
     transmitting: bool,
     /// The file of the rings' journals.
-    places: File,
+    journal_file: File,
     /// What an image said, between `adopt` and `resume`.
     mask_before: u32,
 }
@@ -111,11 +111,12 @@ impl Rtl8169 {
         settings: Rtl8169Config,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-        places: Option<OwnedFd>,
+        journal_file: Option<OwnedFd>,
     ) -> io::Result<Rtl8169> {
-        let (places, [tx_journal, rx_journal]) = places.map_or_else(Journal::create, Journal::open)?;
+        let (journal_file, [tx_journal, rx_journal]) =
+            journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
         let interrupts = Interrupts::new(true, 0, 0, &port.bell);
-        let shared = Arc::new(Shared {
+        let nic = Arc::new(NicState {
             csb: settings.csb,
             port,
             regs: Registers::new(),
@@ -125,57 +126,57 @@ impl Rtl8169 {
             received: AtomicBool::new(false),
             traps: Traps::default(),
         });
-        shared.port.set_accepts(Offloads::VALID);
+        nic.port.set_accepts(Offloads::VALID);
         let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
-        let tx = TxRing::new(Arc::clone(&shared), Arc::clone(&map), tx_journal);
-        let rx = RxRing::new(Arc::clone(&shared), Arc::clone(&map), rx_journal);
+        let tx = TxRing::new(Arc::clone(&nic), Arc::clone(&map), tx_journal);
+        let rx = RxRing::new(Arc::clone(&nic), Arc::clone(&map), rx_journal);
         Ok(Rtl8169 {
             settings,
             config: config_space(settings.csb),
             eeprom: Eeprom::new(settings.mac.0),
             phy: Phy::new(true),
             scheduler,
-            tx: Queue::Here(Box::new(Transmitter::new(Arc::clone(&shared), tx))),
+            tx: Queue::Here(Box::new(Transmitter::new(Arc::clone(&nic), tx))),
             rx: Queue::Here(Box::new(rx)),
             map,
             carrier: true,
             master: false,
             faulted: false,
             transmitting: false,
-            places,
+            journal_file,
             mask_before: 0,
-            shared,
+            nic,
         })
     }
 
     /// The port that it stands behind.
     pub fn port(&self) -> &Arc<Port> {
-        &self.shared.port
+        &self.nic.port
     }
 
     /// What is sent shall come back, which this device does not do: it is silent.
     fn is_looped(&self) -> bool {
-        self.phy.is_looped() || self.shared.regs.get(regs::TCR) & regs::TCR_LOOPBACK != 0
+        self.phy.is_looped() || self.nic.regs.get(regs::TCR) & regs::TCR_LOOPBACK != 0
     }
 
     /// Has a core serve the transmit queue.
     fn serve(&mut self) {
-        self.tx.lend(|queue| self.scheduler.serve(&self.shared.port, 0, queue));
+        self.tx.lend(|queue| self.scheduler.serve(&self.nic.port, 0, queue));
     }
 
     /// Gives the receive queue to the port.
     fn listen(&mut self) {
-        self.rx.lend(|queue| self.shared.port.lend(0, queue));
+        self.rx.lend(|queue| self.nic.port.lend(0, queue));
     }
 
     /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
     /// that is off is not touched any more.
     fn follow(&mut self) {
         let alive = self.master && !self.faulted && !self.is_looped();
-        let command = self.shared.regs.get(regs::CR) >> 24;
+        let command = self.nic.regs.get(regs::CR) >> 24;
         let listens = alive && command & regs::CR_RE != 0;
         let rx_on = listens && self.carrier;
-        self.shared.port.set_held(listens && !self.carrier);
+        self.nic.port.set_held(listens && !self.carrier);
         let tx_on = alive && command & regs::CR_TE != 0;
         if rx_on {
             self.listen();
@@ -198,7 +199,7 @@ impl Rtl8169 {
 
     /// The device is at the beginning of its transmit ring. `follow` has it go on.
     fn restart_transmitter(&mut self) {
-        let base = self.shared.regs.pair(regs::TNPDS);
+        let base = self.nic.regs.pair(regs::TNPDS);
         if let Some(queue) = self.tx.take_back() {
             queue.ring().restart(base);
         }
@@ -206,7 +207,7 @@ impl Rtl8169 {
 
     /// The same of its receive ring.
     fn restart_receiver(&mut self) {
-        let base = self.shared.regs.pair(regs::RDSAR);
+        let base = self.nic.regs.pair(regs::RDSAR);
         if let Some(queue) = self.rx.take_back() {
             queue.restart(base);
         }
@@ -220,22 +221,22 @@ impl Rtl8169 {
         if let Some(queue) = self.rx.take_back() {
             queue.reset();
         }
-        self.shared.irq.reset();
+        self.nic.irq.reset();
         self.faulted = false;
         // Also one that nobody has told us of yet: it would stop the device after its reset.
-        self.shared.port.fault.clear();
+        self.nic.port.fault.clear();
         self.follow();
     }
 
     /// The chip's own reset (`CR`): the station's address and what the EEPROM said stay, and so does the PHY.
     fn chip_reset(&mut self) {
-        self.shared.regs.soft_reset();
+        self.nic.regs.soft_reset();
         self.forget();
     }
 
     /// Everything as after power on.
     fn power_on(&mut self) {
-        self.shared.regs.reset(self.settings.mac.0);
+        self.nic.regs.reset(self.settings.mac.0);
         self.eeprom = Eeprom::new(self.settings.mac.0);
         self.phy.reset();
         self.forget();
@@ -245,7 +246,7 @@ impl Rtl8169 {
 impl PciDevice for Rtl8169 {
     /// All of the device is new.
     fn attached(&mut self) -> io::Result<()> {
-        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device = Rtl8169::make(self.settings, port, scheduler, None)?;
         device.carrier = self.carrier;
         device.phy.set_link(self.carrier);
@@ -263,7 +264,7 @@ impl PciDevice for Rtl8169 {
     }
 
     fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.shared.irq.interrupts
+        &self.nic.irq.interrupts
     }
 
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
@@ -318,21 +319,21 @@ impl PciDevice for Rtl8169 {
         self.carrier = up;
         self.phy.set_link(up);
         self.follow();
-        self.shared.irq.link();
+        self.nic.irq.link();
     }
 
     fn queues(&self) -> Vec<QueueStatus> {
         let queue = |direction, enable, ring: usize, on, interrupts| QueueStatus {
             index: 0,
             direction,
-            size: self.shared.sizes[ring].load(Ordering::Relaxed),
-            kind: if self.shared.block() == 0 { "trapping" } else { "csb" },
+            size: self.nic.sizes[ring].load(Ordering::Relaxed),
+            kind: if self.nic.block() == 0 { "trapping" } else { "csb" },
             state: if on { "running".to_owned() } else { self.why_off(enable) },
             interrupts,
         };
         let sending = self.transmitting && self.tx.is_lent();
         // The pin is everybody's: it stands with the queue that receives.
-        let passed = Some(self.shared.irq.passed());
+        let passed = Some(self.nic.irq.passed());
         vec![
             queue("ingress", regs::CR_TE, 0, sending, None),
             queue("egress", regs::CR_RE, 1, self.rx.is_lent(), passed),

@@ -27,11 +27,11 @@ impl Persist for Rtl8169 {
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.places.as_fd()]
+        vec![self.journal_file.as_fd()]
     }
 
     fn save(&mut self, image: &mut Image) {
-        self.shared.regs.save(image);
+        self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
         for (index, four) in self.phy.words().chunks_exact(4).enumerate() {
             image.put(PHY + index, four.iter().rev().fold(0, |word, part| word << 16 | u64::from(*part)));
@@ -39,23 +39,23 @@ impl Persist for Rtl8169 {
         for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
-        image.put(REST, (self.shared.irq.read() & 0xffff).into());
+        image.put(REST, (self.nic.irq.read() & 0xffff).into());
         image.put(REST + 1, self.faulted.into());
     }
 
     fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
-        let Ok([places]) = <[OwnedFd; 1]>::try_from(files) else {
+        let Ok([journal_file]) = <[OwnedFd; 1]>::try_from(files) else {
             return Err("its files are not all there".to_owned());
         };
-        let (port, scheduler) = (Arc::clone(&self.shared.port), Arc::clone(&self.scheduler));
+        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device =
-            Rtl8169::make(self.settings, port, scheduler, Some(places)).map_err(|e| e.to_string())?;
+            Rtl8169::make(self.settings, port, scheduler, Some(journal_file)).map_err(|e| e.to_string())?;
         let mut config = vec![0; device.config.size()];
         image.get_bytes(CONFIG, &mut config);
         if !device.config.restore(&config) {
             return Err("its configuration space belongs to another device".to_owned());
         }
-        device.shared.regs.restore(image);
+        device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
         device.phy.restore(std::array::from_fn(|index| {
             let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
@@ -69,7 +69,7 @@ impl Persist for Rtl8169 {
     }
 
     fn resume(&mut self) {
-        let (tnpds, rdsar) = (self.shared.regs.pair(regs::TNPDS), self.shared.regs.pair(regs::RDSAR));
+        let (tnpds, rdsar) = (self.nic.regs.pair(regs::TNPDS), self.nic.regs.pair(regs::RDSAR));
         if let Some(queue) = self.tx.take_back() {
             queue.ring().recover(tnpds);
         }
@@ -79,11 +79,11 @@ impl Persist for Rtl8169 {
         self.master = self.config.command().has(Command::MASTER);
         // The carrier is what this process says it is; the driver hears of it by the causes below.
         self.phy.set_link(self.carrier);
-        let word = self.shared.regs.get(regs::CPCR);
-        self.shared.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
-        self.shared.irq.set_timer(self.shared.regs.get(regs::TIMER_INT), true);
+        let word = self.nic.regs.get(regs::CPCR);
+        self.nic.irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
+        self.nic.irq.set_timer(self.nic.regs.get(regs::TIMER_INT), true);
         self.follow();
-        self.shared.irq.resume(self.mask_before);
+        self.nic.irq.resume(self.mask_before);
     }
 
     fn suspend(&mut self) {

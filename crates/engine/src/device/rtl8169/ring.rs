@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::journal::{Journal, MAX_ENTRIES};
+use super::journal::{RingJournal, MAX_ENTRIES};
 use super::regs::desc::{EOR, OWN};
-use crate::device::csb::{Block, Side};
+use crate::device::csb::{Block, RingSide};
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
@@ -33,14 +33,14 @@ pub(super) struct Ring {
     known: u32,
     /// The one behind those.
     known_to: u32,
-    journal: Journal,
+    journal: RingJournal,
     /// The status block, if the device has one.
     block: Option<Block>,
 }
 
 impl Ring {
     /// `csb`: which side of a status block is its, if there is one.
-    pub(super) fn new(map: Arc<GuestMap>, journal: Journal, csb: Option<Side>) -> Ring {
+    pub(super) fn new(map: Arc<GuestMap>, journal: RingJournal, csb: Option<RingSide>) -> Ring {
         Ring {
             map,
             base: 0,

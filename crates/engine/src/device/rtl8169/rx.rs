@@ -12,15 +12,15 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::filter::admits;
-use super::journal::Journal;
+use super::journal::RingJournal;
+use super::nic::NicState;
 use super::regs::cause::RDU;
 use super::regs::{self, desc};
 use super::ring::{Ring, MAX};
-use super::shared::Shared;
 use super::stats::{self, Received};
-use crate::device::csb::Side;
+use crate::device::csb::RingSide;
 use crate::device::packet::MIN_PADDED;
-use crate::device::source::Source;
+use crate::device::source::FrameBytes;
 use crate::fault::Fault;
 use crate::frame::{is_group, Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
@@ -44,13 +44,13 @@ const AHEAD: usize = 64;
 
 /// A descriptor that is the device's: its place, its first word, and its buffer, empty where it cannot be reached in one piece.
 #[derive(Clone, Copy)]
-struct Slot {
+struct RxDescriptor {
     place: u32,
     word: u64,
     buffer: Piece,
 }
 
-impl Slot {
+impl RxDescriptor {
     fn size(&self) -> u32 {
         (self.word & desc::RX_LEN) as u32
     }
@@ -79,10 +79,10 @@ struct Rules {
 }
 
 impl Rules {
-    fn new(shared: &Shared) -> Rules {
-        let (cpcr, rms) = (shared.regs.get(regs::CPCR), shared.regs.get(regs::RMS) >> 16);
+    fn new(nic: &NicState) -> Rules {
+        let (cpcr, rms) = (nic.regs.get(regs::CPCR), nic.regs.get(regs::RMS) >> 16);
         Rules {
-            rcr: shared.regs.get(regs::RCR),
+            rcr: nic.regs.get(regs::RCR),
             // Fourteen bits, as the length of a done descriptor; of zero, which Linux makes of them, nothing is too long.
             longest: (rms.wrapping_sub(1) & RX_LEN).saturating_add(1).min(RX_LEN),
             strip: cpcr & regs::CPCR_RXVLAN != 0,
@@ -120,12 +120,12 @@ fn tag(frame: &Frame) -> Option<u16> {
 
 /// A guest's receive ring.
 pub(super) struct RxRing {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     ring: Ring,
     hint: usize,
     stopped: bool,
     /// Descriptors that were looked at and not filled: those from `next` on; and the place behind them.
-    ahead: Vec<Slot>,
+    ahead: Vec<RxDescriptor>,
     next: usize,
     ahead_to: u32,
     /// Descriptors that are filled in and not given back: places and words; and the place behind them.
@@ -134,10 +134,10 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> RxRing {
+    pub(super) fn new(nic: Arc<NicState>, map: Arc<GuestMap>, journal: RingJournal) -> RxRing {
         RxRing {
-            ring: Ring::new(map, journal, shared.csb.then_some(Side::Receive)),
-            shared,
+            ring: Ring::new(map, journal, nic.csb.then_some(RingSide::Receive)),
+            nic,
             hint: 0,
             stopped: false,
             ahead: Vec::with_capacity(AHEAD + MAX_DESCRIPTORS),
@@ -174,7 +174,7 @@ impl RxRing {
         self.stopped = true;
         // A ring that reads as zeros finds all kinds of faults: this is their cause.
         let lost = self.ring.map().is_truncated();
-        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// Looks at up to `count` descriptors more and asks the cache for their buffers. False: there is none.
@@ -194,7 +194,7 @@ impl RxRing {
             let buffer = self.ring.map().translate(self.ring.buffer(place), size, &mut self.hint);
             let buffer = buffer.unwrap_or(Piece::EMPTY);
             prefetch_own(buffer.as_ptr());
-            self.ahead.push(Slot { place, word, buffer });
+            self.ahead.push(RxDescriptor { place, word, buffer });
             self.ahead_to = self.ring.next(place, word);
         }
         Ok(self.ahead.len() > before)
@@ -208,7 +208,7 @@ impl RxRing {
     /// Fills the next descriptors with a frame.
     fn fill(
         &mut self,
-        source: &mut Source,
+        source: &mut FrameBytes,
         status: u64,
         picks_left: usize,
         outcome: &Outcome,
@@ -226,7 +226,7 @@ impl RxRing {
                     return Err(Shortage::Ring);
                 }
             }
-            room += self.ahead.get(self.next + count).map_or(0, Slot::size);
+            room += self.ahead.get(self.next + count).map_or(0, RxDescriptor::size);
             count += 1;
         }
         // Pass 2: data.
@@ -255,7 +255,7 @@ impl RxRing {
 
     /// A buffer may span regions that are adjacent in the guest.
     #[cold]
-    fn fill_spanning(&self, source: &mut Source, address: u64, len: u32) -> Result<(), Shortage> {
+    fn fill_spanning(&self, source: &mut FrameBytes, address: u64, len: u32) -> Result<(), Shortage> {
         for to in self.ring.map().parts(address, len) {
             source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
         }
@@ -267,7 +267,7 @@ impl RxRing {
         if !self.filled.is_empty() {
             self.settle();
             self.ring.give_back(&self.filled, self.at);
-            self.shared.sizes[1].store(self.ring.size, Ordering::Relaxed);
+            self.nic.sizes[1].store(self.ring.size, Ordering::Relaxed);
             self.filled.clear();
         }
     }
@@ -275,10 +275,10 @@ impl RxRing {
 
 impl EgressQueue for RxRing {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        let shared = Arc::clone(&self.shared);
-        let rules = Rules::new(&shared);
+        let nic = Arc::clone(&self.nic);
+        let rules = Rules::new(&nic);
         let (mut missed, mut delivered, mut frames) = (0, 0, Received::default());
-        if let Err(fault) = self.ring.look_at_block(shared.block()) {
+        if let Err(fault) = self.ring.look_at_block(nic.block()) {
             self.stop(fault);
         }
         let from = self.ring.head;
@@ -294,7 +294,7 @@ impl EgressQueue for RxRing {
                 outcome.dropped(pick, DropReason::RingBroken);
                 continue;
             }
-            if !admits(&shared.regs, rules.rcr, frame) {
+            if !admits(&nic.regs, rules.rcr, frame) {
                 outcome.dropped(pick, DropReason::Filtered);
                 continue;
             }
@@ -309,7 +309,7 @@ impl EgressQueue for RxRing {
                 continue;
             }
             let stripped = tag(frame).filter(|_| rules.strip);
-            let mut source = Source::new(frame, batch.body(frame), stripped.is_some());
+            let mut source = FrameBytes::new(frame, batch.body(frame), stripped.is_some());
             let whole = self.filled.len();
             match self.fill(&mut source, rules.status(frame, stripped), picks.len() - index, outcome) {
                 Ok(()) => {
@@ -336,17 +336,17 @@ impl EgressQueue for RxRing {
         }
         self.give_back();
         if delivered > 0 {
-            shared.stats.received(&frames);
-            shared.received.store(true, Ordering::Relaxed);
+            nic.stats.received(&frames);
+            nic.received.store(true, Ordering::Relaxed);
         }
-        stats::add(&shared.stats.missed, missed);
+        stats::add(&nic.stats.missed, missed);
         if self.ring.wants_interrupt(from) {
             outcome.occasions += u64::from(delivered > 0) + u64::from(missed > 0);
             if delivered > 0 {
-                outcome.interrupts += shared.irq.received(delivered);
+                outcome.interrupts += nic.irq.received(delivered);
             }
             if missed > 0 {
-                outcome.interrupts += shared.irq.raise(RDU);
+                outcome.interrupts += nic.irq.raise(RDU);
             }
         }
         if self.ring.map().is_truncated() {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shared::Shared;
+use super::nic::NicState;
 use super::tx::TxRing;
 use crate::frame::Batch;
 use crate::port::{IngressQueue, Tally};
@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// A guest's transmit ring and interrupts.
 pub(super) struct Transmitter {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     ring: TxRing,
     worked: bool,
     last_work: Instant,
@@ -30,8 +30,8 @@ pub(super) struct Transmitter {
 }
 
 impl Transmitter {
-    pub(super) fn new(shared: Arc<Shared>, ring: TxRing) -> Transmitter {
-        Transmitter { shared, ring, worked: false, last_work: Instant::now(), unasked: false }
+    pub(super) fn new(nic: Arc<NicState>, ring: TxRing) -> Transmitter {
+        Transmitter { nic, ring, worked: false, last_work: Instant::now(), unasked: false }
     }
 
     /// The ring, to be set up or ended.
@@ -53,7 +53,7 @@ impl IngressQueue for Transmitter {
     }
 
     fn tend(&mut self, tally: &mut Tally) {
-        tally.interrupts += self.shared.irq.poll() + self.shared.irq.noted();
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
     }
 
     fn release(&mut self, tally: &mut Tally) {
@@ -61,14 +61,14 @@ impl IngressQueue for Transmitter {
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.shared.irq.alarm.set_sleeping(on);
+        self.nic.irq.alarm.set_sleeping(on);
         self.unasked = false;
         if !on {
             self.ring.ask_for_kicks(false);
             return false;
         }
         if self.ring.has_block() {
-            if std::mem::take(&mut self.worked) | self.shared.received.swap(false, Ordering::Relaxed) {
+            if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
                 self.last_work = Instant::now();
             }
             self.unasked = self.last_work.elapsed() < BUSY;
@@ -78,11 +78,11 @@ impl IngressQueue for Transmitter {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.irq.alarm.wake_fd())
+        Some(self.nic.irq.alarm.wake_fd())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
         let nap = self.unasked.then_some(NAP);
-        [nap, self.shared.irq.alarm.due_in()].into_iter().flatten().min()
+        [nap, self.nic.irq.alarm.due_in()].into_iter().flatten().min()
     }
 }

@@ -10,13 +10,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::journal::Journal;
+use super::journal::RingJournal;
+use super::nic::NicState;
 use super::packet::{changes_header, is_plain, make};
 use super::regs::desc::{LS, OWN, TX_LEN};
 use super::ring::{Ring, MAX};
-use super::shared::Shared;
 use super::stats;
-use crate::device::csb::Side;
+use crate::device::csb::RingSide;
 use crate::device::packet::{headers, MIN_PADDED};
 use crate::fault::Fault;
 use crate::frame::Batch;
@@ -33,7 +33,7 @@ const MAX_CHAIN: u32 = 256;
 const AHEAD: u32 = 32;
 
 /// What became of an attempt to take a packet.
-enum Taken {
+enum Attempt {
     /// The frame is in the batch, or was dropped for the reason given.
     Packet(Result<(), DropReason>),
     /// Descriptors that are no frame.
@@ -46,7 +46,7 @@ enum Taken {
 
 /// A guest's transmit ring.
 pub(super) struct TxRing {
-    shared: Arc<Shared>,
+    nic: Arc<NicState>,
     ring: Ring,
     enabled: bool,
     stopped: bool,
@@ -67,10 +67,10 @@ pub(super) struct TxRing {
 }
 
 impl TxRing {
-    pub(super) fn new(shared: Arc<Shared>, map: Arc<GuestMap>, journal: Journal) -> TxRing {
+    pub(super) fn new(nic: Arc<NicState>, map: Arc<GuestMap>, journal: RingJournal) -> TxRing {
         TxRing {
-            ring: Ring::new(map, journal, shared.csb.then_some(Side::Transmit)),
-            shared,
+            ring: Ring::new(map, journal, nic.csb.then_some(RingSide::Transmit)),
+            nic,
             enabled: false,
             stopped: false,
             hint: 0,
@@ -123,7 +123,7 @@ impl TxRing {
         self.stopped = true;
         // A ring that reads as zeros finds all kinds of faults: this is their cause.
         let lost = self.ring.map().is_truncated();
-        self.shared.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
     }
 
     /// Whether the driver may have work for it at any time.
@@ -192,7 +192,7 @@ impl TxRing {
 
     /// Takes the packet at `self.at`, whatever it is.
     #[inline(never)]
-    fn packet(&mut self, batch: &mut Batch) -> Result<Taken, Fault> {
+    fn packet(&mut self, batch: &mut Batch) -> Result<Attempt, Fault> {
         let (marks, first) = (self.marks.len(), batch.pieces.len());
         let (mut place, mut count, mut len, mut head) = (self.at, 0, 0, 0);
         let mut room = true;
@@ -208,7 +208,7 @@ impl TxRing {
             if word & OWN == 0 {
                 self.drop_marks(batch, marks, first);
                 self.waits_for = Some(place);
-                return Ok(Taken::Unfinished);
+                return Ok(Attempt::Unfinished);
             }
             if !endless {
                 self.marks.push((place, word & !OWN));
@@ -221,7 +221,7 @@ impl TxRing {
                 self.at = next;
                 let already = std::mem::replace(&mut self.skipping, endless || word & LS == 0);
                 let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
-                return Ok(if already { Taken::Nothing } else { Taken::Packet(Err(reason)) });
+                return Ok(if already { Attempt::Nothing } else { Attempt::Packet(Err(reason)) });
             }
             if count == 1 {
                 head = word;
@@ -247,16 +247,16 @@ impl TxRing {
                 if made.is_err() {
                     batch.pieces.truncate(first);
                 }
-                return Ok(Taken::Packet(made));
+                return Ok(Attempt::Packet(made));
             }
         }
         self.drop_marks(batch, marks, first);
         if !room && batch.is_empty() {
             // It would not fit at any other time either.
             self.skipping = true;
-            return Ok(Taken::Packet(Err(DropReason::TooManyPieces)));
+            return Ok(Attempt::Packet(Err(DropReason::TooManyPieces)));
         }
-        Ok(Taken::Later)
+        Ok(Attempt::Later)
     }
 
     fn drop_marks(&mut self, batch: &mut Batch, marks: usize, pieces: usize) {
@@ -289,10 +289,10 @@ impl TxRing {
         }
         let from = self.ring.head;
         self.ring.give_back(&self.marks, self.at);
-        self.shared.sizes[0].store(self.ring.size, Ordering::Relaxed);
+        self.nic.sizes[0].store(self.ring.size, Ordering::Relaxed);
         let given = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
         self.marks.clear();
-        let taken_back = self.shared.irq.taken_back();
+        let taken_back = self.nic.irq.taken_back();
         if std::mem::replace(&mut self.taken_back, taken_back) != taken_back {
             self.unreported = 0;
         }
@@ -309,7 +309,7 @@ impl TxRing {
             // A driver with a status block says what it wants itself.
             let at_once = half || self.ring.has_wishes();
             tally.occasions += 1;
-            tally.interrupts += self.shared.irq.sent(frames, at_once);
+            tally.interrupts += self.nic.irq.sent(frames, at_once);
         }
     }
 
@@ -319,7 +319,7 @@ impl TxRing {
         if !self.is_running() {
             return false;
         }
-        if let Err(fault) = self.ring.look_at_block(self.shared.block()) {
+        if let Err(fault) = self.ring.look_at_block(self.nic.block()) {
             self.stop(fault);
             return false;
         }
@@ -343,21 +343,21 @@ impl TxRing {
                 continue;
             }
             match self.packet(batch) {
-                Ok(Taken::Packet(Ok(()))) => self.count(batch, tally),
-                Ok(Taken::Packet(Err(reason))) => {
+                Ok(Attempt::Packet(Ok(()))) => self.count(batch, tally),
+                Ok(Attempt::Packet(Err(reason))) => {
                     tally.frames += 1;
                     tally.drops.add(reason, 1);
                     batch.skip();
                 }
-                Ok(Taken::Nothing) => {}
-                Ok(Taken::Later | Taken::Unfinished) => break,
+                Ok(Attempt::Nothing) => {}
+                Ok(Attempt::Later | Attempt::Unfinished) => break,
                 Err(fault) => {
                     self.stop(fault);
                     break;
                 }
             }
         }
-        stats::add(&self.shared.stats.sent, self.frames.into());
+        stats::add(&self.nic.stats.sent, self.frames.into());
         // Descriptors that read as zeros are the driver's. What was taken is asked about when it is given back.
         if self.marks.is_empty() && self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);

@@ -18,8 +18,8 @@ use std::time::Duration;
 use sidecore_abi::virtio::blk::status;
 
 use super::request::{self, status_of, Limits, Verdict};
-use crate::core::{Budget, End, Owner, Task, Visit};
-use crate::disk::{Disk, Ended, Job, Medium, Op, Trouble};
+use crate::core::{Budget, Owner, Task, Visit, VisitEnd};
+use crate::disk::{Disk, Ended, Job, Medium, Op, RequestError};
 use crate::fault::Fault;
 use crate::mem::{ticks, ticks_in, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
@@ -32,7 +32,7 @@ const AHEAD: usize = 16;
 const LOOK: Duration = Duration::from_micros(100);
 
 /// A request that was taken.
-struct Slot {
+struct TakenRequest {
     token: Token,
     job: Job,
     status: Piece,
@@ -71,7 +71,7 @@ pub struct BlkQueue {
     way: Option<Transfers>,
     kick: Option<OwnedFd>,
     limits: Limits,
-    slots: Vec<Slot>,
+    slots: Vec<TakenRequest>,
     free: Vec<usize>,
     waiting: VecDeque<usize>,
     /// The kernel had no room for the first that waits.
@@ -139,7 +139,7 @@ impl BlkQueue {
         }
         // None is left, unless the kernel takes nothing any more.
         while let Some(at) = self.waiting.pop_front() {
-            self.finish(at, Err(Trouble::Failed), &mut turn);
+            self.finish(at, Err(RequestError::Failed), &mut turn);
         }
         self.publish(&turn);
         self.queue.position()
@@ -201,7 +201,7 @@ impl BlkQueue {
         let at = self.free.pop().unwrap_or(self.slots.len());
         if at == self.slots.len() {
             let (job, whole) = (Job::default(), Vec::new());
-            self.slots.push(Slot {
+            self.slots.push(TakenRequest {
                 token,
                 job,
                 status: Piece::EMPTY,
@@ -240,21 +240,21 @@ impl BlkQueue {
                 (slot.kind, slot.len, slot.writes[0]) = (5, 0, written + 1);
                 self.finish(at, Ok(()), turn);
             }
-            Verdict::Bad(trouble) => self.finish(at, Err(trouble), turn),
+            Verdict::Bad(error) => self.finish(at, Err(error), turn),
         }
         true
     }
 
     /// Has what waits carried out, one part of it at least: in memory, or by the kernel, which may do it at once. Why it stopped, if
     /// it did not come to the end of it, or to the end of its time with that.
-    fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<End> {
+    fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<VisitEnd> {
         let lasting = self.disk.is_write_through();
         self.full = false;
         let disk = Arc::clone(&self.disk);
         let (mut end, mut submitted, mut time) = (None, turn.bytes, deadline);
         while let Some(&at) = self.waiting.front() {
             if turn.bytes >= budget.bytes {
-                end = Some(End::Budget);
+                end = Some(VisitEnd::Budget);
                 break;
             }
             let job = &mut self.slots[at].job;
@@ -267,7 +267,7 @@ impl BlkQueue {
                     turn.now = ticks();
                 }
                 if deadline.is_over_at(turn.now) {
-                    end = Some(End::Time);
+                    end = Some(VisitEnd::Time);
                     break;
                 }
                 continue;
@@ -284,7 +284,7 @@ impl BlkQueue {
             };
             if !in_time {
                 turn.went_on = true;
-                end = Some(End::Time);
+                end = Some(VisitEnd::Time);
                 break;
             }
             time = deadline.strict();
@@ -292,11 +292,11 @@ impl BlkQueue {
                 Ok(Begun::Yes) => turn.bytes += job.left().min(way.most()),
                 Ok(Begun::NotNow) => {
                     self.full = true;
-                    end = Some(End::Waits);
+                    end = Some(VisitEnd::Waits);
                     break;
                 }
                 Ok(Begun::Over) => self.finish(at, Ok(()), turn),
-                Err(trouble) => self.finish(at, Err(trouble), turn),
+                Err(error) => self.finish(at, Err(error), turn),
             }
             self.waiting.pop_front();
         }
@@ -344,7 +344,7 @@ impl BlkQueue {
     }
 
     /// Gives the request in slot `at` back: visible with the next `publish`.
-    fn finish(&mut self, at: usize, result: Result<(), Trouble>, turn: &mut Turn) {
+    fn finish(&mut self, at: usize, result: Result<(), RequestError>, turn: &mut Turn) {
         let slot = &mut self.slots[at];
         slot.status.write(&[result.map_or_else(status_of, |()| status::OK)]);
         self.queue.log_written(&slot.whole, u32::MAX);
@@ -358,7 +358,7 @@ impl BlkQueue {
                 let ns = u64::try_from(passed >> 32).unwrap_or(u64::MAX);
                 stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns });
             }
-            Err(trouble) => stats.failed(trouble),
+            Err(error) => stats.failed(error),
         }
         self.free.push(at);
     }
@@ -391,18 +391,18 @@ impl BlkQueue {
             if self.unread() == 0 {
                 let want = budget.items.saturating_sub(turn.items).min(AHEAD);
                 if want == 0 {
-                    break End::Budget;
+                    break VisitEnd::Budget;
                 }
                 let want = want.min(self.room());
                 if want == 0 {
-                    break End::Waits;
+                    break VisitEnd::Waits;
                 }
                 if self.stopped || self.take(want, &mut turn) == 0 {
-                    break End::Drained;
+                    break VisitEnd::Drained;
                 }
             }
             if !self.read(deadline, &mut turn) {
-                break End::Time;
+                break VisitEnd::Time;
             }
         };
         self.publish(&turn);

@@ -128,7 +128,7 @@ fn a_visit_without_time_does_something() {
         assert!(before && visit.moved > 0 && visit.bytes <= 4096, "{visit:?}");
         visits += 1;
         given += world.reaped();
-        assert_eq!(visit.end, End::Time);
+        assert_eq!(visit.end, VisitEnd::Time);
     }
     // Each is read in one, and moved in three.
     assert_eq!(visits, 12);

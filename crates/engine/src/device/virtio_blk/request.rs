@@ -10,7 +10,7 @@ use sidecore_abi::virtio::blk::{
 use sidecore_abi::virtio::features as bit;
 
 use super::features::{MAX_RANGE, MAX_RANGES};
-use crate::disk::{Job, Op, Range, Trouble};
+use crate::disk::{Job, Op, Range, RequestError};
 use crate::mem::{gather, Deadline, Piece};
 use crate::slice::{behind, behind_mut, upto, upto_mut};
 
@@ -35,13 +35,13 @@ pub(super) enum Verdict {
     /// It is answered already: it was for the disk's name, so many bytes were written.
     Done(u32),
     /// It is refused.
-    Bad(Trouble),
+    Bad(RequestError),
 }
 
-/// What to tell the driver of a trouble.
-pub(super) fn status_of(trouble: Trouble) -> u8 {
-    match trouble {
-        Trouble::Unsupported => status::UNSUPP,
+/// What to tell the driver of an error.
+pub(super) fn status_of(error: RequestError) -> u8 {
+    match error {
+        RequestError::Unsupported => status::UNSUPP,
         _ => status::IOERR,
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn read(
 ) -> (Option<Piece>, Verdict) {
     let status = cut_last_byte(writable);
     if status.is_none() {
-        return (None, Verdict::Bad(Trouble::NoStatus));
+        return (None, Verdict::Bad(RequestError::NoStatus));
     }
     let verdict = judge(readable, writable, limits, job).unwrap_or_else(Verdict::Bad);
     (status, verdict)
@@ -99,9 +99,9 @@ fn judge(
     writable: &mut [Piece],
     limits: &Limits,
     job: &mut Job,
-) -> Result<Verdict, Trouble> {
+) -> Result<Verdict, RequestError> {
     if sum(readable) < HEADER_LEN as u64 {
-        return Err(Trouble::NoHeader);
+        return Err(RequestError::NoHeader);
     }
     let mut header = [0; HEADER_LEN];
     let at = gather(readable, 0, &mut header);
@@ -115,7 +115,7 @@ fn judge(
         }
         kind::OUT => {
             if limits.read_only {
-                return Err(Trouble::ReadOnly);
+                return Err(RequestError::ReadOnly);
             }
             let len = sum(out);
             job.transfer(Op::Write, transfer(sector, len, limits)?, out, len);
@@ -133,42 +133,42 @@ fn judge(
         }
         kind::DISCARD => ranges(Op::Discard, out, limits, job)?,
         kind::WRITE_ZEROES => ranges(Op::WriteZeroes, out, limits, job)?,
-        _ => return Err(Trouble::Unsupported),
+        _ => return Err(RequestError::Unsupported),
     }
     Ok(Verdict::Job)
 }
 
 /// The first byte of a transfer of `len` bytes from `sector` on.
-fn transfer(sector: u64, len: u64, limits: &Limits) -> Result<u64, Trouble> {
+fn transfer(sector: u64, len: u64, limits: &Limits) -> Result<u64, RequestError> {
     if len == 0 || len % SECTOR != 0 {
-        return Err(Trouble::BadLength);
+        return Err(RequestError::BadLength);
     }
     stretch(sector, len, limits)
 }
 
 /// The first byte of `len` bytes from `sector` on, if they are on the disk.
-fn stretch(sector: u64, len: u64, limits: &Limits) -> Result<u64, Trouble> {
-    let at = sector.checked_mul(SECTOR).ok_or(Trouble::BeyondCapacity)?;
-    let end = at.checked_add(len).ok_or(Trouble::BeyondCapacity)?;
+fn stretch(sector: u64, len: u64, limits: &Limits) -> Result<u64, RequestError> {
+    let at = sector.checked_mul(SECTOR).ok_or(RequestError::BeyondCapacity)?;
+    let end = at.checked_add(len).ok_or(RequestError::BeyondCapacity)?;
     if end > limits.capacity {
-        return Err(Trouble::BeyondCapacity);
+        return Err(RequestError::BeyondCapacity);
     }
     Ok(at)
 }
 
 /// Reads the ranges of a discard, or of a request to write zeroes (§5.2.6).
-fn ranges(op: Op, out: &mut [Piece], limits: &Limits, job: &mut Job) -> Result<(), Trouble> {
+fn ranges(op: Op, out: &mut [Piece], limits: &Limits, job: &mut Job) -> Result<(), RequestError> {
     let needs = if op == Op::Discard { bit::BLK_DISCARD } else { bit::BLK_WRITE_ZEROES };
     if limits.features & needs == 0 {
-        return Err(Trouble::Unsupported);
+        return Err(RequestError::Unsupported);
     }
     if limits.read_only {
-        return Err(Trouble::ReadOnly);
+        return Err(RequestError::ReadOnly);
     }
     let len = usize::try_from(sum(out)).unwrap_or(usize::MAX);
     let count = len / SEGMENT_LEN;
     if len % SEGMENT_LEN != 0 || !(1..=MAX_RANGES).contains(&count) {
-        return Err(Trouble::BadLength);
+        return Err(RequestError::BadLength);
     }
     let mut bytes = [0; MAX_RANGES * SEGMENT_LEN];
     gather(out, 0, upto_mut(&mut bytes, len));
@@ -182,10 +182,10 @@ fn ranges(op: Op, out: &mut [Piece], limits: &Limits, job: &mut Job) -> Result<(
         // §5.2.6.2: a flag that is not known, and `unmap` in a discard.
         let known = if op == Op::Discard { 0 } else { SEGMENT_UNMAP };
         if flags & !known != 0 {
-            return Err(Trouble::Unsupported);
+            return Err(RequestError::Unsupported);
         }
         if sectors > MAX_RANGE {
-            return Err(Trouble::BadLength);
+            return Err(RequestError::BadLength);
         }
         let len = u64::from(sectors) * SECTOR;
         *range = Range { at: stretch(sector, len, limits)?, len, unmap: flags & SEGMENT_UNMAP != 0 };

@@ -97,19 +97,19 @@ fn what_does_not_fit_the_disk_is_refused() {
     for kind in [kind::IN, kind::OUT] {
         assert_eq!(of(kind, end - 1, 512), Verdict::Job);
         for sector in [end, end - 1, u64::MAX, u64::MAX / 512, (u64::MAX / 512) + 1, 1 << 55, (1 << 55) - 1] {
-            assert_eq!(of(kind, sector, 1024), Verdict::Bad(Trouble::BeyondCapacity), "{kind} {sector}");
+            assert_eq!(of(kind, sector, 1024), Verdict::Bad(RequestError::BeyondCapacity), "{kind} {sector}");
         }
         for len in [0, 1, 511, 513, 1023] {
-            assert_eq!(of(kind, 0, len), Verdict::Bad(Trouble::BadLength), "{kind} {len}");
+            assert_eq!(of(kind, 0, len), Verdict::Bad(RequestError::BadLength), "{kind} {len}");
         }
     }
 }
 
 #[test]
 fn what_is_missing_is_refused() {
-    assert_eq!(verdict_of(&header(kind::OUT, 0), 0), Verdict::Bad(Trouble::NoStatus));
+    assert_eq!(verdict_of(&header(kind::OUT, 0), 0), Verdict::Bad(RequestError::NoStatus));
     for len in [0, 1, 15] {
-        assert_eq!(verdict_of(&header(kind::IN, 0)[..len], 513), Verdict::Bad(Trouble::NoHeader));
+        assert_eq!(verdict_of(&header(kind::IN, 0)[..len], 513), Verdict::Bad(RequestError::NoHeader));
     }
     let (status, _, _) = Guest::new(&[], 0, &[]).read(&limits());
     assert!(status.is_none());
@@ -119,8 +119,8 @@ fn what_is_missing_is_refused() {
 fn who_may_not_write_does_not() {
     let fixed = Limits { read_only: true, ..limits() };
     let of = |readable: &[u8]| Guest::new(readable, 1, &[]).read(&fixed).1;
-    assert_eq!(of(&[header(kind::OUT, 0), vec![0; 512]].concat()), Verdict::Bad(Trouble::ReadOnly));
-    assert_eq!(of(&ranges(kind::DISCARD, &[(0, 1, 0)])), Verdict::Bad(Trouble::ReadOnly));
+    assert_eq!(of(&[header(kind::OUT, 0), vec![0; 512]].concat()), Verdict::Bad(RequestError::ReadOnly));
+    assert_eq!(of(&ranges(kind::DISCARD, &[(0, 1, 0)])), Verdict::Bad(RequestError::ReadOnly));
     assert_eq!(of(&header(kind::FLUSH, 0)), Verdict::Job);
 }
 
@@ -128,13 +128,13 @@ fn who_may_not_write_does_not() {
 fn unknown_types_are_told_so() {
     for unknown in [2, 3, kind::GET_LIFETIME, kind::SECURE_ERASE, 0x8000_0001, u32::MAX] {
         let verdict = verdict_of(&header(unknown, 0), 1);
-        assert_eq!(verdict, Verdict::Bad(Trouble::Unsupported));
+        assert_eq!(verdict, Verdict::Bad(RequestError::Unsupported));
     }
-    assert_eq!(status_of(Trouble::Unsupported), 2);
-    assert_eq!(status_of(Trouble::BeyondCapacity), 1);
+    assert_eq!(status_of(RequestError::Unsupported), 2);
+    assert_eq!(status_of(RequestError::BeyondCapacity), 1);
     let none = Limits { features: 0, ..limits() };
     let verdict = Guest::new(&ranges(kind::DISCARD, &[(0, 1, 0)]), 1, &[]).read(&none).1;
-    assert_eq!(verdict, Verdict::Bad(Trouble::Unsupported));
+    assert_eq!(verdict, Verdict::Bad(RequestError::Unsupported));
 }
 
 #[test]
@@ -150,16 +150,16 @@ fn ranges_are_read_once_and_checked() {
     assert_eq!(job.next_range(512), Some(Range { at: 2040 * 512, len: 512, unmap: false }));
 
     let of = |kind, list: &[_]| verdict_of(&ranges(kind, list), 1);
-    assert_eq!(of(kind::DISCARD, &[(0, 1, 1)]), Verdict::Bad(Trouble::Unsupported));
-    assert_eq!(of(kind::WRITE_ZEROES, &[(0, 1, 2)]), Verdict::Bad(Trouble::Unsupported));
-    assert_eq!(of(kind::WRITE_ZEROES, &[(0, MAX_RANGE + 1, 0)]), Verdict::Bad(Trouble::BadLength));
-    assert_eq!(of(kind::DISCARD, &[(2047, 2, 0)]), Verdict::Bad(Trouble::BeyondCapacity));
-    assert_eq!(of(kind::DISCARD, &[(u64::MAX, 1, 0)]), Verdict::Bad(Trouble::BeyondCapacity));
-    assert_eq!(of(kind::DISCARD, &[]), Verdict::Bad(Trouble::BadLength));
-    assert_eq!(of(kind::DISCARD, &[(0, 1, 0); MAX_RANGES + 1]), Verdict::Bad(Trouble::BadLength));
+    assert_eq!(of(kind::DISCARD, &[(0, 1, 1)]), Verdict::Bad(RequestError::Unsupported));
+    assert_eq!(of(kind::WRITE_ZEROES, &[(0, 1, 2)]), Verdict::Bad(RequestError::Unsupported));
+    assert_eq!(of(kind::WRITE_ZEROES, &[(0, MAX_RANGE + 1, 0)]), Verdict::Bad(RequestError::BadLength));
+    assert_eq!(of(kind::DISCARD, &[(2047, 2, 0)]), Verdict::Bad(RequestError::BeyondCapacity));
+    assert_eq!(of(kind::DISCARD, &[(u64::MAX, 1, 0)]), Verdict::Bad(RequestError::BeyondCapacity));
+    assert_eq!(of(kind::DISCARD, &[]), Verdict::Bad(RequestError::BadLength));
+    assert_eq!(of(kind::DISCARD, &[(0, 1, 0); MAX_RANGES + 1]), Verdict::Bad(RequestError::BadLength));
     assert_eq!(of(kind::DISCARD, &[(0, 1, 0); MAX_RANGES]), Verdict::Job);
     let odd = [ranges(kind::DISCARD, &[(0, 1, 0)]), vec![0; 3]].concat();
-    assert_eq!(verdict_of(&odd, 1), Verdict::Bad(Trouble::BadLength));
+    assert_eq!(verdict_of(&odd, 1), Verdict::Bad(RequestError::BadLength));
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl EgressRing {
         }
         self.usual = chain.len;
         let list = self.pieces.range_mut(chain.start as usize, usize::from(chain.count));
-        let mut to = Cursor { list, outcome, late: false };
+        let mut to = PieceWriter { list, outcome, late: false };
         to.write(upto(&frame.offload.to_bytes(1), self.header_len as usize));
         to.write(frame.head());
         for piece in body {
@@ -268,7 +268,7 @@ impl EgressRing {
         let Some(first) = chains.first().copied() else { return Err(Shortage::Chains) };
         let pieces: usize = upto(chains, count).iter().map(|chain| usize::from(chain.count)).sum();
         let list = self.pieces.range_mut(first.start as usize, pieces);
-        let mut to = Cursor { list, outcome, late: false };
+        let mut to = PieceWriter { list, outcome, late: false };
         let buffers = u16::try_from(count).unwrap_or(u16::MAX);
         to.write(upto(&frame.offload.to_bytes(buffers), self.header_len as usize));
         to.write(frame.head());
@@ -366,13 +366,13 @@ impl EgressQueue for EgressRing {
 const _: () = assert!(MAX_FRAME as usize + NET_HDR_LEN <= MAX_BATCH * 1024);
 
 /// Writes through a list of pieces, as long as there is time.
-struct Cursor<'a> {
+struct PieceWriter<'a> {
     list: &'a mut [Piece],
     outcome: &'a Outcome,
     late: bool,
 }
 
-impl Cursor<'_> {
+impl PieceWriter<'_> {
     #[inline]
     fn write(&mut self, mut from: &[u8]) {
         while let Some(first) = self.list.first_mut() {

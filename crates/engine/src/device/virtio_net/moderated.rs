@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::moderation::{Alarm, Gate, NEVER};
+use crate::device::moderation::{Alarm, InterruptGate, NEVER};
 use crate::port::{Port, Tally};
 use crate::virtq::Queue;
 
@@ -36,7 +36,7 @@ pub(super) struct Moderated {
     egress: bool,
     index: usize,
     gap: u64,
-    gate: Gate,
+    gate: InterruptGate,
     /// The ring as it was before what the driver has not been told of.
     since: Option<u16>,
     watched: Arc<Watched>,
@@ -56,7 +56,7 @@ impl Moderated {
             egress,
             index,
             gap: u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 16),
-            gate: Gate::default(),
+            gate: InterruptGate::default(),
             since: None,
             watched: Arc::clone(watched),
         })

@@ -32,7 +32,7 @@ enum Receiver {
 }
 
 /// What an ingress queue knows of the queues at the other end of its wire.
-pub(in crate::fabric) struct Gate {
+pub(in crate::fabric) struct WireGate {
     /// Whose frames they are, and of which of its queues.
     port: Arc<Port>,
     index: usize,
@@ -46,10 +46,10 @@ pub(in crate::fabric) struct Gate {
     open: bool,
 }
 
-impl Gate {
+impl WireGate {
     /// That of ingress queue `index` of `port`.
-    pub(in crate::fabric) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> Gate {
-        Gate {
+    pub(in crate::fabric) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> WireGate {
+        WireGate {
             port: Arc::clone(port),
             index,
             patience,
@@ -168,7 +168,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(100);
 
     struct Rig {
-        gate: Gate,
+        gate: WireGate,
         start: Instant,
         waits: Vec<(u64, bool)>,
     }
@@ -177,7 +177,7 @@ mod tests {
         fn new() -> Rig {
             let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "a");
             let port = Arc::new(Port::new(PortId(0), "a", counters, DEFAULT_MTU).unwrap());
-            Rig { gate: Gate::new(&port, 0, PATIENCE), start: Instant::now(), waits: Vec::new() }
+            Rig { gate: WireGate::new(&port, 0, PATIENCE), start: Instant::now(), waits: Vec::new() }
         }
 
         /// `frames` of `buffers` for `queue`, which has `free` of 8, at `ms`.

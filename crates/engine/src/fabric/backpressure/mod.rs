@@ -22,7 +22,7 @@ mod gate;
 
 use std::time::{Duration, Instant};
 
-pub(super) use gate::Gate;
+pub(super) use gate::WireGate;
 use gate::FOR_MORE;
 
 use crate::frame::{Batch, Frame};

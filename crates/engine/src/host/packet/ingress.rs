@@ -11,12 +11,12 @@ use std::sync::Arc;
 use rustix::net::{recv, RecvFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use super::ring::{Ring, Slot};
+use super::ring::{PacketRing, SlotFacts};
 use super::sys::{self, HEADER};
 use crate::frame::{Batch, HEAD};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
-use crate::host::nic::State;
+use crate::host::nic::InterfaceState;
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::wire::Offloads;
 
@@ -30,9 +30,9 @@ const GIVES: Offloads = Offloads::ALL.without(Offloads::UFO);
 /// Frames that the interface receives.
 pub(super) struct PacketIngress {
     fd: Arc<OwnedFd>,
-    ring: Ring,
+    ring: PacketRing,
     port: Arc<Port>,
-    state: Arc<State>,
+    state: Arc<InterfaceState>,
     arena: Mapping,
     /// Where the next large frame of this batch goes.
     line: usize,
@@ -47,9 +47,9 @@ pub(super) struct PacketIngress {
 impl PacketIngress {
     pub(super) fn new(
         fd: Arc<OwnedFd>,
-        ring: Ring,
+        ring: PacketRing,
         port: Arc<Port>,
-        state: Arc<State>,
+        state: Arc<InterfaceState>,
     ) -> io::Result<PacketIngress> {
         Ok(PacketIngress {
             fd,
@@ -73,14 +73,14 @@ impl PacketIngress {
 
     /// Describes the frame in `slot`.
     #[inline]
-    fn small(&self, slot: &Slot, batch: &mut Batch) -> Result<(), DropReason> {
+    fn small(&self, slot: &SlotFacts, batch: &mut Batch) -> Result<(), DropReason> {
         let (header, bytes) = self.ring.frame(slot);
         describe(batch, bytes, &facts(&header, slot), |from, len| self.ring.piece(slot, from, len))
     }
 
     /// Reads the frame that did not fit into `slot`, and describes it.
     #[cold]
-    fn large(&mut self, slot: &Slot, batch: &mut Batch) -> Result<(), DropReason> {
+    fn large(&mut self, slot: &SlotFacts, batch: &mut Batch) -> Result<(), DropReason> {
         if !slot.copied {
             return Err(DropReason::HostOverrun);
         }
@@ -103,7 +103,7 @@ impl PacketIngress {
 }
 
 #[inline]
-fn facts(header: &[u8; HEADER], slot: &Slot) -> Facts {
+fn facts(header: &[u8; HEADER], slot: &SlotFacts) -> Facts {
     let mut long = [0; NET_HDR_LEN];
     long[..HEADER].copy_from_slice(header);
     Facts { header: long, tag: slot.tag, allowed: GIVES }

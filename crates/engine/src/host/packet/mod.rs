@@ -27,13 +27,13 @@ mod sys;
 use std::sync::Arc;
 
 use super::interface::promiscuous;
-use super::nic::{self, check_queues, HostError, HostPort, Queues};
+use super::nic::{self, check_queues, HostError, InterfacePort, Queues};
 use crate::fabric::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port};
 use crate::wire::Offloads;
 use egress::PacketEgress;
 use ingress::PacketIngress;
-use ring::Ring;
+use ring::PacketRing;
 
 const KIND: &str = "packet";
 /// What the kernel takes from us.
@@ -60,7 +60,7 @@ pub fn start(
     config: &PacketConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<HostPort, HostError> {
+) -> Result<InterfacePort, HostError> {
     check_queues(KIND, &config.interface, config.queues)?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let mut queues = Queues {
@@ -78,7 +78,7 @@ pub fn start(
     let mut sockets = Vec::new();
     for index in 0..config.queues {
         let fd = sys::open(opened.interface.name()).map_err(opened.failed("cannot open a packet socket"))?;
-        let ring = Ring::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
+        let ring = PacketRing::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
         queues.sizes[0] = ring.slots();
         // Deaf until all of them are there: none must take a frame that belongs to another.
         sys::set_deaf(&fd, true).map_err(opened.failed("cannot set a filter"))?;
@@ -106,5 +106,5 @@ pub fn start(
     for fd in &fds {
         sys::set_deaf(fd, false).map_err(opened.failed("cannot take a filter away"))?;
     }
-    HostPort::start(opened, queues, port, scheduler)
+    InterfacePort::start(opened, queues, port, scheduler)
 }

@@ -37,7 +37,7 @@ const TYPED: u32 = 1 << 6;
 
 /// What a slot says of its frame.
 #[derive(Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct SlotFacts {
     /// Bytes of the frame, without a tag that was taken out.
     pub(super) len: usize,
     /// Whether all of them are in the slot.
@@ -53,7 +53,7 @@ pub(super) struct Slot {
 }
 
 /// The ring.
-pub(super) struct Ring {
+pub(super) struct PacketRing {
     memory: Mapping,
     slot_size: usize,
     slots: usize,
@@ -63,9 +63,9 @@ pub(super) struct Ring {
     taken: usize,
 }
 
-impl Ring {
+impl PacketRing {
     /// Makes the ring of a socket for an interface of this MTU.
-    pub(super) fn new(fd: &OwnedFd, mtu: u32) -> io::Result<Ring> {
+    pub(super) fn new(fd: &OwnedFd, mtu: u32) -> io::Result<PacketRing> {
         let frame = (mtu as usize).saturating_add(OVERHEAD);
         let slot_size = frame.clamp(SLOT.0, SLOT.1).next_power_of_two().min(SLOT.1);
         let slots = BYTES / slot_size;
@@ -77,7 +77,7 @@ impl Ring {
             slots: size(slots)?,
         };
         sys::set_ring(fd, &request)?;
-        Ok(Ring { memory: Mapping::shared(fd, 0, BYTES)?, slot_size, slots, next: 0, taken: 0 })
+        Ok(PacketRing { memory: Mapping::shared(fd, 0, BYTES)?, slot_size, slots, next: 0, taken: 0 })
     }
 
     /// How many slots it has.
@@ -95,9 +95,9 @@ impl Ring {
         self.memory.word(self.at(self.next)).load(Ordering::Acquire) != 0
     }
 
-    /// The next slot, if it is ours; [`Ring::take`] goes on to the one behind it.
+    /// The next slot, if it is ours; [`PacketRing::take`] goes on to the one behind it.
     #[inline]
-    pub(super) fn look(&self) -> Option<Slot> {
+    pub(super) fn look(&self) -> Option<SlotFacts> {
         // A full ring has no slot that is the kernel's.
         if self.taken == self.slots {
             return None;
@@ -124,7 +124,7 @@ impl Ring {
             let ([a, b], [c, d]) = (kind.to_be_bytes(), half(24).to_be_bytes());
             [a, b, c, d]
         });
-        Some(Slot {
+        Some(SlotFacts {
             len,
             whole: kept == len && inside,
             copied: status & COPIED != 0,
@@ -134,20 +134,20 @@ impl Ring {
         })
     }
 
-    /// The header and the bytes of the frame in `slot`, which [`Ring::look`] has just shown and which is whole.
+    /// The header and the bytes of the frame in `slot`, which [`PacketRing::look`] has just shown and which is whole.
     #[inline]
-    pub(super) fn frame(&self, slot: &Slot) -> ([u8; HEADER], &[u8]) {
+    pub(super) fn frame(&self, slot: &SlotFacts) -> ([u8; HEADER], &[u8]) {
         // SAFETY: the slot is ours until `give_back`, which needs the ring to itself.
         unsafe { (self.memory.read(slot.at - HEADER), self.memory.bytes(slot.at, slot.len)) }
     }
 
-    /// The bytes of that frame from `from` on as a piece, good until [`Ring::give_back`].
+    /// The bytes of that frame from `from` on as a piece, good until [`PacketRing::give_back`].
     #[inline]
-    pub(super) fn piece(&self, slot: &Slot, from: usize, len: u32) -> Piece {
+    pub(super) fn piece(&self, slot: &SlotFacts, from: usize, len: u32) -> Piece {
         self.memory.piece(slot.at + from, len)
     }
 
-    /// Goes on behind the slot that [`Ring::look`] showed.
+    /// Goes on behind the slot that [`PacketRing::look`] showed.
     #[inline]
     pub(super) fn take(&mut self) {
         self.next = (self.next + 1) % self.slots;

@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::traits::Traits;
+use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::Batch;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
-use crate::ring::{ClientRx, Gate, RingStats, Tickets};
+use crate::ring::{ClientRx, ReleaseGate, RingStats, Tickets};
 use crate::slots::Fill;
 
 /// A ring on which the client receives.
 pub struct RingEgress {
     slots: Fill<Tickets>,
-    traits: Arc<Traits>,
+    settings: Arc<RingPortSettings>,
     wake: Wake,
 }
 
 impl RingEgress {
     /// The queue of `ring`, which wakes the client by `wake`.
-    pub(super) fn new(ring: ClientRx, traits: Arc<Traits>, wake: Wake) -> RingEgress {
-        RingEgress { slots: Fill::new(ring), traits, wake }
+    pub(super) fn new(ring: ClientRx, settings: Arc<RingPortSettings>, wake: Wake) -> RingEgress {
+        RingEgress { slots: Fill::new(ring), settings, wake }
     }
 
     /// Slots that are filled from now on have these flags, too.
@@ -33,27 +33,27 @@ impl RingEgress {
     }
 
     /// What keeps released slots for those who read what the client has released.
-    pub(super) fn gate(&self) -> &Arc<Gate> {
+    pub(super) fn gate(&self) -> &Arc<ReleaseGate> {
         self.slots.gate()
     }
 }
 
 impl EgressQueue for RingEgress {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        if self.traits.is_down() {
+        if self.settings.is_down() {
             return outcome.dropped_all(picks, DropReason::LinkDown);
         }
-        if self.slots.send(batch, picks, self.traits.header(), outcome) {
+        if self.slots.send(batch, picks, self.settings.header(), outcome) {
             self.wake.wake();
             outcome.interrupts += 1;
         }
     }
 
     fn is_full(&mut self) -> bool {
-        !self.traits.is_down() && self.slots.room().free == 0
+        !self.settings.is_down() && self.slots.room().free == 0
     }
 
     fn room(&mut self) -> Option<Room> {
-        (!self.traits.is_down()).then(|| self.slots.room())
+        (!self.settings.is_down()).then(|| self.slots.room())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::traits::{Traits, OFFLOADS};
+use super::settings::{RingPortSettings, OFFLOADS};
 use super::wake::Wake;
 use crate::frame::Batch;
 use crate::port::{DropReason, IngressQueue, Tally};
@@ -15,7 +15,7 @@ use crate::slots::{Drain, Header};
 /// A ring on which the client sends.
 pub struct RingIngress {
     slots: Drain<Tickets>,
-    traits: Arc<Traits>,
+    settings: Arc<RingPortSettings>,
     kick: OwnedFd,
     wake: Wake,
 }
@@ -25,9 +25,13 @@ impl RingIngress {
     ///
     /// # Errors
     /// What the system says of making an eventfd.
-    pub(super) fn new(ring: ClientTx, traits: Arc<Traits>, wake: Wake) -> std::io::Result<RingIngress> {
+    pub(super) fn new(
+        ring: ClientTx,
+        settings: Arc<RingPortSettings>,
+        wake: Wake,
+    ) -> std::io::Result<RingIngress> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(RingIngress { slots: Drain::new(ring), traits, kick, wake })
+        Ok(RingIngress { slots: Drain::new(ring), settings, kick, wake })
     }
 
     /// What went wrong so far.
@@ -53,9 +57,9 @@ impl RingIngress {
 
 impl IngressQueue for RingIngress {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        let header = Header { bytes: self.traits.header(), offloads: OFFLOADS };
+        let header = Header { bytes: self.settings.header(), offloads: OFFLOADS };
         self.slots.fetch(header, batch, tally);
-        if self.traits.is_down() && !batch.is_empty() {
+        if self.settings.is_down() && !batch.is_empty() {
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BATCH")]
             tally.drops.add(DropReason::LinkDown, batch.len() as u32);
             batch.clear();

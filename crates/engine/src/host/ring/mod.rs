@@ -7,8 +7,8 @@ mod egress;
 mod ingress;
 mod monitor;
 mod pipe;
+mod settings;
 mod tap;
-mod traits;
 mod wake;
 
 use std::io;
@@ -19,11 +19,11 @@ pub use egress::RingEgress;
 pub use ingress::RingIngress;
 pub use monitor::{Monitor, Sees, SentOnly};
 pub use pipe::{PipeEgress, PipeIngress, PipePair};
-pub use tap::{Lookers, Tap};
-pub use traits::Traits;
+pub use settings::RingPortSettings;
+pub use tap::{Lookers, RingTap};
 
 use crate::mem::Bell;
-use crate::ring::{ClientRx, ClientTx, Gate, Region, RingStats};
+use crate::ring::{ClientRx, ClientTx, Region, ReleaseGate, RingStats};
 
 /// Both directions of one pair of rings, and what its client needs for them.
 pub struct RingPair {
@@ -42,11 +42,16 @@ impl RingPair {
     ///
     /// # Errors
     /// What the system says of making descriptors.
-    pub fn new(region: &Arc<Region>, index: u32, traits: &Arc<Traits>, bell: &Bell) -> io::Result<RingPair> {
+    pub fn new(
+        region: &Arc<Region>,
+        index: u32,
+        settings: &Arc<RingPortSettings>,
+        bell: &Bell,
+    ) -> io::Result<RingPair> {
         let (tx, wake_tx) = wake::Wake::new(bell)?;
         let (rx, wake_rx) = wake::Wake::new(bell)?;
-        let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(traits), tx)?;
-        let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), rx);
+        let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(settings), tx)?;
+        let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), rx);
         Ok(RingPair { ingress, egress, wake_tx: Some(wake_tx), wake_rx: Some(wake_rx) })
     }
 
@@ -56,7 +61,7 @@ impl RingPair {
     }
 
     /// What keeps slots for those who read what the client has released.
-    pub fn gate(&self) -> Arc<Gate> {
+    pub fn gate(&self) -> Arc<ReleaseGate> {
         Arc::clone(self.egress.gate())
     }
 

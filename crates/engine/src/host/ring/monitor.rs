@@ -17,7 +17,7 @@ use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
 use super::egress::RingEgress;
-use super::traits::Traits;
+use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Bell;
@@ -80,21 +80,21 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// One that fills the rings of `region` with what it sees of a port with these traits and this bell. Also the pipes that wake it, one
+    /// One that fills the rings of `region` with what it sees of a port with these settings and this bell. Also the pipes that wake it, one
     /// for each ring.
     ///
     /// # Errors
     /// What the system says of making pipes.
     pub fn new(
         region: &Arc<Region>,
-        traits: &Arc<Traits>,
+        settings: &Arc<RingPortSettings>,
         sees: Sees,
         bell: &Bell,
     ) -> io::Result<(Monitor, Vec<OwnedFd>)> {
         let (mut rings, mut wakes) = (Vec::new(), Vec::new());
         for index in 0..region.info().rx_rings {
             let (wake, theirs) = Wake::new(bell)?;
-            rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(traits), wake));
+            rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), wake));
             wakes.push(theirs);
         }
         Ok((Monitor { sees, rings: Mutex::new(rings), lost: AtomicU64::new(0) }, wakes))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::traits::Traits;
+use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::account::Outcome;
 use crate::fault::Fault;
@@ -40,7 +40,12 @@ impl PipePair {
     ///
     /// # Errors
     /// There is no such ring; or what the system says of making descriptors.
-    pub fn new(end: &End, ring: usize, port: &Arc<Port>, traits: &Arc<Traits>) -> io::Result<PipePair> {
+    pub fn new(
+        end: &End,
+        ring: usize,
+        port: &Arc<Port>,
+        settings: &Arc<RingPortSettings>,
+    ) -> io::Result<PipePair> {
         let (sending, receiving) =
             end.sending(ring).zip(end.receiving(ring)).ok_or(io::ErrorKind::NotFound)?;
         let (mut sending, mut receiving) = (sending, receiving);
@@ -49,11 +54,11 @@ impl PipePair {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         sending.set_program();
         receiving.set_program();
-        let told = Arc::new(Told { port: Arc::clone(port), wake: rx });
+        let told = Arc::new(ProgramEnd { port: Arc::clone(port), wake: rx });
         let ingress = PipeIngress {
             sending,
             port: Arc::clone(port),
-            traits: Arc::clone(traits),
+            settings: Arc::clone(settings),
             kick,
             wake: tx,
             out: None,
@@ -79,7 +84,7 @@ impl PipePair {
 pub struct PipeIngress {
     sending: Sending,
     port: Arc<Port>,
-    traits: Arc<Traits>,
+    settings: Arc<RingPortSettings>,
     kick: OwnedFd,
     wake: Wake,
     /// What the last fetch brought to the other end.
@@ -93,7 +98,7 @@ pub struct PipeIngress {
 impl IngressQueue for PipeIngress {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         // With the link down nothing is lost: it waits.
-        if self.stopped || self.traits.is_down() {
+        if self.stopped || self.settings.is_down() {
             return;
         }
         let moved = self.sending.pass(batch.room());
@@ -116,7 +121,7 @@ impl IngressQueue for PipeIngress {
     }
 
     fn has_frames(&mut self) -> bool {
-        !self.stopped && !self.traits.is_down() && self.sending.has_news()
+        !self.stopped && !self.settings.is_down() && self.sending.has_news()
     }
 
     fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
@@ -131,7 +136,7 @@ impl IngressQueue for PipeIngress {
         if std::mem::take(&mut self.worked) {
             self.last_work = Instant::now();
         }
-        !self.stopped && self.sending.want_kicks(on) && !self.traits.is_down()
+        !self.stopped && self.sending.want_kicks(on) && !self.settings.is_down()
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -147,7 +152,7 @@ impl IngressQueue for PipeIngress {
 /// A ring on which the program receives.
 pub struct PipeEgress {
     receiving: Receiving,
-    told: Arc<Told>,
+    told: Arc<ProgramEnd>,
 }
 
 impl PipeEgress {
@@ -170,12 +175,12 @@ impl EgressQueue for PipeEgress {
 }
 
 /// The program, as the other end tells it of frames.
-struct Told {
+struct ProgramEnd {
     port: Arc<Port>,
     wake: Wake,
 }
 
-impl Far for Told {
+impl Far for ProgramEnd {
     fn owner(&self) -> u16 {
         self.port.id.0
     }

@@ -2,7 +2,7 @@
 //!
 //! Monitors look where frames pass an I/O core. Two things do not: frames in pipes, and the moment at which a client
 //! releases a frame, which is when netmap's zero-copy monitors see it. For these an I/O core follows the ring itself: it
-//! reads the slots that the client has given up, copies them to the monitors, and says how far it is (`ring::Gate`,
+//! reads the slots that the client has given up, copies them to the monitors, and says how far it is (`ring::ReleaseGate`,
 //! `ring::PipeGate`), so that nobody fills a slot anew that has not been read. A monitor that is too slow loses frames, as
 //! anywhere; what the client can be made to wait for is this core, never a monitor.
 //!
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::ingress::RingIngress;
-use super::traits::Traits;
+use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
 use crate::port::{IngressQueue, Tally};
-use crate::ring::{ClientTx, Gate, PipeGate, Region};
+use crate::ring::{ClientTx, PipeGate, Region, ReleaseGate};
 use crate::slice::upto;
 
 /// For how long after work the core naps shortly, and the naps then and later.
@@ -46,19 +46,19 @@ impl Lookers {
 
 /// What waits for who follows a ring.
 enum Kept {
-    Released(Arc<Gate>),
+    Released(Arc<ReleaseGate>),
     Pipe(Option<PipeGate>, Signal),
 }
 
 /// A watched ring.
-pub struct Tap {
+pub struct RingTap {
     ring: RingIngress,
     lookers: Arc<Lookers>,
     kept: Kept,
     last_work: Instant,
 }
 
-impl Tap {
+impl RingTap {
     /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, whom `wake` wakes, has to
     /// wait for; the numbers count over all rings.
     ///
@@ -69,11 +69,16 @@ impl Tap {
         (number, sender): (u32, u32),
         wake: OwnedFd,
         lookers: Arc<Lookers>,
-    ) -> io::Result<Tap> {
+    ) -> io::Result<RingTap> {
         let gate = PipeGate::new(region, number, sender);
         let signal = Signal::default();
         signal.set(Some(wake));
-        Tap::new(ClientTx::follow(region, number), Arc::default(), lookers, Kept::Pipe(Some(gate), signal))
+        RingTap::new(
+            ClientTx::follow(region, number),
+            Arc::default(),
+            lookers,
+            Kept::Pipe(Some(gate), signal),
+        )
     }
 
     /// What the client of `region` releases of receive ring `index`, whose slots `gate` keeps.
@@ -83,24 +88,29 @@ impl Tap {
     pub fn of_released(
         region: &Arc<Region>,
         index: u32,
-        traits: &Arc<Traits>,
-        gate: &Arc<Gate>,
+        settings: &Arc<RingPortSettings>,
+        gate: &Arc<ReleaseGate>,
         lookers: Arc<Lookers>,
-    ) -> io::Result<Tap> {
+    ) -> io::Result<RingTap> {
         let ring = ClientTx::follow(region, region.info().tx_rings + index);
         gate.keep_from(ring.first());
         gate.set(true);
-        Tap::new(ring, Arc::clone(traits), lookers, Kept::Released(Arc::clone(gate)))
+        RingTap::new(ring, Arc::clone(settings), lookers, Kept::Released(Arc::clone(gate)))
     }
 
-    fn new(ring: ClientTx, traits: Arc<Traits>, lookers: Arc<Lookers>, kept: Kept) -> io::Result<Tap> {
+    fn new(
+        ring: ClientTx,
+        settings: Arc<RingPortSettings>,
+        lookers: Arc<Lookers>,
+        kept: Kept,
+    ) -> io::Result<RingTap> {
         // Nobody is woken by the ring itself.
-        let ring = RingIngress::new(ring, traits, Wake::nobody())?;
-        Ok(Tap { ring, lookers, kept, last_work: Instant::now() })
+        let ring = RingIngress::new(ring, settings, Wake::nobody())?;
+        Ok(RingTap { ring, lookers, kept, last_work: Instant::now() })
     }
 }
 
-impl IngressQueue for Tap {
+impl IngressQueue for RingTap {
     /// Shows a batch to the monitors. None of it goes to the switch: that has it already, or never will.
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         batch.set_limit(MAX_BATCH);
@@ -142,7 +152,7 @@ impl IngressQueue for Tap {
     }
 }
 
-impl Drop for Tap {
+impl Drop for RingTap {
     fn drop(&mut self) {
         match &mut self.kept {
             Kept::Released(gate) => gate.set(false),

@@ -45,9 +45,9 @@ use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::wire::Offloads;
 pub use inside::{remove_tap, tap_in, TapIn};
 pub(crate) use inside::{remove_tap_here, tap_in_here};
-use open::{open_by_name, open_inside, take_passed, Opened, Origin};
+use open::{open_by_name, open_inside, take_passed, OpenedTap, Origin};
 pub use open::{TapError, TapSource};
-use queue::{Shared, TapEgress, TapIngress};
+use queue::{TapEgress, TapIngress, TapQueue};
 
 /// A TAP port to be.
 #[derive(Debug)]
@@ -72,21 +72,21 @@ pub struct Tap {
     accepts: Offloads,
     /// Any local user may attach a queue as well.
     for_all: bool,
-    inner: Arc<Inner>,
+    attached: Arc<AttachedTap>,
     stop: Arc<OwnedFd>,
     watcher: Option<JoinHandle<()>>,
 }
 
 /// What the watcher and the owner share.
-struct Inner {
+struct AttachedTap {
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-    queues: Vec<Arc<Shared>>,
+    queues: Vec<Arc<TapQueue>>,
     carrier: Arc<AtomicBool>,
     lent: Mutex<Pairs<TapIngress, TapEgress>>,
 }
 
-impl Inner {
+impl AttachedTap {
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
         let lent = std::mem::take(&mut *self.lent.lock().unwrap_or_else(PoisonError::into_inner));
@@ -110,7 +110,7 @@ impl Tap {
             TapSource::Fds(fds) => take_passed(fds, config.queues)?,
             TapSource::Inside(wanted) => open_inside(&wanted)?,
         };
-        let Opened { name, origin, fds, vnet_header, for_all } = opened;
+        let OpenedTap { name, origin, fds, vnet_header, for_all } = opened;
         let failed = |step| {
             let name = name.clone();
             move |source| TapError::System { name, step, source }
@@ -134,22 +134,22 @@ impl Tap {
             .into_iter()
             .map(|fd| {
                 let header = if vnet_header { NET_HDR_LEN } else { 0 };
-                Arc::new(Shared { fd, port: Arc::clone(&port), header, carrier: Arc::clone(&carrier) })
+                Arc::new(TapQueue { fd, port: Arc::clone(&port), header, carrier: Arc::clone(&carrier) })
             })
             .collect();
         let stop =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("cannot make an eventfd")(e.into()))?;
         let ingress = queues
             .iter()
-            .map(|shared| TapIngress::new(Arc::clone(shared), accepts))
+            .map(|queue| TapIngress::new(Arc::clone(queue), accepts))
             .collect::<io::Result<Vec<_>>>()
             .map_err(failed("cannot map memory for its frames"))?;
 
         // Everything that can fail has not: now the queues go live.
         port.set_accepts(accepts);
-        let inner = Arc::new(Inner { port, scheduler, queues, carrier, lent: Mutex::default() });
+        let attached = Arc::new(AttachedTap { port, scheduler, queues, carrier, lent: Mutex::default() });
         if for_all {
-            tracing::warn!(port = %inner.port.name, interface = %name, "{FOR_ALL}");
+            tracing::warn!(port = %attached.port.name, interface = %name, "{FOR_ALL}");
         }
         let mut tap = Tap {
             name,
@@ -158,18 +158,18 @@ impl Tap {
             netns,
             accepts,
             for_all,
-            inner,
+            attached,
             stop: Arc::new(stop),
             watcher: None,
         };
         tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
-        let inner = &tap.inner;
-        let mut lent = inner.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        for shared in &inner.queues {
-            lent.receive(&inner.port, TapEgress::new(Arc::clone(shared)));
+        let attached = &tap.attached;
+        let mut lent = attached.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in &attached.queues {
+            lent.receive(&attached.port, TapEgress::new(Arc::clone(queue)));
         }
         for queue in ingress {
-            lent.send(&inner.port, &inner.scheduler, queue);
+            lent.send(&attached.port, &attached.scheduler, queue);
         }
         drop(lent);
         Ok(tap)
@@ -187,13 +187,13 @@ impl Tap {
 
     /// A thread that takes the queues back once the port has a fault.
     fn watch(&self) -> io::Result<JoinHandle<()>> {
-        let inner = Arc::clone(&self.inner);
+        let attached = Arc::clone(&self.attached);
         let stop = Arc::clone(&self.stop);
         let name = self.name.clone();
         thread::Builder::new().name(format!("tap {name}")).spawn(move || {
             crate::confine::enter(crate::confine::Kinds::WATCH);
             loop {
-                let fault = inner.port.fault.event();
+                let fault = attached.port.fault.event();
                 let mut fds = [
                     PollFd::new(&fault, PollFlags::IN),
                     PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
@@ -205,9 +205,9 @@ impl Tap {
                 if !fds[1].revents().is_empty() {
                     return;
                 }
-                if let Some(fault) = inner.port.fault.get() {
-                    tracing::error!(port = %inner.port.name, interface = %name, "{fault}; the port stops");
-                    return inner.take_back();
+                if let Some(fault) = attached.port.fault.get() {
+                    tracing::error!(port = %attached.port.name, interface = %name, "{fault}; the port stops");
+                    return attached.take_back();
                 }
             }
         })
@@ -259,7 +259,7 @@ fn failed_at<'a>(name: &'a str, step: &'static str) -> impl FnOnce(io::Error) ->
 
 impl Attachment for Tap {
     fn status(&self) -> AttachmentStatus {
-        let fault = self.inner.port.fault.get();
+        let fault = self.attached.port.fault.get();
         let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
         let origin = match self.origin {
             Origin::Created => "created",
@@ -267,13 +267,13 @@ impl Attachment for Tap {
             Origin::Passed => "passed",
             Origin::Inside => "in another namespace",
         };
-        let carrier = if self.inner.carrier.load(Ordering::Relaxed) { "up" } else { "down" };
+        let carrier = if self.attached.carrier.load(Ordering::Relaxed) { "up" } else { "down" };
         let mut features = Vec::new();
-        if self.inner.queues.iter().all(|queue| queue.header > 0) {
+        if self.attached.queues.iter().all(|queue| queue.header > 0) {
             features.push("vnet_hdr".to_owned());
             features.extend(self.accepts.to_string().split(',').map(str::to_owned));
         }
-        let queues = self.inner.queues.iter().enumerate();
+        let queues = self.attached.queues.iter().enumerate();
         AttachmentStatus {
             peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
@@ -305,11 +305,11 @@ impl Attachment for Tap {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        let queue = self.inner.queues.first().ok_or("it has no queues")?;
+        let queue = self.attached.queues.first().ok_or("it has no queues")?;
         sys::set_carrier(&queue.fd, up).map_err(|e| {
             format!("tap {}: cannot put its carrier {}: {e}", self.name, if up { "up" } else { "down" })
         })?;
-        self.inner.carrier.store(up, Ordering::Relaxed);
+        self.attached.carrier.store(up, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -321,6 +321,6 @@ impl Drop for Tap {
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }
-        self.inner.take_back();
+        self.attached.take_back();
     }
 }

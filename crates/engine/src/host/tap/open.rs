@@ -101,7 +101,7 @@ pub(super) enum Origin {
 }
 
 /// The interface's queues and what is known of it.
-pub(super) struct Opened {
+pub(super) struct OpenedTap {
     pub(super) name: String,
     pub(super) origin: Origin,
     pub(super) fds: Vec<OwnedFd>,
@@ -111,7 +111,7 @@ pub(super) struct Opened {
 }
 
 /// Makes the interface, or adopts the one that is there.
-pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapError> {
+pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, TapError> {
     if !is_name(&name) {
         return Err(TapError::BadName(name));
     }
@@ -159,18 +159,18 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<Opened, TapErr
     for queue in 1..queues {
         fds.push(sys::queue(&name, how).map_err(refused(queue))?.fd);
     }
-    Ok(Opened { name, origin, fds, vnet_header: true, for_all })
+    Ok(OpenedTap { name, origin, fds, vnet_header: true, for_all })
 }
 
 /// Makes or takes an interface in another namespace.
-pub(super) fn open_inside(wanted: &TapIn) -> Result<Opened, TapError> {
+pub(super) fn open_inside(wanted: &TapIn) -> Result<OpenedTap, TapError> {
     let name = wanted.name.clone();
     let fd = tap_in(wanted).map_err(|source| TapError::Inside { name: name.clone(), source })?;
-    Ok(Opened { name, origin: Origin::Inside, fds: vec![fd], vnet_header: true, for_all: false })
+    Ok(OpenedTap { name, origin: Origin::Inside, fds: vec![fd], vnet_header: true, for_all: false })
 }
 
 /// Looks at descriptors that somebody else has opened.
-pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<Opened, TapError> {
+pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<OpenedTap, TapError> {
     if queues != fds.len() {
         return Err(TapError::FdCount { queues, fds: fds.len() });
     }
@@ -197,5 +197,5 @@ pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<Opened, Ta
             .and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK))
             .map_err(|_| wrong("cannot be made non-blocking"))?;
     }
-    Ok(Opened { name, origin: Origin::Passed, fds, vnet_header, for_all: false })
+    Ok(OpenedTap { name, origin: Origin::Passed, fds, vnet_header, for_all: false })
 }

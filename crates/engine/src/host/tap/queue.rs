@@ -33,7 +33,7 @@ const MAX_FETCH: usize = 64;
 const ARENA: usize = 8 * MAX_FRAME;
 
 /// What both directions of a queue share.
-pub(super) struct Shared {
+pub(super) struct TapQueue {
     /// The queue's descriptor.
     pub(super) fd: OwnedFd,
     /// The port that it belongs to.
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 
 /// Frames that the host sends.
 pub(super) struct TapIngress {
-    shared: Arc<Shared>,
+    queue: Arc<TapQueue>,
     arena: Mapping,
     allowed: Offloads,
     stopped: bool,
@@ -54,18 +54,18 @@ pub(super) struct TapIngress {
 
 impl TapIngress {
     /// The ingress side of a queue whose interface asks for `allowed` at most.
-    pub(super) fn new(shared: Arc<Shared>, allowed: Offloads) -> io::Result<TapIngress> {
-        Ok(TapIngress { shared, arena: Mapping::private(ARENA)?, allowed, stopped: false })
+    pub(super) fn new(queue: Arc<TapQueue>, allowed: Offloads) -> io::Result<TapIngress> {
+        Ok(TapIngress { queue, arena: Mapping::private(ARENA)?, allowed, stopped: false })
     }
 
     fn stop(&mut self) {
         self.stopped = true;
-        self.shared.port.fault.set(Fault::InterfaceGone);
+        self.queue.port.fault.set(Fault::InterfaceGone);
     }
 
     /// Makes a frame of the `len` bytes at `at`, header and all.
     fn describe(&mut self, at: usize, len: usize, batch: &mut Batch) -> Result<(), DropReason> {
-        let header_len = self.shared.header;
+        let header_len = self.queue.header;
         // SAFETY: `fetch`, which alone writes to the arena, has just done so and waits for us.
         let (header, bytes) = unsafe { self.arena.bytes(at, len) }.split_at(header_len.min(len));
         let facts = Facts {
@@ -85,11 +85,11 @@ impl IngressQueue for TapIngress {
             if self.stopped || batch.is_spent() || line + MAX_FRAME > ARENA {
                 return;
             }
-            let at = line - self.shared.header;
+            let at = line - self.queue.header;
             // SAFETY: the batch is empty beyond what this call put in, which lies before `at`.
             let room = unsafe { self.arena.bytes_mut(at, MAX_FRAME) };
             let wanted = room.len();
-            let len = match rustix::io::read(&self.shared.fd, room) {
+            let len = match rustix::io::read(&self.queue.fd, room) {
                 // A read that fills all of the room may have been cut.
                 Ok(len) => len,
                 Err(Errno::AGAIN | Errno::INTR) => return,
@@ -106,10 +106,10 @@ impl IngressQueue for TapIngress {
                 Err(_) => return self.stop(),
             };
             tally.frames += 1;
-            tally.bytes += len.saturating_sub(self.shared.header) as u64;
+            tally.bytes += len.saturating_sub(self.queue.header) as u64;
             let result = if len == wanted { Err(DropReason::TooLong) } else { self.describe(at, len, batch) };
             match result {
-                Ok(()) => line = (at + len + self.shared.header).next_multiple_of(HEAD),
+                Ok(()) => line = (at + len + self.queue.header).next_multiple_of(HEAD),
                 Err(reason) => {
                     tally.drops.add(reason, 1);
                     batch.skip();
@@ -129,7 +129,7 @@ impl IngressQueue for TapIngress {
     /// it stays, although it is readable for ever once the interface is gone: the port's fault makes the
     /// attachment take the queue back.
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.fd.as_fd())
+        Some(self.queue.fd.as_fd())
     }
 
     fn poll_is_costly(&self) -> bool {
@@ -139,7 +139,7 @@ impl IngressQueue for TapIngress {
 
 /// Frames that the host receives.
 pub(super) struct TapEgress {
-    shared: Arc<Shared>,
+    queue: Arc<TapQueue>,
     vectors: Box<[iovec; 2 + MAX_PIECES]>,
 }
 
@@ -148,16 +148,16 @@ unsafe impl Send for TapEgress {}
 
 impl TapEgress {
     /// The egress side of a queue.
-    pub(super) fn new(shared: Arc<Shared>) -> TapEgress {
+    pub(super) fn new(queue: Arc<TapQueue>) -> TapEgress {
         let blank = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        TapEgress { shared, vectors: Box::new([blank; 2 + MAX_PIECES]) }
+        TapEgress { queue, vectors: Box::new([blank; 2 + MAX_PIECES]) }
     }
 
     /// Hands one frame to the host.
     fn write(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Errno> {
         let header = frame.offload.to_bytes(0);
         let head = frame.head_len();
-        self.vectors[0] = iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: self.shared.header };
+        self.vectors[0] = iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: self.queue.header };
         self.vectors[1] = iovec { iov_base: frame.head.as_ptr().cast_mut().cast(), iov_len: head };
         let mut rest = frame.len as usize - head;
         let mut used = 2;
@@ -168,13 +168,13 @@ impl TapEgress {
             used += 1;
         }
         debug_assert_eq!(rest, 0, "the pieces of a frame hold all of it");
-        let first = usize::from(self.shared.header == 0);
+        let first = usize::from(self.queue.header == 0);
         let vectors = &self.vectors[first..used];
         // SAFETY: at most 258 vectors, fewer than IOV_MAX; each leads to readable memory (module
         // invariant), and `writev` only reads.
         let result = unsafe {
             libc::writev(
-                self.shared.fd.as_raw_fd(),
+                self.queue.fd.as_raw_fd(),
                 vectors.as_ptr(),
                 libc::c_int::try_from(vectors.len()).unwrap_or(0),
             )
@@ -189,7 +189,7 @@ impl TapEgress {
 
 impl EgressQueue for TapEgress {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        if !self.shared.carrier.load(Ordering::Relaxed) {
+        if !self.queue.carrier.load(Ordering::Relaxed) {
             return outcome.dropped_all(picks, DropReason::LinkDown);
         }
         for (i, &pick) in picks.iter().enumerate() {
@@ -203,7 +203,7 @@ impl EgressQueue for TapEgress {
                 }
                 // EBADFD: it was deleted.
                 Err(Errno::BADFD | Errno::NODEV) => {
-                    self.shared.port.fault.set(Fault::InterfaceGone);
+                    self.queue.port.fault.set(Fault::InterfaceGone);
                     return outcome.dropped_all(behind(picks, i), DropReason::LinkDown);
                 }
                 Err(_) => outcome.dropped(pick, DropReason::HostRefused),

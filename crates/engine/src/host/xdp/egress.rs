@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::{Descriptor, Ring, SLOTS};
+use super::rings::{Descriptor, XskRing, SLOTS};
 use super::sys;
 use crate::frame::{Batch, Frame};
 use crate::host::mapping::Mapping;
-use crate::host::nic::State;
+use crate::host::nic::InterfaceState;
 use crate::mem::Piece;
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
 
@@ -26,10 +26,10 @@ pub(super) struct XdpEgress {
     fd: Arc<OwnedFd>,
     umem: Arc<Mapping>,
     chunk: u32,
-    tx: Ring<16>,
-    completion: Ring<8>,
+    tx: XskRing<16>,
+    completion: XskRing<8>,
     port: Arc<Port>,
-    state: Arc<State>,
+    state: Arc<InterfaceState>,
     /// Chunks that are ours; the one used last is used next, while it is still in the cache.
     free: Vec<u64>,
 }
@@ -39,10 +39,10 @@ impl XdpEgress {
         fd: Arc<OwnedFd>,
         umem: Arc<Mapping>,
         chunk: u32,
-        tx: Ring<16>,
-        completion: Ring<8>,
+        tx: XskRing<16>,
+        completion: XskRing<8>,
         port: Arc<Port>,
-        state: Arc<State>,
+        state: Arc<InterfaceState>,
     ) -> XdpEgress {
         let slots = u64::from(SLOTS);
         let free = (slots..2 * slots).rev().map(|i| i * u64::from(chunk)).collect();

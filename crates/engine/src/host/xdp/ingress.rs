@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::{Ring, SLOTS};
+use super::rings::{XskRing, SLOTS};
 use super::sys;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
-use crate::host::nic::State;
+use crate::host::nic::InterfaceState;
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::wire::{Offload, Offloads};
 
@@ -26,12 +26,12 @@ pub(super) struct XdpIngress {
     fd: Arc<OwnedFd>,
     umem: Arc<Mapping>,
     chunk: u64,
-    rx: Ring<16>,
-    fill: Ring<8>,
+    rx: XskRing<16>,
+    fill: XskRing<8>,
     /// Checksums may be half made: the frames do not come off a wire.
     suspicious: bool,
     port: Arc<Port>,
-    state: Arc<State>,
+    state: Arc<InterfaceState>,
     /// Chunks of the batch that is under way.
     taken: Vec<u64>,
     rounds: u32,
@@ -47,11 +47,11 @@ impl XdpIngress {
         fd: Arc<OwnedFd>,
         umem: Arc<Mapping>,
         chunk: u32,
-        rx: Ring<16>,
-        mut fill: Ring<8>,
+        rx: XskRing<16>,
+        mut fill: XskRing<8>,
         suspicious: bool,
         port: Arc<Port>,
-        state: Arc<State>,
+        state: Arc<InterfaceState>,
     ) -> XdpIngress {
         let chunk = u64::from(chunk);
         (0..u64::from(SLOTS)).for_each(|i| fill.push_address(i * chunk));

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use super::interface::{packet_socket, promiscuous};
 use super::mapping::Mapping;
-use super::nic::{self, check_queues, HostError, HostPort, Opened, Queues};
+use super::nic::{self, check_queues, FoundInterface, HostError, InterfacePort, Queues};
 use crate::fabric::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port, MAX_QUEUES};
 use crate::wire::Offloads;
@@ -77,7 +77,7 @@ pub fn start(
     config: &XdpConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<HostPort, HostError> {
+) -> Result<InterfacePort, HostError> {
     check_queues(KIND, &config.interface, config.queues.unwrap_or(1))?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let there = opened.interface.receive_queues().map_err(opened.failed("cannot ask for its queues"))?;
@@ -133,7 +133,7 @@ pub fn start(
         vec![word(native, "native", "generic"), word(copies, "copy", "zerocopy"), "need_wakeup".to_owned()];
     made.keep = vec![link, map, watcher];
     port.set_accepts(Offloads::NONE);
-    HostPort::start(opened, made, port, scheduler)
+    InterfacePort::start(opened, made, port, scheduler)
 }
 
 /// How many queues a port has on an interface that receives on `there`.
@@ -151,7 +151,7 @@ fn queues(config: &XdpConfig, there: usize) -> Result<usize, HostError> {
 
 /// Makes the socket of one queue and adds it. True: the kernel copies.
 fn add(
-    opened: &Opened,
+    opened: &FoundInterface,
     mode: XdpMode,
     queue: u32,
     chunk: u32,
@@ -186,7 +186,7 @@ fn add(
 }
 
 /// Binds a socket. The kernel takes a moment to free the queue of a socket that was closed just before.
-fn bind(fd: &OwnedFd, opened: &Opened, queue: u32, mode: XdpMode) -> io::Result<bool> {
+fn bind(fd: &OwnedFd, opened: &FoundInterface, queue: u32, mode: XdpMode) -> io::Result<bool> {
     for _ in 0..50 {
         match sys::bind(fd, opened.index, queue, mode) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => thread::sleep(Duration::from_millis(20)),
@@ -196,7 +196,7 @@ fn bind(fd: &OwnedFd, opened: &Opened, queue: u32, mode: XdpMode) -> io::Result<
     sys::bind(fd, opened.index, queue, mode)
 }
 
-fn bind_error(opened: &Opened, source: io::Error) -> HostError {
+fn bind_error(opened: &FoundInterface, source: io::Error) -> HostError {
     let hint = match source.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
             "its driver has no zero-copy mode, or not for this queue: use mode=copy or mode=auto"
@@ -216,7 +216,7 @@ fn bind_error(opened: &Opened, source: io::Error) -> HostError {
 }
 
 /// Attaches the program for `map` in the driver, or in the stack if the driver cannot. True: in the driver.
-fn attach(opened: &Opened, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), HostError> {
+fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), HostError> {
     let step = "the kernel refuses the XDP program, or cannot attach it";
     let name = opened.interface.name();
     let busy = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));

@@ -24,7 +24,7 @@ pub(super) struct Layout {
 }
 
 /// A ring; we are its producer or its consumer, the kernel is the other one.
-pub(super) struct Ring<const ENTRY: usize> {
+pub(super) struct XskRing<const ENTRY: usize> {
     memory: Mapping,
     layout: Layout,
     size: u32,
@@ -39,11 +39,11 @@ pub(super) struct Descriptor {
     pub(super) len: u32,
 }
 
-impl<const ENTRY: usize> Ring<ENTRY> {
+impl<const ENTRY: usize> XskRing<ENTRY> {
     /// Maps the ring of `size` entries, a power of two, that `fd` shows at `offset`.
-    pub(super) fn map(fd: &OwnedFd, offset: u64, layout: Layout, size: u32) -> io::Result<Ring<ENTRY>> {
+    pub(super) fn map(fd: &OwnedFd, offset: u64, layout: Layout, size: u32) -> io::Result<XskRing<ENTRY>> {
         let len = layout.entries + size as usize * ENTRY;
-        Ok(Ring { memory: Mapping::shared(fd, offset, len)?, layout, size, own: 0 })
+        Ok(XskRing { memory: Mapping::shared(fd, offset, len)?, layout, size, own: 0 })
     }
 
     fn at(&self, index: u32) -> usize {
@@ -100,7 +100,7 @@ impl<const ENTRY: usize> Ring<ENTRY> {
     }
 }
 
-impl Ring<8> {
+impl XskRing<8> {
     #[inline]
     pub(super) fn pop_address(&mut self) -> u64 {
         u64::from_ne_bytes(self.pop())
@@ -112,7 +112,7 @@ impl Ring<8> {
     }
 }
 
-impl Ring<16> {
+impl XskRing<16> {
     /// The frame `ahead` of the next one. The caller knows that there is one.
     #[inline]
     pub(super) fn peek_frame(&self, ahead: usize) -> Descriptor {
@@ -146,11 +146,11 @@ fn descriptor(entry: [u8; 16]) -> Descriptor {
 /// The four rings of one socket.
 pub(super) struct Rings {
     /// Frames received.
-    pub(super) rx: Ring<16>,
+    pub(super) rx: XskRing<16>,
     /// Chunks for frames to be received.
-    pub(super) fill: Ring<8>,
+    pub(super) fill: XskRing<8>,
     /// Frames to be sent.
-    pub(super) tx: Ring<16>,
+    pub(super) tx: XskRing<16>,
     /// Chunks of frames that were sent.
-    pub(super) completion: Ring<8>,
+    pub(super) completion: XskRing<8>,
 }

@@ -11,7 +11,7 @@ use std::ptr;
 use libc::{c_int, SOL_XDP};
 use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
 
-use super::rings::{Layout, Ring, Rings, SLOTS};
+use super::rings::{Layout, Rings, XskRing, SLOTS};
 use crate::host::interface::{self, option, set_buffer, set_option};
 use crate::host::mapping::Mapping;
 use crate::open::broker::{broker, Request};
@@ -80,10 +80,10 @@ pub(super) fn open(name: &str, umem: &Mapping, bytes: usize, chunk: u32) -> io::
     };
     let page = |offset: libc::off_t| u64::try_from(offset).unwrap_or(0);
     let rings = Rings {
-        rx: Ring::map(&fd, page(libc::XDP_PGOFF_RX_RING), layout(&offsets.rx)?, SLOTS)?,
-        tx: Ring::map(&fd, page(libc::XDP_PGOFF_TX_RING), layout(&offsets.tx)?, SLOTS)?,
-        fill: Ring::map(&fd, libc::XDP_UMEM_PGOFF_FILL_RING, layout(&offsets.fr)?, SLOTS)?,
-        completion: Ring::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, layout(&offsets.cr)?, SLOTS)?,
+        rx: XskRing::map(&fd, page(libc::XDP_PGOFF_RX_RING), layout(&offsets.rx)?, SLOTS)?,
+        tx: XskRing::map(&fd, page(libc::XDP_PGOFF_TX_RING), layout(&offsets.tx)?, SLOTS)?,
+        fill: XskRing::map(&fd, libc::XDP_UMEM_PGOFF_FILL_RING, layout(&offsets.fr)?, SLOTS)?,
+        completion: XskRing::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, layout(&offsets.cr)?, SLOTS)?,
     };
     Ok((fd, rings))
 }

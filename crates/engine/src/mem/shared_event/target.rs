@@ -15,7 +15,7 @@ use crate::mem::rings::for_signals;
 
 /// How it is signalled.
 #[expect(clippy::large_enum_variant, reason = "each stands behind a pointer already")]
-enum Way {
+enum SignalBy {
     /// By a completion on this ring.
     Ring(Mutex<IoUring>),
     /// By a write that may wait: the system has no ring for us.
@@ -27,7 +27,7 @@ enum Way {
 /// An eventfd that signals go to, or the end of a pipe.
 pub(in crate::mem) struct Target {
     fd: OwnedFd,
-    way: Way,
+    by: SignalBy,
     /// It was taken away: nobody is to wait for it.
     pub(in crate::mem) gone: AtomicBool,
 }
@@ -35,28 +35,28 @@ pub(in crate::mem) struct Target {
 impl Target {
     /// `fd` with the ring that is `spare`, or one of its own.
     pub(in crate::mem) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
-        let way = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
-            Ok(ring) => Way::Ring(Mutex::new(ring)),
+        let by = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
+            Ok(ring) => SignalBy::Ring(Mutex::new(ring)),
             Err(e) => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     tracing::warn!("no io_uring ({e}): each port's interrupts come from a thread of its own, some 10 µs later");
                 });
-                Way::Write
+                SignalBy::Write
             }
         };
-        Target { fd, way, gone: AtomicBool::new(false) }
+        Target { fd, by, gone: AtomicBool::new(false) }
     }
 
     /// The end `fd` of a pipe, which does not block.
     pub(in crate::mem) fn of_pipe(fd: OwnedFd) -> Target {
-        Target { fd, way: Way::Pipe, gone: AtomicBool::new(false) }
+        Target { fd, by: SignalBy::Pipe, gone: AtomicBool::new(false) }
     }
 
     /// `fd` as where the system has no rings.
     #[cfg(test)]
     pub(in crate::mem) fn without_ring(fd: OwnedFd) -> Target {
-        Target { fd, way: Way::Write, gone: AtomicBool::new(false) }
+        Target { fd, by: SignalBy::Write, gone: AtomicBool::new(false) }
     }
 
     pub(in crate::mem) fn fd(&self) -> &OwnedFd {
@@ -65,22 +65,22 @@ impl Target {
 
     /// Whether signals never wait.
     pub(in crate::mem) fn never_waits(&self) -> bool {
-        !matches!(self.way, Way::Write)
+        !matches!(self.by, SignalBy::Write)
     }
 
     /// Its ring, for the next one.
     pub(in crate::mem) fn into_ring(self) -> Option<IoUring> {
-        let Way::Ring(ring) = self.way else { return None };
+        let SignalBy::Ring(ring) = self.by else { return None };
         let ring = ring.into_inner().unwrap_or_else(PoisonError::into_inner);
         ring.submitter().unregister_eventfd().is_ok().then_some(ring)
     }
 
     /// Signals it; false if the kernel had no memory for the request, or there is no ring.
     pub(in crate::mem) fn raise(&self) -> bool {
-        let ring = match &self.way {
-            Way::Ring(ring) => ring,
-            Way::Write => return false,
-            Way::Pipe => {
+        let ring = match &self.by {
+            SignalBy::Ring(ring) => ring,
+            SignalBy::Write => return false,
+            SignalBy::Pipe => {
                 // What is full, or has no reader any more, needs none.
                 let _ = rustix::io::write(&self.fd, &[1]);
                 return true;
@@ -132,7 +132,7 @@ mod tests {
     fn a_ring_does_nothing_but_signal() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let target = Target::new(event, &mut None);
-        let Way::Ring(ring) = &target.way else {
+        let SignalBy::Ring(ring) = &target.by else {
             eprintln!("skipped: there is no io_uring here");
             return;
         };

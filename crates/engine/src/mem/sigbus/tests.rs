@@ -91,7 +91,8 @@ fn memory_that_nobody_reserved_is_mapped_without() {
     panic!("a pool without end");
 }
 
-const NOWHERE: Seen = Seen { start: 0x1000, len: 1, page: 0x1000, flag: std::ptr::null_mut() };
+const NOWHERE: EntrySnapshot =
+    EntrySnapshot { start: 0x1000, len: 1, page: 0x1000, flag: std::ptr::null_mut() };
 
 #[test]
 fn a_mapping_that_cannot_be_watched_is_refused() {
@@ -127,7 +128,7 @@ fn ports_that_take_all_they_can_keep_nobody_out() {
 fn an_entry_that_changes_is_passed_over() {
     let entry = Entry::free();
     let stop = AtomicBool::new(false);
-    let of = |n: usize| Seen { start: n << 12, len: n, page: 2 * n, flag: (n as *mut u8).cast() };
+    let of = |n: usize| EntrySnapshot { start: n << 12, len: n, page: 2 * n, flag: (n as *mut u8).cast() };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1..200_000 {
@@ -143,7 +144,7 @@ fn an_entry_that_changes_is_passed_over() {
             }
         }
     });
-    entry.write(Seen { start: 0, ..NOWHERE });
+    entry.write(EntrySnapshot { start: 0, ..NOWHERE });
     assert_eq!(entry.read(), None);
 }
 

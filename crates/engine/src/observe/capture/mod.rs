@@ -31,7 +31,7 @@ pub use reader::{CaptureReader, CaptureStop};
 pub use slot::{CapturePoint, CaptureSlot, Watcher};
 
 use sink::Sink;
-use slot::Watch;
+use slot::Onlooker;
 
 /// Starts a capture of `points`, each of which becomes an interface of the stream.
 ///
@@ -43,7 +43,7 @@ pub fn start(points: Vec<Arc<dyn CapturePoint>>, options: CaptureOptions) -> std
     let sink = Arc::new(Sink::new(points.len(), options)?);
     for (interface, point) in (0..).zip(&points) {
         sink.begin(interface, point.capture_slot().missed());
-        point.capture_slot().add(Watch::Capture { sink: Arc::clone(&sink), interface });
+        point.capture_slot().add(Onlooker::Capture { sink: Arc::clone(&sink), interface });
     }
     Ok(CaptureReader::new(sink, points, head, options))
 }

@@ -22,13 +22,13 @@ pub struct CaptureReader {
     bytes: Vec<u8>,
     read: usize,
     started: Time,
-    state: State,
+    phase: StreamPhase,
     /// What the stream says of each interface by now.
     said: Vec<CaptureCount>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum StreamPhase {
     Running,
     /// The statistics have been written; what is left in `bytes` is the end.
     Last,
@@ -59,7 +59,7 @@ impl CaptureReader {
         // The stream's head waits to be read.
         sink.wake();
         let said = vec![CaptureCount::default(); points.len()];
-        CaptureReader { sink, points, bytes, read: 0, started: now(), state: State::Running, said }
+        CaptureReader { sink, points, bytes, read: 0, started: now(), phase: StreamPhase::Running, said }
     }
 
     /// Something to end the capture with.
@@ -90,7 +90,7 @@ impl CaptureReader {
 
     /// Gets the next full buffer, perhaps an empty one; false at the end.
     fn refill(&mut self) -> bool {
-        if self.state == State::Last {
+        if self.phase == StreamPhase::Last {
             return false;
         }
         // Asked first: whatever was put in before the end is then in this buffer or the next.
@@ -115,7 +115,7 @@ impl CaptureReader {
         self.said = counts;
         if ended {
             self.points.clear();
-            self.state = State::Last;
+            self.phase = StreamPhase::Last;
             // Whoever waits for the descriptor shall come and see the end.
             self.sink.wake();
         }
@@ -133,7 +133,7 @@ impl Read for CaptureReader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         while self.read == self.bytes.len() {
             // The event stays raised while there is something, and when the capture has ended.
-            if self.state == State::Running && !self.sink.is_ended() {
+            if self.phase == StreamPhase::Running && !self.sink.is_ended() {
                 match poll(&mut [PollFd::new(&self.sink.event(), PollFlags::IN)], None) {
                     Ok(_) => {}
                     Err(Errno::INTR) => continue,

@@ -30,7 +30,7 @@ pub trait Watcher: Send + Sync {
 }
 
 /// Somebody who looks at a port.
-pub(super) enum Watch {
+pub(super) enum Onlooker {
     Capture { sink: Arc<Sink>, interface: u32 },
     Other(Arc<dyn Watcher>),
 }
@@ -44,7 +44,7 @@ pub struct CaptureSlot {
     missed: AtomicU64,
     /// Frames that captures lost, those that have ended included.
     lost: AtomicU64,
-    watches: RwLock<Vec<Watch>>,
+    onlookers: RwLock<Vec<Onlooker>>,
 }
 
 impl CaptureSlot {
@@ -79,32 +79,32 @@ impl CaptureSlot {
         picks: impl Iterator<Item = u16> + Clone,
         drops: &[(u16, DropReason)],
     ) {
-        let Ok(watches) = self.watches.try_read() else {
+        let Ok(onlookers) = self.onlookers.try_read() else {
             // Somebody starts or ends a capture this moment: others may have wanted these.
             self.missed.fetch_add(picks.count() as u64, Ordering::Relaxed);
             return;
         };
-        for watch in &*watches {
-            match watch {
-                Watch::Capture { sink, interface } => {
+        for onlooker in &*onlookers {
+            match onlooker {
+                Onlooker::Capture { sink, interface } => {
                     let lost = sink.record(*interface, direction, batch, picks.clone(), drops);
                     if lost > 0 {
                         self.lost.fetch_add(lost, Ordering::Relaxed);
                     }
                 }
-                Watch::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
+                Onlooker::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
             }
         }
     }
 
     /// Captures that run here, in the order in which they began.
     pub fn captures(&self) -> Vec<CaptureCount> {
-        let watches = self.watches.read().unwrap_or_else(PoisonError::into_inner);
-        let of = |watch: &Watch| match watch {
-            Watch::Capture { sink, interface } => Some(sink.count(*interface, self.missed())),
-            Watch::Other(_) => None,
+        let onlookers = self.onlookers.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |onlooker: &Onlooker| match onlooker {
+            Onlooker::Capture { sink, interface } => Some(sink.count(*interface, self.missed())),
+            Onlooker::Other(_) => None,
         };
-        watches.iter().filter_map(of).collect()
+        onlookers.iter().filter_map(of).collect()
     }
 
     /// Frames that captures lost, ever.
@@ -117,39 +117,41 @@ impl CaptureSlot {
         self.missed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, watch: Watch) {
-        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
-        watches.push(watch);
+    pub(super) fn add(&self, onlooker: Onlooker) {
+        let mut onlookers = self.onlookers.write().unwrap_or_else(PoisonError::into_inner);
+        onlookers.push(onlooker);
         self.on.store(true, Ordering::Relaxed);
     }
 
     /// Has `watcher` see what passes, from now on until [`CaptureSlot::unwatch`] or the end of the port.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) {
-        self.add(Watch::Other(watcher));
+        self.add(Onlooker::Other(watcher));
     }
 
     /// `watcher` sees nothing any more; when this returns, no I/O core uses it.
     pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
-        self.retain(|watch| !matches!(watch, Watch::Other(other) if Arc::ptr_eq(other, watcher)));
+        self.retain(|onlooker| !matches!(onlooker, Onlooker::Other(other) if Arc::ptr_eq(other, watcher)));
     }
 
     /// Ends the part of `sink` in this slot.
     pub(super) fn remove(&self, sink: &Arc<Sink>) {
-        self.retain(|watch| !matches!(watch, Watch::Capture { sink: other, .. } if Arc::ptr_eq(other, sink)));
+        self.retain(
+            |onlooker| !matches!(onlooker, Onlooker::Capture { sink: other, .. } if Arc::ptr_eq(other, sink)),
+        );
     }
 
-    fn retain(&self, keep: impl Fn(&Watch) -> bool) {
-        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
-        watches.retain(keep);
-        self.on.store(!watches.is_empty(), Ordering::Relaxed);
+    fn retain(&self, keep: impl Fn(&Onlooker) -> bool) {
+        let mut onlookers = self.onlookers.write().unwrap_or_else(PoisonError::into_inner);
+        onlookers.retain(keep);
+        self.on.store(!onlookers.is_empty(), Ordering::Relaxed);
     }
 
     /// The port goes away: captures that watch no other port end.
     pub fn close(&self) {
-        let mut watches = self.watches.write().unwrap_or_else(PoisonError::into_inner);
+        let mut onlookers = self.onlookers.write().unwrap_or_else(PoisonError::into_inner);
         self.on.store(false, Ordering::Relaxed);
-        for watch in watches.drain(..) {
-            if let Watch::Capture { sink, .. } = watch {
+        for onlooker in onlookers.drain(..) {
+            if let Onlooker::Capture { sink, .. } = onlooker {
                 sink.lose_interface();
             }
         }
@@ -167,9 +169,9 @@ mod tests {
         let sink = Arc::new(Sink::new(1, CaptureOptions::default()).unwrap());
         let mut batch = Batch::new();
         (0..3).for_each(|_| assert!(batch.push_short(&[0; 60])));
-        slot.add(Watch::Capture { sink, interface: 0 });
+        slot.add(Onlooker::Capture { sink, interface: 0 });
         slot.ingress(&batch, &[]);
-        let other = slot.watches.write().unwrap();
+        let other = slot.onlookers.write().unwrap();
         slot.ingress(&batch, &[]);
         slot.egress(&batch, &[1], &[]);
         drop(other);

@@ -32,12 +32,12 @@ pub type Start = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 
 /// The worker's end.
 pub struct Broker {
-    line: Mutex<Line>,
+    connection: Mutex<BrokerConnection>,
     asked: AtomicU64,
     refused: AtomicU64,
 }
 
-struct Line {
+struct BrokerConnection {
     /// `None`: the broker is gone.
     socket: Option<OwnedFd>,
     last: u64,
@@ -59,9 +59,9 @@ pub fn maker() -> u32 {
 /// # Errors
 /// It cannot be started.
 pub fn set_broker(start: Start) -> io::Result<()> {
-    let line = Line { socket: Some(prepare(start()?)?), start: Some(start), last: 0 };
+    let connection = BrokerConnection { socket: Some(prepare(start()?)?), start: Some(start), last: 0 };
     let _ = MAKER.set(rustix::process::geteuid().as_raw());
-    let _ = BROKER.set(Broker::of(line));
+    let _ = BROKER.set(Broker::of(connection));
     Ok(())
 }
 
@@ -80,11 +80,11 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
 impl Broker {
     /// The broker at the other end of `socket`; there will be no other.
     pub fn at(socket: OwnedFd) -> Broker {
-        Broker::of(Line { socket: Some(socket), last: 0, start: None })
+        Broker::of(BrokerConnection { socket: Some(socket), last: 0, start: None })
     }
 
-    fn of(line: Line) -> Broker {
-        Broker { line: Mutex::new(line), asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
+    fn of(connection: BrokerConnection) -> Broker {
+        Broker { connection: Mutex::new(connection), asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
     /// How many requests there were, and how many of them were not carried out.
@@ -95,9 +95,10 @@ impl Broker {
     /// Whether it is there.
     pub fn is_there(&self) -> bool {
         use rustix::event::{poll, PollFd, PollFlags, Timespec};
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        line.socket
+        connection
+            .socket
             .as_ref()
             .is_some_and(|socket| poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&now)) == Ok(0))
     }
@@ -114,23 +115,23 @@ impl Broker {
     }
 
     fn exchange(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(result) = line.exchange(request, fds) {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = connection.exchange(request, fds) {
             return result;
         }
-        line.socket = None;
+        connection.socket = None;
         let gone = |why: String| {
             let what =
                 format!("the daemon's broker is gone{why}; ports go on, restart the daemon to change them");
             Refusal::from(io::Error::other(what))
         };
-        let start = line.start.as_ref().ok_or_else(|| gone(String::new()))?;
+        let start = connection.start.as_ref().ok_or_else(|| gone(String::new()))?;
         let again =
             start().and_then(prepare).map_err(|e| gone(format!(" and cannot be started again: {e}")))?;
         tracing::warn!("the broker had ended; another one was started");
-        line.socket = Some(again);
-        line.exchange(request, fds).unwrap_or_else(|| {
-            line.socket = None;
+        connection.socket = Some(again);
+        connection.exchange(request, fds).unwrap_or_else(|| {
+            connection.socket = None;
             Err(gone(" again".to_owned()))
         })
     }
@@ -145,7 +146,7 @@ impl Broker {
     }
 }
 
-impl Line {
+impl BrokerConnection {
     /// One request and its answer. `None`: there is nobody, or nobody who can be understood.
     fn exchange(&mut self, request: &Request, fds: &[BorrowedFd]) -> Option<Result<Answer, Refusal>> {
         self.last += 1;

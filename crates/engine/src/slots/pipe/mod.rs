@@ -1,6 +1,6 @@
 //! Pipes between two ports: what one sends the other receives, in the same buffers.
 //!
-//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`Way`](way) in either direction. An end is a
+//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`PipeDirection`](direction) in either direction. An end is a
 //! guest's (`device::ptnet`) or a program's (`host::ring`). Each maps all of the memory, so they trust each other with what is in the pipe: its
 //! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells elsewhere, and is judged for alone;
 //! no number that either writes leads out of the pipe's memory.
@@ -12,9 +12,9 @@
 //! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a program's is the second one. A
 //! guest's that comes from another process ([`End::adopt`]) has its old one.
 
+mod direction;
 #[cfg(test)]
 mod tests;
-mod way;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::fstat;
 
-pub use way::{Far, Moved, Receiving, Sending};
+pub use direction::{Far, Moved, Receiving, Sending};
 
-use self::way::Way;
+use self::direction::PipeDirection;
 use crate::ring::{Geometry, Joined, Region, Side};
 
 /// The first number of a pipe's memory for programs: far from those of ports, of shared memories and of monitors.
@@ -56,26 +56,26 @@ struct Pipe {
     name: String,
     geometry: Geometry,
     mem_id: u32,
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
 }
 
 /// Who has an end: a port, by a number of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct EndHolder {
     owner: Option<u64>,
     program: bool,
     /// A VMM or a program is there.
     used: bool,
 }
 
-struct State {
-    memory: Memory,
-    places: [Place; 2],
+struct PipeState {
+    memory: PipeMemory,
+    holders: [EndHolder; 2],
 }
 
-impl State {
-    fn place(&mut self, side: Side) -> &mut Place {
-        let [first, second] = &mut self.places;
+impl PipeState {
+    fn holder(&mut self, side: Side) -> &mut EndHolder {
+        let [first, second] = &mut self.holders;
         match side {
             Side::First => first,
             Side::Second => second,
@@ -84,7 +84,7 @@ impl State {
 
     /// Where the port of this number is.
     fn side(&self, owner: u64) -> Side {
-        let [first, _] = &self.places;
+        let [first, _] = &self.holders;
         if first.owner == Some(owner) {
             Side::First
         } else {
@@ -93,42 +93,46 @@ impl State {
     }
 
     fn is_used(&mut self, side: Side) -> bool {
-        self.place(side).used
+        self.holder(side).used
     }
 }
 
-/// A way, and who may touch it.
-type Shared = Arc<Mutex<Way>>;
+/// A direction, and who may touch it.
+type SharedDirection = Arc<Mutex<PipeDirection>>;
 
-/// The memory, and the ways from each end's rings to the other.
-struct Memory {
+/// The memory, and the directions from each end's rings to the other.
+struct PipeMemory {
     joined: Joined,
-    ways: [Vec<Shared>; 2],
+    directions: [Vec<SharedDirection>; 2],
     /// Somebody has had it.
     given: bool,
 }
 
-impl Memory {
-    fn of(joined: Joined) -> Memory {
+impl PipeMemory {
+    fn of(joined: Joined) -> PipeMemory {
         let rings = joined.end(Side::First).info().tx_rings;
-        let ways =
-            |from| (0..rings).map(|ring| Arc::new(Mutex::new(Way::new(joined.way(from, ring))))).collect();
-        Memory { ways: Side::BOTH.map(ways), joined, given: false }
+        let directions = |from| {
+            (0..rings)
+                .map(|ring| Arc::new(Mutex::new(PipeDirection::new(joined.direction(from, ring)))))
+                .collect()
+        };
+        PipeMemory { directions: Side::BOTH.map(directions), joined, given: false }
     }
 
-    /// As it was at first, while nobody has a half of any way.
+    /// As it was at first, while nobody has a half of any direction.
     fn restart(&mut self, name: &str) {
         self.joined.fill(name);
-        for (from, ways) in Side::BOTH.into_iter().zip(&self.ways) {
-            for (ring, way) in (0..).zip(ways) {
-                *way.lock().unwrap_or_else(PoisonError::into_inner) = Way::new(self.joined.way(from, ring));
+        for (from, directions) in Side::BOTH.into_iter().zip(&self.directions) {
+            for (ring, direction) in (0..).zip(directions) {
+                *direction.lock().unwrap_or_else(PoisonError::into_inner) =
+                    PipeDirection::new(self.joined.direction(from, ring));
             }
         }
     }
 
     /// That from ring `ring` of `from`.
-    fn way(&self, from: Side, ring: usize) -> Option<&Shared> {
-        let [first, second] = &self.ways;
+    fn direction(&self, from: Side, ring: usize) -> Option<&SharedDirection> {
+        let [first, second] = &self.directions;
         match from {
             Side::First => first.get(ring),
             Side::Second => second.get(ring),
@@ -137,7 +141,7 @@ impl Memory {
 }
 
 impl Pipe {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,14 +175,14 @@ impl End {
             }
             Some(pipe) => pipe,
             None => {
-                let memory = Memory::of(Joined::new(geometry, name)?);
+                let memory = PipeMemory::of(Joined::new(geometry, name)?);
                 // Numbers are used anew after as many pipes as fit below the monitors'.
                 let mem_id = FIRST_MEMORY + u32::try_from(owner % 0x2000).unwrap_or(0);
                 let pipe = Arc::new(Pipe {
                     name: name.to_owned(),
                     geometry: *geometry,
                     mem_id,
-                    state: Mutex::new(State { memory, places: Default::default() }),
+                    state: Mutex::new(PipeState { memory, holders: Default::default() }),
                 });
                 pipes.0.retain(|_, pipe| pipe.strong_count() > 0);
                 pipes.0.insert(name.to_owned(), Arc::downgrade(&pipe));
@@ -186,13 +190,13 @@ impl End {
             }
         };
         let mut state = pipe.state();
-        if program && state.places.iter().any(|place| place.program) {
+        if program && state.holders.iter().any(|holder| holder.program) {
             return Err(invalid(PipeError::TwoPrograms(name.to_owned())));
         }
         let wanted = if program { [Side::Second, Side::First] } else { Side::BOTH };
-        let free = wanted.into_iter().find(|side| state.place(*side).owner.is_none());
+        let free = wanted.into_iter().find(|side| state.holder(*side).owner.is_none());
         let Some(side) = free else { return Err(invalid(PipeError::NoEnd(name.to_owned()))) };
-        *state.place(side) = Place { owner: Some(owner), program, used: false };
+        *state.holder(side) = EndHolder { owner: Some(owner), program, used: false };
         drop(state);
         Ok(Arc::new(End { pipe, owner }))
     }
@@ -227,13 +231,13 @@ impl End {
         let mut state = self.pipe.state();
         let side = state.side(self.owner);
         if !state.is_used(side.other()) && state.memory.given {
-            let next = Memory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
+            let next = PipeMemory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
             old = Some(std::mem::replace(&mut state.memory, next));
         }
         state.memory.given = true;
-        let place = state.place(side);
-        place.used = true;
-        let host = !place.program;
+        let holder = state.holder(side);
+        holder.used = true;
+        let host = !holder.program;
         state.memory.joined.set_interface(side, &self.pipe.name, host);
         let region = Arc::clone(state.memory.joined.end(side));
         drop(state);
@@ -246,7 +250,7 @@ impl End {
     pub fn leave(&self) {
         let mut state = self.pipe.state();
         let side = state.side(self.owner);
-        state.place(side).used = false;
+        state.holder(side).used = false;
     }
 
     /// It comes from another process, as the end `side`, with the memory in `file`. What it has of that.
@@ -265,13 +269,13 @@ impl End {
             if others {
                 return Err(io::Error::other("the other end of its pipe has other memory"));
             }
-            state.memory = Memory::of(Joined::adopt(&self.pipe.geometry, file)?);
+            state.memory = PipeMemory::of(Joined::adopt(&self.pipe.geometry, file)?);
         }
         if side != own {
-            state.places.reverse();
+            state.holders.reverse();
         }
         state.memory.given = true;
-        state.place(side).used = true;
+        state.holder(side).used = true;
         Ok(Arc::clone(state.memory.joined.end(side)))
     }
 
@@ -287,24 +291,24 @@ impl End {
     /// The half of ring `ring` on which it sends, nobody's at first; the former one is out. `None`: there is no such ring.
     pub fn sending(&self, ring: usize) -> Option<Sending> {
         let state = self.pipe.state();
-        state.memory.way(state.side(self.owner), ring).map(Sending::new)
+        state.memory.direction(state.side(self.owner), ring).map(Sending::new)
     }
 
     /// The half of ring `ring` on which it receives.
     pub fn receiving(&self, ring: usize) -> Option<Receiving> {
         let state = self.pipe.state();
-        state.memory.way(state.side(self.owner).other(), ring).map(Receiving::new)
+        state.memory.direction(state.side(self.owner).other(), ring).map(Receiving::new)
     }
 
     /// Writes where its ring `ring` is, in either direction, for a program that begins.
     pub fn seat(&self, ring: u32) {
         let state = self.pipe.state();
         let side = state.side(self.owner);
-        let places = |from: Side| {
-            let way = state.memory.way(from, usize::try_from(ring).ok()?)?;
-            Some(way.lock().unwrap_or_else(PoisonError::into_inner).places())
+        let positions = |from: Side| {
+            let direction = state.memory.direction(from, usize::try_from(ring).ok()?)?;
+            Some(direction.lock().unwrap_or_else(PoisonError::into_inner).positions())
         };
-        if let (Some([sends, _]), Some([_, receives])) = (places(side), places(side.other())) {
+        if let (Some([sends, _]), Some([_, receives])) = (positions(side), positions(side.other())) {
             state.memory.joined.seat(side, ring, sends, receives);
         }
     }
@@ -314,6 +318,6 @@ impl Drop for End {
     fn drop(&mut self) {
         let mut state = self.pipe.state();
         let side = state.side(self.owner);
-        *state.place(side) = Place::default();
+        *state.holder(side) = EndHolder::default();
     }
 }

@@ -65,7 +65,7 @@ impl Guest {
 }
 
 /// Slot `slot` of the ring on which `region` sends, or receives.
-fn place(region: &Region, receives: bool, slot: u32) -> u64 {
+fn slot_at(region: &Region, receives: bool, slot: u32) -> u64 {
     let info = region.info();
     info.ring_pool + u64::from(receives) * u64::from(info.ring_size) + 256 + 16 * u64::from(slot)
 }
@@ -73,13 +73,13 @@ fn place(region: &Region, receives: bool, slot: u32) -> u64 {
 fn slot(region: &Region, receives: bool, at: u32) -> SlotWord {
     let file = File::from(region.file().try_clone_to_owned().unwrap());
     let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, place(region, receives, at)).unwrap();
+    file.read_exact_at(&mut bytes, slot_at(region, receives, at)).unwrap();
     SlotWord(u64::from_le_bytes(bytes))
 }
 
 fn put(region: &Region, receives: bool, at: u32, word: SlotWord) {
     let file = File::from(region.file().try_clone_to_owned().unwrap());
-    file.write_all_at(&word.0.to_le_bytes(), place(region, receives, at)).unwrap();
+    file.write_all_at(&word.0.to_le_bytes(), slot_at(region, receives, at)).unwrap();
 }
 
 struct Ear {
@@ -108,7 +108,7 @@ impl Far for Ear {
     }
 }
 
-/// One way of a pipe, both of whose guests have begun.
+/// One direction of a pipe, both of whose guests have begun.
 struct Rig {
     ends: [Arc<End>; 2],
     regions: [Arc<Region>; 2],
@@ -151,7 +151,7 @@ proptest! {
         let mut rig = Rig::new("model");
         let [from, to] = rig.regions.clone();
         let (mut head, mut taken, mut len) = (0, 0, 60u16);
-        // One of the other way's.
+        // One of the other direction's.
         let mut spare = 2 + SLOTS;
         let mut model: VecDeque<SlotWord> = VecDeque::new();
         let mut open: VecDeque<SlotWord> = VecDeque::new();

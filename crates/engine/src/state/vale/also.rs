@@ -93,7 +93,7 @@ impl Vale {
         let (wanted, home) = name.split_once('@').unwrap_or((name, ""));
         let (wanted, home) = (Name::read(wanted)?, Name::read(home)?);
         let spec = self.engine.everything();
-        let there = wanted.find(&spec).is_some() || self.place_inside(who, &wanted).is_some();
+        let there = wanted.find(&spec).is_some() || self.location_inside(who, &wanted).is_some();
         let home = home.find(&spec).filter(|port| port.kind == "ring");
         match home {
             Some(home) if !there && wanted.pipe => {
@@ -107,36 +107,36 @@ impl Vale {
                     return Err((Errno::NOSPC, why));
                 }
                 let users = BTreeSet::from([who.connection]);
-                self.inside.insert((giver, wanted.base.to_owned()), (home.place.clone(), users));
-                self.keep(who, &home.place)
+                self.inside.insert((giver, wanted.base.to_owned()), (home.location.clone(), users));
+                self.keep(who, &home.location)
             }
             _ => self.open(who, wanted, ask),
         }
     }
 
     /// In whose memory the pipes of this name lie for `who`. Who could have given the name keeps it from now on.
-    pub(super) fn place_inside(&mut self, who: Asker, name: &Name<'_>) -> Option<String> {
+    pub(super) fn location_inside(&mut self, who: Asker, name: &Name<'_>) -> Option<String> {
         let by = |giver: Option<u32>| (giver, name.base.to_owned());
         if !name.pipe {
             return None;
         }
-        if let Some((place, users)) = self.inside.get_mut(&by(giver(who))) {
+        if let Some((location, users)) = self.inside.get_mut(&by(giver(who))) {
             users.insert(who.connection);
-            return Some(place.clone());
+            return Some(location.clone());
         }
-        self.inside.get(&by(None)).map(|(place, _)| place.clone())
+        self.inside.get(&by(None)).map(|(location, _)| location.clone())
     }
 
-    /// The connection keeps the port with this place.
-    pub(super) fn keep(&mut self, who: Asker, place: &str) -> Result<Reply, Refusal> {
+    /// The connection keeps the port with this location.
+    pub(super) fn keep(&mut self, who: Asker, location: &str) -> Result<Reply, Refusal> {
         let spec = self.engine.everything();
-        let port = spec.ports.iter().find(|port| port.kind == "ring" && port.place == place);
-        let port = port.ok_or_else(|| (Errno::NXIO, format!("ring port {place} is gone")))?;
+        let port = spec.ports.iter().find(|port| port.kind == "ring" && port.location == location);
+        let port = port.ok_or_else(|| (Errno::NXIO, format!("ring port {location} is gone")))?;
         self.may_keep(who, &port.name)?;
         if self.engine.on_demand(&port.name).1 {
             self.leases.entry(who.connection).or_default().insert(port.name.clone());
         }
-        Ok(Reply::done(place, 0, 0))
+        Ok(Reply::done(location, 0, 0))
     }
 
     /// All switches and the ports attached to them, those that pass frames on another one at the end; switches that have only

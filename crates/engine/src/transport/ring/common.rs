@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidecore_abi::ring::Info;
 
-use super::config::RingConfig;
+use super::config::RingPortConfig;
 use super::group::Member;
 use super::shown::Rings;
 use crate::fabric::Scheduler;
-use crate::host::ring::{Monitor, Traits};
+use crate::host::ring::{Monitor, RingPortSettings};
 use crate::port::Port;
 use crate::slots::pipe::End as PipeEnd;
 
@@ -16,19 +16,19 @@ use crate::slots::pipe::End as PipeEnd;
 pub(super) struct Common {
     pub(super) port: Arc<Port>,
     pub(super) scheduler: Arc<dyn Scheduler>,
-    pub(super) config: RingConfig,
+    pub(super) config: RingPortConfig,
     /// The port's part of a shared memory.
     pub(super) member: Option<Member>,
     /// Its end of a pipe between ports.
     pub(super) end: Option<Arc<PipeEnd>>,
     pub(super) info: Info,
-    pub(super) traits: Arc<Traits>,
-    pub(super) state: Mutex<State>,
+    pub(super) settings: Arc<RingPortSettings>,
+    pub(super) state: Mutex<RingPortState>,
 }
 
 /// How it is doing.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct RingPortState {
     /// The attached client's.
     pub(super) rings: Rings,
     pub(super) attaches: u64,
@@ -38,7 +38,7 @@ pub(super) struct State {
 }
 
 impl Common {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, RingPortState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

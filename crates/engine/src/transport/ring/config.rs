@@ -11,7 +11,7 @@ pub const EXTRA_LIMIT: u32 = 4096;
 
 /// A ring port to be.
 #[derive(Clone, Debug)]
-pub struct RingConfig {
+pub struct RingPortConfig {
     /// The socket at which clients attach; it is made.
     pub path: PathBuf,
     /// Its permissions; by default those that the umask leaves.
@@ -30,10 +30,10 @@ pub struct RingConfig {
     pub pipe: Option<String>,
 }
 
-impl RingConfig {
+impl RingPortConfig {
     /// One pair of rings at `path`, everything else by default.
-    pub fn new(path: &Path) -> RingConfig {
-        RingConfig {
+    pub fn new(path: &Path) -> RingPortConfig {
+        RingPortConfig {
             path: path.to_owned(),
             mode: None,
             owner: (None, None),

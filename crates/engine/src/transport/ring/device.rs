@@ -12,9 +12,9 @@ use rustix::net::{send, sockopt::socket_peercred, SendFlags};
 use sidecore_abi::vale::{Ask, Reply, ASK};
 
 use super::super::server::connection::Connection;
-use super::super::server::many::{part, serve, Place, Requests};
+use super::super::server::many::{part, serve, ClientConnection, Requests};
 use super::super::server::socket::{Listener, SocketError};
-use super::super::server::{Line, Running};
+use super::super::server::{OwnerLine, Running};
 use crate::confine::Kinds;
 use crate::mem::take_no_descriptors;
 use crate::open::spare::Seldom;
@@ -35,7 +35,7 @@ pub enum Why {
     User,
     /// There are as many as there may be.
     Full,
-    /// It owed a request longest when another one needed its place.
+    /// It owed a request longest when another one needed its slot.
     Displaced,
     /// It sent no whole request in time.
     Late,
@@ -120,7 +120,7 @@ impl Device {
         let system = |source| SocketError::System { what: "serve requests", path: path.to_owned(), source };
         let listener = Listener::bind(path, Some(mode), owner)?;
         take_no_descriptors(&listener);
-        let line = Line::new().map_err(system)?;
+        let line = OwnerLine::new().map_err(system)?;
         let clients = Arc::<Clients>::default();
         let mut server = Server { verbs, connections: Vec::new(), next: 0, clients: Arc::clone(&clients) };
         let owner = Arc::clone(&line);
@@ -137,7 +137,7 @@ impl Device {
 
 struct Server {
     verbs: Box<dyn Verbs>,
-    connections: Vec<Place<Asker>>,
+    connections: Vec<ClientConnection<Asker>>,
     next: u64,
     clients: Arc<Clients>,
 }
@@ -146,18 +146,19 @@ impl Server {
     /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; an error says why nobody does.
     fn make_room(&mut self, uid: u32) -> Result<(), Why> {
         let privileged = uid == 0 || uid == crate::open::broker::maker();
-        let of_user = |c: &&Place<Asker>| c.role.ids.0 == uid;
+        let of_user = |c: &&ClientConnection<Asker>| c.role.ids.0 == uid;
         let too_many_of_user =
             !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;
-        let places = if privileged { CONNECTIONS } else { CONNECTIONS_OF_OTHERS };
-        if !too_many_of_user && self.connections.len() < places {
+        let most = if privileged { CONNECTIONS } else { CONNECTIONS_OF_OTHERS };
+        if !too_many_of_user && self.connections.len() < most {
             return Ok(());
         }
-        let silent = |c: &Place<Asker>| c.owes.is_some() && (!too_many_of_user || c.role.ids.0 == uid);
+        let silent =
+            |c: &ClientConnection<Asker>| c.owes.is_some() && (!too_many_of_user || c.role.ids.0 == uid);
         match self.connections.iter().position(silent) {
-            Some(place) => {
+            Some(index) => {
                 self.clients.count(Why::Displaced, 1);
-                part(self, place);
+                part(self, index);
                 Ok(())
             }
             None if too_many_of_user => Err(Why::User),
@@ -175,7 +176,7 @@ impl Requests for Server {
     const SIZE: usize = ASK;
     const PATIENCE: Option<Duration> = Some(PATIENCE);
 
-    fn places(&mut self) -> &mut Vec<Place<Asker>> {
+    fn connections(&mut self) -> &mut Vec<ClientConnection<Asker>> {
         &mut self.connections
     }
 
@@ -190,7 +191,7 @@ impl Requests for Server {
             return;
         }
         self.next += 1;
-        self.connections.push(Place::new(socket, who));
+        self.connections.push(ClientConnection::new(socket, who));
         self.count_open();
     }
 
@@ -198,15 +199,15 @@ impl Requests for Server {
         self.clients.count(Why::Descriptors, count);
     }
 
-    fn answer(&mut self, place: usize, request: &[u8]) -> bool {
-        let Some(place) = self.connections.get(place) else { return false };
+    fn answer(&mut self, index: usize, request: &[u8]) -> bool {
+        let Some(connection) = self.connections.get(index) else { return false };
         let reply = match Ask::from_bytes(request) {
-            Some(ask) => self.verbs.ask(place.role, &ask),
+            Some(ask) => self.verbs.ask(connection.role, &ask),
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
         // A reply fits into a socket's buffer; who leaves so many unread that it does not is dropped.
         let bytes = reply.to_bytes();
-        let sent = send(&place.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71
     }
 

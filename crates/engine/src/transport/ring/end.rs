@@ -33,7 +33,7 @@ impl Piped {
         let info = *region.info();
         (0..info.tx_rings).for_each(|ring| end.seat(ring));
         let pairs: Vec<PipePair> = (0..info.tx_rings as usize)
-            .map(|ring| PipePair::new(end, ring, &common.port, &common.traits))
+            .map(|ring| PipePair::new(end, ring, &common.port, &common.settings))
             .collect::<io::Result<_>>()?;
         let mut fds = vec![region.file().try_clone_to_owned()?];
         for pair in &pairs {

@@ -23,18 +23,18 @@ static GROUPS: Mutex<(BTreeMap<String, Weak<Group>>, u32)> = Mutex::new((BTreeMa
 struct Group {
     geometry: Geometry,
     mem_id: u32,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
 }
 
 #[derive(Default)]
-struct State {
+struct GroupState {
     /// Parts that ports have, a bit each.
     taken: u32,
     memory: Weak<SharedMemory>,
 }
 
 impl Group {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

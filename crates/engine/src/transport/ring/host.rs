@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::config::RingError;
 use super::shown::{ring_queues, Rings};
 use crate::fabric::{Pairs, Scheduler};
-use crate::host::ring::{RingEgress, RingIngress, RingPair, Traits};
+use crate::host::ring::{RingEgress, RingIngress, RingPair, RingPortSettings};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use crate::ring::{Geometry, GeometryError};
 
@@ -35,13 +35,13 @@ pub(super) fn of(path: &Path) -> Option<Arc<HostRings>> {
 pub(super) struct HostRings {
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-    traits: Arc<Traits>,
+    settings: Arc<RingPortSettings>,
     pub(super) rings: usize,
-    state: Mutex<State>,
+    state: Mutex<HostRingsState>,
 }
 
 #[derive(Default)]
-struct State {
+struct HostRingsState {
     /// The port is going away.
     closed: bool,
     lent: Pairs<RingIngress, RingEgress>,
@@ -51,12 +51,12 @@ struct State {
 }
 
 impl HostRings {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HostRingsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn traits(&self) -> &Arc<Traits> {
-        &self.traits
+    pub(super) fn settings(&self) -> &Arc<RingPortSettings> {
+        &self.settings
     }
 
     /// A client has come: its host rings go live.
@@ -83,12 +83,12 @@ impl HostRings {
 }
 
 /// A running port of host rings.
-pub struct HostPort {
+pub struct HostRingsPort {
     path: PathBuf,
     rings: Arc<HostRings>,
 }
 
-impl HostPort {
+impl HostRingsPort {
     /// Has clients of the ring port at `path` have `rings` host rings of each direction, which become `port`.
     ///
     /// # Errors
@@ -98,24 +98,24 @@ impl HostPort {
         rings: usize,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostPort, RingError> {
+    ) -> Result<HostRingsPort, RingError> {
         // With the one ring pair that the other port has at least.
         Geometry { host_rings: rings, ..Geometry::default() }.layout()?;
         if rings == 0 {
             return Err(GeometryError::Rings(0).into());
         }
-        let (traits, state) = (Arc::default(), Mutex::default());
-        let rings = Arc::new(HostRings { port, scheduler, traits, rings, state });
+        let (settings, state) = (Arc::default(), Mutex::default());
+        let rings = Arc::new(HostRings { port, scheduler, settings, rings, state });
         let mut hosts = hosts();
         if hosts.get(path).is_some_and(|other| other.strong_count() > 0) {
             return Err(RingError::HasHost(path.to_owned()));
         }
         hosts.insert(path.to_owned(), Arc::downgrade(&rings));
-        Ok(HostPort { path: path.to_owned(), rings })
+        Ok(HostRingsPort { path: path.to_owned(), rings })
     }
 }
 
-impl Attachment for HostPort {
+impl Attachment for HostRingsPort {
     fn status(&self) -> AttachmentStatus {
         let state = self.rings.state();
         AttachmentStatus {
@@ -133,7 +133,7 @@ impl Attachment for HostPort {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        self.rings.traits.set_down(!up);
+        self.rings.settings.set_down(!up);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl Attachment for HostPort {
     }
 }
 
-impl Drop for HostPort {
+impl Drop for HostRingsPort {
     fn drop(&mut self) {
         hosts().remove(&self.path);
         self.rings.state().closed = true;

@@ -28,9 +28,9 @@ mod server;
 mod shown;
 mod taps;
 
-pub use config::{RingConfig, RingError, EXTRA_LIMIT};
+pub use config::{RingError, RingPortConfig, EXTRA_LIMIT};
 pub use device::{Asker, Clients, Device, Verbs};
 pub use directory::{device_path, set_directory, socket_path};
-pub use host::{HostPort, HOST};
+pub use host::{HostRingsPort, HOST};
 pub use port::RingPort;
 pub use server::MONITORS;

@@ -23,7 +23,7 @@ use crate::ring::{pipe_end, Region, SharedMemory};
 const MAX_USERS: u32 = 16;
 
 /// The memory, for as long as a client or an end of a pipe uses it.
-pub(super) struct Memory {
+pub(super) struct LentMemory {
     pub(super) region: Arc<Region>,
     /// What serves its host rings, if it has some.
     pub(super) host: Option<Arc<HostRings>>,
@@ -77,11 +77,11 @@ pub(super) struct OpenEnd {
     pub(super) end: End,
 }
 
-impl Memory {
-    pub(super) fn new(region: Region, host: Option<Arc<HostRings>>) -> Memory {
+impl LentMemory {
+    pub(super) fn new(region: Region, host: Option<Arc<HostRings>>) -> LentMemory {
         let pipes = (0..region.info().pipes).map(|_| None).collect();
         let extra = (None, region.info().interface);
-        Memory { region: Arc::new(region), host, used: false, shared: None, pipes, extra }
+        LentMemory { region: Arc::new(region), host, used: false, shared: None, pipes, extra }
     }
 
     /// Nobody uses it any more. What other ports' clients have, too, stays.
@@ -92,8 +92,8 @@ impl Memory {
     }
 
     /// A part of a shared memory, which was somebody's before or not.
-    pub(super) fn part(region: Region, shared: Arc<SharedMemory>, used: bool) -> Memory {
-        Memory { used, shared: Some(shared), ..Memory::new(region, None) }
+    pub(super) fn part(region: Region, shared: Arc<SharedMemory>, used: bool) -> LentMemory {
+        LentMemory { used, shared: Some(shared), ..LentMemory::new(region, None) }
     }
 
     /// The place of the pipe `name`, which is made if nobody has one of its ends. `None`: there is no room for one more.

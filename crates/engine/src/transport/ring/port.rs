@@ -6,15 +6,15 @@ use sidecore_abi::ring::Info;
 
 use super::super::server::many::serve;
 use super::super::server::socket::Listener;
-use super::super::server::{Line, Running};
+use super::super::server::{OwnerLine, Running};
 use super::common::Common;
-use super::config::{RingConfig, RingError};
+use super::config::{RingError, RingPortConfig};
 use super::group::Member;
 use super::server::Server;
 use super::shown::{monitor_queue, ring_queues};
 use crate::confine::Kinds;
 use crate::fabric::Scheduler;
-use crate::host::ring::Traits;
+use crate::host::ring::RingPortSettings;
 use crate::mem::take_no_descriptors;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use crate::slots::pipe::End as PipeEnd;
@@ -31,7 +31,7 @@ impl RingPort {
     /// # Errors
     /// An impossible configuration, or what the system says of socket or thread.
     pub fn start(
-        config: RingConfig,
+        config: RingPortConfig,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
     ) -> Result<RingPort, RingError> {
@@ -46,16 +46,16 @@ impl RingPort {
             (Some(member), None) => member.info()?,
             (None, None) => config.geometry.layout()?,
         };
-        let traits = Arc::new(Traits::default());
-        if !traits.set_header(config.header, &port) {
+        let settings = Arc::new(RingPortSettings::default());
+        if !settings.set_header(config.header, &port) {
             return Err(RingError::Header(config.header));
         }
         let listener = Listener::bind(&config.path, config.mode, config.owner)?;
         take_no_descriptors(&listener);
         let name = format!("ring-{}", port.name);
         let state = Mutex::default();
-        let common = Arc::new(Common { port, scheduler, config, member, end, info, traits, state });
-        let (line, mut server) = (Line::new()?, Server::new(Arc::clone(&common)));
+        let common = Arc::new(Common { port, scheduler, config, member, end, info, settings, state });
+        let (line, mut server) = (OwnerLine::new()?, Server::new(Arc::clone(&common)));
         let (owner, port) = (Arc::clone(&line), Arc::clone(&common.port));
         let running = Running::start(&line, name, Kinds::RING, move || {
             port.talk.is_held_here();
@@ -70,7 +70,7 @@ impl Attachment for RingPort {
         let state = self.common.state();
         let Info { tx_slots, rx_slots, .. } = self.common.info;
         let mut queues = ring_queues(&state.rings, (tx_slots, rx_slots));
-        let mut features = match self.common.traits.header() {
+        let mut features = match self.common.settings.header() {
             0 => Vec::new(),
             bytes => vec![format!("header-{bytes}")],
         };
@@ -100,7 +100,7 @@ impl Attachment for RingPort {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        self.common.traits.set_down(!up);
+        self.common.settings.set_down(!up);
         Ok(())
     }
 

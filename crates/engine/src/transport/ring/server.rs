@@ -11,19 +11,19 @@ use rustix::net::SendFlags;
 use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
 use super::super::server::connection::Connection;
-use super::super::server::many::{Place, Requests};
+use super::super::server::many::{ClientConnection, Requests};
 use super::common::Common;
 use super::end::{borrowed, Piped};
 use super::host::{self, HostRings};
-use super::pipes::{Holder, Memory, OpenEnd};
+use super::pipes::{Holder, LentMemory, OpenEnd};
 use super::taps::{self, Tapped};
 use crate::fabric::Pairs;
-use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, Sees, SentOnly, Traits};
+use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, RingPortSettings, Sees, SentOnly};
 use crate::observe::capture::Watcher;
 use crate::open::passing;
-use crate::ring::{pipe_end, Gate, Geometry, Region};
+use crate::ring::{pipe_end, Geometry, Region, ReleaseGate};
 
-/// Conversations at a time; one more takes the place of the oldest that is not attached.
+/// Conversations at a time; one more replaces the oldest that is not attached.
 const CONVERSATIONS: usize = 8;
 /// Monitors at a time: each costs a copy of every frame.
 pub const MONITORS: usize = 8;
@@ -33,12 +33,12 @@ pub(super) struct Server {
     common: Arc<Common>,
     conversations: Vec<Conversation>,
     /// There while somebody is attached, or has an end of a pipe.
-    memory: Option<Memory>,
+    memory: Option<LentMemory>,
     /// Number of the next monitor's memory.
     next_memory: u32,
 }
 
-type Conversation = Place<Role>;
+type Conversation = ClientConnection<Role>;
 
 /// What a conversation has.
 pub(super) enum Role {
@@ -96,7 +96,7 @@ pub(super) struct Client {
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
     /// Of each ring on which it receives: what keeps slots that it has released, and who reads them.
-    gates: Vec<Arc<Gate>>,
+    gates: Vec<Arc<ReleaseGate>>,
     taps: Vec<Option<Tapped>>,
 }
 
@@ -128,7 +128,7 @@ impl Requests for Server {
     const SIZE: usize = MESSAGE;
     const PATIENCE: Option<Duration> = None;
 
-    fn places(&mut self) -> &mut Vec<Conversation> {
+    fn connections(&mut self) -> &mut Vec<Conversation> {
         &mut self.conversations
     }
 
@@ -139,7 +139,7 @@ impl Requests for Server {
                 self.conversations.remove(oldest);
             }
         }
-        self.conversations.push(Place::new(socket, Role::None));
+        self.conversations.push(ClientConnection::new(socket, Role::None));
     }
 
     /// As a VMM's conversation: clients that ask for more than the port may take wait for each other.
@@ -151,27 +151,27 @@ impl Requests for Server {
         self.common.port.talk.refused(count);
     }
 
-    fn answer(&mut self, place: usize, request: &[u8]) -> bool {
+    fn answer(&mut self, index: usize, request: &[u8]) -> bool {
         let request = Request::from_bytes(request);
         let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
             tracing::warn!(port = %self.common.port.name, "a client speaks another language or version");
             // It may be gone.
-            let _ = self.reply(place, Err(Errno::PROTO), &[]);
+            let _ = self.reply(index, Err(Errno::PROTO), &[]);
             return false;
         };
         let is_piped = self.common.end.is_some();
         let sent = match ask {
-            Ask::Pipe | Ask::Monitor if is_piped => self.reply(place, Err(Errno::OPNOTSUPP), &[]),
-            Ask::SetHeader if is_piped && request.value != 0 => self.reply(place, Err(Errno::INVAL), &[]),
-            Ask::Attach if is_piped => self.attach_end(place),
-            Ask::Attach => self.attach(place, request.extra_bufs),
-            Ask::Info => self.reply(place, Ok(()), &[]),
+            Ask::Pipe | Ask::Monitor if is_piped => self.reply(index, Err(Errno::OPNOTSUPP), &[]),
+            Ask::SetHeader if is_piped && request.value != 0 => self.reply(index, Err(Errno::INVAL), &[]),
+            Ask::Attach if is_piped => self.attach_end(index),
+            Ask::Attach => self.attach(index, request.extra_bufs),
+            Ask::Info => self.reply(index, Ok(()), &[]),
             Ask::SetHeader => {
-                let possible = self.common.traits.set_header(request.value, &self.common.port);
-                self.reply(place, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
+                let possible = self.common.settings.set_header(request.value, &self.common.port);
+                self.reply(index, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
             }
-            Ask::Pipe => self.open_end(place, &request),
-            Ask::Monitor => self.watch(place, &request),
+            Ask::Pipe => self.open_end(index, &request),
+            Ask::Monitor => self.watch(index, &request),
         };
         sent.is_ok()
     }
@@ -210,7 +210,7 @@ impl Requests for Server {
 
     fn answered(&mut self) {
         if !self.conversations.iter().any(|c| c.role.keeps()) {
-            self.memory.take().iter().for_each(Memory::give_up);
+            self.memory.take().iter().for_each(LentMemory::give_up);
         }
     }
 
@@ -232,7 +232,7 @@ impl Drop for Server {
         }
         let kept = self.conversations.iter().any(|c| c.role.keeps());
         self.conversations.clear();
-        self.memory.take().iter().filter(|_| !kept).for_each(Memory::give_up);
+        self.memory.take().iter().filter(|_| !kept).for_each(LentMemory::give_up);
     }
 }
 
@@ -248,16 +248,16 @@ impl Server {
         Server { common, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
     }
 
-    fn attach(&mut self, place: usize, extra_bufs: u32) -> io::Result<()> {
+    fn attach(&mut self, index: usize, extra_bufs: u32) -> io::Result<()> {
         let attached = |c: &Conversation| matches!(c.role, Role::Client(_));
-        if self.conversations.iter().any(attached) || !matches!(self.conversations[place].role, Role::None) {
-            return self.reply(place, Err(Errno::BUSY), &[]);
+        if self.conversations.iter().any(attached) || !matches!(self.conversations[index].role, Role::None) {
+            return self.reply(index, Err(Errno::BUSY), &[]);
         }
         let (region, mut pairs) = match self.make(extra_bufs) {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(port = %self.common.port.name, "cannot make rings: {error}");
-                return self.reply(place, Err(Errno::NOMEM), &[]);
+                return self.reply(index, Err(Errno::NOMEM), &[]);
             }
         };
         // Our copies of what the client gets; the queues go live, and then it is told.
@@ -289,41 +289,41 @@ impl Server {
         }
         let monitors = self.common.state().monitors.clone();
         monitors.iter().try_for_each(|monitor| client.show(monitor))?;
-        self.conversations[place].role = Role::Client(client);
+        self.conversations[index].role = Role::Client(client);
         let wants = extra_bufs.max(self.common.info.extra_bufs);
         let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
-        let info = Info { header: self.common.traits.header(), extra_bufs, ..*region.info() };
+        let info = Info { header: self.common.settings.header(), extra_bufs, ..*region.info() };
         let mut fds = vec![region.file()];
         fds.extend(kicks.iter().chain(&wakes).map(AsFd::as_fd));
-        self.send(place, None, info, &fds)
+        self.send(index, None, info, &fds)
     }
 
     /// The same for an end of a pipe between ports.
-    fn attach_end(&mut self, place: usize) -> io::Result<()> {
+    fn attach_end(&mut self, index: usize) -> io::Result<()> {
         let Some(end) = self.common.end.clone() else { return Ok(()) };
         let attached = |c: &Conversation| matches!(c.role, Role::Piped(_));
         if self.conversations.iter().any(attached) {
-            return self.reply(place, Err(Errno::BUSY), &[]);
+            return self.reply(index, Err(Errno::BUSY), &[]);
         }
         match Piped::attach(&self.common, &end) {
             Ok((piped, info, fds)) => {
-                self.conversations[place].role = Role::Piped(piped);
-                self.send(place, None, info, &borrowed(&fds))
+                self.conversations[index].role = Role::Piped(piped);
+                self.send(index, None, info, &borrowed(&fds))
             }
             Err(error) => {
                 tracing::warn!(port = %self.common.port.name, "cannot make its end of a pipe: {error}");
-                self.reply(place, Err(Errno::NOMEM), &[])
+                self.reply(index, Err(Errno::NOMEM), &[])
             }
         }
     }
 
     /// The memory, made if nobody has it yet, and then with this many extra buffers at least.
-    fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut Memory> {
+    fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut LentMemory> {
         if self.memory.is_none() {
             let (config, name) = (&self.common.config, &self.common.port.name);
             if let Some(member) = &self.common.member {
                 let (region, shared, used) = member.region(name)?;
-                return Ok(self.memory.insert(Memory::part(region, shared, used)));
+                return Ok(self.memory.insert(LentMemory::part(region, shared, used)));
             }
             let host = host::of(&config.path);
             let geometry = Geometry {
@@ -331,7 +331,7 @@ impl Server {
                 extra_bufs: config.geometry.extra_bufs.max(extra_bufs.min(config.extra_limit)),
                 ..config.geometry
             };
-            self.memory = Some(Memory::new(Region::new(&geometry, name)?, host));
+            self.memory = Some(LentMemory::new(Region::new(&geometry, name)?, host));
         }
         self.memory.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -347,33 +347,33 @@ impl Server {
         let own = self.common.info.tx_rings;
         let pairs = (0..region.info().tx_rings)
             .map(|index| {
-                let traits =
-                    host.as_ref().filter(|_| index >= own).map_or(&self.common.traits, |h| h.traits());
-                RingPair::new(&region, index, traits, &self.common.port.bell)
+                let settings =
+                    host.as_ref().filter(|_| index >= own).map_or(&self.common.settings, |h| h.settings());
+                RingPair::new(&region, index, settings, &self.common.port.bell)
             })
             .collect::<io::Result<_>>()?;
         Ok((region, pairs))
     }
 
     /// Makes the conversation an end of a pipe.
-    fn open_end(&mut self, place: usize, request: &Request) -> io::Result<()> {
+    fn open_end(&mut self, index: usize, request: &Request) -> io::Result<()> {
         let Some(end) = End::from_code(request.value) else {
-            return self.reply(place, Err(Errno::INVAL), &[]);
+            return self.reply(index, Err(Errno::INVAL), &[]);
         };
-        if !matches!(self.conversations[place].role, Role::None) {
-            return self.reply(place, Err(Errno::BUSY), &[]);
+        if !matches!(self.conversations[index].role, Role::None) {
+            return self.reply(index, Err(Errno::BUSY), &[]);
         }
         let opened = self
             .memory(request.extra_bufs)
             .and_then(|memory| memory.open(request.pipe, end, request.flags & EXCLUSIVE != 0));
         let (open, users) = match opened {
             Ok(Some(open)) => open,
-            Ok(None) => return self.reply(place, Err(Errno::NOSPC), &[]),
+            Ok(None) => return self.reply(index, Err(Errno::NOSPC), &[]),
             Err(error) => {
-                return self.reply(place, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
+                return self.reply(index, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
             }
         };
-        self.conversations[place].role = Role::End(open);
+        self.conversations[index].role = Role::End(open);
         self.common.state().ends += 1;
         let Some(memory) = &mut self.memory else { return Ok(()) };
         let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
@@ -381,29 +381,32 @@ impl Server {
         let mut fds = vec![memory.region.file()];
         fds.extend(memory.wakes(open).into_iter().map(AsFd::as_fd));
         let info = Info { extra_bufs, users, ..pipe_end(memory.region.info(), open.pipe, open.end) };
-        self.send(place, None, info, &fds)
+        self.send(index, None, info, &fds)
     }
 
     /// Makes the conversation a monitor of what is asked for.
-    fn watch(&mut self, place: usize, request: &Request) -> io::Result<()> {
+    fn watch(&mut self, index: usize, request: &Request) -> io::Result<()> {
         let Some(sees) = Sees::from_value(request.value) else {
-            return self.reply(place, Err(Errno::INVAL), &[]);
+            return self.reply(index, Err(Errno::INVAL), &[]);
         };
-        if !matches!(self.conversations[place].role, Role::None) {
-            return self.reply(place, Err(Errno::BUSY), &[]);
+        if !matches!(self.conversations[index].role, Role::None) {
+            return self.reply(index, Err(Errno::BUSY), &[]);
         }
         if self.common.state().monitors.len() == MONITORS {
-            return self.reply(place, Err(Errno::NOSPC), &[]);
+            return self.reply(index, Err(Errno::NOSPC), &[]);
         }
         let base = self.common.config.geometry;
         let rings = if sees.end.is_some() { 1 } else { base.rings };
         let geometry = Geometry { rings, extra_bufs: 0, pipes: 0, sends: false, ..base };
         // What is in a pipe is the ends' affair, headers and all.
-        let traits =
-            if sees.end.is_some() { Arc::new(Traits::default()) } else { Arc::clone(&self.common.traits) };
+        let settings = if sees.end.is_some() {
+            Arc::new(RingPortSettings::default())
+        } else {
+            Arc::clone(&self.common.settings)
+        };
         let made = Region::new(&geometry, &self.common.port.name).and_then(|region| {
             let region = Arc::new(region);
-            let (monitor, wakes) = Monitor::new(&region, &traits, sees, &self.common.port.bell)?;
+            let (monitor, wakes) = Monitor::new(&region, &settings, sees, &self.common.port.bell)?;
             Ok((region, Arc::new(monitor), wakes))
         });
         let looking = made.and_then(|(region, monitor, wakes)| {
@@ -411,20 +414,20 @@ impl Server {
         });
         let (region, watching, wakes) = match looking {
             Ok(Some(looking)) => looking,
-            Ok(None) => return self.reply(place, Err(Errno::NOSPC), &[]),
+            Ok(None) => return self.reply(index, Err(Errno::NOSPC), &[]),
             Err(error) => {
                 tracing::warn!(port = %self.common.port.name, "cannot make a monitor: {error}");
-                return self.reply(place, Err(Errno::NOMEM), &[]);
+                return self.reply(index, Err(Errno::NOMEM), &[]);
             }
         };
         self.common.state().monitors.push(Arc::clone(&watching.monitor));
-        self.conversations[place].role = Role::Monitor(watching);
+        self.conversations[index].role = Role::Monitor(watching);
         let mut fds = vec![region.file()];
         fds.extend(wakes.iter().map(AsFd::as_fd));
-        let info = Info { header: traits.header(), mem_id: self.next_memory, ..*region.info() };
+        let info = Info { header: settings.header(), mem_id: self.next_memory, ..*region.info() };
         self.next_memory =
             if self.next_memory == u32::from(u16::MAX) { MONITOR_MEMORY } else { self.next_memory + 1 };
-        self.send(place, None, info, &fds)
+        self.send(index, None, info, &fds)
     }
 
     /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
@@ -463,15 +466,15 @@ impl Server {
         Ok(Some(watching))
     }
 
-    fn reply(&self, place: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn reply(&self, index: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let info = self.memory.as_ref().map_or(&self.common.info, |memory| memory.region.info());
-        let info = Info { header: self.common.traits.header(), ..*info };
-        self.send(place, result.err(), info, fds)
+        let info = Info { header: self.common.settings.header(), ..*info };
+        self.send(index, result.err(), info, fds)
     }
 
     fn send(
         &self,
-        place: usize,
+        index: usize,
         errno: Option<Errno>,
         mut info: Info,
         fds: &[BorrowedFd<'_>],
@@ -486,7 +489,7 @@ impl Server {
             };
         }
         let bytes = Answer { errno, info }.to_bytes();
-        let sent = passing::send(&self.conversations[place].socket, &bytes, fds, SendFlags::DONTWAIT)?;
+        let sent = passing::send(&self.conversations[index].socket, &bytes, fds, SendFlags::DONTWAIT)?;
         if sent == MESSAGE {
             Ok(())
         } else {

@@ -1,4 +1,4 @@
-//! Rings that monitors have I/O cores follow: `host::ring::Tap`, served for as long as somebody looks.
+//! Rings that monitors have I/O cores follow: `host::ring::RingTap`, served for as long as somebody looks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use super::common::Common;
 use crate::core::Lease;
-use crate::host::ring::{Lookers, Monitor, Sees, Tap};
+use crate::host::ring::{Lookers, Monitor, RingTap, Sees};
 use crate::observe::capture::Watcher;
-use crate::ring::{Gate, Region};
+use crate::ring::{Region, ReleaseGate};
 
 /// A followed ring. Dropping it ends that.
 pub(super) struct Tapped {
     lookers: Arc<Lookers>,
-    _tap: Lease<Tap>,
+    _tap: Lease<RingTap>,
 }
 
 impl Tapped {
-    fn serve(common: &Arc<Common>, tap: Tap, lookers: Arc<Lookers>) -> Tapped {
+    fn serve(common: &Arc<Common>, tap: RingTap, lookers: Arc<Lookers>) -> Tapped {
         Tapped { lookers, _tap: common.scheduler.serve(&common.port, 0, tap) }
     }
 
@@ -65,7 +65,7 @@ pub(super) fn show_pipe(
             let lookers = Arc::default();
             let numbers = (region.pipe_ring(pipe, ring), region.pipe_ring(pipe, sender));
             let wake = wakes[sender as usize].try_clone()?;
-            let tap = Tap::of_pipe(region, numbers, wake, Arc::clone(&lookers))?;
+            let tap = RingTap::of_pipe(region, numbers, wake, Arc::clone(&lookers))?;
             *place = Some(Tapped::serve(common, tap, lookers));
         }
         place.iter().for_each(|tapped| tapped.show(monitor, is_sent));
@@ -77,7 +77,7 @@ pub(super) fn show_pipe(
 pub(super) fn show_released(
     common: &Arc<Common>,
     region: &Arc<Region>,
-    gates: &[Arc<Gate>],
+    gates: &[Arc<ReleaseGate>],
     taps: &mut Vec<Option<Tapped>>,
     monitor: &Arc<Monitor>,
 ) -> io::Result<()> {
@@ -87,7 +87,7 @@ pub(super) fn show_released(
             let lookers = Arc::default();
             // Nobody fills slots while it begins.
             let filled = common.port.egress(index as usize);
-            let tap = Tap::of_released(region, index, &common.traits, gate, Arc::clone(&lookers))?;
+            let tap = RingTap::of_released(region, index, &common.settings, gate, Arc::clone(&lookers))?;
             drop(filled);
             *place = Some(Tapped::serve(common, tap, lookers));
         }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::socket::Listener;
 use super::wait::wait;
-use super::Line;
+use super::OwnerLine;
 use crate::door::Closing;
 use crate::fault::Fault;
 use crate::port::{AttachmentStatus, Port};
@@ -25,7 +25,7 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 
 /// How a conversation ended.
 #[derive(Debug)]
-pub(in crate::transport) enum End {
+pub(in crate::transport) enum ConversationEnd {
     /// The peer closed it.
     Closed,
     /// Its owner wants something.
@@ -38,10 +38,10 @@ pub(in crate::transport) enum End {
     Fault(Fault, String),
 }
 
-impl End {
+impl ConversationEnd {
     /// The peer broke the protocol.
-    pub(in crate::transport) fn bad(why: impl Into<String>) -> End {
-        End::Fault(Fault::BadMessage, why.into())
+    pub(in crate::transport) fn bad(why: impl Into<String>) -> ConversationEnd {
+        ConversationEnd::Fault(Fault::BadMessage, why.into())
     }
 }
 
@@ -81,7 +81,7 @@ pub(in crate::transport) trait Talk {
     }
 
     /// Handles messages that have come, not too many in a row.
-    fn listen(&mut self) -> Result<Heard, End>;
+    fn listen(&mut self) -> Result<Heard, ConversationEnd>;
 
     /// Whether the first word was said.
     fn has_begun(&self) -> bool;
@@ -90,7 +90,7 @@ pub(in crate::transport) trait Talk {
     fn has_asked(&self) -> bool;
 
     /// A queue has found a fault: the end, unless its guest can get over it.
-    fn stopped(&mut self, fault: Fault) -> Option<End>;
+    fn stopped(&mut self, fault: Fault) -> Option<ConversationEnd>;
 
     /// What `show` says beside `detail`, if that is news.
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus>;
@@ -105,11 +105,11 @@ pub(in crate::transport) trait Talk {
     fn end(self, faulty: bool) -> Option<Closing>;
 }
 
-/// Where a conversation takes place.
-pub(super) struct Visit<'a, T> {
+/// What a conversation has around it.
+pub(super) struct ConversationContext<'a, T> {
     pub(super) port: &'a Port,
-    pub(super) line: &'a Line,
-    /// Where others knock.
+    pub(super) line: &'a OwnerLine,
+    /// Where other clients connect.
     pub(super) listener: Option<&'a Listener>,
     /// Whether the first word has to come in time.
     pub(super) hurries: bool,
@@ -118,51 +118,56 @@ pub(super) struct Visit<'a, T> {
 }
 
 /// Talks until there is an end.
-pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
-    let port = visit.port;
+pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> ConversationEnd {
+    let port = context.port;
     let hold = || port.talk.hold().map(|time| Instant::now() + time);
     let begun = Instant::now();
-    let (mut waiting, mut knocks, mut listener): (Option<(Instant, &str)>, u32, _) =
-        (None, 0, visit.listener);
-    (visit.show)(talk);
+    let (mut waiting, mut refusals, mut listener): (Option<(Instant, &str)>, u32, _) =
+        (None, 0, context.listener);
+    (context.show)(talk);
     let mut held_until = hold();
     loop {
         let held = held_until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = held.filter(|left| !left.is_zero());
         let silence =
-            (visit.hurries && !talk.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
+            (context.hurries && !talk.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
         let patience = waiting.map(|(since, _)| PATIENCE.saturating_sub(since.elapsed()));
         let waits = talk.waits(held.is_some());
         let limit = held.or(patience.map(|left| left.min(NEXT_LOOK))).or(silence);
         let limit = [limit, waits.rest].into_iter().flatten().min();
         let mut fds = vec![
-            PollFd::new(visit.line, PollFlags::IN),
+            PollFd::new(context.line, PollFlags::IN),
             PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN),
         ];
         // A part of a message leaves the socket readable: then only time helps, and what is waited for is that it ends.
         let listens = if waiting.is_none() && waits.listens { PollFlags::IN } else { PollFlags::empty() };
         let stream = held.is_none().then(|| PollFd::new(waits.stream, listens));
-        let door = listener.filter(|_| held.is_none()).map(|door| PollFd::new(door, PollFlags::IN));
+        let newcomers =
+            listener.filter(|_| held.is_none()).map(|listener| PollFd::new(listener, PollFlags::IN));
         let [a, b, c] = waits.also.map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Where each is among those that are polled. The door comes first: whoever has left and calls again is seen to have left.
-        let places = [door, stream, a, b, c].map(|fd| {
-            let place = fd.is_some().then_some(fds.len());
+        // Where each is among those that are polled. The listener comes first: whoever has left and calls again is seen to have left.
+        let indices = [newcomers, stream, a, b, c].map(|fd| {
+            let index = fd.is_some().then_some(fds.len());
             fds.extend(fd);
-            place
+            index
         });
         if wait(&mut fds, limit).is_err() {
-            return End::Closed;
+            return ConversationEnd::Closed;
         }
         let is_ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
         let (called, stopped) = (is_ready(Some(0)), is_ready(Some(1)));
-        let [knocked, heard, also @ ..] = places.map(is_ready);
+        let [newcomer, heard, also @ ..] = indices.map(is_ready);
         let left = heard && !waits.listens;
         drop(fds);
         if called {
-            return if visit.line.wishes().leave && talk.leave() { End::Left } else { End::Called };
+            return if context.line.wishes().leave && talk.leave() {
+                ConversationEnd::Left
+            } else {
+                ConversationEnd::Called
+            };
         }
         if left {
-            return End::Closed;
+            return ConversationEnd::Closed;
         }
         let again = also.contains(&true) && talk.ready(also);
         if stopped {
@@ -172,7 +177,7 @@ pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
                 if let Some(end) = talk.stopped(fault) {
                     return end;
                 }
-                (visit.show)(talk);
+                (context.show)(talk);
             }
         }
         let mut all_heard = true;
@@ -184,21 +189,21 @@ pub(super) fn run<T: Talk>(talk: &mut T, visit: &Visit<T>) -> End {
                 Ok(heard) => (waiting, all_heard) = (None, matches!(heard, Heard::All)),
                 Err(end) => return end,
             }
-            (visit.show)(talk);
+            (context.show)(talk);
             held_until = hold();
         }
         if all_heard && silence.is_some_and(|left| left.is_zero()) && !talk.has_begun() {
-            return End::Silent;
+            return ConversationEnd::Silent;
         }
         if let Some((_, what)) = waiting.filter(|(since, _)| since.elapsed() >= PATIENCE) {
-            return End::bad(format!("the VMM {what} for {PATIENCE:?}"));
+            return ConversationEnd::bad(format!("the VMM {what} for {PATIENCE:?}"));
         }
         // Only when all is heard: a peer that has left and calls again is no second one.
-        if knocked && all_heard {
+        if newcomer && all_heard {
             let refused = listener.is_some_and(Listener::refuse);
             port.talk.refused(refused.into());
-            knocks += u32::from(refused);
-            if refused && knocks == 1 {
+            refusals += u32::from(refused);
+            if refused && refusals == 1 {
                 tracing::warn!(port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");
             }
             // It is still readable.

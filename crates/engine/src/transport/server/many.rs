@@ -10,7 +10,7 @@ use rustix::net::{recv, RecvFlags};
 use super::connection::Connection;
 use super::socket::Listener;
 use super::wait::{wait, wait_for};
-use super::Line;
+use super::OwnerLine;
 use crate::open::spare::Seldom;
 
 /// How long nobody is let in after that has failed: the client waits in the backlog.
@@ -19,8 +19,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// That no client can be accepted.
 static SAID: Seldom = Seldom::new();
 
-/// A connection.
-pub(in crate::transport) struct Place<R> {
+/// A client, connected.
+pub(in crate::transport) struct ClientConnection<R> {
     pub(in crate::transport) socket: Connection,
     /// What has arrived of the next request.
     request: Vec<u8>,
@@ -30,10 +30,10 @@ pub(in crate::transport) struct Place<R> {
     pub(in crate::transport) role: R,
 }
 
-impl<R> Place<R> {
+impl<R> ClientConnection<R> {
     /// A new one, of which nothing is known but what it has.
-    pub(in crate::transport) fn new(socket: Connection, role: R) -> Place<R> {
-        Place { socket, request: Vec::new(), owes: Some(Instant::now()), role }
+    pub(in crate::transport) fn new(socket: Connection, role: R) -> ClientConnection<R> {
+        ClientConnection { socket, request: Vec::new(), owes: Some(Instant::now()), role }
     }
 }
 
@@ -47,21 +47,21 @@ pub(in crate::transport) trait Requests {
     const PATIENCE: Option<Duration>;
 
     /// The connections.
-    fn places(&mut self) -> &mut Vec<Place<Self::Role>>;
+    fn connections(&mut self) -> &mut Vec<ClientConnection<Self::Role>>;
 
     /// For how long nobody is heard: they have asked for more than they may take.
     fn hold(&self) -> Option<Duration> {
         None
     }
 
-    /// Gives a client a place, or none.
+    /// Takes a client in, or turns it away.
     fn admit(&mut self, socket: Connection);
 
     /// Clients were turned away: there was no descriptor for them.
     fn turned_away(&mut self, count: u64);
 
-    /// Answers the request of the connection at `place`. False: it is to end.
-    fn answer(&mut self, place: usize, request: &[u8]) -> bool;
+    /// Answers the request of connection number `index`. False: it is to end.
+    fn answer(&mut self, index: usize, request: &[u8]) -> bool;
 
     /// A connection was ended because it owed a request.
     fn late(&mut self) {}
@@ -77,41 +77,41 @@ pub(in crate::transport) trait Requests {
 }
 
 /// Serves until the owner calls. Then the socket's file goes before its clients notice anything.
-pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: Listener, line: &Line) {
+pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: Listener, line: &OwnerLine) {
     loop {
         if server.hold().is_some_and(|time| wait_for(line, Some(time))) {
             return;
         }
-        let places = server.places();
+        let connections = server.connections();
         let mut fds = vec![PollFd::new(line, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
-        fds.extend(places.iter().map(|place| PollFd::new(&place.socket, PollFlags::IN)));
-        let owed = S::PATIENCE.zip(places.iter().filter_map(|place| place.owes).min());
+        fds.extend(connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
+        let owed = S::PATIENCE.zip(connections.iter().filter_map(|connection| connection.owes).min());
         let limit = owed.map(|(patience, since)| patience.saturating_sub(since.elapsed()));
         if let Err(error) = wait(&mut fds, limit) {
             return tracing::error!("{}: poll: {error}", server.name());
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        let [called, knocked, said @ ..] = &*ready else { return };
+        let [called, newcomer, said @ ..] = &*ready else { return };
         if *called {
             return;
         }
-        // From the end, so that places stay right.
-        for (place, _) in said.iter().enumerate().rev().filter(|(_, said)| **said) {
-            if !hear(server, place) {
-                part(server, place);
+        // From the end, so that indices stay right.
+        for (index, _) in said.iter().enumerate().rev().filter(|(_, said)| **said) {
+            if !hear(server, index) {
+                part(server, index);
             }
         }
         let late = |owes: Option<Instant>| {
             owes.zip(S::PATIENCE).is_some_and(|(since, most)| since.elapsed() >= most)
         };
-        while let Some(place) = server.places().iter().position(|place| late(place.owes)) {
+        while let Some(index) = server.connections().iter().position(|connection| late(connection.owes)) {
             server.late();
-            part(server, place);
+            part(server, index);
         }
         server.answered();
         // One at a time: the owner is heard in between.
-        if *knocked {
+        if *newcomer {
             match listener.accept() {
                 Ok(Some(socket)) => server.admit(socket),
                 Ok(None) => server.turned_away(listener.turned_away()),
@@ -126,32 +126,32 @@ pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: Listene
     }
 }
 
-/// Ends the connection at `place`: what it had is gone when its client notices.
-pub(in crate::transport) fn part<S: Requests>(server: &mut S, place: usize) {
-    let Place { socket, role, .. } = server.places().remove(place);
+/// Ends connection number `index`: what it had is gone when its client notices.
+pub(in crate::transport) fn part<S: Requests>(server: &mut S, index: usize) {
+    let ClientConnection { socket, role, .. } = server.connections().remove(index);
     server.gone(role);
     drop(socket);
 }
 
 /// Reads what has arrived, and has a whole request answered. False: the connection is to end.
-fn hear<S: Requests>(server: &mut S, at: usize) -> bool {
-    let place = &mut server.places()[at];
-    let have = place.request.len();
-    place.request.resize(S::SIZE, 0);
-    let got = match recv(&place.socket, &mut place.request[have..], RecvFlags::DONTWAIT) {
+fn hear<S: Requests>(server: &mut S, index: usize) -> bool {
+    let connection = &mut server.connections()[index];
+    let have = connection.request.len();
+    connection.request.resize(S::SIZE, 0);
+    let got = match recv(&connection.socket, &mut connection.request[have..], RecvFlags::DONTWAIT) {
         Ok((got, _)) if got > 0 => got,
         Err(Errno::AGAIN | Errno::INTR) => {
-            place.request.truncate(have);
+            connection.request.truncate(have);
             return true;
         }
         Ok(_) | Err(_) => return false,
     };
-    place.request.truncate(have + got);
-    if place.request.len() < S::SIZE {
-        place.owes.get_or_insert_with(Instant::now);
+    connection.request.truncate(have + got);
+    if connection.request.len() < S::SIZE {
+        connection.owes.get_or_insert_with(Instant::now);
         return true;
     }
-    place.owes = None;
-    let request = std::mem::take(&mut place.request);
-    server.answer(at, &request)
+    connection.owes = None;
+    let request = std::mem::take(&mut connection.request);
+    server.answer(index, &request)
 }

@@ -1,9 +1,9 @@
 //! Sockets at which others reach us: one way to listen, to let in, to talk and to end, whatever is spoken there.
 //!
 //! Theory of operation. Each socket has a thread ([`Running`]) that blocks on nothing but its own `poll`, in which its owner's
-//! [`Line`] always is: so it can always be stopped. A protocol says what its messages come to, and nothing else. There are two shapes:
+//! [`OwnerLine`] always is: so it can always be stopped. A protocol says what its messages come to, and nothing else. There are two shapes:
 //!
-//! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the guest lives. Others that knock
+//! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the guest lives. Others that connect
 //!   meanwhile are refused. The conversation itself is [`conversation`];
 //! * many at a time ([`many`]): programs with requests of one size, each of which is answered at once.
 //!
@@ -57,16 +57,16 @@ pub(super) struct Wishes {
 
 /// The owner's line to the thread.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct OwnerLine {
     wishes: Mutex<Wishes>,
     /// Readable when the owner calls.
     wake: OwnedFd,
 }
 
-impl Line {
-    pub(super) fn new() -> io::Result<Arc<Line>> {
+impl OwnerLine {
+    pub(super) fn new() -> io::Result<Arc<OwnerLine>> {
         let wishes = Mutex::new(Wishes { stop: false, leave: false, link: true });
-        Ok(Arc::new(Line { wishes, wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? }))
+        Ok(Arc::new(OwnerLine { wishes, wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Wishes> {
@@ -96,7 +96,7 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for OwnerLine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -104,14 +104,14 @@ impl AsFd for Line {
 
 /// A thread that serves a socket. Dropping this ends it.
 pub(super) struct Running {
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<OwnerLine>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
     /// Starts it under `name`, of which the kernel shows 15 bytes, with the system calls of its kind.
     pub(super) fn start(
-        line: &Arc<Line>,
+        line: &Arc<OwnerLine>,
         name: String,
         kind: Kinds,
         body: impl FnOnce() + Send + 'static,

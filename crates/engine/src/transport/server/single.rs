@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::{Backoff, PAUSES};
 use super::connection::Connection;
-use super::conversation::{self, End, Talk, Visit};
-use super::socket::{call, Door, Listener};
+use super::conversation::{self, ConversationContext, ConversationEnd, Talk};
+use super::socket::{call, Listener, PeerSource};
 use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
-use super::{supervise, Line, Running};
+use super::{supervise, OwnerLine, Running};
 use crate::confine::Kinds;
 use crate::door::Closing;
 use crate::fault::{shown, Fault};
@@ -31,7 +31,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
     type Talk: Talk;
     /// How the thread is called in front of its port's name, and what it may do.
     const THREAD: (&'static str, Kinds);
-    /// A visit that was shorter was for nothing.
+    /// A conversation that was shorter was for nothing.
     const BRIEFLY: Duration;
     /// The name of the fault of a client that does not begin to talk, and what is said of it.
     const SILENCE: (&'static str, &'static str);
@@ -62,10 +62,10 @@ pub(in crate::transport) struct Server {
 }
 
 impl Server {
-    /// Serves one client after the other at `door`, until this is dropped.
-    pub(in crate::transport) fn start<P: Protocol>(door: Door, protocol: P) -> io::Result<Server> {
-        let line = Line::new()?;
-        let status = Arc::new(Mutex::new(idle(Peer::Waiting, door.describe())));
+    /// Serves one client after the other of `source`, until this is dropped.
+    pub(in crate::transport) fn start<P: Protocol>(source: PeerSource, protocol: P) -> io::Result<Server> {
+        let line = OwnerLine::new()?;
+        let status = Arc::new(Mutex::new(idle(Peer::Waiting, source.describe())));
         let port = Arc::clone(protocol.port());
         let name = format!("{}-{}", P::THREAD.0, port.name);
         let mut host = Host {
@@ -73,7 +73,7 @@ impl Server {
             line: Arc::clone(&line),
             status: Arc::clone(&status),
             protocol,
-            door,
+            source,
             last_fault: None,
             closing: None,
             backoff: Backoff::new(),
@@ -109,10 +109,10 @@ impl Server {
 /// The thread's own.
 struct Host<P> {
     port: Arc<Port>,
-    line: Arc<Line>,
+    line: Arc<OwnerLine>,
     status: Arc<Mutex<AttachmentStatus>>,
     protocol: P,
-    door: Door,
+    source: PeerSource,
     last_fault: Option<String>,
     /// Where a file of the last client is still being closed.
     closing: Option<Closing>,
@@ -133,7 +133,7 @@ impl<P: Protocol> Host<P> {
 
     fn run(&mut self) {
         if let Some(stream) = self.protocol.left() {
-            self.visit(stream.into(), true);
+            self.converse(stream.into(), true);
         }
         let mut link = true;
         loop {
@@ -146,12 +146,12 @@ impl<P: Protocol> Host<P> {
                 tracing::info!(port = %self.port.name, "link set {}", if link { "up" } else { "down" });
             }
             if !link {
-                self.door.close();
+                self.source.close();
                 self.show(idle(Peer::Waiting, "link set down".to_owned()));
                 wait_for(&*self.line, None);
                 continue;
             }
-            if let Err(e) = self.door.open() {
+            if let Err(e) = self.source.open() {
                 self.show(idle(Peer::Waiting, e.to_string()));
                 wait_for(&*self.line, Some(PAUSES.1));
                 continue;
@@ -165,7 +165,7 @@ impl<P: Protocol> Host<P> {
                 continue;
             }
             if let Some(stream) = self.meet() {
-                self.visit(stream, false);
+                self.converse(stream, false);
             }
         }
     }
@@ -180,8 +180,8 @@ impl<P: Protocol> Host<P> {
 
     fn detail(&self) -> String {
         match &self.last_fault {
-            Some(fault) => format!("{}; last fault: {fault}", self.door.describe()),
-            None => self.door.describe(),
+            Some(fault) => format!("{}; last fault: {fault}", self.source.describe()),
+            None => self.source.describe(),
         }
     }
 
@@ -190,20 +190,20 @@ impl<P: Protocol> Host<P> {
         let mut pause = PAUSES.0;
         loop {
             let mut again = None;
-            match &mut self.door {
-                Door::Once { stream } => {
+            match &mut self.source {
+                PeerSource::Once { stream } => {
                     if let Some(stream) = stream.take() {
                         return Some(stream);
                     }
                 }
-                Door::Call { path } => match call(path) {
+                PeerSource::Call { path } => match call(path) {
                     Ok(stream) => return Some(stream),
                     Err(e) => {
                         tracing::debug!(port = %self.port.name, "no VMM at {}: {e}", path.display());
                         again = Some(pause);
                     }
                 },
-                door => match door.listener().map(Listener::accept) {
+                source => match source.listener().map(Listener::accept) {
                     // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
                     // owner is listened to before the next one.
                     Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
@@ -215,7 +215,7 @@ impl<P: Protocol> Host<P> {
                         again = Some(PAUSES.1);
                     }
                     Some(Ok(None)) => {
-                        let turned_away = self.door.listener().map_or(0, Listener::turned_away);
+                        let turned_away = self.source.listener().map_or(0, Listener::turned_away);
                         self.port.talk.refused(turned_away);
                     }
                     None => {}
@@ -223,8 +223,8 @@ impl<P: Protocol> Host<P> {
             }
             let mut fds = vec![PollFd::new(&*self.line, PollFlags::IN)];
             // A listener that cannot accept stays readable: then only time helps.
-            let door = self.door.listener().filter(|_| again.is_none());
-            fds.extend(door.map(|door| PollFd::new(door, PollFlags::IN)));
+            let newcomers = self.source.listener().filter(|_| again.is_none());
+            fds.extend(newcomers.map(|listener| PollFd::new(listener, PollFlags::IN)));
             if wait(&mut fds, again).is_err() || !fds[0].revents().is_empty() {
                 return None;
             }
@@ -233,7 +233,7 @@ impl<P: Protocol> Host<P> {
     }
 
     /// Talks with a client until there is an end. `left`: by an earlier daemon.
-    fn visit(&mut self, stream: Connection, left: bool) {
+    fn converse(&mut self, stream: Connection, left: bool) {
         let port = Arc::clone(&self.port);
         if !left {
             tracing::info!(port = %port.name, "a VMM has connected");
@@ -247,8 +247,8 @@ impl<P: Protocol> Host<P> {
         let (begun, detail) = (Instant::now(), self.detail());
         let (end, asked) = match self.protocol.begin(stream) {
             Ok(mut talk) => {
-                let listener = self.door.listener();
-                let visit = Visit {
+                let listener = self.source.listener();
+                let context = ConversationContext {
                     port: &port,
                     line: &self.line,
                     listener,
@@ -259,22 +259,22 @@ impl<P: Protocol> Host<P> {
                         }
                     },
                 };
-                let end = conversation::run(&mut talk, &visit);
+                let end = conversation::run(&mut talk, &context);
                 let asked = talk.has_asked() && begun.elapsed() >= P::BRIEFLY;
-                self.closing = talk.end(matches!(end, End::Fault(..)));
+                self.closing = talk.end(matches!(end, ConversationEnd::Fault(..)));
                 (end, asked)
             }
             Err(e) => {
                 tracing::warn!(port = %port.name, "the connection cannot be used: {e}");
-                (End::Closed, false)
+                (ConversationEnd::Closed, false)
             }
         };
         port.talk.parts();
         port.trust_memory();
         match end {
-            End::Called => {}
-            End::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
-            End::Closed => {
+            ConversationEnd::Called => {}
+            ConversationEnd::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
+            ConversationEnd::Closed => {
                 tracing::info!(port = %port.name, "the VMM has left");
                 if asked {
                     // A good one: what an earlier one did is in the log.
@@ -287,13 +287,13 @@ impl<P: Protocol> Host<P> {
                     wait_for(&*self.line, Some(pause));
                 }
             }
-            End::Silent => {
+            ConversationEnd::Silent => {
                 let (name, what) = P::SILENCE;
                 port.talk.said_nothing();
                 tracing::warn!(port = %port.name, "a client connected and was disconnected: it {what} in time");
                 self.last_fault = Some(format!("{name}: the client {what} in time"));
             }
-            End::Fault(fault, why) => {
+            ConversationEnd::Fault(fault, why) => {
                 let (name, why) = (fault.name(), shown(&why, LONGEST_WHY));
                 port.fault.set(fault);
                 tracing::warn!(port = %port.name, fault = %name, "the conversation was ended: {why}");

@@ -12,7 +12,7 @@ pub use crate::open::socket::{check_path, SocketError, MAX_PATH};
 
 use super::connection::Connection;
 use crate::door;
-use crate::open::socket::{self, SocketFile, Wanted};
+use crate::open::socket::{self, SocketFile, SocketSpec};
 use crate::open::spare;
 
 /// Connections that may wait; we talk to one at a time.
@@ -62,7 +62,7 @@ impl Listener {
         owner: (Option<u32>, Option<u32>),
     ) -> Result<Listener, SocketError> {
         let kind = SocketType::STREAM;
-        let wanted = Wanted { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
+        let wanted = SocketSpec { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
         let (socket, file) = socket::listen_at(&wanted)?;
         Ok(Listener::new(socket.into(), Some(file)))
     }
@@ -131,22 +131,22 @@ pub(in crate::transport) fn call(path: &Path) -> io::Result<Connection> {
 
 /// Where the next peer comes from.
 #[derive(Debug)]
-pub(in crate::transport) enum Door {
+pub(in crate::transport) enum PeerSource {
     Listen { path: PathBuf, mode: Option<u32>, owner: (Option<u32>, Option<u32>), open: Option<Listener> },
     Call { path: PathBuf },
     Adopted { listener: Listener },
     Once { stream: Option<Connection> },
 }
 
-impl Door {
+impl PeerSource {
     /// Opens what can be opened at once, so that errors reach whoever asked.
-    pub(in crate::transport) fn new(endpoint: Endpoint) -> Result<Door, SocketError> {
+    pub(in crate::transport) fn new(endpoint: Endpoint) -> Result<PeerSource, SocketError> {
         match endpoint {
             Endpoint::Listen { path, mode, owner } => {
                 let open = Some(Listener::bind(&path, mode, owner)?);
-                Ok(Door::Listen { path, mode, owner, open })
+                Ok(PeerSource::Listen { path, mode, owner, open })
             }
-            Endpoint::Connect { path } => check_path(&path).map(|()| Door::Call { path }),
+            Endpoint::Connect { path } => check_path(&path).map(|()| PeerSource::Call { path }),
             Endpoint::Opened(fd) => {
                 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
                 if socket_domain(&fd) != Ok(AddressFamily::UNIX) || socket_type(&fd) != Ok(SocketType::STREAM)
@@ -156,16 +156,16 @@ impl Door {
                 if socket_acceptconn(&fd) == Ok(true) {
                     let socket = UnixListener::from(fd);
                     socket.set_nonblocking(true).map_err(|_| SocketError::BadDescriptor)?;
-                    return Ok(Door::Adopted { listener: Listener::new(socket, None) });
+                    return Ok(PeerSource::Adopted { listener: Listener::new(socket, None) });
                 }
-                Ok(Door::Once { stream: Some(UnixStream::from(fd).into()) })
+                Ok(PeerSource::Once { stream: Some(UnixStream::from(fd).into()) })
             }
         }
     }
 
     /// Listens again after `close`.
     pub(in crate::transport) fn open(&mut self) -> Result<(), SocketError> {
-        if let Door::Listen { path, mode, owner, open: open @ None } = self {
+        if let PeerSource::Listen { path, mode, owner, open: open @ None } = self {
             *open = Some(Listener::bind(path, *mode, *owner)?);
         }
         Ok(())
@@ -173,7 +173,7 @@ impl Door {
 
     /// Listens no more: peers are refused by the system.
     pub(in crate::transport) fn close(&mut self) {
-        if let Door::Listen { open, .. } = self {
+        if let PeerSource::Listen { open, .. } = self {
             *open = None;
         }
     }
@@ -181,8 +181,8 @@ impl Door {
     /// The listening socket, if there is one.
     pub(in crate::transport) fn listener(&self) -> Option<&Listener> {
         match self {
-            Door::Listen { open, .. } => open.as_ref(),
-            Door::Adopted { listener } => Some(listener),
+            PeerSource::Listen { open, .. } => open.as_ref(),
+            PeerSource::Adopted { listener } => Some(listener),
             _ => None,
         }
     }
@@ -190,10 +190,10 @@ impl Door {
     /// What it waits for, for people.
     pub(in crate::transport) fn describe(&self) -> String {
         match self {
-            Door::Listen { path, .. } => format!("listens at {}", path.display()),
-            Door::Call { path } => format!("calls {}", path.display()),
-            Door::Adopted { .. } => "listens at the socket that it was given".to_owned(),
-            Door::Once { .. } => "uses the connection that it was given".to_owned(),
+            PeerSource::Listen { path, .. } => format!("listens at {}", path.display()),
+            PeerSource::Call { path } => format!("calls {}", path.display()),
+            PeerSource::Adopted { .. } => "listens at the socket that it was given".to_owned(),
+            PeerSource::Once { .. } => "uses the connection that it was given".to_owned(),
         }
     }
 }

@@ -21,14 +21,14 @@ use rustix::net::{RecvFlags, SendFlags};
 use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{End, Heard, Talk, Waits, ALSO, PATIENCE};
+use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO, PATIENCE};
 use super::super::server::wait::wait;
 use super::super::server::without_fds::receive;
 use super::commands;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
 use super::session::{lock, Session, SharedDevice};
-use crate::door::{self, Closing, Wanted, Why};
+use crate::door::{self, Closing, WantedFds, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
 use crate::open::passing;
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
@@ -143,7 +143,7 @@ impl Conversation {
     }
 
     /// Handles what has come, up to a message after which it is better to wait.
-    fn handle(&mut self) -> Result<Heard, End> {
+    fn handle(&mut self) -> Result<Heard, ConversationEnd> {
         for handled in 0..IN_A_ROW {
             let (header, size) = match self.look()? {
                 Read::Whole(header, size) => (header, size),
@@ -173,13 +173,15 @@ impl Conversation {
             let taken = self.take(size)?;
             self.closing.iter().for_each(Closing::begin);
             if taken != pieces {
-                return Err(End::bad("one piece held a message with descriptors and another one"));
+                return Err(ConversationEnd::bad(
+                    "one piece held a message with descriptors and another one",
+                ));
             }
             if due {
                 self.send()?;
             }
             self.session.done();
-            result.map_err(End::bad)?;
+            result.map_err(ConversationEnd::bad)?;
             if due {
                 // A client that waits for its answer has sent nothing more: looking would be in vain.
                 break;
@@ -189,7 +191,7 @@ impl Conversation {
     }
 
     /// Looks for a whole message, and lets it be.
-    fn look(&mut self) -> Result<Read, End> {
+    fn look(&mut self) -> Result<Read, ConversationEnd> {
         self.inbox = Inbox { bytes: std::mem::take(&mut self.inbox.bytes), ..Inbox::default() };
         let (mut have, mut end) = (0, FIRST_LOOK);
         loop {
@@ -197,20 +199,20 @@ impl Conversation {
             let began = have;
             let bytes = &mut self.inbox.bytes;
             let got = match receive(&self.stream, &mut bytes[have..end], RecvFlags::PEEK) {
-                Ok(got) if got.bytes == 0 && have == 0 => return Err(End::Closed),
+                Ok(got) if got.bytes == 0 && have == 0 => return Err(ConversationEnd::Closed),
                 Ok(got) if got.bytes == 0 => {
-                    return Err(End::bad("the client left in the middle of a message"))
+                    return Err(ConversationEnd::bad("the client left in the middle of a message"))
                 }
                 Ok(got) => got,
                 Err(Errno::AGAIN) if have == 0 => return Ok(Read::Nothing),
                 Err(Errno::AGAIN) => return Ok(Read::Waiting),
                 Err(Errno::INTR) => continue,
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConversationEnd::Closed),
             };
             have += got.bytes;
             self.peeked = have;
             let header = Header::parse(&bytes[..have.min(Header::SIZE)]);
-            let whole = header.as_ref().map(payload_size).transpose().map_err(End::bad)?;
+            let whole = header.as_ref().map(payload_size).transpose().map_err(ConversationEnd::bad)?;
             let whole = whole.map(|payload| Header::SIZE + payload);
             if got.with_fds {
                 if self.closing.is_some() {
@@ -234,12 +236,12 @@ impl Conversation {
 
     /// Has the door fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
     /// they are `ours`, the door only looks at them.
-    fn fetch(&mut self, at: usize, header: Option<&Header>, ours: bool) -> Result<(), End> {
+    fn fetch(&mut self, at: usize, header: Option<&Header>, ours: bool) -> Result<(), ConversationEnd> {
         self.inbox.pieces += usize::from(ours);
         self.look_from(at)?;
         let for_memory = !ours || header.is_none_or(|header| header.command == command::DMA_MAP);
         let any = for_memory && self.port.terms.files() == Files::Any;
-        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets: false }) {
+        match door::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets: false }) {
             Ok(fds) if ours => self.inbox.fds.extend(fds),
             Ok(_) => {}
             Err(refused) => {
@@ -250,18 +252,18 @@ impl Conversation {
                         self.port.terms.refused();
                         self.inbox.stranger.get_or_insert(name);
                     }
-                    why => return Err(End::bad(why.to_string())),
+                    why => return Err(ConversationEnd::bad(why.to_string())),
                 }
             }
         }
         if self.inbox.fds.len() > MAX_FDS {
-            return Err(End::bad("more descriptors came along than can be taken"));
+            return Err(ConversationEnd::bad("more descriptors came along than can be taken"));
         }
         Ok(())
     }
 
     /// Has the door look at what was looked at by an earlier daemon's.
-    fn pass_by(&mut self) -> Result<(), End> {
+    fn pass_by(&mut self) -> Result<(), ConversationEnd> {
         match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
             Ok(got) if got.with_fds => self.fetch(0, None, false),
             _ => self.look_from(0),
@@ -269,27 +271,27 @@ impl Conversation {
     }
 
     /// The next look begins `at` bytes behind the first that was not taken.
-    fn look_from(&mut self, at: usize) -> Result<(), End> {
+    fn look_from(&mut self, at: usize) -> Result<(), ConversationEnd> {
         if self.peeked != at {
-            set_peeked(&self.stream, at).map_err(|_| End::Closed)?;
+            set_peeked(&self.stream, at).map_err(|_| ConversationEnd::Closed)?;
             self.peeked = at;
         }
         Ok(())
     }
 
     /// Takes `size` bytes that were looked at; returns from how many pieces the descriptors went with them.
-    fn take(&mut self, size: usize) -> Result<usize, End> {
+    fn take(&mut self, size: usize) -> Result<usize, ConversationEnd> {
         let (mut left, mut pieces) = (size, 0);
         while left > 0 {
             let end = left.min(self.inbox.bytes.len());
             match receive(&self.stream, &mut self.inbox.bytes[..end], RecvFlags::empty()) {
-                Ok(got) if got.bytes == 0 => return Err(End::Closed),
+                Ok(got) if got.bytes == 0 => return Err(ConversationEnd::Closed),
                 Ok(got) => {
                     left -= got.bytes;
                     pieces += usize::from(got.with_fds);
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConversationEnd::Closed),
             }
         }
         self.peeked = self.peeked.saturating_sub(size);
@@ -297,33 +299,35 @@ impl Conversation {
     }
 
     /// Waits until the client reads. `begun`: when we began to send.
-    fn wait_for_reader(&self, begun: Instant) -> Result<(), End> {
+    fn wait_for_reader(&self, begun: Instant) -> Result<(), ConversationEnd> {
         let left = PATIENCE.saturating_sub(begun.elapsed());
         if left.is_zero() {
-            return Err(End::bad(format!("the client did not read our answers for {PATIENCE:?}")));
+            return Err(ConversationEnd::bad(format!(
+                "the client did not read our answers for {PATIENCE:?}"
+            )));
         }
         let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-        wait(&mut ready, Some(left)).map_err(|_| End::Closed)
+        wait(&mut ready, Some(left)).map_err(|_| ConversationEnd::Closed)
     }
 
     /// Sends the next `left` bytes of the answers that are kept.
-    fn send_kept(&mut self, mut left: usize) -> Result<(), End> {
+    fn send_kept(&mut self, mut left: usize) -> Result<(), ConversationEnd> {
         let begun = Instant::now();
         while left > 0 {
-            let Some(keep) = self.session.kept() else { return Err(End::Closed) };
+            let Some(keep) = self.session.kept() else { return Err(ConversationEnd::Closed) };
             match sendfile(&self.stream, keep.answers(), None, left) {
-                Ok(0) => return Err(End::Closed),
+                Ok(0) => return Err(ConversationEnd::Closed),
                 Ok(sent) => left -= sent,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConversationEnd::Closed),
             }
         }
         Ok(())
     }
 
     /// Sends the answer whole.
-    fn send(&mut self) -> Result<(), End> {
+    fn send(&mut self) -> Result<(), ConversationEnd> {
         if self.session.kept().is_some() && self.answer.fd.is_none() {
             return self.send_kept(self.answer.bytes().len());
         }
@@ -337,7 +341,7 @@ impl Conversation {
                     fds.clear();
                 }
                 Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConversationEnd::Closed),
             }
         }
         Ok(())
@@ -368,7 +372,7 @@ impl Talk for Conversation {
         closed || unheld
     }
 
-    fn listen(&mut self) -> Result<Heard, End> {
+    fn listen(&mut self) -> Result<Heard, ConversationEnd> {
         let heard = self.handle()?;
         let changes = self.session.take_changes();
         if changes > 0 {
@@ -391,11 +395,11 @@ impl Talk for Conversation {
     }
 
     /// A fault stops the queues, not the conversation: the guest can reset the device.
-    fn stopped(&mut self, fault: Fault) -> Option<End> {
+    fn stopped(&mut self, fault: Fault) -> Option<ConversationEnd> {
         tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
         lock(&self.device).faulted(fault);
         // But for those that a reset does not mend.
-        (!fault.penalty().is_zero()).then(|| End::Fault(fault, fault.to_string()))
+        (!fault.penalty().is_zero()).then(|| ConversationEnd::Fault(fault, fault.to_string()))
     }
 
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {

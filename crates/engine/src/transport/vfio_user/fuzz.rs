@@ -18,7 +18,7 @@ const MEMORY: u64 = 0x10000;
 
 /// What came of a fuzzed conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Talk {
+pub struct FuzzOutcome {
     /// Commands that were done.
     pub done: u64,
     /// Commands that were refused.
@@ -33,11 +33,11 @@ pub struct Talk {
 ///
 /// # Panics
 /// If an answer is not one: that is what the fuzzer looks for.
-pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
+pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> FuzzOutcome {
     let device: SharedDevice = Arc::new(Mutex::new(device));
     let mut session = Session::new("fuzz", &device, &crate::mem::Terms::default());
     let mut answer = Answer::default();
-    let mut talk = Talk::default();
+    let mut outcome = FuzzOutcome::default();
     if bytes.first().is_some_and(|first| first & 0x80 != 0) {
         let version = Header { command: command::VERSION, ..Header::default() };
         let (_, result) = handle(&mut session, &version, &[0; 4], Vec::new(), &mut answer);
@@ -47,7 +47,7 @@ pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
         let Some(header) = Header::parse(rest) else { break };
         let rest = &rest[Header::SIZE..];
         let Ok(size) = payload_size(&header) else {
-            talk.ended = true;
+            outcome.ended = true;
             break;
         };
         let Some(payload) = rest.get(..size) else { break };
@@ -63,17 +63,17 @@ pub fn fuzz_conversation(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Talk {
         assert_eq!(failed, reply.error != 0);
         assert!(!failed || (answer.fd.is_none() && reply.size as usize == Header::SIZE));
         if failed {
-            talk.refused += 1;
+            outcome.refused += 1;
         } else {
-            talk.done += 1;
+            outcome.done += 1;
         }
         if result.is_err() {
             assert!(failed);
-            talk.ended = true;
+            outcome.ended = true;
             break;
         }
     }
-    talk
+    outcome
 }
 
 /// None if the system has no more of them.

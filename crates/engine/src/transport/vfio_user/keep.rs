@@ -35,7 +35,7 @@ use std::sync::Arc;
 use super::messages::Answer;
 use crate::device::pci::{Format, Image, Index, PciDevice, Persist};
 use crate::hold::{Found, Holder};
-use crate::mem::{memory_file, SharedFile, Slot};
+use crate::mem::{memory_file, JournalSlot, SharedFile};
 
 /// To be raised when anything here, or in what a session saves, means something else.
 const VERSION: u64 = 2;
@@ -92,7 +92,7 @@ pub(super) struct Pending {
 pub(super) struct Keep {
     holder: Holder,
     keys: BTreeSet<u64>,
-    state: Slot,
+    state: JournalSlot,
     answers: SharedFile,
     answers_file: File,
     /// Where the next answer goes.
@@ -129,7 +129,7 @@ impl Keep {
         let file = memory_file(c"sidecore-vfio-user", 8 * (HEAD + 2 * (COPY_HEAD + image.size())));
         let file = file.map_err(|e| e.to_string())?;
         let answers_file = memory_file(c"sidecore-answers", ANSWERS).map_err(|e| e.to_string())?;
-        let state = Slot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
+        let state = JournalSlot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
         format.head(VERSION).into_iter().enumerate().for_each(|(at, word)| state.set(at, word));
         let mut keep = Keep {
             holder,
@@ -171,7 +171,7 @@ impl Keep {
         let answers_file = File::from(take(key::ANSWERS, "the file of answers")?);
         let files = (0..device.files().len()).map(|index| take(key::device(index), "a file of the device"));
         let files = files.collect::<Result<Vec<_>, _>>()?;
-        let state = Slot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
+        let state = JournalSlot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
         let (format, mut image) = image_of(device, words);
         let size = format.size - words;
         format.check(VERSION, std::array::from_fn(|at| state.get(at)))?;

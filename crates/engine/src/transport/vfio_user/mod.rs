@@ -33,14 +33,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use self::fuzz::{fuzz_conversation, Talk};
+pub use self::fuzz::{fuzz_conversation, FuzzOutcome};
 pub use super::server::socket::{Endpoint, SocketError};
 
 use self::conversation::Conversation;
 use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
-use super::server::socket::Door;
+use super::server::socket::PeerSource;
 use crate::confine::Kinds;
 use crate::device::pci::PciDevice;
 use crate::port::{Attachment, AttachmentStatus, Fault, Lack, Peer, Port};
@@ -93,13 +93,13 @@ impl VfioUser {
         if let Endpoint::Connect { path } = &endpoint {
             return Err(VfioUserError::CannotCall(path.display().to_string()));
         }
-        let door = Door::new(endpoint)?;
+        let source = PeerSource::new(endpoint)?;
         let device: SharedDevice = Arc::new(Mutex::new(device));
         // Not before the door is ours: then no other daemon is.
         let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
         let (session, stream) = found.unzip();
         let spoken = Spoken { port, device: Arc::clone(&device), hold, session, stream };
-        Ok(VfioUser { server: Server::start(door, spoken)?, device })
+        Ok(VfioUser { server: Server::start(source, spoken)?, device })
     }
 
     /// The device, for somebody in this process who stands in for a guest.

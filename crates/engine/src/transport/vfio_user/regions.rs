@@ -48,11 +48,11 @@ impl Regions {
         #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes, and a few areas")]
         let (fixed, cap) = (RegionInfo::SIZE as u32, SparseCap::SIZE as u32);
         info.argsz = fixed;
-        let Some(shared) = known.and_then(|region| region.shared.as_ref()).filter(|_| takes_fds) else {
+        let Some(mappable) = known.and_then(|region| region.mappable.as_ref()).filter(|_| takes_fds) else {
             answer.put(&info.bytes());
             return Ok(());
         };
-        let areas = u32::try_from(shared.areas.len()).unwrap_or(0);
+        let areas = u32::try_from(mappable.areas.len()).unwrap_or(0);
         #[expect(clippy::cast_possible_truncation, reason = "16")]
         {
             info.argsz = fixed + cap + areas * SparseArea::SIZE as u32;
@@ -64,10 +64,10 @@ impl Regions {
             return Ok(());
         }
         answer.put(&SparseCap { id: region::CAP_SPARSE, version: 1, next: 0, areas, reserved: 0 }.bytes());
-        for area in &shared.areas {
+        for area in &mappable.areas {
             answer.put(&SparseArea { offset: area.offset, size: area.size }.bytes());
         }
-        let fd = shared.pages.file().try_clone_to_owned();
+        let fd = mappable.pages.file().try_clone_to_owned();
         answer.fd = Some(fd.map_err(|e| Refusal::invalid(format!("no descriptor is left: {e}")))?);
         Ok(())
     }

@@ -12,13 +12,13 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
 use super::channel::{Channel, Descriptors};
-use super::journal::Slots;
+use super::journal::RingSlots;
 use super::messages;
-use super::ring::{packed_from_wire, translate, used_index, Base, Ring};
+use super::ring::{packed_from_wire, translate, used_index, Base, Vring};
 use crate::device::VirtioDevice;
 use crate::mem::{GuestMap, Terms};
 use crate::port::{AttachmentStatus, Lack, Peer, QueueStatus};
-use crate::virtq::{Journal, Position, Region, RingConfig, WriteLog};
+use crate::virtq::{PackedJournal, Position, Region, RingConfig, WriteLog};
 
 /// Bits of the feature word that are the transport's and not the device's.
 pub(super) const TRANSPORT_FEATURES: u64 = bit::VHOST_USER_PROTOCOL | bit::VHOST_LOG_ALL;
@@ -28,7 +28,7 @@ pub(super) const STATUS_RESET: u64 = 0;
 /// One device in a conversation with its VMM.
 pub(super) struct Backend<D> {
     pub(super) device: D,
-    pub(super) rings: Vec<Ring>,
+    pub(super) rings: Vec<Vring>,
     /// On which the front end gives its memory.
     pub(super) terms: Terms,
     pub(super) map: Option<Arc<GuestMap>>,
@@ -37,8 +37,8 @@ pub(super) struct Backend<D> {
     pub(super) protocol: u64,
     pub(super) status: u64,
     pub(super) log: Option<Arc<dyn WriteLog>>,
-    pub(super) inflight: Option<Slots>,
-    pub(super) positions: Slots,
+    pub(super) inflight: Option<RingSlots>,
+    pub(super) positions: RingSlots,
     pub(super) channel: Arc<Channel>,
 }
 
@@ -55,10 +55,10 @@ pub(super) fn in_words(error: &Error) -> String {
 }
 
 impl<D: VirtioDevice> Backend<D> {
-    pub(super) fn new(device: D, positions: Slots) -> Backend<D> {
+    pub(super) fn new(device: D, positions: RingSlots) -> Backend<D> {
         let terms = device.port().terms.clone();
         let bell = &device.port().bell;
-        let rings = (0..device.rings()).map(|_| Ring::new(bell)).collect();
+        let rings = (0..device.rings()).map(|_| Vring::new(bell)).collect();
         Backend {
             device,
             rings,
@@ -258,7 +258,7 @@ impl<D: VirtioDevice> Backend<D> {
         let in_order = self.device.completes_in_order();
         for slots in [self.inflight.as_ref(), Some(&self.positions)].into_iter().flatten() {
             if in_order {
-                slots.slot(index).iter().for_each(Journal::close);
+                slots.slot(index).iter().for_each(PackedJournal::close);
             } else {
                 slots.region(index).iter().for_each(Region::close);
             }
@@ -284,7 +284,7 @@ impl<D: VirtioDevice> Backend<D> {
             if faulty {
                 self.rings[index].report_error();
             }
-            self.rings[index] = Ring::new(&self.device.port().bell);
+            self.rings[index] = Vring::new(&self.device.port().bell);
         }
         self.device.set_features(0);
         self.device.port().forget_mtu();
@@ -369,7 +369,7 @@ impl<D: VirtioDevice> Backend<D> {
         if self.features() & bit::VHOST_LOG_ALL != 0 {
             features.push("log_all".to_owned());
         }
-        let known = |(_, ring): &(usize, &Ring)| ring.size.is_some();
+        let known = |(_, ring): &(usize, &Vring)| ring.size.is_some();
         let queues = self.rings.iter().enumerate().filter(known).map(|(index, ring)| {
             let (number, direction) = self.device.ring_role(index);
             let state = if ring.running { Some("running") } else { self.missing(index) };

@@ -19,14 +19,14 @@ use rustix::net::{RecvFlags, SendFlags};
 use vhost::vhost_user::BackendReqHandler;
 
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{End, Heard, Talk, Waits, ALSO};
+use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO};
 use super::super::server::wait::wait;
 use super::super::server::without_fds::receive;
 use super::backend::{in_words, Backend};
 use super::channel::Descriptors;
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
-use crate::door::{self, Closing, Wanted, Why};
+use crate::door::{self, Closing, WantedFds, Why};
 use crate::fault::Fault;
 use crate::mem::{BadFile, Files};
 use crate::open::passing;
@@ -107,7 +107,7 @@ impl<D: VirtioDevice> Conversation<D> {
         let given = header.message.given;
         let any = (!ours || given == Given::Memory) && files == Files::Any;
         let sockets = !ours || given == Given::Socket;
-        match door::look(self.stream.as_fd(), Wanted { most: MAX_FDS, any, sockets }) {
+        match door::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets }) {
             // A later message's stay where they are: to drop their duplicates waits for nobody, and hangs up on none.
             Ok(list) => Ok(Descriptors { list, sockets: sockets && ours }),
             Err(refused) => {
@@ -193,10 +193,10 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         Waits { stream: &self.stream, listens: true, also: [None; ALSO], rest: None }
     }
 
-    fn listen(&mut self) -> Result<Heard, End> {
+    fn listen(&mut self) -> Result<Heard, ConversationEnd> {
         const STOPPED: Heard = Heard::Part("stopped in the middle of a message");
         let mut states = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
-        wait(&mut states, Some(Duration::ZERO)).map_err(|_| End::Closed)?;
+        wait(&mut states, Some(Duration::ZERO)).map_err(|_| ConversationEnd::Closed)?;
         let flags = states[0].revents();
         if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Ok(Heard::All);
@@ -204,28 +204,31 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         let left = flags.contains(PollFlags::HUP);
         let waiting = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
         match waiting {
-            0 => return Err(End::Closed),
+            0 => return Err(ConversationEnd::Closed),
             n if n < HEADER as u64 && left => {
-                return Err(End::bad("the VMM left in the middle of a message"))
+                return Err(ConversationEnd::bad("the VMM left in the middle of a message"))
             }
             n if n < HEADER as u64 => return Ok(STOPPED),
             _ => {}
         }
         let mut bytes = [0; HEADER];
-        let got = receive(&self.stream, &mut bytes, RecvFlags::PEEK).map_err(|_| End::Closed)?;
+        let got = receive(&self.stream, &mut bytes, RecvFlags::PEEK).map_err(|_| ConversationEnd::Closed)?;
         if got.bytes < HEADER {
-            return Err(End::bad("a message's header comes in pieces"));
+            return Err(ConversationEnd::bad("a message's header comes in pieces"));
         }
-        let header = Header::parse(bytes).map_err(End::bad)?;
+        let header = Header::parse(bytes).map_err(ConversationEnd::bad)?;
         if waiting < HEADER as u64 + u64::from(header.size) {
             if left {
-                return Err(End::bad(format!("the VMM left in the middle of {}", header.message.name)));
+                return Err(ConversationEnd::bad(format!(
+                    "the VMM left in the middle of {}",
+                    header.message.name
+                )));
             }
             return Ok(STOPPED);
         }
         // A socket that is writable has room for far more than the longest answer. Who has shut it down reads none.
         if !flags.contains(PollFlags::OUT) && left {
-            return Err(End::Closed);
+            return Err(ConversationEnd::Closed);
         }
         if !flags.contains(PollFlags::OUT) {
             return Ok(Heard::Part("did not read our answers"));
@@ -234,7 +237,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
             By::Us(_) => self.answer(&header, &message, fds),
             By::Crate | By::Nobody => self.pass_on(&message, &fds.list),
         });
-        done.map_err(|why| End::bad(format!("{}: {why}", header.message.name)))?;
+        done.map_err(|why| ConversationEnd::bad(format!("{}: {why}", header.message.name)))?;
         self.begun = true;
         Ok(Heard::More)
     }
@@ -247,8 +250,8 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         self.ran
     }
 
-    fn stopped(&mut self, fault: Fault) -> Option<End> {
-        Some(End::Fault(fault, fault.to_string()))
+    fn stopped(&mut self, fault: Fault) -> Option<ConversationEnd> {
+        Some(ConversationEnd::Fault(fault, fault.to_string()))
     }
 
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {

@@ -13,9 +13,9 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::backend::{refuse, Backend, STATUS_RESET, TRANSPORT_FEATURES};
-use super::journal::Slots;
+use super::journal::RingSlots;
 use super::log::DirtyLog;
-use super::ring::{Addresses, Base, Kick, Ring};
+use super::ring::{Addresses, Base, Kick, Vring};
 use crate::device::VirtioDevice;
 use crate::mem::{eventfd, GuestMap, RegionSpec, SharedFile, Terms, MAX_REGIONS};
 use crate::virtq::WriteLog;
@@ -55,7 +55,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
             self.stopped(self.all(), |backend| {
                 if (features ^ backend.features()) & bit::RING_PACKED != 0 {
                     // A place in one format says nothing in the other.
-                    backend.rings.iter_mut().for_each(Ring::forget_place);
+                    backend.rings.iter_mut().for_each(Vring::forget_place);
                 }
                 backend.acked = Some(features);
                 backend.device.set_features(features & !TRANSPORT_FEATURES);
@@ -216,7 +216,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
             return refuse(format!("{} rings do not exist, there are {}", ask.num_queues, self.rings.len()));
         }
         self.changes(2);
-        match Slots::create(ask.num_queues, ask.queue_size) {
+        match RingSlots::create(ask.num_queues, ask.queue_size) {
             Ok((file, bytes)) => Ok((VhostUserInflight::new(bytes, 0, ask.num_queues, ask.queue_size), file)),
             Err(e) => refuse(format!("no memory for the inflight region: {e}")),
         }
@@ -225,7 +225,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Backend<D> {
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *given;
         self.changes(2);
-        match Slots::adopt(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.terms) {
+        match RingSlots::adopt(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.terms) {
             Ok(slots) => self.stopped(self.all(), |backend| backend.inflight = Some(slots)),
             Err(e) => return refuse(format!("the inflight region is unusable: {e}")),
         }

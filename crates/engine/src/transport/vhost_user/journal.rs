@@ -1,6 +1,6 @@
 //! Where it is kept what rings were in the middle of, so that it outlives the conversation or the daemon.
 //!
-//! Packed rings of frames have a [`Journal`], rings of requests a [`Region`]. Either is a slot of a shared
+//! Packed rings of frames have a [`PackedJournal`], rings of requests a [`Region`]. Either is a slot of a shared
 //! file: of the inflight region that the front end keeps for us (INFLIGHT_SHMFD, vhost-user "Inflight I/O
 //! tracking"), else of a file of our own. What it says goes before what the front end says: after a broken
 //! connection VMMs replay whatever they were told last (QEMU: the base that it sent at the last start).
@@ -9,20 +9,20 @@ use std::fs::File;
 use std::io;
 
 use crate::mem::{self, memory_file, BadFile, Terms, MAX_BATCH};
-use crate::virtq::{Journal, Region, Whose};
+use crate::virtq::{PackedJournal, Region, Whose};
 
 /// Entries of the largest ring of requests that a file of our own has room for: the most that QEMU makes.
 pub(super) const OUR_ENTRIES: usize = 1024;
 
 /// The slots of a device's rings.
-pub(super) struct Slots {
-    slots: mem::Slots,
+pub(super) struct RingSlots {
+    slots: mem::JournalSlots,
     whose: Whose,
     /// Entries that a slot has room for.
     entries: usize,
 }
 
-impl Slots {
+impl RingSlots {
     /// Entries for a ring in a file of our own: as many as the largest batch of frames, or ring of requests.
     pub(super) fn ours(in_order: bool) -> usize {
         if in_order {
@@ -34,7 +34,7 @@ impl Slots {
 
     /// An inflight region for `count` queues of `size` entries: the file, its bytes.
     pub(super) fn create(count: u16, size: u16) -> io::Result<(File, u64)> {
-        let bytes = Journal::bytes(size.into()) * usize::from(count);
+        let bytes = PackedJournal::bytes(size.into()) * usize::from(count);
         Ok((memory_file(c"sidecore-inflight", bytes)?, bytes as u64))
     }
 
@@ -46,32 +46,41 @@ impl Slots {
         count: u16,
         size: u16,
         terms: &Terms,
-    ) -> Result<Slots, BadFile> {
+    ) -> Result<RingSlots, BadFile> {
         let entries = usize::from(size);
-        let slots = mem::Slots::lent((file, offset, bytes), Journal::bytes(entries), count.into(), terms)?;
-        Ok(Slots { slots, whose: Whose::FrontEnds, entries })
+        let slots = mem::JournalSlots::lent(
+            (file, offset, bytes),
+            PackedJournal::bytes(entries),
+            count.into(),
+            terms,
+        )?;
+        Ok(RingSlots { slots, whose: Whose::FrontEnds, entries })
     }
 
     /// Slots of so many entries in `file`, which is made long enough and has room for all of them from now on: a file
     /// system that is full later shall not be found out by a write to the mapping.
-    pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<Slots> {
-        crate::open::allocate(file, (Journal::bytes(entries) * count) as u64)?;
-        Slots::of(file, count, entries)
+    pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
+        crate::open::allocate(file, (PackedJournal::bytes(entries) * count) as u64)?;
+        RingSlots::of(file, count, entries)
     }
 
     /// Slots that live as long as this process.
-    pub(super) fn anonymous(count: usize, entries: usize) -> io::Result<Slots> {
-        Slots::of(&memory_file(c"sidecore-positions", Journal::bytes(entries) * count)?, count, entries)
+    pub(super) fn anonymous(count: usize, entries: usize) -> io::Result<RingSlots> {
+        RingSlots::of(
+            &memory_file(c"sidecore-positions", PackedJournal::bytes(entries) * count)?,
+            count,
+            entries,
+        )
     }
 
-    fn of(file: &File, count: usize, entries: usize) -> io::Result<Slots> {
-        let slots = mem::Slots::open(file, Journal::bytes(entries), count)?;
-        Ok(Slots { slots, whose: Whose::Ours, entries })
+    fn of(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
+        let slots = mem::JournalSlots::open(file, PackedJournal::bytes(entries), count)?;
+        Ok(RingSlots { slots, whose: Whose::Ours, entries })
     }
 
     /// The journal of ring `index`, if there is one.
-    pub(super) fn slot(&self, index: usize) -> Option<Journal> {
-        self.slots.slot(index).map(Journal::new)
+    pub(super) fn slot(&self, index: usize) -> Option<PackedJournal> {
+        self.slots.slot(index).map(PackedJournal::new)
     }
 
     /// The in-flight region of ring `index`, if there is one.

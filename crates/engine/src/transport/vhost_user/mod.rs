@@ -35,10 +35,10 @@ pub use super::server::socket::{check_path, Endpoint, SocketError, MAX_PATH};
 use self::backend::Backend;
 use self::channel::Channel;
 use self::conversation::{lock, Conversation};
-use self::journal::Slots;
+use self::journal::RingSlots;
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
-use super::server::socket::Door;
+use super::server::socket::PeerSource;
 use crate::confine::Kinds;
 use crate::device::VirtioDevice;
 use crate::disk::Disk;
@@ -100,10 +100,10 @@ impl VhostUser {
         device: D,
     ) -> Result<VhostUser, VhostUserError> {
         // First: whoever has the door may use the journal.
-        let door = Door::new(config.endpoint)?;
-        let entries = Slots::ours(device.completes_in_order());
+        let source = PeerSource::new(config.endpoint)?;
+        let entries = RingSlots::ours(device.completes_in_order());
         let positions = match config.journal {
-            None => Slots::anonymous(device.rings(), entries)?,
+            None => RingSlots::anonymous(device.rings(), entries)?,
             Some(at) => open_journal(at, &device.port().name, device.rings(), entries)?,
         };
         let port = Arc::clone(device.port());
@@ -111,19 +111,24 @@ impl VhostUser {
         let backend = Backend::new(device, positions);
         let channel = Arc::clone(&backend.channel);
         let backend = Arc::new(Mutex::new(backend));
-        Ok(VhostUser { server: Server::start(door, Spoken { port, backend })?, disk, channel })
+        Ok(VhostUser { server: Server::start(source, Spoken { port, backend })?, disk, channel })
     }
 }
 
 /// The journal of the port `name`, with room for `rings` rings of so many entries.
-fn open_journal(at: JournalAt, name: &str, rings: usize, entries: usize) -> Result<Slots, VhostUserError> {
+fn open_journal(
+    at: JournalAt,
+    name: &str,
+    rings: usize,
+    entries: usize,
+) -> Result<RingSlots, VhostUserError> {
     let opened = match at {
         JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
         JournalAt::Ours => journal(name),
     };
     let fail = |(path, source)| VhostUserError::Journal { path, source };
-    let Some(journal) = opened.map_err(fail)? else { return Ok(Slots::anonymous(rings, entries)?) };
-    Slots::open(&journal.file, rings, entries).map_err(|source| {
+    let Some(journal) = opened.map_err(fail)? else { return Ok(RingSlots::anonymous(rings, entries)?) };
+    RingSlots::open(&journal.file, rings, entries).map_err(|source| {
         let path = journal.path.clone();
         journal.undo();
         VhostUserError::Journal { path, source }

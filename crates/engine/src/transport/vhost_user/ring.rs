@@ -61,7 +61,7 @@ pub(super) enum Kick {
 
 /// A ring and what is known of it.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct Vring {
     pub size: Option<u16>,
     pub addresses: Option<Addresses>,
     pub base: Base,
@@ -75,14 +75,14 @@ pub(super) struct Ring {
     pub refused: Option<String>,
 }
 
-impl Ring {
+impl Vring {
     /// A ring of a port with this bell.
-    pub(super) fn new(bell: &Bell) -> Ring {
-        Ring::with(Arc::new(Notifier::new(bell)), Arc::new(Notifier::new(bell)))
+    pub(super) fn new(bell: &Bell) -> Vring {
+        Vring::with(Arc::new(Notifier::new(bell)), Arc::new(Notifier::new(bell)))
     }
 
-    fn with(notifier: Arc<Notifier>, error: Arc<Notifier>) -> Ring {
-        Ring {
+    fn with(notifier: Arc<Notifier>, error: Arc<Notifier>) -> Vring {
+        Vring {
             size: None,
             addresses: None,
             base: Base::Unknown,
@@ -97,7 +97,7 @@ impl Ring {
 
     /// Forgets what a driver set up; the VMM's own descriptors for interrupts and errors stay.
     pub(super) fn reset(&mut self) {
-        *self = Ring::with(Arc::clone(&self.notifier), Arc::clone(&self.error));
+        *self = Vring::with(Arc::clone(&self.notifier), Arc::clone(&self.error));
     }
 
     /// Forgets where the ring stopped, if it ran.

@@ -18,11 +18,11 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 
-use super::super::server::conversation::{End, Heard, Talk};
+use super::super::server::conversation::{ConversationEnd, Heard, Talk};
 use super::backend::Backend;
 use super::channel::Descriptors;
 use super::conversation::Conversation;
-use super::journal::Slots;
+use super::journal::RingSlots;
 use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_BACKEND_REQ_FD, SET_STATUS, SET_VRING_ENABLE};
 use crate::device::VirtioDevice;
 use crate::observe::CounterFile;
@@ -118,7 +118,7 @@ fn port() -> Arc<Port> {
 
 fn backend() -> Backend<Still> {
     let device = Still { port: port(), features: 0, running: [None, None], step: 0 };
-    Backend::new(device, Slots::anonymous(2, 256).unwrap())
+    Backend::new(device, RingSlots::anonymous(2, 256).unwrap())
 }
 
 /// One step of setting ring 0 or 1 up.
@@ -227,7 +227,7 @@ proptest! {
         let features = FORMATS[format];
         let (mut backend, file) = set_up(features);
         backend.device.step = 0;
-        // Ring 0 stands somewhere in the middle, past a lap.
+        // Vring 0 stands somewhere in the middle, past a lap.
         backend.device.step = SIZE + 7;
         backend.set_vring_kick(0, Some(event())).unwrap();
         backend.device.step = 0;
@@ -393,14 +393,14 @@ fn a_channel_that_is_refused_is_hung_up_on() {
 
 #[test]
 fn an_inflight_region_holds_what_its_size_says() {
-    let (file, bytes) = Slots::create(2, SIZE).unwrap();
+    let (file, bytes) = RingSlots::create(2, SIZE).unwrap();
     let terms = crate::mem::Terms::default();
-    assert!(Slots::adopt(&file, 0, bytes, 2, SIZE, &terms).is_ok());
-    assert!(Slots::adopt(&file, 0, bytes, 3, SIZE, &terms).is_err());
-    assert!(Slots::adopt(&file, 8, bytes, 2, SIZE, &terms).is_err());
-    assert!(Slots::adopt(&file, 0, bytes - 1, 2, SIZE, &terms).is_err());
-    assert!(Slots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE, &terms).is_err());
-    let slots = Slots::adopt(&file, 0, bytes, 2, SIZE, &terms).unwrap();
+    assert!(RingSlots::adopt(&file, 0, bytes, 2, SIZE, &terms).is_ok());
+    assert!(RingSlots::adopt(&file, 0, bytes, 3, SIZE, &terms).is_err());
+    assert!(RingSlots::adopt(&file, 8, bytes, 2, SIZE, &terms).is_err());
+    assert!(RingSlots::adopt(&file, 0, bytes - 1, 2, SIZE, &terms).is_err());
+    assert!(RingSlots::adopt(&file, u64::MAX - 7, bytes, 2, SIZE, &terms).is_err());
+    let slots = RingSlots::adopt(&file, 0, bytes, 2, SIZE, &terms).unwrap();
     assert!(slots.slot(1).is_some() && slots.slot(2).is_none());
 }
 
@@ -416,7 +416,7 @@ fn who_shuts_down_a_socket_full_of_answers_has_left() {
     peer.write_all(&[1u32, 1, 0].map(u32::to_le_bytes).concat()).unwrap();
     assert!(matches!(talk.listen(), Ok(Heard::Part("did not read our answers"))));
     peer.shutdown(std::net::Shutdown::Both).unwrap();
-    assert!(matches!(talk.listen(), Err(End::Closed)));
+    assert!(matches!(talk.listen(), Err(ConversationEnd::Closed)));
 }
 
 mod front_end {

@@ -33,9 +33,9 @@ pub enum BadRegion {
     /// The last batch cannot be what lies between two used indices.
     #[error("its last batch does not lead to the ring's used index")]
     Batch,
-    /// A place outside the ring.
+    /// A cursor outside the ring.
     #[error("its used index is not in the ring")]
-    Place,
+    Cursor,
     /// A list that leaves the region, loops, or shares entries with another.
     #[error("its lists of free entries and of requests contradict each other")]
     Lists,

@@ -24,17 +24,17 @@ pub(super) use common::{Left, Parts, Recovered};
 
 use self::common::{halves, FEATURES, IN_FLIGHT, VERSION, VERSION_1};
 use super::position::Position;
-use crate::mem::Slot;
+use crate::mem::JournalSlot;
 
 /// Where the in-flight requests of a ring are written down.
 pub struct Region {
-    slot: Slot,
+    slot: JournalSlot,
     whose: Whose,
 }
 
 impl Region {
     /// The one in `slot`, which has room for the entries of its ring.
-    pub fn new(slot: Slot, whose: Whose) -> Region {
+    pub fn new(slot: JournalSlot, whose: Whose) -> Region {
         Region { slot, whose }
     }
 
@@ -94,7 +94,7 @@ impl Region {
         }
     }
 
-    pub(super) fn whose(&self) -> (Slot, Whose) {
+    pub(super) fn whose(&self) -> (JournalSlot, Whose) {
         (self.slot.clone(), self.whose)
     }
 }

@@ -11,27 +11,27 @@
 //! last free one names `desc_num`.
 //!
 //! Picking: entries from the free list are filled, then the list moves on. Publishing: the entries of the
-//! batch go in front of the free list and the used place moves, while the `old` fields keep what was; the
+//! batch go in front of the free list and the used cursor moves, while the `old` fields keep what was; the
 //! ring's descriptors are written, the first one's flags last; inflight is cleared; the `old` fields follow,
-//! the free list's first. Who finds the used place and the old one apart looks at the ring: if the
-//! descriptor at the old place is still available, all that is rolled back, else it is carried out.
+//! the free list's first. Who finds the used cursor and the old one apart looks at the ring: if the
+//! descriptor at the old cursor is still available, all that is rolled back, else it is carried out.
 //!
-//! Two things go beyond the text. The places are compared with their wrap counters, as a batch may be a
+//! Two things go beyond the text. The cursors are compared with their wrap counters, as a batch may be a
 //! whole lap. And a batch that is rolled back may have left used descriptors behind its first, which the
 //! driver would find when a later batch ends before them: they are made to look available again.
 //!
 //! `mark` says in a file of ours that the region is about this ring, as in `virtq/journal.rs`.
 
 use super::common::{halves, word, BadRegion, Left, Parts, Recovered, Whose, IN_FLIGHT, VERSION, VERSION_1};
-use crate::mem::Slot;
-use crate::virtq::descriptors::Ring;
+use crate::mem::JournalSlot;
+use crate::virtq::descriptors::PackedDescriptors;
 use crate::virtq::mark;
-use crate::virtq::position::{Place, Position};
+use crate::virtq::position::{Cursor, Position};
 use crate::virtq::raw::RawDesc;
 
 pub(super) const HEAD: usize = 4;
 pub(super) const ENTRY: usize = 4;
-const PLACES: usize = 2;
+const CURSORS: usize = 2;
 const MARK: usize = 3;
 /// Inside an entry.
 const COUNTER: usize = 1;
@@ -58,16 +58,16 @@ pub(in crate::virtq) struct Entries {
 
 /// What writes into the region of a ring that runs.
 pub(in crate::virtq) struct Writer {
-    slot: Slot,
+    slot: JournalSlot,
     size: u16,
-    /// The first free entry and the used place, as the `old` fields have them.
+    /// The first free entry and the used cursor, as the `old` fields have them.
     free: u16,
-    used: Place,
+    used: Cursor,
 }
 
 impl Writer {
     /// For a ring at `used`, when its region says so, too, and names `free` as the first free entry.
-    pub(in crate::virtq) fn new(slot: Slot, size: u16, used: Place, free: u16) -> Writer {
+    pub(in crate::virtq) fn new(slot: JournalSlot, size: u16, used: Cursor, free: u16) -> Writer {
         Writer { slot, size, free, used }
     }
 
@@ -77,9 +77,9 @@ impl Writer {
     }
 
     #[inline]
-    fn places(&self, used: Place, old: Place) {
+    fn cursors(&self, used: Cursor, old: Cursor) {
         let wraps = u16::from(used.wrap) | u16::from(old.wrap) << 8;
-        self.slot.set(PLACES, word([used.index, old.index, wraps, 0]));
+        self.slot.set(CURSORS, word([used.index, old.index, wraps, 0]));
     }
 
     /// A request is picked, with these descriptors in these entries; `free` is the next free one.
@@ -119,8 +119,8 @@ impl Writer {
 
     /// Before the used descriptors of the batch are written, which lead to `used`.
     #[inline]
-    pub(in crate::virtq) fn will_publish(&mut self, used: Place) {
-        self.places(used, self.used);
+    pub(in crate::virtq) fn will_publish(&mut self, used: Cursor) {
+        self.cursors(used, self.used);
         self.used = used;
     }
 
@@ -136,11 +136,11 @@ impl Writer {
     pub(in crate::virtq) fn published(&mut self, free: u16) {
         self.free = free;
         self.lists(free, free);
-        self.places(self.used, self.used);
+        self.cursors(self.used, self.used);
     }
 }
 
-pub(super) fn begin(slot: &Slot, whose: Whose, parts: &Parts<'_>, used: u16) {
+pub(super) fn begin(slot: &JournalSlot, whose: Whose, parts: &Parts<'_>, used: u16) {
     let size = parts.size;
     for at in 0..size {
         slot.set(entry(at), state(0, at + 1, 0, 0));
@@ -150,9 +150,9 @@ pub(super) fn begin(slot: &Slot, whose: Whose, parts: &Parts<'_>, used: u16) {
         mark::write(mark, parts.device);
         slot.set(MARK, mark.into());
     }
-    let used = Place::from_bits(used);
+    let used = Cursor::from_bits(used);
     let writer = Writer::new(slot.clone(), size, used, 0);
-    writer.places(used, used);
+    writer.cursors(used, used);
     writer.lists(0, 0);
 }
 
@@ -166,7 +166,7 @@ struct Entry {
     desc: RawDesc,
 }
 
-fn read(slot: &Slot, at: u16) -> Entry {
+fn read(slot: &JournalSlot, at: u16) -> Entry {
     let at = entry(at);
     let (state, desc) = (slot.get(at), slot.get(at + DESC));
     let [_, next, last, num] = halves(state);
@@ -182,19 +182,19 @@ fn read(slot: &Slot, at: u16) -> Entry {
     }
 }
 
-pub(super) fn recover(slot: &Slot, whose: Whose, parts: &Parts<'_>) -> Result<Recovered, BadRegion> {
+pub(super) fn recover(slot: &JournalSlot, whose: Whose, parts: &Parts<'_>) -> Result<Recovered, BadRegion> {
     let size = parts.size;
     if whose == Whose::Ours && mark::held(slot.get(MARK), parts.device).is_none() {
         return Err(BadRegion::NotOffered);
     }
     let [_, _, free, old_free] = halves(slot.get(VERSION));
-    let [used_idx, old_idx, wraps, _] = halves(slot.get(PLACES));
-    let used = Place { index: used_idx, wrap: wraps & 0xff != 0 };
-    let old = Place { index: old_idx, wrap: wraps >> 8 != 0 };
+    let [used_idx, old_idx, wraps, _] = halves(slot.get(CURSORS));
+    let used = Cursor { index: used_idx, wrap: wraps & 0xff != 0 };
+    let old = Cursor { index: old_idx, wrap: wraps >> 8 != 0 };
     if used.index >= size || old.index >= size {
-        return Err(BadRegion::Place);
+        return Err(BadRegion::Cursor);
     }
-    let ring = Ring::new(parts.desc, size);
+    let ring = PackedDescriptors::new(parts.desc, size);
     let (free, used) = if used != old && !ring.is_available(old) { (free, used) } else { (old_free, old) };
 
     let entries: Vec<Entry> = (0..size).map(|at| read(slot, at)).collect();
@@ -246,7 +246,7 @@ pub(super) fn recover(slot: &Slot, whose: Whose, parts: &Parts<'_>) -> Result<Re
     }
     let writer = Writer::new(slot.clone(), size, used, free);
     writer.lists(free, free);
-    writer.places(used, used);
+    writer.cursors(used, used);
     let mut avail = used;
     for _ in 0..taken {
         ring.unuse(avail);

@@ -17,7 +17,7 @@ use sidecore_abi::virtio::split as layout;
 use super::common::{
     halves, word, BadRegion, Left, Parts, Recovered, Whose, FEATURES, IN_FLIGHT, VERSION, VERSION_1,
 };
-use crate::mem::Slot;
+use crate::mem::JournalSlot;
 use crate::virtq::position::Position;
 use crate::virtq::raw::Raw;
 
@@ -37,7 +37,7 @@ fn state(in_flight: u64, next: u16) -> u64 {
 
 /// What writes into the region of a ring that runs.
 pub(in crate::virtq) struct Writer {
-    slot: Slot,
+    slot: JournalSlot,
     size: u16,
     last_batch_head: u16,
     used_idx: u16,
@@ -47,7 +47,7 @@ pub(in crate::virtq) struct Writer {
 
 impl Writer {
     /// For a ring whose used index is `used_idx`, when its region says so, too.
-    pub(in crate::virtq) fn new(slot: Slot, whose: Whose, size: u16, used_idx: u16) -> Writer {
+    pub(in crate::virtq) fn new(slot: JournalSlot, whose: Whose, size: u16, used_idx: u16) -> Writer {
         Writer { slot, size, last_batch_head: 0, used_idx, notes: whose == Whose::Ours }
     }
 
@@ -88,14 +88,14 @@ impl Writer {
     }
 }
 
-pub(super) fn begin(slot: &Slot, whose: Whose, size: u16, used_idx: u16) {
+pub(super) fn begin(slot: &JournalSlot, whose: Whose, size: u16, used_idx: u16) {
     for head in 0..size {
         slot.set(entry(head), 0);
     }
     Writer::new(slot.clone(), whose, size, used_idx).head();
 }
 
-pub(super) fn recover(slot: &Slot, whose: Whose, parts: &Parts<'_>) -> Result<Recovered, BadRegion> {
+pub(super) fn recover(slot: &JournalSlot, whose: Whose, parts: &Parts<'_>) -> Result<Recovered, BadRegion> {
     let Parts { driver, device, size, .. } = *parts;
     let [_, _, last_batch_head, used_idx] = halves(slot.get(VERSION));
     let (avail, used) = (Raw::new(driver), Raw::new(device));

@@ -46,8 +46,8 @@ fn lies_about_the_ring_are_named() {
         assert_eq!(lie(10, 16), BadRegion::Size(16));
         assert_eq!(lie(10, u16::MAX), BadRegion::Size(u16::MAX));
         if packed {
-            assert_eq!(lie(16, SIZE), BadRegion::Place);
-            assert_eq!(lie(18, 0x7fff), BadRegion::Place);
+            assert_eq!(lie(16, SIZE), BadRegion::Cursor);
+            assert_eq!(lie(18, 0x7fff), BadRegion::Cursor);
         } else {
             // An older index, and a batch that cannot have been.
             assert_eq!(lie(14, 3u16.wrapping_sub(9)), BadRegion::Batch);
@@ -180,5 +180,5 @@ fn any_words_are_survived() {
         ran > 500 && has(&|bad| *bad == BadRegion::Lists) && has(&|bad| *bad == BadRegion::Batch),
         "{ran}"
     );
-    assert!(has(&|bad| matches!(bad, BadRegion::SameId(_))) && has(&|bad| *bad == BadRegion::Place));
+    assert!(has(&|bad| matches!(bad, BadRegion::SameId(_))) && has(&|bad| *bad == BadRegion::Cursor));
 }

@@ -13,8 +13,8 @@ use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page, View};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as Driver, Table};
 
-use super::{Journal, Notifier, Position, Queue, Region, Request, RingConfig, RingConfigError, Whose};
-use crate::mem::{GuestMap, Piece, Pieces, RegionSpec, Slot, Slots, MAX_BATCH};
+use super::{Notifier, PackedJournal, Position, Queue, Region, Request, RingConfig, RingConfigError, Whose};
+use crate::mem::{GuestMap, JournalSlot, JournalSlots, Piece, Pieces, RegionSpec, MAX_BATCH};
 
 const MEMORY: usize = 1 << 18;
 
@@ -28,7 +28,7 @@ struct World {
     /// Each request has its number where its first buffer is, by its name.
     headers: usize,
     map: Arc<GuestMap>,
-    slots: Slots,
+    slots: JournalSlots,
     /// The next request's number.
     number: u32,
     /// The numbers of those that the driver waits for, by their names.
@@ -47,15 +47,15 @@ impl World {
         let (gpa, user) = (memory.gpa(0), memory.user(0));
         let spec = RegionSpec { gpa, size: MEMORY as u64, user_addr: user, offset: 0, file };
         let map = Arc::new(GuestMap::new(&[spec]).unwrap());
-        let bytes = Journal::bytes(entries.into());
+        let bytes = PackedJournal::bytes(entries.into());
         let file = memfd_create(c"region", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes as u64).unwrap();
-        let slots = Slots::open(&file.into(), bytes, 1).unwrap();
+        let slots = JournalSlots::open(&file.into(), bytes, 1).unwrap();
         let waits = BTreeMap::new();
         World { options, whose, memory, parts, driver, tables, headers, map, slots, number: 0, waits }
     }
 
-    fn slot(&self) -> Slot {
+    fn slot(&self) -> JournalSlot {
         self.slots.slot(0).unwrap()
     }
 

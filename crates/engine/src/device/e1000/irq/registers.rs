@@ -2,7 +2,7 @@
 //! §10.2.4). And what happens to all of them at once: reset, and being saved and taken over.
 
 use super::super::regs::INT_ASSERTED;
-use super::state::{State, Words};
+use super::state::{IrqRegisters, IrqState};
 use super::{
     regs, routed, Irq, Mode, Model, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
     TXQ1, VECTORS,
@@ -29,32 +29,32 @@ impl Irq {
     /// The driver reads one of these registers.
     pub(in super::super) fn read(&self, offset: u32) -> u32 {
         let mut state = self.lock();
-        let words = &mut state.words;
+        let registers = &mut state.registers;
         match offset {
             regs::ICR => {
-                let asserted = words.icr & words.ims != 0;
-                let value = words.icr | if asserted { INT_ASSERTED } else { 0 };
-                if asserted && words.ext & CTRL_EXT_IAME != 0 && self.model == Model::E1000e {
-                    words.ims &= !words.iam;
+                let asserted = registers.icr & registers.ims != 0;
+                let value = registers.icr | if asserted { INT_ASSERTED } else { 0 };
+                if asserted && registers.ext & CTRL_EXT_IAME != 0 && self.model == Model::E1000e {
+                    registers.ims &= !registers.iam;
                 }
                 // With messages of their own, causes are cleared by reading only under these two conditions
                 // (82574 §10.2.4.1). Linux relies on the first one without IAME: it never clears LSC otherwise, and
                 // would look at its link whenever anything else happens.
-                if !self.by_queue() || asserted || words.ims == 0 {
-                    words.icr = 0;
+                if !self.by_queue() || asserted || registers.ims == 0 {
+                    registers.icr = 0;
                     state.unsent = 0;
                 }
                 self.note(self.settle(&mut state, self.alarm.now(), false));
                 value
             }
-            regs::ICS => words.icr,
-            regs::IMS => words.ims,
-            regs::ITR => words.itr,
-            regs::EIAC => words.eiac,
-            regs::IAM => words.iam,
-            regs::IVAR => words.ivar,
-            regs::CTRL_EXT => words.ext,
-            _ => self.vector(offset).map_or(0, |vector| words.eitr[vector]),
+            regs::ICS => registers.icr,
+            regs::IMS => registers.ims,
+            regs::ITR => registers.itr,
+            regs::EIAC => registers.eiac,
+            regs::IAM => registers.iam,
+            regs::IVAR => registers.ivar,
+            regs::CTRL_EXT => registers.ext,
+            _ => self.vector(offset).map_or(0, |vector| registers.eitr[vector]),
         }
     }
 
@@ -77,35 +77,37 @@ impl Irq {
                 }
             }
         }
-        let words = &mut state.words;
+        let registers = &mut state.registers;
         match offset {
             regs::ICR => {
-                if self.model == Model::E1000e && words.icr & words.ims != 0 && words.ext & CTRL_EXT_IAME != 0
+                if self.model == Model::E1000e
+                    && registers.icr & registers.ims != 0
+                    && registers.ext & CTRL_EXT_IAME != 0
                 {
-                    words.ims &= !words.iam;
+                    registers.ims &= !registers.iam;
                 }
                 // Windows clears everything that OTHER stands for by clearing OTHER.
                 let others = if value & OTHER != 0 { OTHER_CAUSES } else { 0 };
-                words.icr &= !(value | others);
+                registers.icr &= !(value | others);
             }
             regs::ICS => state.set(value & !INT_ASSERTED),
             regs::IMS => {
                 // A cause that was set while it was masked interrupts now.
-                let unmasked = value & !words.ims;
-                words.ims |= value & !INT_ASSERTED;
+                let unmasked = value & !registers.ims;
+                registers.ims |= value & !INT_ASSERTED;
                 state.wanted |= value;
-                state.unsent |= unmasked & state.words.icr;
+                state.unsent |= unmasked & state.registers.icr;
                 state.held &= !value;
             }
-            regs::IMC => words.ims &= !value,
-            regs::ITR => words.itr = value,
-            regs::EIAC => words.eiac = value,
-            regs::IAM => words.iam = value,
-            regs::IVAR => words.ivar = value,
-            regs::CTRL_EXT => words.ext = value & !regs::CTRL_EXT_EE_RST,
+            regs::IMC => registers.ims &= !value,
+            regs::ITR => registers.itr = value,
+            regs::EIAC => registers.eiac = value,
+            regs::IAM => registers.iam = value,
+            regs::IVAR => registers.ivar = value,
+            regs::CTRL_EXT => registers.ext = value & !regs::CTRL_EXT_EE_RST,
             _ => {
                 if let Some(vector) = self.vector(offset) {
-                    words.eitr[vector] = value;
+                    registers.eitr[vector] = value;
                 }
             }
         }
@@ -114,7 +116,7 @@ impl Irq {
 
     /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
     pub(in super::super) fn words(&self) -> [u32; SAVED] {
-        let Words { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &self.lock().words;
+        let IrqRegisters { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &self.lock().registers;
         let mut words = [0; SAVED];
         words[..6].copy_from_slice(&[*ims, *iam, *eiac, *ivar, *ext, *itr]);
         words[6..].copy_from_slice(eitr);
@@ -128,7 +130,7 @@ impl Irq {
         let mut state = self.lock();
         let eitr = std::array::from_fn(|vector| words[6 + vector]);
         let [ims, iam, eiac, ivar, ext, itr, ..] = words;
-        state.words = Words { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
+        state.registers = IrqRegisters { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
         // Whether it waits for reports of sent frames, too.
         state.wanted = ims | TXDW | TXQ0 | TXQ1;
         let queues = if self.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
@@ -151,7 +153,7 @@ impl Irq {
         let mut state = self.lock();
         let gates = state.gates;
         (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.alarm.now()));
-        *state = State { gates, ..State::new() };
+        *state = IrqState { gates, ..IrqState::new() };
         self.interrupts.set_level(false);
         self.settle(&mut state, self.alarm.now(), false);
     }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::state::State;
+use super::state::IrqState;
 use super::{Irq, DELAY_UNIT};
 use crate::device::moderation::Delayed;
 
@@ -30,13 +30,13 @@ impl Irq {
 
     /// The driver enables reports of sent frames, as it does when it has just taken back all that was done: what has
     /// been done in between is not worth an interrupt of its own, unless nothing more comes.
-    pub(super) fn answer(&self, state: &mut State, queue: usize, cause: u32, now: u64) {
+    pub(super) fn answer(&self, state: &mut IrqState, queue: usize, cause: u32, now: u64) {
         let report = &mut state.reports[queue];
         report.answers |= std::mem::take(&mut report.told);
         report.after = 0;
         self.taken_back[queue].fetch_add(1, Ordering::Relaxed);
-        if state.words.icr & cause != 0 {
-            state.words.icr &= !cause;
+        if state.registers.icr & cause != 0 {
+            state.registers.icr &= !cause;
             state.unsent &= !cause;
             let after = |units: u32| now + u64::from(units) * DELAY_UNIT;
             state.transmit[queue] = Delayed { last: after(PATIENCE.0), first: after(PATIENCE.1) };

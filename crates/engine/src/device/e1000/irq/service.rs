@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::state::State;
+use super::state::IrqState;
 use super::{routed, Irq, LONGEST_HOLD, QUEUES, RXQ0, VECTORS};
 
 /// What a device knows of it outside of the lock.
@@ -63,7 +63,7 @@ impl Irq {
     }
 
     /// The guest begins to serve a receive interrupt of queue `queue`.
-    pub(super) fn begin(&self, state: &mut State, queue: usize, now: u64) {
+    pub(super) fn begin(&self, state: &mut IrqState, queue: usize, now: u64) {
         let Services { share, count, overload } = &self.services;
         if *share < 100 && state.rang[queue] && state.serving[queue].is_none() {
             state.serving[queue] = Some(now);
@@ -73,7 +73,7 @@ impl Irq {
     }
 
     /// It has served it: the rest of its time is its own, if there were more frames than it could take.
-    pub(super) fn end(&self, state: &mut State, queue: usize, now: u64) {
+    pub(super) fn end(&self, state: &mut IrqState, queue: usize, now: u64) {
         state.rang[queue] = false;
         let Some(since) = state.serving[queue].take() else { return };
         let Services { share, count, overload } = &self.services;
@@ -82,8 +82,11 @@ impl Irq {
             let rest = (now - since).min(LONGEST_HOLD) * u64::from(100 - share) / u64::from(*share);
             let by_queue = self.by_queue();
             for vector in 0..VECTORS {
-                if if by_queue { routed(state.words.ivar, vector) & RXQ0 << queue != 0 } else { vector == 0 }
-                {
+                if if by_queue {
+                    routed(state.registers.ivar, vector) & RXQ0 << queue != 0
+                } else {
+                    vector == 0
+                } {
                     state.gates[vector].not_before = now + rest.min(LONGEST_HOLD);
                 }
             }

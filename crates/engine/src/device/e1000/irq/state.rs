@@ -1,11 +1,11 @@
 //! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
 
 use super::{QUEUES, VECTORS};
-use crate::device::moderation::{Delayed, Gate, NEVER};
+use crate::device::moderation::{Delayed, InterruptGate, NEVER};
 
 /// The registers.
 #[derive(Default)]
-pub(super) struct Words {
+pub(super) struct IrqRegisters {
     pub(super) icr: u32,
     pub(super) ims: u32,
     pub(super) iam: u32,
@@ -39,8 +39,8 @@ impl Report {
 }
 
 /// Everything behind the lock.
-pub(super) struct State {
-    pub(super) words: Words,
+pub(super) struct IrqState {
+    pub(super) registers: IrqRegisters,
     /// Causes that are set and have not been sent as a message.
     pub(super) unsent: u32,
     /// Receive causes that wait for the driver to write `IMS`, and until when at most, of each queue.
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) held_until: [u64; QUEUES],
     /// The pin's level.
     pub(super) level: bool,
-    pub(super) gates: [Gate; VECTORS],
+    pub(super) gates: [InterruptGate; VECTORS],
     pub(super) receive: Delayed,
     /// Of each queue; by the pin all go with the first one's.
     pub(super) transmit: [Delayed; QUEUES],
@@ -62,16 +62,16 @@ pub(super) struct State {
     pub(super) serving: [Option<u64>; QUEUES],
 }
 
-impl State {
+impl IrqState {
     /// As after reset.
-    pub(super) fn new() -> State {
-        State {
-            words: Words::default(),
+    pub(super) fn new() -> IrqState {
+        IrqState {
+            registers: IrqRegisters::default(),
             unsent: 0,
             held: 0,
             held_until: [NEVER; QUEUES],
             level: false,
-            gates: [Gate::default(); VECTORS],
+            gates: [InterruptGate::default(); VECTORS],
             receive: Delayed::NONE,
             transmit: [Delayed::NONE; QUEUES],
             wanted: 0,
@@ -94,7 +94,7 @@ impl State {
 
     /// Sets causes.
     pub(super) fn set(&mut self, causes: u32) {
-        self.words.icr |= causes;
+        self.registers.icr |= causes;
         self.unsent |= causes;
     }
 }

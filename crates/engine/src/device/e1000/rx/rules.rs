@@ -2,8 +2,8 @@
 //! descriptor's write-back.
 
 use super::super::config::Model;
+use super::super::nic::NicState;
 use super::super::regs::{self, rx};
-use super::super::shared::Shared;
 use crate::frame::Frame;
 use crate::wire::Offload;
 
@@ -21,12 +21,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    fn new(shared: &Shared, rctl: u32) -> Layout {
+    fn new(nic: &NicState, rctl: u32) -> Layout {
         // RCTL.BSIZE and BSEX (8254x SDM §13.4.22).
         let size = 2048 >> (rctl >> 16 & 3);
         let size = if rctl & regs::RCTL_BSEX != 0 { size * 16 } else { size };
         let mut plain = Layout { extended: false, buffers: [size.min(16_384), 0, 0, 0], step: 1 };
-        if shared.model == Model::E1000 {
+        if nic.model == Model::E1000 {
             return plain;
         }
         // RCTL.FLXBUF (82574 §10.2.5.1): so many KiB instead.
@@ -36,7 +36,7 @@ impl Layout {
         }
         if rctl & regs::RCTL_DTYP_SPLIT != 0 {
             // PSRCTL (82574 §10.2.5.3): units of 128 bytes, then of 1 KiB.
-            let psrctl = shared.regs.get(regs::PSRCTL);
+            let psrctl = nic.regs.get(regs::PSRCTL);
             let kib = |shift: u32| (psrctl >> shift & 0x3f) << 10;
             return Layout {
                 extended: true,
@@ -44,7 +44,7 @@ impl Layout {
                 step: 2,
             };
         }
-        Layout { extended: shared.regs.get(regs::RFCTL) & regs::RFCTL_EXTEN != 0, ..plain }
+        Layout { extended: nic.regs.get(regs::RFCTL) & regs::RFCTL_EXTEN != 0, ..plain }
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -66,14 +66,14 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(shared: &Shared) -> Rules {
-        let regs = &shared.regs;
+    pub(super) fn new(nic: &NicState) -> Rules {
+        let regs = &nic.regs;
         let rctl = regs.get(regs::RCTL);
         let wanted = regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
-        let udp = if shared.model == Model::E1000e { rx::UDPCS } else { 0 };
+        let udp = if nic.model == Model::E1000e { rx::UDPCS } else { 0 };
         Rules {
             rctl,
-            layout: Layout::new(shared, rctl),
+            layout: Layout::new(nic, rctl),
             vet: regs.get(regs::VET),
             strip: regs.get(regs::CTRL) & regs::CTRL_VME != 0,
             fcs: if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 },

@@ -161,10 +161,7 @@ fn pages_that_are_none_stop_the_port() {
     rig.field(offset_of!(Csb, guest_rdt), RING_SIZE as u32);
     assert!(rig.poll().0.is_empty());
     assert_eq!(rig.deliver(&[(&FRAME[..], Offload::NONE)]).frames, 0);
-    assert_eq!(
-        (rig.fault(), rig.device.shared.bad_tails.load(std::sync::atomic::Ordering::Relaxed)),
-        (None, 2)
-    );
+    assert_eq!((rig.fault(), rig.device.nic.bad_tails.load(std::sync::atomic::Ordering::Relaxed)), (None, 2));
 }
 
 #[test]

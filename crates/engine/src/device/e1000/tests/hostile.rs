@@ -53,7 +53,7 @@ fn memory_that_is_cut_short_under_a_transmit_ring_stops_it() {
 
 impl Rig {
     fn read_head(&self) -> u32 {
-        self.device.shared.regs.get(regs::TX_RING + ring::HEAD)
+        self.device.nic.regs.get(regs::TX_RING + ring::HEAD)
     }
 }
 

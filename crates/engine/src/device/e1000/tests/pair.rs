@@ -211,7 +211,7 @@ fn a_trapped_tail_of_the_second_ring_wakes_and_is_counted() {
     });
     rig.transmit_1(0, &numbered(0));
     rig.write(TX_RINGS[1] + ring::TAIL, 1);
-    assert!(rustix::io::read(rig.device.shared.irq.alarm.wake_fd(), &mut [0; 8]).is_ok());
+    assert!(rustix::io::read(rig.device.nic.irq.alarm.wake_fd(), &mut [0; 8]).is_ok());
     assert_eq!(rig.device.queues().iter().filter(|queue| queue.kind == "trapping").count(), 1);
     assert!(rig.device.features().contains(&"trapped-tx-tails=1".to_owned()));
 }

@@ -1,7 +1,9 @@
 //! The device is taken over: what its registers say stays, and rings whose owner ended at any step go on.
 
+use proptest::prelude::*;
+
 use super::*;
-use crate::device::e1000::journal::Journal;
+use crate::device::e1000::journal::RingJournal;
 use crate::device::pci::{self, Image, Persist};
 
 impl Rig {
@@ -34,8 +36,8 @@ impl Rig {
         Ok(self)
     }
 
-    pub(super) fn journals(&self) -> [Journal; 4] {
-        Journal::open(self.device.places.try_clone().unwrap().into()).unwrap().1
+    pub(super) fn journals(&self) -> [RingJournal; 4] {
+        RingJournal::open(self.device.journal_file.try_clone().unwrap().into()).unwrap().1
     }
 
     fn words(&self, ring: u64, place: u64) -> [u64; 2] {
@@ -144,7 +146,7 @@ fn a_transmit_batch_is_given_back_once_wherever_its_owner_ended() {
         let own = journal.own(false);
         journal.begin_transmit(7, &reports, own);
         // Every frame was published: the ring ran empty.
-        let published = rig.device.shared.regs.get(regs::TX_RING + ring::HEAD);
+        let published = rig.device.nic.regs.get(regs::TX_RING + ring::HEAD);
         let place = if step == 3 { 7 } else { 3 };
         journal.moved(place, published, published);
         for (place, word) in &reports {
@@ -212,9 +214,9 @@ proptest! {
         }
         rig.transmit(5, &frame, &[LEGACY]);
         // The file has the journals of four rings.
-        let size = rig.device.places.metadata().unwrap().len() / 4;
+        let size = rig.device.journal_file.metadata().unwrap().len() / 4;
         for (ring, word, value) in places {
-            rustix::io::pwrite(&rig.device.places, &value.to_ne_bytes(), ring * size + 8 * word).unwrap();
+            rustix::io::pwrite(&rig.device.journal_file, &value.to_ne_bytes(), ring * size + 8 * word).unwrap();
         }
         let outside = vec![0xbb; (0x2000 - SKIP) as usize];
         rustix::io::pwrite(rig.file.as_fd(), &outside, SKIP + MEMORY).unwrap();
@@ -252,17 +254,17 @@ fn each_vmm_has_pages_of_its_own() {
     for model in [Model::E1000, Model::E1000e] {
         let mut rig = rig(model);
         let number = |rig: &Rig| {
-            let shared = rig.device.regions()[0].clone().unwrap().shared.unwrap();
-            rustix::fs::fstat(shared.pages.file()).unwrap().st_ino
+            let pages = rig.device.regions()[0].clone().unwrap().mappable.unwrap();
+            rustix::fs::fstat(pages.pages.file()).unwrap().st_ino
         };
         let before = number(&rig);
         rig.device.set_link(false);
-        rig.device.shared.regs.set(regs::TX_RINGS[0] + ring::TAIL, 7);
+        rig.device.nic.regs.set(regs::TX_RINGS[0] + ring::TAIL, 7);
         rig.device.detached();
         rig.device.attached().unwrap();
         assert_ne!(number(&rig), before);
-        assert_eq!(rig.device.shared.regs.get(regs::TX_RINGS[0] + ring::TAIL), 0);
+        assert_eq!(rig.device.nic.regs.get(regs::TX_RINGS[0] + ring::TAIL), 0);
         // The operator's word holds.
-        assert_eq!(rig.device.shared.regs.get(regs::STATUS) & regs::STATUS_LU, 0);
+        assert_eq!(rig.device.nic.regs.get(regs::STATUS) & regs::STATUS_LU, 0);
     }
 }

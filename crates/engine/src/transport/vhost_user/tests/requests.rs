@@ -61,7 +61,7 @@ const STEPS: [Say; 7] =
 
 fn daemon() -> Backend<Holds> {
     let device = Holds { port: port(), running: None };
-    Backend::new(device, Slots::anonymous(1, Slots::ours(false)).unwrap())
+    Backend::new(device, RingSlots::anonymous(1, RingSlots::ours(false)).unwrap())
 }
 
 impl Vmm {

@@ -11,7 +11,7 @@ use super::verify::Findings;
 /// One thread's counters.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Meter {
+pub struct ThreadCounters {
     frames: AtomicU64,
     bytes: AtomicU64,
     events: AtomicU64,
@@ -34,10 +34,10 @@ pub struct Count {
     pub events: u64,
 }
 
-impl Meter {
+impl ThreadCounters {
     /// Nothing yet.
-    pub fn new() -> Meter {
-        Meter {
+    pub fn new() -> ThreadCounters {
+        ThreadCounters {
             frames: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             events: AtomicU64::new(0),
@@ -48,7 +48,7 @@ impl Meter {
         }
     }
 
-    /// A batch that found `room`. Only the meter's own thread calls this.
+    /// A batch that found `room`. Only the counters' own thread calls this.
     #[inline]
     pub fn batch(&self, taken: Taken, room: usize) {
         let add = |counter: &AtomicU64, n: u64| {
@@ -110,11 +110,11 @@ pub struct Job<'a> {
     /// Neither yield nor sleep.
     pub busy: bool,
     /// Where to count.
-    pub meter: &'a Meter,
+    pub counters: &'a ThreadCounters,
     /// Set when it is time to end.
     pub stop: &'a AtomicBool,
     /// Where all threads count.
-    pub all: &'a [Meter],
+    pub all: &'a [ThreadCounters],
 }
 
 impl Job<'_> {
@@ -128,21 +128,21 @@ impl Job<'_> {
     pub fn left(&self) -> u64 {
         match self.count {
             u64::MAX => u64::MAX,
-            count => count.saturating_sub(self.all.iter().map(|meter| meter.count().frames).sum()),
+            count => count.saturating_sub(self.all.iter().map(|counters| counters.count().frames).sum()),
         }
     }
 
     /// The first frame passes: rates are told for the time from here.
     pub fn started(&self) {
         let now = Instant::now();
-        if let Ok(mut times) = self.meter.times.lock() {
+        if let Ok(mut times) = self.counters.times.lock() {
             times.get_or_insert((now, now));
         }
     }
 
     /// The last frame passed at `last`.
     pub fn ended(&self, last: Instant) {
-        if let Ok(mut times) = self.meter.times.lock() {
+        if let Ok(mut times) = self.counters.times.lock() {
             if let Some((_, end)) = times.as_mut() {
                 *end = last;
             }

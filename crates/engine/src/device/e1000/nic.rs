@@ -12,7 +12,7 @@ use super::stats::Stats;
 use crate::port::Port;
 
 /// What the I/O cores and the conversation share.
-pub(super) struct Shared {
+pub(super) struct NicState {
     pub(super) model: Model,
     /// The guest may map the tails.
     pub(super) exitless: bool,
@@ -45,7 +45,7 @@ pub(super) struct Traps {
     pub(super) last: [AtomicU32; RINGS.len()],
 }
 
-impl Shared {
+impl NicState {
     /// Whether the tail of the ring at `at` came by a trap the last time.
     pub(super) fn is_trapping(&self, at: u32) -> bool {
         let last = self.traps.last[ring_number(at)].load(Ordering::Relaxed);

@@ -18,7 +18,7 @@ const USO: Offloads = Offloads::from_bits(Offloads::USO4.bits() | Offloads::USO6
 const ASKED: Offloads = Offloads::from_bits(GIVEN.bits() | USO.bits() | Offloads::UFO.bits());
 
 /// What the I/O cores and the conversation share.
-pub(super) struct Shared {
+pub(super) struct NicState {
     pub(super) port: Arc<Port>,
     pub(super) bells: Bells,
     /// Bytes of header before each frame.
@@ -31,9 +31,9 @@ pub(super) struct Shared {
     pub(super) kicks: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn new(port: Arc<Port>, bells: Bells, pairs: usize) -> Shared {
-        Shared {
+impl NicState {
+    pub(super) fn new(port: Arc<Port>, bells: Bells, pairs: usize) -> NicState {
+        NicState {
             port,
             bells,
             header: AtomicU32::new(0),

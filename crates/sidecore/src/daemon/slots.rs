@@ -1,20 +1,20 @@
 //! Who may be connected to the control socket at once, and for how long without a request.
 //!
-//! A connection is cheap for who makes it and costs the daemon a descriptor and memory, so there are so many places and no
+//! A connection is cheap for who makes it and costs the daemon a descriptor and memory, so there are so many slots and no
 //! more. Root and the daemon's own user may have all of them; everybody else together fewer, and each user a few. Who finds
-//! no place gets that of the connection that owes a request longest. One that is being answered is never displaced.
+//! no slot gets that of the connection that owes a request longest. One that is being answered is never displaced.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Places in all.
-pub const PLACES: usize = 64;
+/// Slots in all.
+pub const SLOTS: usize = 64;
 
-/// Places of all users together but for root and the daemon's own.
+/// Slots of all users together but for root and the daemon's own.
 pub const OTHERS: usize = 48;
 
-/// Places of each of those users.
+/// Slots of each of those users.
 pub const EACH: usize = 8;
 
 /// How long a new connection may take to send its request whole.
@@ -26,20 +26,20 @@ pub const IDLE: Duration = Duration::from_secs(60);
 /// How long an answer may wait for a client that does not read.
 pub const UNREAD: Duration = Duration::from_secs(30);
 
-/// How long a connection has its place at least before another one takes it: it may have sent a request that nobody has
+/// How long a connection has its slot at least before another one takes it: it may have sent a request that nobody has
 /// looked at.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Why a connection or a request was refused, or a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Its user has all of its places.
+    /// Its user has all of its slots.
     User,
-    /// All users but root and the daemon's own have all of their places.
+    /// All users but root and the daemon's own have all of their slots.
     Others,
-    /// All places are taken by connections that are being answered.
+    /// All slots are taken by connections that are being answered.
     Full,
-    /// It owed a request longest when another one needed a place.
+    /// It owed a request longest when another one needed a slot.
     Displaced,
     /// It sent no whole request in time.
     Late,
@@ -95,7 +95,7 @@ impl fmt::Display for Why {
                 f,
                 "users other than root and the daemon's own have {OTHERS} connections, the most that they may have together"
             ),
-            Why::Full => write!(f, "there are {PLACES} connections, the most that there may be, and all are being answered"),
+            Why::Full => write!(f, "there are {SLOTS} connections, the most that there may be, and all are being answered"),
             Why::Displaced => f.write_str("it owed a request longest when another one needed its place"),
             Why::Late => write!(f, "it sent no whole request within {FIRST:?}"),
             Why::Idle => write!(f, "it was silent for {IDLE:?}"),
@@ -118,7 +118,7 @@ pub struct Peer {
     pub own: bool,
 }
 
-struct Place<T> {
+struct ConnectionSlot<T> {
     peer: Peer,
     /// Since when it owes a request; none while it is being answered.
     owes: Option<Instant>,
@@ -129,19 +129,19 @@ struct Place<T> {
     end: T,
 }
 
-/// The places that are taken; `T` is what ends a connection.
-pub struct Places<T> {
-    taken: HashMap<u64, Place<T>>,
+/// The slots that are taken; `T` is what ends a connection.
+pub struct ConnectionSlots<T> {
+    taken: HashMap<u64, ConnectionSlot<T>>,
     next: u64,
 }
 
-impl<T> Places<T> {
+impl<T> ConnectionSlots<T> {
     /// None is taken.
-    pub fn new() -> Places<T> {
-        Places { taken: HashMap::new(), next: 0 }
+    pub fn new() -> ConnectionSlots<T> {
+        ConnectionSlots { taken: HashMap::new(), next: 0 }
     }
 
-    /// Takes a place for `peer`: its number, and what ends the connection that had it, which is to be ended. Connections
+    /// Takes a slot for `peer`: its number, and what ends the connection that had it, which is to be ended. Connections
     /// that owe a request for less than `patience` keep theirs.
     pub fn enter(
         &mut self,
@@ -151,54 +151,54 @@ impl<T> Places<T> {
         patience: Duration,
     ) -> Result<(u64, Option<T>), Why> {
         let count =
-            |like: &dyn Fn(&Peer) -> bool| self.taken.values().filter(|place| like(&place.peer)).count();
+            |like: &dyn Fn(&Peer) -> bool| self.taken.values().filter(|slot| like(&slot.peer)).count();
         let (why, like): (Why, &dyn Fn(&Peer) -> bool) = if !peer.own && count(&|p| p.uid == peer.uid) >= EACH
         {
             (Why::User, &|p| p.uid == peer.uid)
         } else if !peer.own && count(&|p| !p.own) >= OTHERS {
             (Why::Others, &|p| !p.own)
-        } else if self.taken.len() >= PLACES {
+        } else if self.taken.len() >= SLOTS {
             (Why::Full, &|p| peer.own || !p.own)
         } else {
             return Ok((self.seat(peer, end, now), None));
         };
-        let owing = self.taken.iter().filter(|(_, place)| like(&place.peer));
-        let owing = owing.filter_map(|(number, place)| Some((place.owes?, *number)));
+        let owing = self.taken.iter().filter(|(_, slot)| like(&slot.peer));
+        let owing = owing.filter_map(|(number, slot)| Some((slot.owes?, *number)));
         let (_, number) = owing.min().filter(|(owes, _)| now.duration_since(*owes) >= patience).ok_or(why)?;
-        let old = self.taken.remove(&number).map(|place| place.end);
+        let old = self.taken.remove(&number).map(|slot| slot.end);
         Ok((self.seat(peer, end, now), old))
     }
 
     fn seat(&mut self, peer: Peer, end: T, now: Instant) -> u64 {
         self.next += 1;
-        let place = Place { peer, owes: Some(now), answered: false, unread: None, end };
-        self.taken.insert(self.next, place);
+        let slot = ConnectionSlot { peer, owes: Some(now), answered: false, unread: None, end };
+        self.taken.insert(self.next, slot);
         self.next
     }
 
     /// Connection `number` has sent a request whole.
     pub fn asked(&mut self, number: u64) {
-        if let Some(place) = self.taken.get_mut(&number) {
-            place.owes = None;
+        if let Some(slot) = self.taken.get_mut(&number) {
+            slot.owes = None;
         }
     }
 
     /// Connection `number` was answered.
     pub fn answered(&mut self, number: u64, now: Instant) {
-        if let Some(place) = self.taken.get_mut(&number) {
-            place.owes = Some(now);
-            place.answered = true;
+        if let Some(slot) = self.taken.get_mut(&number) {
+            slot.owes = Some(now);
+            slot.answered = true;
         }
     }
 
     /// Something could be sent to connection `number`, or not.
     pub fn sent(&mut self, number: u64, could: bool, now: Instant) {
-        let Some(place) = self.taken.get_mut(&number) else { return };
+        let Some(slot) = self.taken.get_mut(&number) else { return };
         if !could {
-            place.unread.get_or_insert(now);
-        } else if place.unread.take().is_some() && place.owes.is_some() {
+            slot.unread.get_or_insert(now);
+        } else if slot.unread.take().is_some() && slot.owes.is_some() {
             // It was still reading: its silence begins here.
-            place.owes = Some(now);
+            slot.owes = Some(now);
         }
     }
 
@@ -211,14 +211,14 @@ impl<T> Places<T> {
     pub fn overdue(&mut self, now: Instant) -> Vec<(Why, T)> {
         let past =
             |since: Option<Instant>, time| since.is_some_and(|since| now.duration_since(since) >= time);
-        let why = |place: &Place<T>| match place {
-            place if place.unread.is_some() => past(place.unread, UNREAD).then_some(Why::Unread),
-            place if place.answered => past(place.owes, IDLE).then_some(Why::Idle),
-            place => past(place.owes, FIRST).then_some(Why::Late),
+        let why = |slot: &ConnectionSlot<T>| match slot {
+            slot if slot.unread.is_some() => past(slot.unread, UNREAD).then_some(Why::Unread),
+            slot if slot.answered => past(slot.owes, IDLE).then_some(Why::Idle),
+            slot => past(slot.owes, FIRST).then_some(Why::Late),
         };
         let over: Vec<_> =
-            self.taken.iter().filter_map(|(number, place)| Some((*number, why(place)?))).collect();
-        let end = |(number, why)| self.taken.remove(&number).map(|place| (why, place.end));
+            self.taken.iter().filter_map(|(number, slot)| Some((*number, why(slot)?))).collect();
+        let end = |(number, why)| self.taken.remove(&number).map(|slot| (why, slot.end));
         over.into_iter().filter_map(end).collect()
     }
 
@@ -239,88 +239,88 @@ mod tests {
     }
 
     /// So many connections of `peer`, which all send a request, or do not.
-    fn fill(places: &mut Places<u32>, peer: Peer, count: u32, now: Instant, ask: bool) {
+    fn fill(slots: &mut ConnectionSlots<u32>, peer: Peer, count: u32, now: Instant, ask: bool) {
         for i in 0..count {
-            let (number, old) = places.enter(peer, i, now, PATIENCE).unwrap();
+            let (number, old) = slots.enter(peer, i, now, PATIENCE).unwrap();
             assert_eq!(old, None);
             if ask {
-                places.asked(number);
+                slots.asked(number);
             }
         }
     }
 
     #[test]
     fn a_user_displaces_its_own_connections_only() {
-        let (mut places, now) = (Places::new(), Instant::now());
-        fill(&mut places, user(7), 8, now, false);
-        assert_eq!(places.enter(user(7), 8, now, PATIENCE), Err(Why::User));
-        assert_eq!(places.enter(user(8), 9, now, PATIENCE).unwrap().1, None);
-        let (_, old) = places.enter(user(7), 8, now + PATIENCE, PATIENCE).unwrap();
+        let (mut slots, now) = (ConnectionSlots::new(), Instant::now());
+        fill(&mut slots, user(7), 8, now, false);
+        assert_eq!(slots.enter(user(7), 8, now, PATIENCE), Err(Why::User));
+        assert_eq!(slots.enter(user(8), 9, now, PATIENCE).unwrap().1, None);
+        let (_, old) = slots.enter(user(7), 8, now + PATIENCE, PATIENCE).unwrap();
         assert!(old.is_some_and(|old| old < 8));
     }
 
     #[test]
     fn root_gets_in_beside_all_others() {
-        let (mut places, now) = (Places::new(), Instant::now());
+        let (mut slots, now) = (ConnectionSlots::new(), Instant::now());
         for uid in 1..=6 {
-            fill(&mut places, user(uid), 8, now, true);
+            fill(&mut slots, user(uid), 8, now, true);
         }
-        assert_eq!(places.enter(user(9), 0, now + PATIENCE, PATIENCE), Err(Why::Others));
-        fill(&mut places, ROOT, 16, now, true);
-        assert_eq!(places.len(), PLACES);
-        assert_eq!(places.enter(ROOT, 0, now + PATIENCE, PATIENCE), Err(Why::Full));
+        assert_eq!(slots.enter(user(9), 0, now + PATIENCE, PATIENCE), Err(Why::Others));
+        fill(&mut slots, ROOT, 16, now, true);
+        assert_eq!(slots.len(), SLOTS);
+        assert_eq!(slots.enter(ROOT, 0, now + PATIENCE, PATIENCE), Err(Why::Full));
     }
 
     #[test]
     fn who_owes_a_request_longest_goes_and_nobody_who_is_being_answered() {
-        let (mut places, now) = (Places::new(), Instant::now());
-        fill(&mut places, ROOT, 62, now, true);
-        let first = places.enter(ROOT, 100, now, PATIENCE).unwrap().0;
-        places.enter(ROOT, 101, now + PATIENCE, PATIENCE).unwrap();
+        let (mut slots, now) = (ConnectionSlots::new(), Instant::now());
+        fill(&mut slots, ROOT, 62, now, true);
+        let first = slots.enter(ROOT, 100, now, PATIENCE).unwrap().0;
+        slots.enter(ROOT, 101, now + PATIENCE, PATIENCE).unwrap();
         let later = now + 2 * PATIENCE;
-        places.asked(first);
-        places.answered(first, later);
-        assert_eq!(places.enter(ROOT, 102, later, PATIENCE).unwrap().1, Some(101));
-        assert_eq!(places.enter(ROOT, 103, later, PATIENCE), Err(Why::Full));
+        slots.asked(first);
+        slots.answered(first, later);
+        assert_eq!(slots.enter(ROOT, 102, later, PATIENCE).unwrap().1, Some(101));
+        assert_eq!(slots.enter(ROOT, 103, later, PATIENCE), Err(Why::Full));
         // Who asks once more, after a wait, gets one that was made or answered just now.
-        assert!(places.enter(ROOT, 103, later, Duration::ZERO).unwrap().1.is_some());
+        assert!(slots.enter(ROOT, 103, later, Duration::ZERO).unwrap().1.is_some());
         // Root's are not for others.
-        let mut places = Places::new();
-        fill(&mut places, ROOT, 64, now, false);
-        assert_eq!(places.enter(user(1), 0, later, PATIENCE), Err(Why::Full));
+        let mut slots = ConnectionSlots::new();
+        fill(&mut slots, ROOT, 64, now, false);
+        assert_eq!(slots.enter(user(1), 0, later, PATIENCE), Err(Why::Full));
     }
 
     #[test]
     fn time_passes_for_those_who_say_nothing_and_those_who_read_nothing() {
-        let (mut places, now) = (Places::new(), Instant::now());
-        let mut enter = |end| places.enter(ROOT, end, now, PATIENCE).unwrap().0;
+        let (mut slots, now) = (ConnectionSlots::new(), Instant::now());
+        let mut enter = |end| slots.enter(ROOT, end, now, PATIENCE).unwrap().0;
         let (_silent, busy, idle, unread) = (enter(1), enter(2), enter(3), enter(4));
-        places.asked(busy);
-        places.asked(idle);
-        places.answered(idle, now);
-        places.asked(unread);
-        places.sent(unread, false, now + FIRST);
-        places.sent(unread, false, now + UNREAD);
-        assert_eq!(places.overdue(now + FIRST / 2), []);
-        assert_eq!(places.overdue(now + FIRST), [(Why::Late, 1)]);
-        assert_eq!(places.overdue(now + FIRST + UNREAD), [(Why::Unread, 4)]);
-        assert_eq!(places.overdue(now + IDLE), [(Why::Idle, 3)]);
+        slots.asked(busy);
+        slots.asked(idle);
+        slots.answered(idle, now);
+        slots.asked(unread);
+        slots.sent(unread, false, now + FIRST);
+        slots.sent(unread, false, now + UNREAD);
+        assert_eq!(slots.overdue(now + FIRST / 2), []);
+        assert_eq!(slots.overdue(now + FIRST), [(Why::Late, 1)]);
+        assert_eq!(slots.overdue(now + FIRST + UNREAD), [(Why::Unread, 4)]);
+        assert_eq!(slots.overdue(now + IDLE), [(Why::Idle, 3)]);
         // A capture may run for ever.
-        assert_eq!(places.overdue(now + 1000 * IDLE), []);
-        places.leave(busy);
-        assert_eq!(places.len(), 0);
+        assert_eq!(slots.overdue(now + 1000 * IDLE), []);
+        slots.leave(busy);
+        assert_eq!(slots.len(), 0);
     }
 
     #[test]
     fn who_reads_again_has_all_of_its_time() {
-        let (mut places, now) = (Places::new(), Instant::now());
-        let number = places.enter(ROOT, 1, now, PATIENCE).unwrap().0;
-        places.asked(number);
-        places.answered(number, now);
-        places.sent(number, false, now);
+        let (mut slots, now) = (ConnectionSlots::new(), Instant::now());
+        let number = slots.enter(ROOT, 1, now, PATIENCE).unwrap().0;
+        slots.asked(number);
+        slots.answered(number, now);
+        slots.sent(number, false, now);
         let read = now + UNREAD / 2;
-        places.sent(number, true, read);
-        assert_eq!(places.overdue(now + IDLE), []);
-        assert_eq!(places.overdue(read + IDLE), [(Why::Idle, 1)]);
+        slots.sent(number, true, read);
+        assert_eq!(slots.overdue(now + IDLE), []);
+        assert_eq!(slots.overdue(read + IDLE), [(Why::Idle, 1)]);
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Written by one core, read by anybody.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct TimeSpent {
     busy: AtomicU64,
     idle: AtomicU64,
     asleep: AtomicU64,
@@ -43,7 +43,7 @@ pub struct CoreStatus {
     pub sleeps: u64,
 }
 
-impl Meter {
+impl TimeSpent {
     // One writer: a load and a store are enough.
     #[inline]
     fn add(counter: &AtomicU64, n: u64) {

@@ -20,16 +20,16 @@ const AGAIN: u32 = 8;
 /// Signals in a row that must have been quick before the I/O core signals again.
 const QUICK_ONES: u32 = 32;
 
-/// Where the eventfd's signals are sent.
-enum Place {
-    /// Here, since it came back from the bell, if it ever was there.
-    Here(Option<Instant>),
-    /// At the bell, since then.
+/// Who signals the eventfd.
+enum Signaller {
+    /// I/O cores, since it came back from the bell, if it ever was there.
+    Core(Option<Instant>),
+    /// The bell thread, since then.
     Bell(Instant),
 }
 
 /// What an eventfd's slow signals have taken.
-pub(in crate::mem) struct Meter {
+pub(in crate::mem) struct SignalCost {
     /// Signals until the next one that is timed.
     until: u32,
     /// How many signals that one stands for.
@@ -39,42 +39,42 @@ pub(in crate::mem) struct Meter {
     slow_ones: u32,
     /// When one was last timed.
     last: Option<Instant>,
-    place: Place,
+    signaller: Signaller,
     /// How long it stays at the bell.
     stay: Duration,
     quick_ones: u32,
 }
 
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter {
+impl Default for SignalCost {
+    fn default() -> SignalCost {
+        SignalCost {
             until: 0,
             stands_for: 1,
             debt: Duration::ZERO,
             slow_ones: 0,
             last: None,
-            place: Place::Here(None),
+            signaller: Signaller::Core(None),
             stay: SHORTEST,
             quick_ones: 0,
         }
     }
 }
 
-impl Meter {
+impl SignalCost {
     /// That of an eventfd whose port had one in debt a moment ago: the first slow signal is enough, so that a new
     /// conversation is no fresh start.
-    pub(in crate::mem) fn suspect() -> Meter {
-        Meter { debt: DEBT, slow_ones: SLOW_ONES, ..Meter::default() }
+    pub(in crate::mem) fn suspect() -> SignalCost {
+        SignalCost { debt: DEBT, slow_ones: SLOW_ONES, ..SignalCost::default() }
     }
 
-    /// The place has another eventfd: its first signal is timed. The debt stays, and so does the place: it is the same
+    /// Signals go to another eventfd: its first one is timed. The debt stays, and so does who signals: it is the same
     /// VMM's.
     pub(in crate::mem) fn renew(&mut self) {
         (self.until, self.stands_for, self.quick_ones) = (0, 1, 0);
     }
 
     pub(in crate::mem) fn is_at_bell(&self) -> bool {
-        matches!(self.place, Place::Bell(_))
+        matches!(self.signaller, Signaller::Bell(_))
     }
 
     /// Whether this signal is to be timed.
@@ -89,7 +89,7 @@ impl Meter {
         }
     }
 
-    /// A signal that was due took so long, until `now`. True if its place is at the bell from now on.
+    /// A signal that was due took so long, until `now`. True if the bell thread signals it from now on.
     pub(in crate::mem) fn took(&mut self, took: Duration, now: Instant) -> bool {
         let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.last = Some(now);
@@ -103,9 +103,9 @@ impl Meter {
         }
         if self.debt > DEBT && self.slow_ones >= SLOW_ONES {
             let soon = |back: Instant| now.saturating_duration_since(back) < self.stay.saturating_mul(AGAIN);
-            let again = matches!(self.place, Place::Here(Some(back)) if soon(back));
+            let again = matches!(self.signaller, Signaller::Core(Some(back)) if soon(back));
             self.stay = if again { self.stay.saturating_mul(2).min(LONGEST) } else { SHORTEST };
-            (self.place, self.quick_ones) = (Place::Bell(now), 0);
+            (self.signaller, self.quick_ones) = (Signaller::Bell(now), 0);
             return true;
         }
         // In debt every signal is timed. Out of it a VMM must not foresee which is, or it would make just those quick:
@@ -115,14 +115,14 @@ impl Meter {
         false
     }
 
-    /// A signal of the bell thread took so long, until `now`. True if its place is here again from now on.
+    /// A signal of the bell thread took so long, until `now`. True if I/O cores signal it again from now on.
     pub(in crate::mem) fn rung(&mut self, took: Duration, now: Instant) -> bool {
-        let Place::Bell(since) = self.place else { return false };
+        let Signaller::Bell(since) = self.signaller else { return false };
         self.quick_ones = if took > SLOW { 0 } else { self.quick_ones.saturating_add(1) };
         if self.quick_ones < QUICK_ONES || now.saturating_duration_since(since) < self.stay {
             return false;
         }
-        self.place = Place::Here(Some(now));
+        self.signaller = Signaller::Core(Some(now));
         (self.debt, self.slow_ones) = (Duration::ZERO, 0);
         self.renew();
         true
@@ -136,21 +136,21 @@ mod tests {
     const QUICK: Duration = Duration::from_nanos(300);
     const MS: Duration = Duration::from_millis(1);
 
-    /// Signals that take what `took` says of the time since the start, one after another, until one moves the place, or
+    /// Signals that take what `took` says of the time since the start, one after another, until one moves it to the bell, or
     /// for `time`. When that was, and what the signals took together.
     fn drive(
-        meter: &mut Meter,
+        cost: &mut SignalCost,
         start: Instant,
         time: Duration,
         took: impl Fn(Duration, bool) -> Duration,
     ) -> (Option<Duration>, Duration) {
         let (mut now, mut sum) = (start, Duration::ZERO);
         while now < start + time {
-            let due = meter.is_due();
+            let due = cost.is_due();
             let this = took(now - start, due);
             now += this;
             sum += this;
-            if due && meter.took(this, now) {
+            if due && cost.took(this, now) {
                 return (Some(now - start), sum);
             }
             now += Duration::from_micros(20);
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn an_eventfd_with_many_waiters_is_at_the_bell_after_three_signals() {
         let start = Instant::now();
-        let (moved, sum) = drive(&mut Meter::default(), start, 1_000 * MS, |_, _| 5 * MS);
+        let (moved, sum) = drive(&mut SignalCost::default(), start, 1_000 * MS, |_, _| 5 * MS);
         assert!(moved.is_some() && sum <= 15 * MS, "{moved:?} {sum:?}");
         // It gets its waiters later.
         let later = |at, _| if at < 100 * MS { QUICK } else { 5 * MS };
-        let (moved, sum) = drive(&mut Meter::default(), start, 1_000 * MS, later);
+        let (moved, sum) = drive(&mut SignalCost::default(), start, 1_000 * MS, later);
         assert!(moved.is_some() && sum <= 5 * MS * (TIMED + SLOW_ONES) + MS, "{moved:?} {sum:?}");
     }
 
@@ -174,7 +174,7 @@ mod tests {
         // All that are not timed are slow, and no more than two that are.
         let start = Instant::now();
         let took = |_, due| if due { QUICK } else { 25 * Duration::from_micros(1) };
-        let (moved, _) = drive(&mut Meter::default(), start, 1_000 * MS, took);
+        let (moved, _) = drive(&mut SignalCost::default(), start, 1_000 * MS, took);
         assert_eq!(moved, None, "that one has to be a seer");
         // Slow for as long as nothing is in debt, which it learns by being timed.
         let slow = std::cell::Cell::new(0u32);
@@ -188,7 +188,7 @@ mod tests {
             }
             5 * MS
         };
-        let (_, sum) = drive(&mut Meter::default(), start, 10_000 * MS, took);
+        let (_, sum) = drive(&mut SignalCost::default(), start, 10_000 * MS, took);
         assert!(sum < 10_000 * MS / 8, "{sum:?}");
     }
 
@@ -197,37 +197,37 @@ mod tests {
         let start = Instant::now();
         // 4 ms, once in five seconds.
         let took = |at: Duration, _| if at.as_millis() % 5_000 < 4 { 4 * MS } else { QUICK };
-        let (moved, _) = drive(&mut Meter::default(), start, 30_000 * MS, took);
+        let (moved, _) = drive(&mut SignalCost::default(), start, 30_000 * MS, took);
         assert_eq!(moved, None);
     }
 
     #[test]
     fn who_behaves_comes_back_and_who_does_not_stays_for_twice_as_long() {
-        let mut meter = Meter::default();
+        let mut cost = SignalCost::default();
         let mut now = Instant::now();
         let mut stays = Vec::new();
         for _ in 0..12 {
-            let (moved, _) = drive(&mut meter, now, 1_000 * MS, |_, _| 5 * MS);
+            let (moved, _) = drive(&mut cost, now, 1_000 * MS, |_, _| 5 * MS);
             now += moved.unwrap();
             let since = now;
-            assert!(meter.is_at_bell() && !meter.rung(5 * MS, now));
-            while !meter.rung(QUICK, now) {
+            assert!(cost.is_at_bell() && !cost.rung(5 * MS, now));
+            while !cost.rung(QUICK, now) {
                 now += MS;
             }
-            assert!(!meter.is_at_bell());
+            assert!(!cost.is_at_bell());
             stays.push((now - since).as_millis());
         }
         assert_eq!(stays[..4], [100, 200, 400, 800]);
         assert_eq!(stays[11], 60_000);
         // A long time of good behaviour is worth something.
         now += LONGEST * AGAIN;
-        let (moved, _) = drive(&mut meter, now, 1_000 * MS, |_, _| 5 * MS);
+        let (moved, _) = drive(&mut cost, now, 1_000 * MS, |_, _| 5 * MS);
         now += moved.unwrap();
-        assert_eq!(meter.stay, SHORTEST);
+        assert_eq!(cost.stay, SHORTEST);
         // Slow ones in between: it stays.
         for _ in 0..100 {
             now += 100 * MS;
-            assert!((0..QUICK_ONES - 1).all(|_| !meter.rung(QUICK, now)) && !meter.rung(5 * MS, now));
+            assert!((0..QUICK_ONES - 1).all(|_| !cost.rung(QUICK, now)) && !cost.rung(5 * MS, now));
         }
     }
 }

@@ -4,8 +4,8 @@
 //! an order in which as much as possible keeps running:
 //!
 //! 1. new ports get numbers and join the graph, so that no frame of theirs finds it closed;
-//! 2. new ports start, but for those whose place (socket, interface) an outgoing port still holds;
-//! 3. ports that hold such places, and ports that restart, stop; their successors start;
+//! 2. new ports start, but for those whose location (socket, interface) an outgoing port still holds;
+//! 3. ports that hold such locations, and ports that restart, stop; their successors start;
 //! 4. MTU, carrier and service change where only they differ;
 //! 5. the new graph is published, which no core can refuse; what is outgoing stops; its numbers are free.
 //!
@@ -23,13 +23,13 @@ use std::time::Instant;
 use super::check::same_place;
 use super::flow::Flow;
 use super::kinds::find;
-use super::live::{Inner, Live, Means};
+use super::live::{EngineState, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
 use super::routes::RouterSpec;
 use super::service::Recent;
 use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
-use super::trouble::Watch;
+use super::trouble::MemoryWatch;
 use crate::port::{Attachment, Fault, Port, DEFAULT_MTU};
 
 /// What made a change impossible, and whether all is as it was.
@@ -79,7 +79,7 @@ pub(super) enum How {
 /// A change under way.
 pub(super) struct Transaction<'c> {
     means: &'c Means,
-    inner: &'c mut Inner,
+    state: &'c mut EngineState,
     wanted: &'c Spec,
     how: How,
     back: Vec<Back>,
@@ -92,12 +92,12 @@ type Failure = (String, String);
 impl<'c> Transaction<'c> {
     pub fn new(
         means: &'c Means,
-        inner: &'c mut Inner,
+        state: &'c mut EngineState,
         wanted: &'c Spec,
         how: How,
         endings: &'c mut Vec<Ending>,
     ) -> Transaction<'c> {
-        Transaction { means, inner, wanted, how, back: Vec::new(), endings }
+        Transaction { means, state, wanted, how, back: Vec::new(), endings }
     }
 
     pub fn run(mut self, changes: &[Change]) -> Result<(), Undone> {
@@ -108,7 +108,7 @@ impl<'c> Transaction<'c> {
             }
             Err((port, cause)) => Err(Undone { port, cause, lost: self.undo() }),
         };
-        self.inner.follow();
+        self.state.follow();
         done
     }
 
@@ -130,7 +130,7 @@ impl<'c> Transaction<'c> {
 
         let outgoing: BTreeSet<&str> = &names(Verb::Removed) | &names(Verb::Restarted);
         let held: Vec<PortSpec> =
-            outgoing.iter().filter_map(|name| Some(self.inner.ports.get(*name)?.spec.clone())).collect();
+            outgoing.iter().filter_map(|name| Some(self.state.ports.get(*name)?.spec.clone())).collect();
         let kinds = self.means.kinds;
         let holder = |spec: &PortSpec| held.iter().find(|held| same_place(held, spec, kinds));
         let (blocked, early): (Vec<&PortSpec>, Vec<_>) =
@@ -162,7 +162,7 @@ impl<'c> Transaction<'c> {
     /// Gives a new port its number, counters and place among the live ones.
     fn enter(&mut self, spec: &PortSpec) -> Result<(), Failure> {
         let fail = |cause: String| (spec.name.clone(), cause);
-        let id = self.inner.ids.take().ok_or_else(|| {
+        let id = self.state.ids.take().ok_or_else(|| {
             fail(format!("all {} port numbers are in use", sidecore_abi::counters::MAX_PORTS))
         })?;
         let counters = self.means.counters.open_slot(id, &spec.name);
@@ -170,7 +170,7 @@ impl<'c> Transaction<'c> {
             Ok(port) => Arc::new(port),
             Err(e) => {
                 self.means.counters.close_slot(&counters);
-                self.inner.ids.give_back(id);
+                self.state.ids.give_back(id);
                 return Err(fail(format!("cannot make an eventfd: {e}")));
             }
         };
@@ -184,26 +184,26 @@ impl<'c> Transaction<'c> {
             stopped: None,
             recent: Recent::default(),
             flow: Flow::default(),
-            memory: Watch::default(),
+            memory: MemoryWatch::default(),
         };
-        self.inner.ports.insert(spec.name.clone(), live);
+        self.state.ports.insert(spec.name.clone(), live);
         self.back.push(Back::Forget(spec.name.clone()));
         Ok(())
     }
 
     /// Publishes the old graph with the new ports, but for those whose wire is still taken.
     fn join_early(&self, added: &[&PortSpec]) {
-        let mut switches = self.inner.spec.switches.clone();
+        let mut switches = self.state.spec.switches.clone();
         let new = |switch: &&SwitchSpec| switches.iter().all(|other| other.name != switch.name);
         let new: Vec<SwitchSpec> = self.wanted.switches.iter().filter(new).cloned().collect();
         switches.extend(new);
-        let mut routers = self.inner.spec.routers.clone();
+        let mut routers = self.state.spec.routers.clone();
         let new = |router: &&RouterSpec| routers.iter().all(|other| other.name != router.name);
         let new: Vec<RouterSpec> = self.wanted.routers.iter().filter(new).cloned().collect();
         routers.extend(new);
-        let mut ports = self.inner.placed();
+        let mut ports = self.state.placed();
         for spec in added {
-            let Some(live) = self.inner.ports.get(&spec.name) else { continue };
+            let Some(live) = self.state.ports.get(&spec.name) else { continue };
             let ends = ports.iter().filter(|(other, _)| other.joint() == spec.joint()).count();
             if !matches!(spec.joint(), Joint::Wire(_)) || ends < 2 {
                 ports.push((spec, &live.port));
@@ -215,7 +215,7 @@ impl<'c> Transaction<'c> {
     /// Starts what stands behind the live port of that name, as `spec` says.
     fn start(&mut self, spec: &PortSpec) -> Result<(), Failure> {
         let fail = |cause: String| (spec.name.clone(), cause);
-        let Some(live) = self.inner.ports.get_mut(&spec.name) else {
+        let Some(live) = self.state.ports.get_mut(&spec.name) else {
             return Err(fail("is not among the live ports".to_owned()));
         };
         live.attachment = Some(self.means.attach(spec, &live.port).map_err(fail)?);
@@ -225,14 +225,14 @@ impl<'c> Transaction<'c> {
     }
 
     fn set_stopped(&mut self, name: &str, cause: String) {
-        if let Some(live) = self.inner.ports.get_mut(name) {
+        if let Some(live) = self.state.ports.get_mut(name) {
             live.stopped = Some(cause);
         }
     }
 
-    /// Stops a port whose place is needed; it can be started again.
+    /// Stops a port whose location is needed; it can be started again.
     fn stop(&mut self, name: &str) -> Result<(), Failure> {
-        let Some(live) = self.inner.ports.get_mut(name) else { return Ok(()) };
+        let Some(live) = self.state.ports.get_mut(name) else { return Ok(()) };
         self.back.push(Back::Restart(name.to_owned(), live.spec.clone()));
         live.detach()?;
         live.port.fault.clear();
@@ -240,7 +240,7 @@ impl<'c> Transaction<'c> {
     }
 
     fn retune(&mut self, spec: &PortSpec) -> Result<(), Failure> {
-        let Some(live) = self.inner.ports.get_mut(&spec.name) else { return Ok(()) };
+        let Some(live) = self.state.ports.get_mut(&spec.name) else { return Ok(()) };
         let old = std::mem::replace(&mut live.spec, spec.clone());
         let (links, sizes) = (old.link_wanted() != spec.link_wanted(), old.mtu != spec.mtu);
         self.back.push(Back::Retune(old));
@@ -248,14 +248,14 @@ impl<'c> Transaction<'c> {
     }
 
     fn commit(&mut self) {
-        let Transaction { means, inner, wanted, endings, .. } = self;
-        inner.spec = wanted.clone();
+        let Transaction { means, state, wanted, endings, .. } = self;
+        state.spec = wanted.clone();
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
-        let gone: Vec<String> = inner.ports.keys().filter(|name| !stay(name)).cloned().collect();
+        let gone: Vec<String> = state.ports.keys().filter(|name| !stay(name)).cloned().collect();
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
-        means.publish(inner);
+        means.publish(state);
         for name in gone {
-            endings.extend(means.retire(inner, &name, true));
+            endings.extend(means.retire(state, &name, true));
         }
     }
 
@@ -266,14 +266,14 @@ impl<'c> Transaction<'c> {
         for back in std::mem::take(&mut self.back).into_iter().rev() {
             match back {
                 Back::Forget(name) => {
-                    if let Some(Err((_, cause))) = self.inner.ports.get_mut(&name).map(Live::detach) {
+                    if let Some(Err((_, cause))) = self.state.ports.get_mut(&name).map(Live::detach) {
                         lost.push(format!("port {name}: {cause}"));
                     }
                     forgotten.push(name);
                 }
                 Back::Restart(name, spec) => {
                     // What took its place goes first.
-                    for live in self.inner.ports.values_mut() {
+                    for live in self.state.ports.values_mut() {
                         if live.spec.name == name || same_place(&live.spec, &spec, self.means.kinds) {
                             // One that does not end is in the way of the next start, which says so.
                             let _ = live.detach();
@@ -281,14 +281,14 @@ impl<'c> Transaction<'c> {
                     }
                     if let Err((_, cause)) = self.start(&spec) {
                         lost.push(format!("port {name}: {cause}"));
-                        if let Some(live) = self.inner.ports.get_mut(&name) {
+                        if let Some(live) = self.state.ports.get_mut(&name) {
                             live.spec = spec;
                         }
                         self.set_stopped(&name, cause);
                     }
                 }
                 Back::Retune(spec) => {
-                    if let Some(live) = self.inner.ports.get_mut(&spec.name) {
+                    if let Some(live) = self.state.ports.get_mut(&spec.name) {
                         let new = std::mem::replace(&mut live.spec, spec);
                         let links = new.link_wanted() != live.spec.link_wanted();
                         if let Err(cause) = live.tune(links, new.mtu != live.spec.mtu) {
@@ -298,9 +298,9 @@ impl<'c> Transaction<'c> {
                 }
             }
         }
-        self.means.publish(self.inner);
+        self.means.publish(self.state);
         for name in forgotten {
-            self.endings.extend(self.means.retire(self.inner, &name, false));
+            self.endings.extend(self.means.retire(self.state, &name, false));
         }
         lost
     }
@@ -340,10 +340,10 @@ impl Live {
 impl Means {
     /// Starts the ports that could not be started, those that can be now, and those whose interface has gone and may come back.
     /// A cause is logged when it is another than before.
-    pub fn try_again(&self, inner: &mut Inner) {
+    pub fn try_again(&self, state: &mut EngineState) {
         let mut came = false;
         for live in
-            inner.ports.values_mut().filter(|live| live.port.fault.get() == Some(Fault::InterfaceGone))
+            state.ports.values_mut().filter(|live| live.port.fault.get() == Some(Fault::InterfaceGone))
         {
             // What stands behind it has stopped itself; one that does not end is looked at again in a second.
             if live.attachment.is_none() || live.detach().is_ok() {
@@ -351,7 +351,7 @@ impl Means {
                 live.port.fault.clear();
             }
         }
-        for (name, live) in inner.ports.iter_mut().filter(|(_, live)| live.stopped.is_some()) {
+        for (name, live) in state.ports.iter_mut().filter(|(_, live)| live.stopped.is_some()) {
             match self.attach(&live.spec, &live.port) {
                 Ok(attachment) => {
                     (live.attachment, live.stopped, came) = (Some(attachment), None, true);
@@ -366,7 +366,7 @@ impl Means {
             }
         }
         if came {
-            inner.follow();
+            state.follow();
         }
     }
 

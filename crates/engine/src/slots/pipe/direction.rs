@@ -11,7 +11,7 @@
 //! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what the receiver has is not the
 //! sender's to give up once more.
 //!
-//! Who touches what. The way stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
+//! Who touches what. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
 //! out, so when that is done nobody touches that end's memory any more. No conversation touches a guest's memory under the lock: that
 //! memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's memory, that is the receiver's
 //! stall (`core::at_owner`).
@@ -61,7 +61,7 @@ pub struct Moved {
 }
 
 /// A direction.
-pub(super) struct Way {
+pub(super) struct PipeDirection {
     tx: ClientTx<Hand>,
     rx: ClientRx<Hand>,
     /// The sender's `head` up to which everything was looked at: behind it is no whole frame.
@@ -78,20 +78,20 @@ fn number() -> u64 {
     HALVES.fetch_add(1, Ordering::Relaxed)
 }
 
-fn lock(way: &Mutex<Way>) -> MutexGuard<'_, Way> {
+fn lock(direction: &Mutex<PipeDirection>) -> MutexGuard<'_, PipeDirection> {
     // Indices move behind what they stand for.
-    way.lock().unwrap_or_else(PoisonError::into_inner)
+    direction.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Way {
-    pub(super) fn new((tx, rx): (ClientTx<Hand>, ClientRx<Hand>)) -> Way {
+impl PipeDirection {
+    pub(super) fn new((tx, rx): (ClientTx<Hand>, ClientRx<Hand>)) -> PipeDirection {
         let looked = rx.next();
-        Way { tx, rx, looked, sender: 0, receiver: 0, far: None }
+        PipeDirection { tx, rx, looked, sender: 0, receiver: 0, far: None }
     }
 
     /// Where the ring of the sender is, and that of the receiver.
-    pub(super) fn places(&self) -> [[u32; 3]; 2] {
-        [self.tx.place(), self.rx.place()]
+    pub(super) fn positions(&self) -> [[u32; 3]; 2] {
+        [self.tx.position(), self.rx.position()]
     }
 
     /// Takes note of what the sender has given up. False: its `head` makes no sense.
@@ -102,7 +102,7 @@ impl Way {
             return true;
         }
         // The ring itself went back to all that was not released, which the receiver has.
-        self.tx.set_places(self.tx.first(), self.rx.next());
+        self.tx.set_positions(self.tx.first(), self.rx.next());
         self.looked = self.rx.next();
         false
     }
@@ -240,181 +240,183 @@ impl Way {
     }
 }
 
-/// The half of a way that an end has on which it sends. Dropping it takes it out.
+/// The half of a direction that an end has on which it sends. Dropping it takes it out.
 pub struct Sending {
-    way: Arc<Mutex<Way>>,
+    direction: Arc<Mutex<PipeDirection>>,
     number: u64,
 }
 
 impl Sending {
-    pub(super) fn new(way: &Arc<Mutex<Way>>) -> Sending {
+    pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Sending {
         let number = number();
-        lock(way).sender = number;
-        Sending { way: Arc::clone(way), number }
+        lock(direction).sender = number;
+        Sending { direction: Arc::clone(direction), number }
     }
 
-    /// The way, if this is still its sender's half.
+    /// The direction, if this is still its sender's half.
     #[inline]
-    fn ours(&self) -> Option<MutexGuard<'_, Way>> {
-        Some(lock(&self.way)).filter(|way| way.sender == self.number)
+    fn ours(&self) -> Option<MutexGuard<'_, PipeDirection>> {
+        Some(lock(&self.direction)).filter(|direction| direction.sender == self.number)
     }
 
     /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
-        let Some(mut way) = self.ours() else { return };
-        way.tx.hands().clear();
+        let Some(mut direction) = self.ours() else { return };
+        direction.tx.hands().clear();
         let Some(mut block) = block else { return };
         // Nobody moves it meanwhile: that takes this half.
-        let place = way.tx.place();
-        drop(way);
+        let position = direction.tx.position();
+        drop(direction);
         if begins {
-            block.begin(place);
+            block.begin(position);
         }
         // Whoever served it before may have ended before it said so.
-        let [_, hwcur, hwtail] = place;
+        let [_, hwcur, hwtail] = position;
         block.publish(hwcur, hwtail);
-        let Some(mut way) = self.ours() else { return };
+        let Some(mut direction) = self.ours() else { return };
         // What was found bad was another block's.
-        way.tx.forget();
-        way.tx.hands().set_guest(block);
+        direction.tx.forget();
+        direction.tx.hands().set_guest(block);
     }
 
     /// What went wrong so far.
     pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(lock(&self.way).tx.stats())
+        Arc::clone(lock(&self.direction).tx.stats())
     }
 
     /// A program has it.
     pub fn set_program(&mut self) {
-        if let Some(mut way) = self.ours() {
-            way.tx.forget();
-            way.tx.hands().set_program();
+        if let Some(mut direction) = self.ours() {
+            direction.tx.forget();
+            direction.tx.hands().set_program();
         }
     }
 
     /// Moves what was given up and released since, at most `limit` frames.
     #[inline]
     pub fn pass(&mut self, limit: usize) -> Moved {
-        self.ours().map_or_else(Moved::default, |mut way| way.pass(limit))
+        self.ours().map_or_else(Moved::default, |mut direction| direction.pass(limit))
     }
 
     /// Whether there is something to move.
     #[inline]
     pub fn has_news(&mut self) -> bool {
-        self.ours().is_some_and(|mut way| way.has_news())
+        self.ours().is_some_and(|mut direction| direction.has_news())
     }
 
     /// Whether the sender's `head` makes no sense.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.ours().is_some_and(|way| way.tx.is_lost())
+        self.ours().is_some_and(|direction| direction.tx.is_lost())
     }
 
     /// Whether slots wait for the receiver: of what it does the sender's core is not told.
     pub fn waits(&self) -> bool {
-        self.ours().is_some_and(|way| way.tx.first() != way.tx.last())
+        self.ours().is_some_and(|direction| direction.tx.first() != direction.tx.last())
     }
 
     /// Asks for kicks or declines them. After asking, true means that there is something to move.
     pub fn want_kicks(&mut self, on: bool) -> bool {
-        let Some(mut way) = self.ours() else { return false };
+        let Some(mut direction) = self.ours() else { return false };
         match on {
-            true => way.tx.hands().ask(),
-            false => way.tx.hands().withdraw(),
+            true => direction.tx.hands().ask(),
+            false => direction.tx.hands().withdraw(),
         }
-        on && way.has_news()
+        on && direction.has_news()
     }
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        if let Some(mut way) = self.ours() {
-            way.tx.hands().clear();
-            way.sender = 0;
+        if let Some(mut direction) = self.ours() {
+            direction.tx.hands().clear();
+            direction.sender = 0;
         }
     }
 }
 
 /// The half on which an end receives. Dropping it takes it out.
 pub struct Receiving {
-    way: Arc<Mutex<Way>>,
+    direction: Arc<Mutex<PipeDirection>>,
     number: u64,
 }
 
 impl Receiving {
-    pub(super) fn new(way: &Arc<Mutex<Way>>) -> Receiving {
+    pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Receiving {
         let number = number();
-        lock(way).receiver = number;
-        Receiving { way: Arc::clone(way), number }
+        lock(direction).receiver = number;
+        Receiving { direction: Arc::clone(direction), number }
     }
 
-    fn ours(&self) -> Option<MutexGuard<'_, Way>> {
-        Some(lock(&self.way)).filter(|way| way.receiver == self.number)
+    fn ours(&self) -> Option<MutexGuard<'_, PipeDirection>> {
+        Some(lock(&self.direction)).filter(|direction| direction.receiver == self.number)
     }
 
     /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it. What it
     /// releases counts from [`Receiving::show`] on.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
-        let Some(mut way) = self.ours() else { return };
-        way.far = None;
-        way.rx.hands().clear();
+        let Some(mut direction) = self.ours() else { return };
+        direction.far = None;
+        direction.rx.hands().clear();
         let Some(mut block) = block else { return };
         // Nothing comes meanwhile: nobody is shown.
-        let place = way.rx.place();
-        drop(way);
+        let position = direction.rx.position();
+        drop(direction);
         if begins {
-            block.begin(place);
+            block.begin(position);
         }
-        let [_, hwcur, hwtail] = place;
+        let [_, hwcur, hwtail] = position;
         block.publish(hwcur, hwtail);
         block.withdraw();
-        let Some(mut way) = self.ours() else { return };
-        way.rx.forget();
-        way.rx.hands().set_guest(block);
+        let Some(mut direction) = self.ours() else { return };
+        direction.rx.forget();
+        direction.rx.hands().set_guest(block);
     }
 
     /// What went wrong so far.
     pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(lock(&self.way).rx.stats())
+        Arc::clone(lock(&self.direction).rx.stats())
     }
 
     /// A program has it.
     pub fn set_program(&mut self) {
-        if let Some(mut way) = self.ours() {
-            way.rx.forget();
-            way.rx.hands().set_program();
+        if let Some(mut direction) = self.ours() {
+            direction.rx.forget();
+            direction.rx.hands().set_program();
         }
     }
 
     /// Whoever has it is told of frames by `far` from now on, and what it releases counts.
     pub fn show(&mut self, far: Arc<dyn Far>) {
-        if let Some(mut way) = self.ours() {
-            way.far = Some(far);
+        if let Some(mut direction) = self.ours() {
+            direction.far = Some(far);
         }
     }
 
     /// No more: when this returns nobody touches the receiver's memory.
     pub fn hide(&mut self) {
-        if let Some(mut way) = self.ours() {
-            way.far = None;
+        if let Some(mut direction) = self.ours() {
+            direction.far = None;
         }
     }
 
     /// Shows a guest whether the link is up, while the half is hidden.
     pub fn set_link(&mut self, up: bool) {
-        let Some(mut block) = self.ours().and_then(|mut way| way.rx.hands().take_guest()) else { return };
+        let Some(mut block) = self.ours().and_then(|mut direction| direction.rx.hands().take_guest()) else {
+            return;
+        };
         block.set_link(up);
-        if let Some(mut way) = self.ours() {
-            way.rx.hands().set_guest(block);
+        if let Some(mut direction) = self.ours() {
+            direction.rx.hands().set_guest(block);
         }
     }
 }
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        if let Some(mut way) = self.ours() {
-            (way.far, way.receiver) = (None, 0);
-            way.rx.hands().clear();
+        if let Some(mut direction) = self.ours() {
+            (direction.far, direction.receiver) = (None, 0);
+            direction.rx.hands().clear();
         }
     }
 }

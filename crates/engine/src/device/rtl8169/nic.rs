@@ -10,7 +10,7 @@ use super::stats::Stats;
 use crate::port::Port;
 
 /// What the I/O cores and the conversation share.
-pub(super) struct Shared {
+pub(super) struct NicState {
     /// There is a status block.
     pub(super) csb: bool,
     pub(super) port: Arc<Port>,
@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) traps: Traps,
 }
 
-impl Shared {
+impl NicState {
     /// Where the status block is; zero if there is none.
     #[inline]
     pub(super) fn block(&self) -> u64 {

@@ -16,12 +16,12 @@ pub(super) const OFFLOADS: Offloads = Offloads::from_bits(
 
 /// What all queues of a port have in common.
 #[derive(Debug, Default)]
-pub struct Traits {
+pub struct RingPortSettings {
     header: AtomicU32,
     down: AtomicBool,
 }
 
-impl Traits {
+impl RingPortSettings {
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
     #[inline]
     pub fn header(&self) -> u32 {

@@ -1,0 +1,193 @@
+//! Tasks that are silent: what wakes them, when they are looked at again, and how a core sleeps when all of them are.
+
+use std::time::Duration;
+
+use super::{Core, Due, Seated, COLD_AFTER, LONGEST_SLEEP};
+use crate::core::accounts::Right;
+use crate::core::clock::Clock;
+use crate::core::ledger::Heat;
+
+/// Cold tasks that are looked at together while there is other work, of each kind: those that were woken, and those whose time has come.
+const LOOKS: usize = 16;
+/// How often a core at work looks whether a cold task has an event: the system call is a hundredth of that.
+const EVENTS_EVERY: u64 = 25_000;
+/// A cold task that asks for a look is not looked at again before this has passed.
+const SHORTEST_NAP: u64 = 1_000;
+
+impl<L, C: Clock> Core<L, C> {
+    /// Looks for cold tasks whose event has come, or whose time; visits them. Returns how much was moved.
+    #[inline]
+    pub(super) fn look_at_cold(&mut self) -> u64 {
+        if self.now.saturating_sub(self.looked) < EVENTS_EVERY {
+            return 0;
+        }
+        self.looked = self.now;
+        if self.watched > 0 {
+            self.wait(Duration::ZERO);
+        }
+        self.visit_woken(LOOKS) + self.visit_due(LOOKS)
+    }
+
+    /// Waits for events; true if there were any, or messages.
+    pub(super) fn wait(&mut self, longest: Duration) -> bool {
+        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
+        self.poller.wait(longest, |id, place| {
+            if let Some(seated) =
+                tasks.get_mut(place).and_then(Option::as_mut).filter(|seated| seated.id == id)
+            {
+                seated.task.woken(local);
+                seated.ledger.woke();
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+        })
+    }
+
+    /// Visits tasks that woke us, at most so many; they are polled from now on.
+    pub(super) fn visit_woken(&mut self, most: usize) -> u64 {
+        let mut all = 0;
+        for _ in 0..most.min(self.woken.len()) {
+            let place = self.woken.remove(0);
+            let begun = self.now;
+            self.warm(place);
+            self.turn_to(place, begun);
+            if let Due::Visit(budget) = self.is_due(place, 0) {
+                all += self.visit(place, budget, false);
+            }
+        }
+        all
+    }
+
+    /// Visits cold tasks that asked to be looked at by now, each once and at most so many. One that has nothing goes on being cold.
+    pub(super) fn visit_due(&mut self, most: usize) -> u64 {
+        let mut all = 0;
+        let until = self.now;
+        for _ in 0..most {
+            let Some((due, place)) = self.timers.due(until) else { break };
+            let asked = |seated: &Seated<L>| seated.heat == Heat::Cold && seated.due == due;
+            if !self.tasks.get(place).and_then(Option::as_ref).is_some_and(asked) {
+                continue;
+            }
+            let begun = self.now;
+            self.warm(place);
+            self.turn_to(place, begun);
+            let moved = match self.is_due(place, 0) {
+                Due::Visit(budget) => self.visit(place, budget, false),
+                Due::Later | Due::Cold => 0,
+            };
+            if moved == 0 {
+                let begun = self.now;
+                self.polled.pop();
+                self.cool(place);
+                self.turn_to(place, begun);
+            }
+            all += moved;
+        }
+        all
+    }
+
+    /// Since `begun` the core was busy with the task at `place`, beside its visits.
+    pub(super) fn turn_to(&mut self, place: usize, begun: u64) {
+        self.now = self.clock.now();
+        self.look_in_vain(place, self.now - begun);
+    }
+
+    /// The task at `place` is polled from now on.
+    pub(super) fn warm(&mut self, place: usize) {
+        let Some(seated) = self.tasks[place].as_mut() else { return };
+        if seated.heat == Heat::Polled {
+            return;
+        }
+        self.watched -= usize::from(!seated.events.is_empty());
+        seated.heat = Heat::Polled;
+        (seated.empty_visits, seated.not_before) = (0, self.now);
+        (seated.moved_at, seated.since) = (self.now, self.now);
+        seated.ledger.set_heat(Heat::Polled);
+        self.beat.begin(seated.number);
+        seated.task.disarm();
+        self.polled.push(place);
+    }
+
+    /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One that has work
+    /// already is woken.
+    pub(super) fn cool(&mut self, place: usize) {
+        let Some(seated) = self.tasks[place].as_mut() else { return };
+        self.beat.begin(seated.number);
+        seated.heat = Heat::Cold;
+        seated.ledger.set_heat(Heat::Cold);
+        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
+        if seated.task.arm() {
+            self.woken.push(place);
+        }
+        // A task that stopped itself shows no event any more: it must not keep us awake.
+        if !seated.events.is_empty() {
+            let mut shown = false;
+            seated.task.events(&mut |_| shown = true);
+            if !shown {
+                seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
+            }
+        }
+        self.watched += usize::from(!seated.events.is_empty());
+        if let Some(next) = seated.task.next_look() {
+            // Never at once: whoever is due is looked at until none is.
+            let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
+            let due = self.now.saturating_add(next);
+            // One that is still to come, and earlier, will do: a guest must not fill the heap.
+            if seated.due <= self.now || seated.due > due {
+                seated.due = due;
+                self.timers.add(due, place);
+            }
+        }
+    }
+
+    /// Sleeps until an event or a message comes, or for as long as a task allows that nothing will wake us for; then visits who
+    /// woke us. Returns how much was moved, and whether it was an event: not only a time that had come.
+    ///
+    /// For as long as we sleep all tasks are cold. Those that did something of late are polled again afterwards; the others
+    /// stay as they are, and their memory is not touched.
+    pub(super) fn sleep(&mut self, now: u64) -> (u64, bool) {
+        self.now = now;
+        let (mut slept, mut soonest) = (std::mem::take(&mut self.polled), u64::MAX);
+        slept.retain(|place| {
+            let Some(seated) = self.tasks[*place].as_mut() else { return false };
+            match self.accounts.right(seated.account, now) {
+                // Its work must not keep us awake until it may be done.
+                Right::Throttled { until } => {
+                    soonest = soonest.min(until);
+                    self.polled.push(*place);
+                    false
+                }
+                _ => {
+                    self.cool(*place);
+                    true
+                }
+            }
+        });
+        self.beat.pause();
+        let mut woken = !self.woken.is_empty();
+        if !woken {
+            let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
+            let longest = Duration::from_nanos(until.saturating_sub(now)).min(LONGEST_SLEEP);
+            woken = self.wait(longest);
+        }
+        let begun = self.clock.now();
+        (self.now, self.looked) = (begun, begun);
+        self.spent.asleep(begun - now);
+        // Those that woke us come first, before the memory of all others is touched, which is cold by now.
+        let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);
+        for place in slept {
+            let lately = |seated: &Seated<L>| {
+                seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER
+            };
+            if self.tasks[place].as_ref().is_some_and(lately) {
+                let at = self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at);
+                self.warm(place);
+                if let Some(seated) = self.tasks[place].as_mut() {
+                    seated.moved_at = at;
+                }
+            }
+        }
+        (moved, woken)
+    }
+}

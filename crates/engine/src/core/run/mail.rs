@@ -1,0 +1,124 @@
+//! What a core does with its messages: takes tasks in, gives them back, hands them over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Core, Seated};
+use crate::core::accounts::Luggage;
+use crate::core::clock::Clock;
+use crate::core::ledger::Heat;
+use crate::core::mailbox::{Bag, CoreMessage, TaskId, MESSAGES_A_ROUND};
+use crate::core::task::{Owner, Seat};
+
+impl<L, C: Clock> Core<L, C> {
+    /// Reads a round's share of the messages; false if one of them ends the thread.
+    pub(in crate::core) fn read_mail(&mut self) -> bool {
+        for _ in 0..MESSAGES_A_ROUND {
+            let Some(message) = self.mailbox.open() else { break };
+            match message {
+                CoreMessage::Take { id, seat, bag } => self.take(id, seat, bag),
+                CoreMessage::GiveBack { id, answer } => match self.give_back(id) {
+                    // The asker may have given up.
+                    true => drop(answer.send(())),
+                    false => self.registry.recall(id, answer),
+                },
+                CoreMessage::Move { id, to, answer } => {
+                    let moved = self.hand_over(id, to);
+                    let _ = answer.send(moved);
+                }
+                CoreMessage::Evict { owner, answer } => {
+                    let its = self.tasks.iter().flatten().filter(|seated| seated.number == owner);
+                    let its: Vec<TaskId> = its.map(|seated| seated.id).collect();
+                    its.into_iter().for_each(|id| _ = self.give_back(id));
+                    let _ = answer.send(());
+                }
+                CoreMessage::Do { what, answer } => {
+                    what(&mut self.local);
+                    let _ = answer.send(());
+                }
+                CoreMessage::Rest { rest, answer } => {
+                    self.settle();
+                    self.resting = rest;
+                    let _ = answer.send(());
+                }
+                CoreMessage::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, id: TaskId, mut task: Box<dyn Seat<L>>, bag: Bag) {
+        let free = self.tasks.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.tasks.len());
+        if free.is_none() {
+            self.tasks.push(None);
+        }
+        self.now = self.clock.now();
+        task.disarm();
+        let mut events = Vec::new();
+        task.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
+        let owner: Arc<dyn Owner> = task.owner();
+        let account = self.accounts.join(&owner, bag.luggage, self.now);
+        bag.ledger.set_heat(Heat::Polled);
+        self.tasks[place] = Some(Seated {
+            id,
+            number: owner.number(),
+            account,
+            events,
+            ledger: bag.ledger,
+            pace: bag.pace,
+            heat: Heat::Polled,
+            costly: task.is_costly(),
+            empty_visits: 0,
+            unwritten: 0,
+            not_before: 0,
+            moved_at: self.now,
+            since: self.now,
+            usual: 0,
+            waits_since: None,
+            due: 0,
+            task,
+        });
+        self.polled.push(place);
+        // A guest that has its queues taken and given back without end pays for both ways.
+        owner.served().caused(Duration::from_nanos(self.clock.now() - self.now));
+    }
+
+    /// Takes the task off this core: nothing of it is under way.
+    fn remove(&mut self, id: TaskId) -> Option<(Seated<L>, Luggage)> {
+        let here = |seated: &Option<Seated<L>>| seated.as_ref().is_some_and(|seated| seated.id == id);
+        let place = self.tasks.iter().position(here)?;
+        let mut seated = self.tasks[place].take()?;
+        self.polled.retain(|other| *other != place);
+        self.keen.retain(|other| *other != place);
+        self.woken.retain(|other| *other != place);
+        self.watched -= usize::from(seated.heat == Heat::Cold && !seated.events.is_empty());
+        self.beat.begin(seated.number);
+        seated.task.settle(&mut self.local);
+        self.beat.pause();
+        seated.events.iter().for_each(|event| self.poller.unwatch(event));
+        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
+        let luggage = self.accounts.leave(seated.account);
+        Some((seated, luggage))
+    }
+
+    /// Sends a task home; false if this core does not have it.
+    fn give_back(&mut self, id: TaskId) -> bool {
+        let begun = self.clock.now();
+        let Some((seated, _)) = self.remove(id) else { return false };
+        self.registry.forget(id);
+        let owner = seated.task.owner();
+        seated.task.go_home();
+        owner.served().caused(Duration::from_nanos(self.clock.now() - begun));
+        true
+    }
+
+    /// Gives a task to core `to`; false if this core does not have it.
+    fn hand_over(&mut self, id: TaskId, to: usize) -> bool {
+        let Some((seated, luggage)) = self.remove(id) else { return false };
+        seated.ledger.moved();
+        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage };
+        self.registry.hand_over(id, to, seated.task, bag);
+        true
+    }
+}
