@@ -19,7 +19,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::ring::Geometry;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
-use sidecore_engine::transport::ring::{set_directory, Device, RingPortConfig, RingPort};
+use sidecore_engine::transport::ring::{set_directory, Device, RingPort, RingPortConfig};
 
 /// Most ports on demand.
 const ON_DEMAND: usize = 4;

@@ -76,13 +76,7 @@ struct Run<'a> {
 }
 
 /// A device that a driver has not found yet, and its memory.
-fn device(
-    world: &World,
-    desk: &Arc<Desk>,
-    port: &Arc<Port>,
-    flags: u8,
-    number: u8,
-) -> (Ptnet, MemoryDevice) {
+fn device(world: &World, desk: &Arc<Desk>, port: &Arc<Port>, flags: u8, number: u8) -> (Ptnet, MemoryDevice) {
     let mut config = PtnetConfig {
         pairs: PAIRS,
         slots: SLOTS,

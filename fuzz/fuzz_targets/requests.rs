@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
-use sidecore_engine::mem::{memory_file, Pieces, JournalSlots, MAX_BATCH};
+use sidecore_engine::mem::{memory_file, JournalSlots, Pieces, MAX_BATCH};
 use sidecore_engine::virtq::{PackedJournal, Position, Queue, Region, Request, RingConfig, Whose};
 use sidecore_fuzz::{Guest, ENTRIES, GPA, PARTS};
 
