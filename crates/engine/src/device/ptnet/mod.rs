@@ -18,7 +18,7 @@
 //!
 //! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's
 //! in the same memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: each ring is
-//! one half of a `Way`.
+//! one half of one direction of the pipe.
 //!
 //! *Host rings* are not connected, but netmap in a guest uses the ring offsets in the interface structure. Its kernel
 //! module reads them before it starts the device, and takes a missing offset for the structure itself. Its programs
