@@ -62,7 +62,7 @@ use self::rewrite::Rewrite;
 use self::rib::Control;
 use crate::account::DropReason;
 use crate::frame::{is_group, Batch, Frame};
-use crate::port::Port;
+use crate::port::{Port, PortId};
 use crate::switch::Verdicts;
 use crate::wire::flow_hash;
 
@@ -90,7 +90,7 @@ pub struct Seat {
     plan: Arc<Plan>,
 }
 
-/// When a batch is decided on.
+/// When a batch is decided on, and whose it is.
 pub struct Now {
     /// Seconds since the engine started, from 1 on.
     pub seconds: u32,
@@ -98,6 +98,8 @@ pub struct Now {
     pub epoch: Instant,
     /// The core, for its counters.
     pub core: usize,
+    /// The port that sent it: behind a gateway, one of its switch.
+    pub sender: PortId,
 }
 
 impl Now {
@@ -320,24 +322,24 @@ impl Router {
                     Group::Prohibit => (Trouble::Prohibited, DropReason::Prohibit),
                     _ => (Trouble::NoRoute, DropReason::NoRoute),
                 };
-                desk.made.error(batch, frame, at, trouble, v6, now.micros());
+                desk.made.error(batch, frame, at, trouble, v6, now);
                 return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
-            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now);
             return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
-            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now);
             return Err(DropReason::Martian.into());
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
-            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now);
             return Err(DropReason::TooBig.into());
         }
         let known = match hop.and_then(|hop| hop.place) {
@@ -371,7 +373,7 @@ impl Router {
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
-            (Refused::Own, Some(control)) => match at.limits.punt.admit(class::class(frame), now.micros()) {
+            (Refused::Own, Some(control)) => match at.limits.punt.admit(class::class(frame), now.sender, now.micros()) {
                 Ok(()) => verdicts.send(index, control),
                 Err(why) => verdicts.drop(index, why),
             },
@@ -396,14 +398,14 @@ impl Router {
             Some(known) => known,
             None => {
                 // No request, no place: a scan of a network gets no more places than requests.
-                if !to.limits.requests.take(now.micros()) {
+                if !to.limits.requests.take(now.sender, now.micros()) {
                     return Err(DropReason::NoNeighbour);
                 }
                 let entered = self.neighbours.enter(to.id, number, now.seconds);
                 (entered.ok_or(DropReason::NoNeighbour)?, Reach::Unknown)
             }
         };
-        let may = known.is_none() || to.limits.requests.take(now.micros());
+        let may = known.is_none() || to.limits.requests.take(now.sender, now.micros());
         if may && self.neighbours.ask(place, now.seconds) {
             self.request(desk, to, number);
         }
@@ -411,7 +413,7 @@ impl Router {
             Reach::Known(mac) | Reach::Stale(mac) => Ok(mac),
             Reach::Unknown => Err(DropReason::NoNeighbour),
             Reach::Silent => {
-                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now.micros());
+                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now);
                 Err(DropReason::NoNeighbour)
             }
         }

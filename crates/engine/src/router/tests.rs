@@ -75,7 +75,7 @@ impl Rig {
         let members: Vec<_> = ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
         router.configure(&members, routes, 1);
         let seat = Seat::new(&router);
-        let now = Now { seconds: 100, epoch: Instant::now(), core: 0 };
+        let now = Now { seconds: 100, epoch: Instant::now(), core: 0, sender: PortId(0) };
         let mut rig = Rig {
             router,
             ports,
