@@ -115,11 +115,13 @@ impl Means {
 
     /// Keeps the sums of ports that have ended, and frees their numbers.
     pub fn reap(&self, inner: &mut Inner) {
-        for Leaver { port, spec, deleted, .. } in inner.leaving.ended() {
+        for leaver in inner.leaving.ended() {
+            let sums = leaver.sums();
+            let Leaver { port, spec, deleted, .. } = leaver;
             if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
                 (kind.forget)(&spec);
             }
-            inner.retired.add(&port.counters.totals());
+            inner.retired.add(&sums);
             self.counters.close_slot(&port.counters);
             inner.ids.give_back(port.id);
         }
