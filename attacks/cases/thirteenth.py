@@ -1,17 +1,17 @@
 """What was tried on 23 November 2026, in the evening: gateways on switches, floods for a control plane, a Realtek's rings once more, and half messages of a routing daemon."""
 
-import os
 import random
+import socket
 import struct
+import subprocess
 import time
 
 from outside import vhost, words
 from outside.case import attack
-from outside.daemon import Failure, http, until
+from outside.daemon import http, until
 from outside.flow import pause
-from outside.fpm import (DST, GATEWAY, Namespace, OIF, UNICAST, MAIN, BGP, NEWNEXTHOP, NEWROUTE, attribute, frame, group, next_hop,
-                         route)
-from outside.host import ARP, IPV4, Host, Pump, arp, datagram, ether, four, interfaces, packet
+from outside.fpm import BGP, DST, GATEWAY, MAIN, NEWNEXTHOP, NEWROUTE, OIF, UNICAST, Namespace, attribute, frame, route
+from outside.host import ARP, IPV4, IPV6, Host, Pump, arp, checksum, datagram, ether, four, interfaces, packet, packet6
 from outside.vhost import mac
 
 from .eleventh import Beside
@@ -134,6 +134,82 @@ def floods_at_a_gateway(stage):
     stage.notes.update(got)
     for guest in (pump.guest, y.guest):
         guest.close()
+
+
+def advertisement(kind, options):
+    """A router's advertisement (RFC 4861 §4.2) for half an hour, or the beginning of a redirect (§4.5)."""
+    middle = struct.pack(">BBHII", 64, 0, 1800, 0, 0) if kind == 134 else bytes(4) + six("fe80::66") + six("2001:db8:b::9")
+    return struct.pack(">BBH", kind, 0, 0) + middle + options
+
+
+def six(text):
+    return socket.inet_pton(socket.AF_INET6, text)
+
+
+@attack("thirteenth", needs=("root",))
+def advertisements_for_a_kernel(stage):
+    """A guest advertises itself as a router of everybody's networks, plainly and behind other headers, and redirects packets: the kernel of its router's control plane must not obey."""
+    space = Namespace(stage)
+    stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=2001:db8:a::1/64,10.0.0.1/24",
+                       "peer=vhost-user:DIR/peer.sock,router=r,address=2001:db8:b::1/64"], args=("--router", f"r,control={space.name}"))
+    link = until(lambda: space.link("evil"), 20, "the interface of its control plane")
+    ip = lambda *what: subprocess.run(["ip", "-n", space.name, *what], check=True, capture_output=True, text=True).stdout
+    until(lambda: "2001:db8:b::1/64" in ip("-6", "address") and "2001:db8:a::1/64" in ip("-6", "address"), 20, "its addresses")
+    # A kernel that obeys, as a new namespace's does.
+    for key, value in (("forwarding", 0), ("accept_ra", 1), ("accept_redirects", 1), ("accept_ra_rt_info_max_plen", 128)):
+        subprocess.run(["ip", "netns", "exec", space.name, "sh", "-c", f"echo {value} > /proc/sys/net/ipv6/conf/evil/{key}"], check=False)
+    host = Host(stage, "evil", EVIL)
+    station, own = interfaces(stage)["evil"]
+    heard = space.frames(link, host.station)
+    stage.cleanup(heard.close)
+    # Detection of duplicate addresses ends first, so that the kernel changes nothing by itself.
+    until(lambda: "tentative" not in ip("-6", "address"), 20, "its addresses are its own")
+    facts = lambda: (ip("-6", "route"), ip("-6", "-o", "address"), ip("-6", "neighbour", "show", "router"))
+    before, source = facts(), six("fe80::66")
+    prefix = struct.pack(">BBBBIII", 3, 4, 128, 0x80, 86400, 86400, 0) + six("2001:db8:b::9")
+    network = struct.pack(">BBBBIII", 3, 4, 64, 0xC0, 86400, 86400, 0) + six("2001:db8:e::")
+    further = struct.pack(">BBBBI", 24, 3, 128, 0x08, 86400) + six("2001:db8:b::8")
+    options = prefix + network + further + b"\1\1" + host.station
+    wild, sent = random.Random(134), 0
+
+    def message(to, kind):
+        body = advertisement(kind, options if kind == 134 else b"\2\1" + host.station)
+        pseudo = source + to + struct.pack(">II", len(body), 58)
+        return body[:2] + struct.pack(">H", checksum(pseudo + body)) + body[4:]
+
+    with stage.during():
+        for to, mac_to in ((six("ff02::1"), mac("33:33:00:00:00:01")), (own, station), (six("2001:db8:a::1"), station)):
+            for kind in (134, 137):
+                body = message(to, kind)
+                behind = [(58, b"")] + [(header, bytes([58, words]) + b"\1" + bytes([4 + 8 * words]) + bytes(4 + 8 * words)) for header in (0, 60) for words in (0, 1, 6)]
+                behind += [(43, bytes([58, 0, 0, 0]) + bytes(4)), (0, bytes([60, 0, 1, 4]) + bytes(4) + bytes([58, 0, 1, 4]) + bytes(4)),
+                           (44, bytes([58, 0, 0, 0]) + wild.randbytes(4))]
+                for following, headers in behind:
+                    packet = packet6(source, to, headers + body, following, 255)
+                    host.send(ether(mac_to, host.station, IPV6, packet))
+                    sent += 1
+        # What comes behind them is heard when they have been dealt with.
+        until(lambda: stage.alive() or said(host, heard, ether(mac("33:33:00:00:00:05"), host.station, IPV6, packet6(source, six("ff02::5"), bytes(30), 89, 1))),
+              20, "an honest frame behind them")
+        pause(0.2)
+        after = facts()
+    stage.notes.update(sent=sent)
+    for was, now in zip(before, after):
+        stage.check(was == now, f"the kernel has {[line for line in now.splitlines() if line not in was]}")
+    host.guest.close()
+
+
+def said(host, heard, frame):
+    """Whether `frame`, which is sent, comes to the kernel."""
+    host.send(frame)
+    pause(0.02)
+    host.come()
+    try:
+        while got := heard.recv(2048):
+            if got[:14] == frame[:14]:
+                return True
+    except BlockingIOError:
+        return False
 
 
 @attack("thirteenth")

@@ -155,12 +155,12 @@ class Stage:
             return all(f["got"] > before for f, before in zip(self.neighbours.last()["flows"], flows))
 
         try:
-            until(moved, 5, "a frame more for neighbours")
+            until(moved, 15, "a frame more for neighbours")
         except Failure:
             self.alive()
             raise Failure(f"neighbours stand still {when}, after {got} frames") from None
 
-    def control(self, when, seconds=5):
+    def control(self, when, seconds=10):
         """The control socket answers."""
         start = time.monotonic()
         try:

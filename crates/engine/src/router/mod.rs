@@ -40,6 +40,7 @@ mod said;
 mod tests;
 pub mod view;
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -53,11 +54,14 @@ pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
-use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
+use self::header::{
+    ethertype, judge4, judge6, may_be_cut, packet_len, source4, source6, IPV4, IPV6, V4_LEN, V6_LEN,
+};
 use self::made::Trouble;
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
+use self::punt::Class;
 use self::rewrite::Rewrite;
 use self::rib::Control;
 use crate::account::DropReason;
@@ -373,10 +377,18 @@ impl Router {
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
-            (Refused::Own, Some(control)) => match at.limits.punt.admit(class::class(frame), now.sender, now.micros()) {
-                Ok(()) => verdicts.send(index, control),
-                Err(why) => verdicts.drop(index, why),
-            },
+            (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
+            (Refused::Own, Some(control)) => {
+                let class = class::class(frame);
+                // Who is behind another port could end a neighbour's session: a hop limit proves only that it is near.
+                if class == Class::Bfd && !at.reaches(source(frame)) {
+                    return verdicts.drop(index, DropReason::Spoofed);
+                }
+                match at.limits.punt.admit(class, now.sender, now.micros()) {
+                    Ok(()) => verdicts.send(index, control),
+                    Err(why) => verdicts.drop(index, why),
+                }
+            }
         }
     }
 
@@ -434,6 +446,11 @@ impl Router {
             desk.made.solicit(to, number);
         }
     }
+}
+
+/// The source of a packet.
+fn source(frame: &Frame) -> IpAddr {
+    net::address(if ethertype(frame) == IPV4 { mapped(source4(frame)) } else { source6(frame) })
 }
 
 /// The hop of `hops` that takes the flow of `frame`; one whose link is down leaves its flows to the next.

@@ -1,6 +1,7 @@
 //! A router by itself: batches in, verdicts, heads and its own frames out.
 
 mod fed;
+mod punt;
 mod room;
 
 use std::collections::BTreeMap;
