@@ -104,10 +104,11 @@ class Namespace:
             listener.bind(("127.0.0.1", PORT))
             listener.listen()
             return listener
+        subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
         return self.inside(make)
 
-    def frames(self, link, station):
-        """A socket that has what comes to interface `link` there from `station`, Ethernet and all."""
+    def frames(self, name, station):
+        """A socket that has what comes to interface `name` there from `station`, Ethernet and all."""
         # The last four bytes of the source address (bpf(4)): those of others are not even queued.
         code = [(0x20, 0, 0, 8), (0x15, 0, 1, struct.unpack(">I", station[2:])[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
         program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
@@ -115,6 +116,6 @@ class Namespace:
         def make():
             frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
             frames.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
-            frames.bind((link, 3))  # ETH_P_ALL
+            frames.bind((name, 3))  # ETH_P_ALL
             return frames
         return self.inside(make)

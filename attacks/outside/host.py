@@ -106,8 +106,8 @@ class Pump:
     A process of its own may take its turns while this one changes the frames.
     """
 
-    def __init__(self, stage, name, frames, pieces=1, ring=4096):
-        self.guest = guest = Guest(stage.at(f"{name}.sock"), 16 << 20, ring=ring)
+    def __init__(self, stage, name, frames, pieces=1, ring=16384):
+        self.guest = guest = Guest(stage.at(f"{name}.sock"), 64 << 20, ring=ring)
         stage.cleanup(guest.close)
         self.pieces, self.count = pieces, ring // pieces
         tx = guest.tx

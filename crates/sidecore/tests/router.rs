@@ -362,7 +362,10 @@ fn a_router_is_the_gateway_of_two_switches() {
     let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
     assert_eq!(dmz["ports"], serde_json::json!(["b", "d", "gw-dmz"]));
     for (args, why) in [
-        (&["add", "x=switch:lan"][..], "key `router`: missing; a port of kind switch is a router's port there: router=NAME"),
+        (
+            &["add", "x=switch:lan"][..],
+            "key `router`: missing; a port of kind switch is a router's port there: router=NAME",
+        ),
         (&["add", "x=switch:nosuch,router=r"], "there is no switch \"nosuch\"; allowed: lan, dmz"),
         (&["add", "x=switch:lan,router=r,rate=1000"], "key `rate`: does not apply"),
         (&["add", "x=switch:lan,router=r,mac-limit=5"], "does not apply to a router"),
