@@ -2,9 +2,9 @@
 //! them has been.
 
 use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::now::Now;
 use super::plan::Interface;
 use super::read::read;
-use super::Now;
 use crate::account::DropReason;
 use crate::frame::{Batch, Frame, HEAD};
 use crate::mem::{Arena, Pieces};

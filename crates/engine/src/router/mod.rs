@@ -27,6 +27,7 @@ mod limit;
 mod made;
 mod neighbours;
 mod net;
+mod now;
 mod own;
 mod passage;
 mod plan;
@@ -42,13 +43,13 @@ pub mod view;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
 pub use digest::{digest, Led};
 pub use net::Net;
+pub use now::Now;
 pub use passage::Passage;
 pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
@@ -66,7 +67,7 @@ use self::rewrite::Rewrite;
 use self::rib::Control;
 use crate::account::DropReason;
 use crate::frame::{is_group, Batch, Frame};
-use crate::port::{Port, PortId};
+use crate::port::Port;
 use crate::switch::Verdicts;
 use crate::wire::flow_hash;
 
@@ -92,24 +93,6 @@ pub struct Seat {
     note: Arc<Note>,
     version: u64,
     plan: Arc<Plan>,
-}
-
-/// When a batch is decided on, and whose it is.
-pub struct Now {
-    /// Seconds since the engine started, from 1 on.
-    pub seconds: u32,
-    /// When that was.
-    pub epoch: Instant,
-    /// The core, for its counters.
-    pub core: usize,
-    /// The port that sent it: behind a gateway, one of its switch.
-    pub sender: PortId,
-}
-
-impl Now {
-    fn micros(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
 }
 
 /// The addresses of a vector of one family, and which frames they are of.
