@@ -25,12 +25,14 @@ PUNCH = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 
 class Beside:
-    """`work`, again and again, in a process of its own, until the block ends."""
+    """`work`, again and again, in a process of its own (on `cpus`), until the block ends."""
 
-    def __init__(self, work):
+    def __init__(self, work, cpus=None):
         self.stop = multiprocessing.get_context("fork").Event()
 
         def run():
+            if cpus:
+                os.sched_setaffinity(0, cpus)
             while not self.stop.is_set():
                 work()
             os._exit(0)

@@ -190,7 +190,8 @@ def squatted_holders(stage):
         http(stage.daemon.control, "POST", "/v1/ports", {"name": "e3", "kind": "e1000", "where": f"{folder}/e3.sock", "switch": "evil"}, timeout=30)
         took = time.monotonic() - start
         stage.notes["add_s"] = round(took, 2)
-        stage.check(took < 3, f"adding a port took {took:.1f} s")
+        # The patience with a holder is 10 s.
+        stage.check(took < 8, f"adding a port took {took:.1f} s")
         http(stage.daemon.control, "DELETE", "/v1/ports/e3", timeout=30)
 
 

@@ -165,7 +165,8 @@ def set_of_a_silent_disk(stage):
             longest = max(longest, time.monotonic() - begun)
             time.sleep(0.05)
         stage.notes.update(longest_s=round(longest, 2), said=str(answers)[-160:])
-        stage.check(longest < 3, f"others waited for {longest:.1f} s")
+        # The change is refused after 5 s, and waited 7 s once.
+        stage.check(longest < 4.5, f"others waited for {longest:.1f} s")
         stage.check(answers and answers[0][0] != 200 and server.path in str(answers[0][1]), f"the change: {answers}")
         peer = stage.daemon.port("evil")["state"]["peer"]
         stage.check(peer in ("connected", "running"), f"the disk is {peer}")

@@ -45,7 +45,9 @@ def hears(stage, name):
     stage.daemon.ask("DELETE", f"/v1/ports/{name}", wanted=None)
     took = time.monotonic() - start
     stage.notes["deleted_ms"] = max(stage.notes.get("deleted_ms", 0), round(1e3 * took))
-    stage.check(took < 1.5, f"{name} is deleted after {took:.1f} s")
+    # The daemon says so itself when it waits in vain: how long it takes follows from the machine's load, too.
+    late = [line for line in stage.daemon.log("has not ended within") if f"port={name} " in line + " "]
+    stage.check(not late, f"{name} is deleted after {took:.1f} s: {late}")
     where = stage.at(f"{name}.sock")
 
     def added():

@@ -6,7 +6,8 @@ After RFC 826 (ARP), 791, 8200, 4861.
 import socket
 import struct
 
-from .vhost import USER, WRITE, Guest, mac
+from . import words
+from .vhost import NEXT, USER, WRITE, Guest, mac
 
 ARP, IPV4, IPV6 = 0x0806, 0x0800, 0x86DD
 BUFFERS = 128
@@ -97,3 +98,46 @@ def interfaces(stage):
     """Of each port of a router its station address and its link-local address there."""
     routers = stage.daemon.ask("GET", "/v1/routers")["routers"]
     return {i["port"]: (mac(i["mac"]), socket.inet_pton(socket.AF_INET6, i["link_local"])) for r in routers for i in r["interfaces"]}
+
+
+class Pump:
+    """A guest that offers the same frames again as soon as they were taken, each in `pieces`: a flood for one word's price.
+
+    A process of its own may take its turns while this one changes the frames.
+    """
+
+    def __init__(self, stage, name, frames, pieces=1, ring=16384):
+        self.guest = guest = Guest(stage.at(f"{name}.sock"), 64 << 20, ring=ring)
+        stage.cleanup(guest.close)
+        self.pieces, self.count = pieces, ring // pieces
+        tx = guest.tx
+        for slot in range(ring):
+            struct.pack_into("<H", guest.memory, tx.avail + 4 + 2 * slot, slot % self.count * pieces)
+        self.fill(frames)
+
+    def fill(self, frames):
+        """Has it send these, as often as there is room."""
+        guest = self.guest
+        for n in range(self.count):
+            data, at = bytes(12) + frames[n % len(frames)], guest.out + 2048 * n
+            guest.memory[at:at + len(data)] = data
+            # Behind the header of virtio a few bytes each, so that the frame's head is in several.
+            sizes = [22] + [14] * (self.pieces - 2) if self.pieces > 1 else []
+            sizes.append(len(data) - sum(sizes))
+            for piece, size in enumerate(sizes):
+                slot = n * self.pieces + piece
+                last = piece + 1 == self.pieces
+                guest.tx.put(slot, at, size, 0 if last else NEXT, 0 if last else slot + 1)
+                at += size
+
+    def turn(self):
+        """Offers what was taken again."""
+        tx = self.guest.tx
+        tx.index(tx.used_index() + self.count)
+        tx.ring()
+
+    def scribble(self, chance, bytes_each=64):
+        """Changes a byte of some frames, whoever reads them."""
+        for _ in range(16):
+            at = self.guest.out + 2048 * chance.randrange(self.count) + 12 + chance.randrange(bytes_each)
+            self.guest.memory[at] = chance.randrange(256)

@@ -98,7 +98,7 @@ impl Rig {
         self.second += 1;
         self.verdicts.clear();
         self.desk.clear();
-        let now = Now { seconds: self.second / 64 + 1, epoch: self.epoch, core: 0 };
+        let now = Now { seconds: self.second / 64 + 1, epoch: self.epoch, core: 0, sender: PortId(0) };
         self.seat.decide(&batch, &self.ports[0], &now, &mut self.desk, &mut self.verdicts);
         let lengths: Vec<u32> = batch.frames().iter().map(|frame| frame.len).collect();
         self.desk.rewrite(&mut batch);

@@ -26,12 +26,16 @@ impl Balance {
     /// Adds up `show ports --json`.
     pub(crate) fn of(ports: &Value) -> Self {
         let mut sum = Self::default();
-        let each = ports["ports"].as_array().into_iter().flatten().map(|port| &port["counters"]);
-        for counters in each.chain([&ports["retired"]]) {
+        let each = ports["ports"].as_array().into_iter().flatten();
+        // What passes a router's port on a switch stays inside.
+        let each = each.map(|port| (&port["counters"], port["state"]["kind"] != "switch"));
+        for (counters, is_end) in each.chain([(&ports["retired"], true)]) {
             let number = |key: &str| counters[key].as_u64().unwrap_or_default();
-            sum.in_frames += number("in_frames");
+            if is_end {
+                sum.in_frames += number("in_frames");
+                sum.out_frames += number("out_frames");
+            }
             sum.made += number("made");
-            sum.out_frames += number("out_frames");
             sum.kicks += number("kicks");
             sum.interrupts += number("interrupts");
             for (reason, frames) in counters["drops"].as_object().into_iter().flatten() {

@@ -264,7 +264,7 @@ impl Ours {
         // Each batch comes ten milliseconds after the one before, so that no limit of errors is met.
         self.batches += 1;
         let epoch = self.start - Duration::from_millis(10) * self.batches;
-        let now = Now { seconds: SECOND, epoch, core: 0 };
+        let now = Now { seconds: SECOND, epoch, core: 0, sender: PortId(0) };
         let mut batch = Batch::new();
         frames::push(&mut batch, frame, Offload::NONE);
         self.verdicts.clear();

@@ -27,6 +27,9 @@ settle(struct nm_kring *k, uint32_t head, uint32_t cur, uint32_t tail)
 {
 	struct netmap_ring *ring = k->ring;
 
+	/* Memory that was taken away with its port reads as zeros, which are no index: nothing has come, and nothing is free. */
+	if (unlikely(*(volatile uint32_t *)&ring->num_slots == 0))
+		cur = tail = head;
 	k->rhead = ring->head = head;
 	k->rcur = ring->cur = cur;
 	k->rtail = ring->tail = tail;
@@ -86,7 +89,8 @@ txsync(struct nm_port *port, struct nm_kring *k)
 	catch_up(k);
 	if (!within(head, k->rhead, k->rtail, n) || !within(cur, head, k->rtail, n))
 		return reinit(port, k, k->rhead);
-	for (i = k->rhead; i != head; i = nm_ring_next(ring, i)) {
+	/* By the number that was read: the ring's own may become zero meanwhile. */
+	for (i = k->rhead; i != head; i = i + 1 == n ? 0 : i + 1) {
 		struct netmap_slot *slot = &ring->slot[i];
 
 		if (unlikely(slot->flags & NS_INDIRECT) && slot->buf_idx >= 2 && slot->buf_idx < port->ring.info.bufs)

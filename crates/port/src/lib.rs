@@ -8,7 +8,8 @@
 //! loop of its own on the descriptors ([`TxRing::arm`], [`RxRing::arm`]).
 //!
 //! What does not fit into the receiver's ring is dropped there and counted; a sender is held up by nothing but
-//! its own ring. When the daemon ends, [`Port::is_attached`] says so, and [`Port::reattach`] starts anew.
+//! its own ring. When the daemon ends, or the port goes, [`Port::is_attached`] says so, and [`Port::reattach`] starts anew. The memory of a
+//! port that is another user's goes with it and reads as zeros then: rings look as if nothing more came.
 //!
 //! ```no_run
 //! use sidecore_port::{Interest, Port};

@@ -113,12 +113,23 @@ impl Link {
         }
     }
 
+    /// The same; but `head`, as if nothing had come and nothing were free, if memory was taken away with its port. Of a
+    /// region that reads as zeros the tail is the first slot, or the last one of a pipe's ring on which the client sends.
+    #[inline]
+    pub(crate) fn tail(&self, head: u32) -> u32 {
+        let tail = self.hwtail();
+        if (tail == 0 || tail == self.num_slots - 1) && self.map.is_taken(self.number) {
+            return head;
+        }
+        tail
+    }
+
     /// Why the engine has reset the ring since this was asked last, if it has. The client's `head` is then to
     /// be put back to [`Link::hwcur`].
     #[inline]
     pub fn reset(&mut self) -> Option<Nonsense> {
         let resets = observe(&self.words().engine.resets);
-        if resets == self.resets {
+        if resets == self.resets || resets == 0 && self.map.is_taken(self.number) {
             return None;
         }
         self.resets = resets;

@@ -8,9 +8,10 @@
 //! every frame anyway.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{fcntl_get_seals, fstat, SealFlags};
 use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
@@ -97,6 +98,17 @@ impl Map {
         assert!(number < rings(&self.info));
         // SAFETY: `check` found these words inside and aligned; they are atomics throughout.
         unsafe { &*self.at(self.info.words).cast::<RingStatus>().add(number as usize) }
+    }
+
+    /// Whether the region was taken away, as it is with a port of another user's that is removed: where any of it reads as zero for that,
+    /// all of it does.
+    #[cold]
+    pub(crate) fn is_taken(&self, number: u32) -> bool {
+        assert!(number < rings(&self.info));
+        let object = self.info.ring_pool + u64::from(number) * u64::from(self.info.ring_size);
+        let at = self.at(object + offset_of!(RingHead, num_slots) as u64).cast::<AtomicU32>();
+        // SAFETY: `check` found ring objects inside and aligned to 128 bytes.
+        unsafe { &*at }.load(Ordering::Relaxed) == 0
     }
 
     /// Slots of ring `number`.

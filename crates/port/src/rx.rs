@@ -116,7 +116,7 @@ impl RxRing {
             self.link.give(self.head, self.head);
         }
         let reset = self.link.reset();
-        self.tail = self.link.hwtail();
+        self.tail = self.link.tail(self.head);
         match reset {
             None => Ok(()),
             Some(reason) => Err(self.fall_back(reason)),
@@ -133,7 +133,8 @@ impl RxRing {
 
     /// Asks to be woken when frames come. True if there are some already.
     pub fn arm(&mut self) -> bool {
-        self.tail = self.link.arm();
+        self.link.arm();
+        self.tail = self.link.tail(self.head);
         self.head != self.tail
     }
 

@@ -107,7 +107,7 @@ impl TxRing {
             self.link.give(self.head, self.head);
         }
         let reset = self.link.reset();
-        self.tail = self.link.hwtail();
+        self.tail = self.link.tail(self.head);
         match reset {
             None => Ok(()),
             Some(reason) => Err(self.fall_back(reason)),
@@ -129,7 +129,8 @@ impl TxRing {
 
     /// Asks to be woken when slots become free. True if there are some already, or the ring was reset.
     pub fn arm(&mut self) -> bool {
-        self.tail = self.link.arm();
+        self.link.arm();
+        self.tail = self.link.tail(self.head);
         self.head != self.tail
     }
 

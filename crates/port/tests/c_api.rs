@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rig::{Directory, Engine};
+use rig::{frame, Directory, Engine};
 use sidecore_abi::netmap::{If, RingHead, Slot};
 use sidecore_abi::ring::{Client, RingStatus};
 use sidecore_engine::port::DropReason;
@@ -322,4 +322,35 @@ fn a_netmap_program_is_told_that_the_daemon_is_gone() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     // POLLERR and POLLHUP.
     assert!(said.contains("revents 0x18"), "{said}");
+}
+
+#[test]
+fn a_netmap_program_whose_memory_goes_with_its_port_gets_no_packets_of_zeros() {
+    let directory = Directory::new();
+    let program = build(&directory, "gone", "-l:libnetmap.a");
+    let me = rustix::process::geteuid().as_raw();
+    let mut engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| {
+        config.owner = (Some(me), None);
+    });
+    let mut program = Command::new(program)
+        .args([format!("netmap:{}", engine.name(1)), "5".to_owned()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(program.stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(line(), "ready\n");
+    let mut sender = engine.attach(0);
+    for number in 0..5 {
+        assert!(sender.tx[0].push(&frame(2, 1, number, 60)));
+    }
+    sender.tx[0].sync().unwrap();
+    assert_eq!(line(), "got 5\n");
+    drop(engine.attachments.remove(1));
+    assert_eq!(line(), "gone\n");
+    assert!(program.wait().unwrap().success());
 }

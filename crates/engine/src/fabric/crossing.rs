@@ -39,7 +39,7 @@ impl Delivery {
     ) {
         let Some(mut crossing) = self.crossing.take() else { return self.refuse_entry(at, batch, picks) };
         match topology.get(source.id).map(|member| &member.attach) {
-            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, at, batch, picks),
+            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, source, at, batch, picks),
             // From its router, or from its control plane's namespace by a wire.
             _ => self.leave(&mut crossing.leaving, crossing.epoch, topology, at, batch, picks),
         }
@@ -65,11 +65,12 @@ impl Delivery {
         }
     }
 
-    /// `picks` of `batch` enter the router by `at`.
+    /// `picks` of `batch`, which came from `source`, enter the router by `at`.
     fn enter(
         &mut self,
         crossing: &mut Crossing,
         topology: &Topology,
+        source: &Port,
         at: &Member,
         batch: &Batch,
         picks: &[u16],
@@ -84,7 +85,8 @@ impl Delivery {
         let Pass { batch, verdicts, .. } = entering;
         match self.seats.iter_mut().find(|seat| seat.is_of(router)) {
             Some(seat) => {
-                let now = Now { seconds: seconds(*epoch), epoch: *epoch, core: self.core };
+                let (epoch, core, sender) = (*epoch, self.core, source.id);
+                let now = Now { seconds: seconds(epoch), epoch, core, sender };
                 seat.decide(batch, &at.port, &now, desk, verdicts);
             }
             None => (0..batch.len()).for_each(|frame| verdicts.drop(frame, DropReason::NoDestination)),

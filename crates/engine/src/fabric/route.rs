@@ -30,7 +30,7 @@ impl Local {
             _ if source.is_silent() => refuse(batch, verdicts, DropReason::LinkDown),
             None => refuse(batch, verdicts, DropReason::NoDestination),
             Some(seat) => {
-                let now = Now { seconds, epoch: *epoch, core: *number };
+                let now = Now { seconds, epoch: *epoch, core: *number, sender: source.id };
                 Seat::decide(seat, batch, source, &now, desk, verdicts);
             }
         }

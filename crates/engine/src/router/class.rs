@@ -1,7 +1,8 @@
-//! What a frame for the router itself is: its class for the control plane, and whether it is for a group of its own link.
+//! What a frame for the router itself is: its class for the control plane, whether it is for a group of its own link, and whether a
+//! kernel would obey it.
 
-use super::header::{ethertype, ARP, IPV4, IPV6};
-use super::made::{ICMP6, UDP};
+use super::header::{ethertype, ARP, IPV4, IPV6, L3};
+use super::made::{ICMP, ICMP6, UDP};
 use super::punt::Class;
 use crate::frame::Frame;
 
@@ -47,6 +48,31 @@ pub(super) fn is_for_link_group(frame: &Frame) -> bool {
     match ethertype(frame) {
         IPV4 => head[30..33] == [224, 0, 0],
         IPV6 => head[38..40] == [0xff, 0x02],
+        _ => false,
+    }
+}
+
+/// Redirects (RFC 792; RFC 4861 §4.5), and router advertisements (RFC 4861 §4.2).
+const REDIRECT4: u8 = 5;
+const ADVERTISEMENT6: u8 = 134;
+const REDIRECT6: u8 = 137;
+
+/// Whether a host's kernel may obey `frame` without being asked: advertisements and redirects give it addresses, and routes to
+/// whatever their sender says, also to what is behind other ports. No routing protocol needs them (RFC 1812 §5.2.7.2). Headers that hide what
+/// is behind them, or let it lie where its sender may change it, count as if it were one.
+pub(super) fn is_obeyed(frame: &Frame) -> bool {
+    let head = &frame.head;
+    let obeyed6 = |kind: u8| matches!(kind, ADVERTISEMENT6 | REDIRECT6);
+    match (ethertype(frame), head[20], head[23]) {
+        (IPV4, _, ICMP) => {
+            let kind = head.get(L3 + usize::from(head[14] & 0xf) * 4);
+            kind.is_none_or(|kind| *kind == REDIRECT4)
+        }
+        (IPV6, ICMP6, _) => obeyed6(head[54]),
+        // Hop-by-hop options of one word, as reports of groups have them (RFC 3810 §5).
+        (IPV6, 0, _) if head[54] == ICMP6 && head[55] == 0 => obeyed6(head[62]),
+        // Others; routing; destination options.
+        (IPV6, 0 | 43 | 60, _) => true,
         _ => false,
     }
 }

@@ -2,6 +2,7 @@
 //! them has been.
 
 use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::now::Now;
 use super::plan::Interface;
 use super::read::read;
 use crate::account::DropReason;
@@ -211,7 +212,7 @@ impl Made {
     }
 
     /// Tells the sender of `frame` of a trouble, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
-    /// nor more often than the interface may, at `now` in microseconds.
+    /// nor more often than the interface may.
     pub fn error(
         &mut self,
         batch: &Batch,
@@ -219,14 +220,14 @@ impl Made {
         from: &Interface,
         trouble: Trouble,
         v6: bool,
-        now: u64,
+        now: &Now,
     ) {
         // A group cannot be told, and has sent nothing.
         let allowed = self.has_room() && frame.head[6] & 1 == 0;
         if !allowed || !if v6 { may_tell6(batch, frame) } else { may_tell4(batch, frame) } {
             return;
         }
-        if !from.limits.errors.take(now) {
+        if !from.limits.errors.take(now.sender, now.micros()) {
             return;
         }
         match v6 {

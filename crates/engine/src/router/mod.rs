@@ -29,6 +29,7 @@ mod limit;
 mod made;
 mod neighbours;
 mod net;
+mod now;
 mod own;
 mod passage;
 mod plan;
@@ -42,24 +43,28 @@ mod said;
 mod tests;
 pub mod view;
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
 pub use digest::{digest, Led};
 pub use net::Net;
+pub use now::Now;
 pub use passage::Passage;
 pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
-use self::header::{ethertype, judge4, judge6, may_be_cut, packet_len, source6, IPV4, IPV6, V4_LEN, V6_LEN};
+use self::header::{
+    ethertype, judge4, judge6, may_be_cut, packet_len, source4, source6, IPV4, IPV6, V4_LEN, V6_LEN,
+};
 use self::made::Trouble;
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
+use self::punt::Class;
 use self::rewrite::Rewrite;
 use self::rib::Control;
 use crate::account::DropReason;
@@ -90,22 +95,6 @@ pub struct Seat {
     note: Arc<Note>,
     version: u64,
     plan: Arc<Plan>,
-}
-
-/// When a batch is decided on.
-pub struct Now {
-    /// Seconds since the engine started, from 1 on.
-    pub seconds: u32,
-    /// When that was.
-    pub epoch: Instant,
-    /// The core, for its counters.
-    pub core: usize,
-}
-
-impl Now {
-    fn micros(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
 }
 
 /// The addresses of a vector of one family, and which frames they are of.
@@ -322,24 +311,24 @@ impl Router {
                     Group::Prohibit => (Trouble::Prohibited, DropReason::Prohibit),
                     _ => (Trouble::NoRoute, DropReason::NoRoute),
                 };
-                desk.made.error(batch, frame, at, trouble, v6, now.micros());
+                desk.made.error(batch, frame, at, trouble, v6, now);
                 return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
-            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now);
             return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
-            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now);
             return Err(DropReason::Martian.into());
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
-            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now.micros());
+            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now);
             return Err(DropReason::TooBig.into());
         }
         let known = match hop.and_then(|hop| hop.entry) {
@@ -373,10 +362,18 @@ impl Router {
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
-            (Refused::Own, Some(control)) => match at.limits.punt.admit(class::class(frame), now.micros()) {
-                Ok(()) => verdicts.send(index, control),
-                Err(why) => verdicts.drop(index, why),
-            },
+            (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
+            (Refused::Own, Some(control)) => {
+                let class = class::class(frame);
+                // Who is behind another port could end a neighbour's session: a hop limit proves only that it is near.
+                if class == Class::Bfd && !at.reaches(source(frame)) {
+                    return verdicts.drop(index, DropReason::Spoofed);
+                }
+                match at.limits.punt.admit(class, now.sender, now.micros()) {
+                    Ok(()) => verdicts.send(index, control),
+                    Err(why) => verdicts.drop(index, why),
+                }
+            }
         }
     }
 
@@ -398,14 +395,14 @@ impl Router {
             Some(known) => known,
             None => {
                 // No request, no entry: a scan of a network gets no more entries than requests.
-                if !to.limits.requests.take(now.micros()) {
+                if !to.limits.requests.take(now.sender, now.micros()) {
                     return Err(DropReason::NoNeighbour);
                 }
                 let entered = self.neighbours.enter(to.id, number, now.seconds);
                 (entered.ok_or(DropReason::NoNeighbour)?, Reach::Unknown)
             }
         };
-        let may = known.is_none() || to.limits.requests.take(now.micros());
+        let may = known.is_none() || to.limits.requests.take(now.sender, now.micros());
         if may && self.neighbours.ask(entry, now.seconds) {
             self.request(desk, to, number);
         }
@@ -413,7 +410,7 @@ impl Router {
             Reach::Known(mac) | Reach::Stale(mac) => Ok(mac),
             Reach::Unknown => Err(DropReason::NoNeighbour),
             Reach::Silent => {
-                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now.micros());
+                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now);
                 Err(DropReason::NoNeighbour)
             }
         }
@@ -434,6 +431,11 @@ impl Router {
             desk.made.solicit(to, number);
         }
     }
+}
+
+/// The source of a packet.
+fn source(frame: &Frame) -> IpAddr {
+    net::address(if ethertype(frame) == IPV4 { mapped(source4(frame)) } else { source6(frame) })
 }
 
 /// The hop of `hops` that takes the flow of `frame`; one whose link is down leaves its flows to the next.

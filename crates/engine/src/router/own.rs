@@ -160,7 +160,7 @@ impl Router {
             }
             (ICMP6, 135 | 136) if v6 => self.hear_nd(desk, batch, frame, at, now),
             (UDP, _) if at.control.is_none() => {
-                desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now.micros());
+                desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now);
                 Err(DropReason::ToRouter.into())
             }
             _ => Err(Refused::Own),

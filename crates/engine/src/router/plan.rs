@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::limit::Limit;
+use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
 use crate::port::{Port, PortId};
 
-/// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f).
+/// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
+/// about has a part.
 const ERRORS: (u64, u64) = (1000, 50);
-/// Requests for addresses of neighbours.
+/// Requests for addresses of neighbours. Each port whose packets are for them has a part.
 const REQUESTS: (u64, u64) = (1000, 64);
 
 /// What frames do that a route leads to.
@@ -105,16 +106,16 @@ pub(super) struct Interface {
 /// Limits of an interface, which outlive a plan.
 #[derive(Debug)]
 pub(super) struct Limits {
-    pub errors: Limit,
-    pub requests: Limit,
+    pub errors: Fair,
+    pub requests: Fair,
     pub punt: Punt,
 }
 
 impl Limits {
     pub fn new() -> Limits {
         Limits {
-            errors: Limit::new(ERRORS.0, ERRORS.1),
-            requests: Limit::new(REQUESTS.0, REQUESTS.1),
+            errors: Fair::new(ERRORS.0, ERRORS.1),
+            requests: Fair::new(REQUESTS.0, REQUESTS.1),
             punt: Punt::new(),
         }
     }

@@ -4,13 +4,15 @@
 //! goes to that one as it came, and nothing else does. The I/O core answers questions about the router's own addresses, and echo requests,
 //! by itself; so no flood of these reaches a routing daemon. ICMP errors are the I/O core's, too.
 //!
-//! A flood of one class takes nothing from another: each class of each port has a bucket of its own. What is beyond is dropped as
+//! A flood of one class takes nothing from another: each class of each port has a bucket of its own. Nor does it take all from other
+//! senders behind the same gateway: each port of its switch has a part of each bucket (`limit`). What is beyond is dropped as
 //! `punt_limit`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::limit::Limit;
+use super::limit::Fair;
 use crate::account::DropReason;
+use crate::port::PortId;
 
 /// Classes of frames, by what would be lost with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub(super) struct Punt([Bucket; CLASSES.len()]);
 
 #[derive(Debug)]
 struct Bucket {
-    limit: Limit,
+    limit: Fair,
     passed: AtomicU64,
     refused: AtomicU64,
 }
@@ -54,16 +56,16 @@ struct Bucket {
 impl Punt {
     pub fn new() -> Punt {
         Punt(CLASSES.map(|(_, _, rate, burst)| Bucket {
-            limit: Limit::new(rate, burst),
+            limit: Fair::new(rate, burst),
             passed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
     }
 
-    /// Whether a frame of `class` may go on at `now`, in microseconds.
-    pub fn admit(&self, class: Class, now: u64) -> Result<(), DropReason> {
+    /// Whether a frame of `class` from `sender` may go on at `now`, in microseconds.
+    pub fn admit(&self, class: Class, sender: PortId, now: u64) -> Result<(), DropReason> {
         let Some(bucket) = self.0.get(class as usize) else { return Err(DropReason::PuntLimit) };
-        let may = bucket.limit.take(now);
+        let may = bucket.limit.take(sender, now);
         let count = if may { &bucket.passed } else { &bucket.refused };
         count.fetch_add(1, Ordering::Relaxed);
         may.then_some(()).ok_or(DropReason::PuntLimit)
@@ -86,11 +88,12 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_class_takes_nothing_from_another() {
-        let punt = Punt::new();
-        let passed = (0..100_000).filter(|_| punt.admit(Class::Other, 5_000_000).is_ok()).count();
+        let (punt, one, two) = (Punt::new(), PortId(1), PortId(2));
+        let passed = (0..100_000).filter(|_| punt.admit(Class::Other, one, 5_000_000).is_ok()).count();
         assert_eq!(passed, 200);
-        assert!(punt.admit(Class::Bgp, 5_000_000).is_ok());
+        assert!(punt.admit(Class::Bgp, one, 5_000_000).is_ok());
         let other = punt.counts().find(|(name, ..)| *name == "other");
         assert_eq!(other, Some(("other", 200, 99_800)));
+        assert!(punt.admit(Class::Other, two, 5_000_000).is_ok(), "nor from another sender");
     }
 }

@@ -1,6 +1,7 @@
 //! A router by itself: batches in, verdicts, heads and its own frames out.
 
 mod fed;
+mod punt;
 mod room;
 
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ impl Rig {
         let members: Vec<_> = ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
         router.configure(&members, routes, 1);
         let seat = Seat::new(&router);
-        let now = Now { seconds: 100, epoch: Instant::now(), core: 0 };
+        let now = Now { seconds: 100, epoch: Instant::now(), core: 0, sender: PortId(0) };
         let mut rig = Rig {
             router,
             ports,

@@ -115,11 +115,13 @@ impl Means {
 
     /// Keeps the sums of ports that have ended, and frees their numbers.
     pub fn reap(&self, state: &mut EngineState) {
-        for Leaver { port, spec, deleted, .. } in state.leaving.ended() {
+        for leaver in state.leaving.ended() {
+            let sums = leaver.sums();
+            let Leaver { port, spec, deleted, .. } = leaver;
             if let (true, Ok(kind)) = (deleted, find(self.kinds, &spec.kind)) {
                 (kind.forget)(&spec);
             }
-            state.retired.add(&port.counters.totals());
+            state.retired.add(&sums);
             self.counters.close_slot(&port.counters);
             state.ids.give_back(port.id);
         }

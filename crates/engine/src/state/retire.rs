@@ -12,7 +12,7 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::spec::PortSpec;
+use super::spec::{PortSpec, GATEWAY};
 use crate::observe::Totals;
 use crate::port::{Attachment, Port};
 
@@ -89,6 +89,17 @@ pub(super) struct Leaver {
     ended: Arc<AtomicBool>,
 }
 
+impl Leaver {
+    /// What it has counted, as far as it counts for all ports: what has passed a router's port on a switch stayed inside.
+    pub(super) fn sums(&self) -> Totals {
+        let all = self.port.counters.totals();
+        match self.spec.kind == GATEWAY {
+            true => Totals { in_frames: 0, in_bytes: 0, out_frames: 0, out_bytes: 0, ..all },
+            false => all,
+        }
+    }
+}
+
 /// All of them.
 #[derive(Default)]
 pub(super) struct Leaving(Vec<Leaver>);
@@ -113,7 +124,7 @@ impl Leaving {
 
     /// Adds what they have counted to `sums`.
     pub(super) fn add_to(&self, sums: &mut Totals) {
-        self.0.iter().for_each(|leaver| sums.add(&leaver.port.counters.totals()));
+        self.0.iter().for_each(|leaver| sums.add(&leaver.sums()));
     }
 }
 

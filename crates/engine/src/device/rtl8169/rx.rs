@@ -220,6 +220,10 @@ impl RxRing {
             if count == MAX_DESCRIPTORS {
                 return Err(Shortage::Frame);
             }
+            // A driver that moves the ring's end (`EOR`) has us come by the same descriptors again and again.
+            if self.filled.len() + count == MAX as usize {
+                return Err(Shortage::Ring);
+            }
             if self.next + count == self.ahead.len() {
                 let more = self.look_ahead(picks_left.clamp(1, AHEAD)).map_err(Shortage::Fault)?;
                 if !more {

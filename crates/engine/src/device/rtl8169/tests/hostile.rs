@@ -77,6 +77,22 @@ impl Rig {
     }
 }
 
+/// The ring's end moves so that a walk never comes back to where it began.
+#[test]
+fn a_ring_whose_end_moves_has_no_more_descriptors_than_a_ring() {
+    let rig = rig();
+    let frame = [0xff; 60];
+    let of = |count| vec![(&frame[..], Offload::NONE); count];
+    assert_eq!(rig.deliver(&of(6)).frames, 6);
+    // From 6 to 0, and then from 3 to 0 each time. A frame takes 64 of them.
+    for (place, end) in [(6, desc::EOR), (0, 0), (1, 0), (2, 0), (3, desc::EOR)] {
+        rig.describe(RX_RING, place, [desc::OWN | end | 1, RX_BUFFERS]);
+    }
+    let outcome = rig.deliver(&of(40));
+    assert_eq!(outcome.frames, 1024 / 64);
+    assert_eq!(outcome.drops.counts()[DropReason::RingFull as usize], 24);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
