@@ -311,6 +311,11 @@ def naps_of_monitors(stage):
                     ring.put(slot, ring.buffer(slot), 60)
                 rings.append(ring)
     stop = threading.Event()
+    # A core that never comes to the end of its looks is late all the time: 20 to 50 ms were seen, where a machine that does nothing
+    # else has less than one. On others the control tells what is usual, and a moment in which they were busier is no verdict.
+    p99 = lambda name, none: (stage.phases[name] or {}).get("p99_us") or none
+    least = lambda parts: min(p99(f"looks {part}", 1e9) for part in range(parts))
+    most = lambda: max(5_000, 4 * p99("control", 0))
 
     def seldom():
         while not stop.wait(0.004):
@@ -327,18 +332,18 @@ def naps_of_monitors(stage):
                 for sees in (3, 7):  # what its first end sends and receives; the same when it was released
                     clients.append(ask(stage, stage.at(f"r{i}.sock"), 5, sees | 1 << 8, pipe)[0])
         with stage.during():
-            for part in range(3):
+            # On a machine that does more it takes some tries until a moment is undisturbed.
+            for part in range(12):
                 stage.measure(f"looks {part}", max(stage.seconds / 3, 0.7))
+                if part >= 2 and least(part + 1) <= most():
+                    break
             stage.progress("while pipes are monitored")
             seen = stage.notes["seen"] = sum(ring.taken() > 0 for ring in rings)
     finally:
         stop.set()
         thread.join()
-    # A core that never comes to the end of its looks is late all the time: 20 to 50 ms were seen, where a machine that does nothing
-    # else has less than one. On others the control tells what is usual, and a moment in which they were busier is no verdict.
-    p99 = lambda name, none: (stage.phases[name] or {}).get("p99_us") or none
-    least, control = min(p99(f"looks {part}", 1e9) for part in range(3)), p99("control", 0)
-    stage.check(least <= max(5_000, 4 * control), f"p99 of a neighbour's ping was {least / 1000:.0f} ms, and {control / 1000:.1f} without monitors")
+    stage.notes["parts"] = part + 1
+    stage.check(least(part + 1) <= most(), f"p99 of a neighbour's ping was {least(part + 1) / 1000:.0f} ms, and {most() / 4000:.1f} without monitors, or less")
     stage.check(seen, "no ring was followed: nothing was tried")
     for client in clients:
         client.close()
