@@ -309,7 +309,7 @@ pub struct Info {
     pub memsize: u64,
     /// Bytes of the memory file.
     pub total: u64,
-    /// Where the [`RingStatus`] start: those of the TX rings, then those of the RX rings.
+    /// Where the [`RingStatus`] blocks start: those of the TX rings, then those of the RX rings.
     pub words: u64,
     /// Where the ring pool starts, and bytes of a ring in it.
     pub ring_pool: u64,

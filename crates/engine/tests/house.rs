@@ -45,6 +45,20 @@ const CRATES: &[(&str, &[&str])] = &[
 /// Words of which the engine is rid: an owner has a typed lease of what it lends.
 const GONE: &[&str] = &["into_any", "QueueKey"];
 
+/// Names of types that had several meanings, and the files in which the one that is left stands.
+const ONE_MEANING: &[(&str, &[&str])] = &[
+    ("Inner", &[]),
+    ("Journal", &[]),
+    ("Letter", &[]),
+    ("Meter", &[]),
+    ("Place", &[]),
+    ("Ring", &["device/e1000/ring.rs", "device/rtl8169/ring.rs"]),
+    ("Shared", &[]),
+    ("State", &[]),
+    ("Traits", &[]),
+    ("Words", &["mem/words.rs"]),
+];
+
 /// Modules of one layer that must not use each other.
 const STRANGERS: &[(&str, &str)] =
     &[("device", "switch"), ("host", "switch"), ("device", "host"), ("host", "device")];
@@ -156,6 +170,29 @@ fn what_is_gone_stays_gone() {
             assert!(!code(&text).any(|line| line.contains(word)), "{} has `{word}`", path.display());
         }
     }
+}
+
+#[test]
+fn a_name_of_one_meaning_is_defined_where_it_has_that() {
+    let mut paths = Vec::new();
+    ["crates", "lab"].iter().for_each(|dir| sources(&root().join(dir), &mut paths));
+    let mut found = 0;
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in code(&text) {
+            let mut words =
+                line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            let defines =
+                words.by_ref().any(|word| ["struct", "enum", "trait", "type", "union"].contains(&word));
+            let Some(name) = words.next().filter(|_| defines) else { continue };
+            let Some((_, files)) = ONE_MEANING.iter().find(|(one, _)| *one == name) else { continue };
+            let there = files.iter().any(|file| path.ends_with(Path::new("crates/engine/src").join(file)));
+            assert!(there, "{}: `{name}` has a meaning already: {files:?}", path.display());
+            found += 1;
+        }
+    }
+    let all: usize = ONE_MEANING.iter().map(|(_, files)| files.len()).sum();
+    assert_eq!(found, all, "a name that is left stands elsewhere");
 }
 
 #[test]

@@ -20,7 +20,7 @@
 //!
 //! Invariants: the handler calls nothing but `mmap` and `signal`, and touches nothing but atomics in
 //! statics (both are async-signal-safe). An entry's `flag` points into an `Arc` that the entry itself
-//! keeps alive until its [`Watch`] ends, and that is before the mapping goes away.
+//! keeps alive until its [`WatchedMapping`] ends, and that is before the mapping goes away.
 
 use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
