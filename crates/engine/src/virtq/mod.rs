@@ -9,6 +9,7 @@
 //! what only an attacker does has its own [`Fault`](crate::fault::Fault).
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod ahead;
 mod config;
 mod descriptors;
 mod flight;

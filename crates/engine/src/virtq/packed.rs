@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
+use super::ahead::Entries;
 use super::config::{Notifier, RingConfig};
 use super::descriptors::{Ring, Used};
 use super::flight::{Flight, Request};
@@ -140,6 +141,12 @@ impl Packed {
                     break;
                 }
             }
+        }
+        // With IN_ORDER one descriptor stands for all that were read (`complete`). Not before they were seen to be available: the
+        // driver may be writing those that follow.
+        if access == Access::Write || !self.in_order {
+            let descriptors = Entries { start: 0, bytes: 16, size: self.ring.size };
+            descriptors.bring(&self.ring.desc, self.next.index, self.ring.size - left);
         }
         Ok(self.taken.as_slice().len())
     }

@@ -5,7 +5,8 @@
 //! prefetches the buffers. Nothing moves in the ring yet: `complete` writes the used elements of as many
 //! chains as were really used and publishes them with one release store of `used.idx`; chains that were
 //! taken but not used are simply taken again. As chains are completed in the order in which they were
-//! taken, one index says it all: it is the base that survives a restart.
+//! taken, one index says it all: it is the base that survives a restart. The lines of those elements are
+//! asked for when the chains are taken (`ahead.rs`).
 //!
 //! Requests complete in any order. `pick` takes a chain for good, so the index of the next one to take
 //! runs ahead of the used index by as many as are in flight (`flight.rs`); `publish` makes all finished
@@ -21,13 +22,14 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
+use super::ahead::Entries;
 use super::config::{Notifier, RingConfig};
 use super::flight::{Flight, Request};
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Memory, Refusal, Taken, Way};
 use super::position::{Place, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
+use crate::mem::{prefetch_own, prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
 
 /// A split ring.
 pub struct Split {
@@ -121,7 +123,30 @@ impl Split {
         if let (Some(fault), []) = (self.broken, self.taken.as_slice()) {
             return Err(fault);
         }
-        Ok(self.taken.as_slice().len())
+        let n = self.taken.as_slice().len();
+        self.bring_used(access, n);
+        Ok(n)
+    }
+
+    /// Asks for what will be written when the next `n` chains are given back.
+    #[inline]
+    fn bring_used(&self, access: Access, n: usize) {
+        // Of those that were read, IN_ORDER needs one element (`complete`).
+        if access == Access::Write || !self.in_order {
+            #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
+            self.elements().bring(&self.used, self.used_idx & self.mask, n as u16);
+        }
+        // A driver seldom looks for what it has sent, so the line stays until the batch is given back. For what it receives it may
+        // look all the time.
+        if access == Access::Read {
+            prefetch_own(self.used.at(split::USED_IDX));
+        }
+    }
+
+    /// The used elements.
+    #[inline]
+    fn elements(&self) -> Entries {
+        Entries { start: split::USED_RING, bytes: 8, size: self.size }
     }
 
     /// The chain at `head` if it is a single plain buffer. `None`: it is something else, or wrong.
