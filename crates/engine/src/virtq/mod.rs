@@ -171,6 +171,13 @@ impl Queue {
         both!(self, ring => ring.taken())
     }
 
+    /// Chains will be given back in a moment: asks for the line that publishes them, and for the one that tells whether the driver
+    /// wants an interrupt. `complete` has a barrier between the two, so nothing goes on there until the first one is here.
+    #[inline]
+    pub fn will_complete(&self) {
+        both!(self, ring => ring.bring_marks());
+    }
+
     /// Gives the first `n` taken chains back, with `len(i)` bytes written into chain `i`, publishes them
     /// with one store and interrupts the driver if it asked for it. True if it was interrupted.
     #[inline]

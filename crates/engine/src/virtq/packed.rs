@@ -151,6 +151,12 @@ impl Packed {
         Ok(self.taken.as_slice().len())
     }
 
+    /// Asks for the driver's wish; the descriptor that publishes a batch was asked for with the others.
+    #[inline]
+    pub(super) fn bring_marks(&self) {
+        prefetch_read(self.driver.at(packed::EVENT_OFF_WRAP));
+    }
+
     /// Walks the chain at `at`; it may use at most the `left` descriptors that are not taken yet.
     #[inline]
     fn walk(

@@ -149,6 +149,23 @@ impl Split {
         Entries { start: split::USED_RING, bytes: 8, size: self.size }
     }
 
+    /// Asks for the used index, to be written, and for the driver's wish, to be read behind it.
+    #[inline]
+    pub(super) fn bring_marks(&self) {
+        prefetch_own(self.used.at(split::USED_IDX));
+        prefetch_read(self.avail.at(self.wish_at()));
+    }
+
+    /// Where the driver says whether it wants interrupts.
+    #[inline]
+    fn wish_at(&self) -> usize {
+        if self.event_idx {
+            split::avail_used_event(self.size)
+        } else {
+            split::AVAIL_FLAGS
+        }
+    }
+
     /// The chain at `head` if it is a single plain buffer. `None`: it is something else, or wrong.
     #[inline]
     fn direct(&self, head: u16, access: Access, pieces: &mut Pieces) -> Option<Chain> {
@@ -399,12 +416,12 @@ impl Split {
     pub(super) fn wants_interrupt(&self, before: u16) -> bool {
         // The driver stores its wish and then reads used.idx; we stored used.idx and now read the wish.
         fence(Ordering::SeqCst);
+        let wish = self.avail.load_u16(self.wish_at(), Ordering::Relaxed);
         if self.event_idx {
-            let event = self.avail.load_u16(split::avail_used_event(self.size), Ordering::Relaxed);
             // §2.7.10: the event lies in [before, used_idx).
-            self.used_idx.wrapping_sub(event).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
+            self.used_idx.wrapping_sub(wish).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
         } else {
-            self.avail.load_u16(split::AVAIL_FLAGS, Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
+            wish & AVAIL_F_NO_INTERRUPT == 0
         }
     }
 
