@@ -37,6 +37,9 @@ pub struct Args {
     pub common: Common,
 }
 
+/// Measurements of a whole core before it is given up.
+const TRIES: usize = 10;
+
 /// One measurement: parts of the core.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -136,13 +139,10 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
             )?;
             Ok((report, busy))
         };
-        // Frames of a core that does nothing else.
-        let whole =
-            |(all, busy): (Report, u64)| (all.rate(0..1) / (busy as f64 / 1e9 / all.seconds), all.mode);
-        let mut before = whole(take(None)?);
+        let mut before = whole(&mut take)?;
         let one = |share: &u8| {
             let (report, busy) = take(Some(*share))?;
-            let after = whole(take(None)?);
+            let after = whole(&mut take)?;
             let earlier = std::mem::replace(&mut before, after);
             let around = (earlier.0 + after.0) / 2.0;
             Ok(Sample {
@@ -154,6 +154,18 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
         };
         shares.iter().map(one).collect()
     })
+}
+
+/// Frames a second of a core that does nothing else. One that had its processor in no part of the time says nothing, and is
+/// measured again.
+fn whole(take: &mut impl FnMut(Option<u8>) -> Result<(Report, u64)>) -> Result<(f64, Mode)> {
+    for _ in 0..TRIES {
+        let (all, busy) = take(None)?;
+        if busy > 0 {
+            return Ok((all.rate(0..1) / (busy as f64 / 1e9 / all.seconds), all.mode));
+        }
+    }
+    Err(format!("other programs kept the I/O core from its processor in {TRIES} measurements"))
 }
 
 fn row(share: u8, samples: &[Sample]) -> Row {

@@ -9,6 +9,7 @@
 //! what only an attacker does has its own [`Fault`](crate::fault::Fault).
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod ahead;
 mod config;
 mod descriptors;
 mod flight;
@@ -168,6 +169,13 @@ impl Queue {
     #[inline]
     pub fn taken(&self) -> &[Chain] {
         both!(self, ring => ring.taken())
+    }
+
+    /// Chains will be given back in a moment: asks for the line that publishes them, and for the one that tells whether the driver
+    /// wants an interrupt. `complete` has a barrier between the two, so nothing goes on there until the first one is here.
+    #[inline]
+    pub fn will_complete(&self) {
+        both!(self, ring => ring.bring_marks());
     }
 
     /// Gives the first `n` taken chains back, with `len(i)` bytes written into chain `i`, publishes them

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
+use super::ahead::Entries;
 use super::config::{Notifier, RingConfig};
 use super::descriptors::{PackedDescriptors, Used};
 use super::flight::{Flight, Request};
@@ -143,7 +144,19 @@ impl Packed {
                 }
             }
         }
+        // With IN_ORDER one descriptor stands for all that were read (`complete`). Not before they were seen to be available: the
+        // driver may be writing those that follow.
+        if access == Access::Write || !self.in_order {
+            let descriptors = Entries { start: 0, bytes: 16, size: self.ring.size };
+            descriptors.bring(&self.ring.desc, self.next.index, self.ring.size - left);
+        }
         Ok(self.taken.as_slice().len())
+    }
+
+    /// Asks for the driver's wish; the descriptor that publishes a batch was asked for with the others.
+    #[inline]
+    pub(super) fn bring_marks(&self) {
+        prefetch_read(self.driver.at(packed::EVENT_OFF_WRAP));
     }
 
     /// Walks the chain at `at`; it may use at most the `left` descriptors that are not taken yet.

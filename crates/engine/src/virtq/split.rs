@@ -5,7 +5,8 @@
 //! prefetches the buffers. Nothing moves in the ring yet: `complete` writes the used elements of as many
 //! chains as were really used and publishes them with one release store of `used.idx`; chains that were
 //! taken but not used are simply taken again. As chains are completed in the order in which they were
-//! taken, one index says it all: it is the base that survives a restart.
+//! taken, one index says it all: it is the base that survives a restart. The lines of those elements are
+//! asked for when the chains are taken (`ahead.rs`).
 //!
 //! Requests complete in any order. `pick` takes a chain for good, so the index of the next one to take
 //! runs ahead of the used index by as many as are in flight (`flight.rs`); `publish` makes all finished
@@ -21,6 +22,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
+use super::ahead::Entries;
 use super::config::{Notifier, RingConfig};
 use super::flight::{Flight, Request};
 use super::memory::{
@@ -29,7 +31,7 @@ use super::memory::{
 use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
+use crate::mem::{prefetch_own, prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
 
 /// A split ring.
 pub struct Split {
@@ -123,7 +125,47 @@ impl Split {
         if let (Some(fault), []) = (self.broken, self.taken.as_slice()) {
             return Err(fault);
         }
-        Ok(self.taken.as_slice().len())
+        let n = self.taken.as_slice().len();
+        self.bring_used(access, n);
+        Ok(n)
+    }
+
+    /// Asks for what will be written when the next `n` chains are given back.
+    #[inline]
+    fn bring_used(&self, access: Access, n: usize) {
+        // Of those that were read, IN_ORDER needs one element (`complete`).
+        if access == Access::Write || !self.in_order {
+            #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
+            self.elements().bring(&self.used, self.used_idx & self.mask, n as u16);
+        }
+        // A driver seldom looks for what it has sent, so the line stays until the batch is given back. For what it receives it may
+        // look all the time.
+        if access == Access::Read {
+            prefetch_own(self.used.at(split::USED_IDX));
+        }
+    }
+
+    /// The used elements.
+    #[inline]
+    fn elements(&self) -> Entries {
+        Entries { start: split::USED_RING, bytes: 8, size: self.size }
+    }
+
+    /// Asks for the used index, to be written, and for the driver's wish, to be read behind it.
+    #[inline]
+    pub(super) fn bring_marks(&self) {
+        prefetch_own(self.used.at(split::USED_IDX));
+        prefetch_read(self.avail.at(self.wish_at()));
+    }
+
+    /// Where the driver says whether it wants interrupts.
+    #[inline]
+    fn wish_at(&self) -> usize {
+        if self.event_idx {
+            split::avail_used_event(self.size)
+        } else {
+            split::AVAIL_FLAGS
+        }
     }
 
     /// The chain at `head` if it is a single plain buffer. `None`: it is something else, or wrong.
@@ -381,12 +423,12 @@ impl Split {
     pub(super) fn wants_interrupt(&self, before: u16) -> bool {
         // The driver stores its wish and then reads used.idx; we stored used.idx and now read the wish.
         fence(Ordering::SeqCst);
+        let wish = self.avail.load_u16(self.wish_at(), Ordering::Relaxed);
         if self.event_idx {
-            let event = self.avail.load_u16(split::avail_used_event(self.size), Ordering::Relaxed);
             // §2.7.10: the event lies in [before, used_idx).
-            self.used_idx.wrapping_sub(event).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
+            self.used_idx.wrapping_sub(wish).wrapping_sub(1) < self.used_idx.wrapping_sub(before)
         } else {
-            self.avail.load_u16(split::AVAIL_FLAGS, Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
+            wish & AVAIL_F_NO_INTERRUPT == 0
         }
     }
 

@@ -26,6 +26,10 @@ const ASKED_BY_TAKE: u32 = 128;
 /// Frames longer than that are not asked for ahead: they would push each other out of the first cache.
 const LONG: u32 = 2048;
 
+/// So many frames before the end the lines are asked for that publish the batch: copying them takes about as long as a line
+/// from a processor far away. Much earlier, a driver that polls would have the index back.
+const LAST: usize = 16;
+
 /// A guest's receive ring.
 pub struct EgressRing {
     port: Arc<Port>,
@@ -300,7 +304,11 @@ impl EgressQueue for EgressRing {
         if !self.stopped {
             self.refill(batch, picks, 1, outcome);
         }
+        let last = picks.len().saturating_sub(LAST);
         while let Some(&pick) = picks.get(done) {
+            if done == last {
+                self.queue.will_complete();
+            }
             if outcome.is_late(done) {
                 outcome.left.extend_from_slice(behind(picks, done));
                 break;
