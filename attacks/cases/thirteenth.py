@@ -88,7 +88,7 @@ def floods_at_a_gateway(stage):
     refused = lambda kind: sum(it["refused"] for it in control(stage)["classes"] if it["class"] == kind)
     pump = Pump(stage, "evil", [evil(classes["bgp"])])
     pump.turn()
-    sent, least = 20, 15
+    sent, least = 14, 11
     got = {}
 
     def count(name, send, take):
