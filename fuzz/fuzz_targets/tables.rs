@@ -1,5 +1,5 @@
 //! Forwarding tables given arbitrary changes of routes: lookups give the answer of a plain list of them, and a table without
-//! routes takes what it took at first.
+//! routes needs no block.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -48,7 +48,6 @@ fuzz_target!(|data: &[u8]| {
     let (mut four, mut six) = (v4::Writer::new().unwrap(), v6::Writer::new().unwrap());
     let (mut read_four, mut read_six) = (four.reader(), six.reader());
     let (mut plain_four, mut plain_six) = (Plain::default(), Plain::default());
-    let empty = four.usage().table;
     for (at, change) in data.chunks_exact(6).take(400).enumerate() {
         let [kind, len, group, a, b, c] = *change else { return };
         // Few of the upper bits and few of the lower ones, so that prefixes lie in each other.
@@ -84,7 +83,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(four.remove(upper(address), len), Some(group));
     }
     let usage = four.usage();
-    assert_eq!((usage.routes, usage.blocks, usage.table), (0, 0, empty));
+    assert_eq!((usage.routes, usage.blocks), (0, 0));
 });
 
 fn compare(reader: &mut v4::Reader, plain: &Plain) {

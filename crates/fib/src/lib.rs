@@ -4,9 +4,8 @@
 //! it. Any number of readers look batches of addresses up in the flat table, without locks and while it changes. A reader that
 //! meets a change sees, for each address, the group before it or the group after it.
 //!
-//! * **IPv4** is DIR-24-8, one entry for each /24 and a block of 256 entries where longer prefixes are, with runs of equal
-//!   entries kept as one. As an array the first table would be 32 MiB, where each lookup waits for memory and for the
-//!   processor's page tables; as runs a million prefixes fit in a few MiB.
+//! * **IPv4** is DIR-24-8: one entry for each /24, and a block of 256 entries where longer prefixes are. A lookup takes one
+//!   memory access, or two.
 //! * **IPv6** is a sorted list of intervals of the upper 64 bits, cut into chunks. A lookup is a search for the chunk and one
 //!   in it. A /64 with longer prefixes has a list of its own.
 //!
@@ -19,7 +18,6 @@
 
 mod atomic;
 pub mod epoch;
-mod leaving;
 mod memory;
 pub mod publish;
 mod sizes;

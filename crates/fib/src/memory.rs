@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{null_mut, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
@@ -15,6 +15,8 @@ use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 /// # Safety
 /// All-zero bytes are a valid value, and dropping one does nothing.
 pub(crate) unsafe trait Zeroable {}
+// SAFETY: integers without padding.
+unsafe impl Zeroable for AtomicU16 {}
 // SAFETY: integers without padding.
 unsafe impl Zeroable for AtomicU32 {}
 // SAFETY: integers without padding.
@@ -45,9 +47,8 @@ impl<T: Zeroable> Zeroed<T> {
     /// The kernel has no room for them.
     pub fn new(len: usize) -> rustix::io::Result<Zeroed<T>> {
         let size = len.max(1).checked_mul(size_of::<T>()).ok_or(rustix::io::Errno::NOMEM)?;
-        // Room to begin at a huge page's first byte, and to end at another's last.
-        let whole = size.checked_next_multiple_of(HUGE).ok_or(rustix::io::Errno::NOMEM)?;
-        let bytes = whole.checked_add(HUGE).ok_or(rustix::io::Errno::NOMEM)?;
+        // Room to begin at a huge page's first byte.
+        let bytes = size.checked_add(HUGE).ok_or(rustix::io::Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let map = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };

@@ -1,260 +1,201 @@
 //! What readers of IPv4 routes see.
-//!
-//! Entries: one for each /18, then four for each block. An entry is a group, or [`EXTENDED`] and the place of its runs among the
-//! words. Runs: a word whose bits are the cells at which runs begin, the first cell always; behind it the runs' values in
-//! order, four or two to a word. A value is a group, or a mark and the number of a block.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::memory::Zeroed;
-use crate::sizes::FIRST;
+use crate::sizes::{BLOCK, DIRECT, NARROW_BLOCKS, WIDE_BLOCKS};
 use crate::{EXTENDED, NO_ROUTE};
 
-/// Cells of an entry: /24s, or addresses in a block.
-pub(crate) const CELLS: u32 = 1 << CELL;
 /// Entries of a block.
-pub(crate) const PARTS: usize = 1 << PART;
-/// Entries for addresses, before those of blocks.
-pub(crate) const ENTRIES: usize = 1 << FIRST;
-/// Bits of an address within a /24.
-pub(crate) const BLOCK: u32 = PART + CELL;
-/// Bits of a narrow value and of a wide one.
-pub(crate) const NARROW: u32 = 16;
-pub(crate) const WIDE: u32 = 32;
+pub(crate) const BLOCK_LEN: usize = 1 << BLOCK;
 
-const CELL: u32 = 6;
-const PART: u32 = 2;
 /// Addresses that are looked up side by side.
 const ABREAST: usize = 64;
 
-/// The entry of an address.
-#[inline]
-pub(crate) const fn entry_of(address: u32) -> usize {
-    (address >> (CELL + BLOCK)) as usize
+/// An entry: a group, or the number of a block below a mark.
+pub(crate) trait Entry {
+    /// The mark of a block, and what groups and blocks are below.
+    const MARK: u32;
+    fn get(&self) -> u32;
+    fn set(&self, value: u32);
 }
 
-/// Those of a block: the first one.
-#[inline]
-pub(crate) const fn parts_of(block: u32) -> usize {
-    ENTRIES + block as usize * PARTS
+impl Entry for AtomicU16 {
+    const MARK: u32 = 1 << 15;
+
+    #[inline]
+    fn get(&self) -> u32 {
+        self.load(Ordering::Acquire).into()
+    }
+
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the writer puts what is too large into wide entries"
+    )]
+    fn set(&self, value: u32) {
+        self.store(value as u16, Ordering::Release);
+    }
 }
 
-/// The part of its block that an address is in.
-#[inline]
-pub(crate) const fn part_of(address: u32) -> usize {
-    (address >> CELL) as usize & (PARTS - 1)
+impl Entry for AtomicU32 {
+    const MARK: u32 = EXTENDED;
+
+    #[inline]
+    fn get(&self) -> u32 {
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set(&self, value: u32) {
+        self.store(value, Ordering::Release);
+    }
 }
 
-/// The cell of its /24 or, in a block, of an address.
-#[inline]
-pub(crate) const fn cell_of(address: u32) -> u32 {
-    address & (CELLS - 1)
-}
-
-/// The table.
-pub(crate) struct Table {
-    /// Bits of a value.
-    bits: u32,
-    entries: Zeroed<AtomicU32>,
-    words: Zeroed<AtomicU64>,
+/// Entries of one width.
+pub(crate) struct Entries<E: crate::memory::Zeroable> {
+    direct: Zeroed<E>,
+    blocks: Zeroed<E>,
     /// What the default route leads to.
     default: AtomicU32,
 }
 
-/// Those of up to [`ABREAST`] addresses that need another access.
-struct Further {
-    places: [u8; ABREAST],
-    len: usize,
-}
-
-impl Further {
-    const NONE: Further = Further { places: [0; ABREAST], len: 0 };
-
-    /// Takes the address at `place`, if `so`: without a branch, which the processor would guess wrong too often.
-    #[inline]
-    #[expect(clippy::indexing_slicing, reason = "masked, and known to the compiler")]
-    fn note(&mut self, place: u8, so: bool) {
-        self.places[self.len & (ABREAST - 1)] = place;
-        self.len += usize::from(so);
+impl<E: Entry + crate::memory::Zeroable> Entries<E> {
+    fn new(blocks: usize) -> rustix::io::Result<Entries<E>> {
+        Ok(Entries {
+            direct: Zeroed::new(1 << DIRECT)?,
+            blocks: Zeroed::new(blocks << BLOCK)?,
+            default: AtomicU32::new(NO_ROUTE),
+        })
     }
 
     #[inline]
-    fn places(&self) -> impl Iterator<Item = u8> + '_ {
-        self.places.iter().take(self.len).copied()
-    }
-}
-
-impl Table {
-    #[inline]
-    pub fn lookup(&self, addresses: &[u32], groups: &mut [u32]) {
+    fn lookup(&self, addresses: &[u32], groups: &mut [u32]) {
         let default = self.default.load(Ordering::Acquire);
         for (addresses, groups) in addresses.chunks(ABREAST).zip(groups.chunks_mut(ABREAST)) {
-            match self.bits {
-                NARROW => self.abreast::<NARROW>(addresses, groups),
-                _ => self.abreast::<WIDE>(addresses, groups),
-            }
-            for group in groups {
-                *group = if *group == NO_ROUTE { default } else { *group };
-            }
+            self.abreast(addresses, groups, default);
         }
     }
 
-    /// Looks [`ABREAST`] addresses up. The first accesses of all of them wait for memory together, then the next ones do.
+    /// Looks [`ABREAST`] addresses up: the first accesses of all of them wait for memory together, then the second ones of those
+    /// few that are in blocks.
     #[inline]
-    fn abreast<const BITS: u32>(&self, addresses: &[u32], groups: &mut [u32]) {
-        let mut further = Further::NONE;
-        for ((place, address), group) in (0..).zip(addresses).zip(&mut *groups) {
-            *group = self.entry(entry_of(*address));
-            further.note(place, *group & EXTENDED != 0);
+    fn abreast(&self, addresses: &[u32], groups: &mut [u32], default: u32) {
+        let or_default = |group: u32| if group == NO_ROUTE { default } else { group };
+        // A bit for each that is in a block, in a register: a branch would be guessed wrong, and what is stored at a place that
+        // depends on an access would keep the next ones waiting for it.
+        let (mut in_blocks, mut bit) = (0u64, 1u64);
+        for (address, group) in addresses.iter().zip(&mut *groups) {
+            let value = self.direct.get((address >> BLOCK) as usize).map_or(NO_ROUTE, Entry::get);
+            *group = or_default(value);
+            in_blocks |= if value & E::MARK == 0 { 0 } else { bit };
+            bit <<= 1;
         }
-        let blocks = self.follow::<BITS>(&further, addresses, groups, BLOCK);
-        if blocks.len > 0 {
-            self.in_blocks::<BITS>(&blocks, addresses, groups);
+        while in_blocks != 0 {
+            let place = in_blocks.trailing_zeros() as usize;
+            in_blocks &= in_blocks - 1;
+            let (Some(address), Some(group)) = (addresses.get(place), groups.get_mut(place)) else { break };
+            let at = ((*group ^ E::MARK) << BLOCK) as usize | *address as usize & (BLOCK_LEN - 1);
+            *group = or_default(self.blocks.get(at).map_or(NO_ROUTE, Entry::get));
         }
     }
 
-    /// Of addresses whose entries lead to runs: what their cells lead to, and which of that is a block. `below`: bits of an
-    /// address below its cell.
-    #[inline]
-    fn follow<const BITS: u32>(
-        &self,
-        further: &Further,
-        addresses: &[u32],
-        groups: &mut [u32],
-        below: u32,
-    ) -> Further {
-        let mut starts = [0; ABREAST];
-        for (place, starts) in further.places().zip(&mut starts) {
-            *starts = self.starts(groups.get(usize::from(place)).map_or(0, |entry| *entry ^ EXTENDED));
+    /// An entry as its writer knows it: the mark of a block is [`EXTENDED`], whatever its width.
+    fn value(entry: &E) -> u32 {
+        let value = entry.get();
+        if value & E::MARK == 0 {
+            value
+        } else {
+            value ^ E::MARK | EXTENDED
         }
-        let mut blocks = Further::NONE;
-        for (place, starts) in further.places().zip(starts) {
-            let at = usize::from(place);
-            let (Some(address), Some(group)) = (addresses.get(at), groups.get_mut(at)) else { break };
-            // The runs that begin up to its cell: it is in the last one of them.
-            let upto = (starts << (CELLS - 1 - cell_of(address >> below))).count_ones();
-            *group = self.coded::<BITS>(*group ^ EXTENDED, upto.wrapping_sub(1));
-            blocks.note(place, *group & mark(BITS) != 0);
-        }
-        blocks
     }
 
-    /// Of addresses in blocks: what they lead to.
-    #[inline(never)]
-    fn in_blocks<const BITS: u32>(&self, blocks: &Further, addresses: &[u32], groups: &mut [u32]) {
-        let mut further = Further::NONE;
-        for place in blocks.places() {
-            let at = usize::from(place);
-            let (Some(address), Some(group)) = (addresses.get(at), groups.get_mut(at)) else { break };
-            *group = self.entry(parts_of(*group ^ mark(BITS)) + part_of(*address));
-            further.note(place, *group & EXTENDED != 0);
-        }
-        self.follow::<BITS>(&further, addresses, groups, 0);
-    }
-
-    #[inline]
-    fn coded<const BITS: u32>(&self, place: u32, run: u32) -> u32 {
-        let each = u64::BITS / BITS;
-        let word = self.words.get((place + 1 + run / each) as usize);
-        let word = word.map_or(0, |word| word.load(Ordering::Acquire)) >> (run % each * BITS);
-        #[expect(clippy::cast_possible_truncation, reason = "a value's bits")]
-        let value = word as u32 & (u32::MAX >> (u32::BITS - BITS));
-        value
+    fn change(entry: Option<&E>, value: u32) {
+        let Some(entry) = entry else { return };
+        entry.set(if value & EXTENDED == 0 { value } else { value ^ EXTENDED | E::MARK });
     }
 }
 
-/// What the writer does.
+/// The table, with entries of either width.
+pub(crate) enum Table {
+    Narrow(Entries<AtomicU16>),
+    Wide(Entries<AtomicU32>),
+}
+
 impl Table {
-    /// With values of `bits` bits, for so many blocks and words of runs.
-    pub fn new(bits: u32, blocks: usize, words: usize) -> rustix::io::Result<Table> {
-        let entries = Zeroed::new(ENTRIES + blocks * PARTS)?;
-        Ok(Table { bits, entries, words: Zeroed::new(words)?, default: AtomicU32::new(NO_ROUTE) })
+    pub fn narrow() -> rustix::io::Result<Table> {
+        Ok(Table::Narrow(Entries::new(NARROW_BLOCKS)?))
     }
 
-    /// Bits of a value.
-    pub fn bits(&self) -> u32 {
-        self.bits
+    pub fn wide() -> rustix::io::Result<Table> {
+        Ok(Table::Wide(Entries::new(WIDE_BLOCKS)?))
     }
 
     /// Groups have to be below.
     pub fn groups(&self) -> u32 {
-        mark(self.bits)
+        match self {
+            Table::Narrow(_) => <AtomicU16 as Entry>::MARK,
+            Table::Wide(_) => EXTENDED,
+        }
     }
 
     pub fn blocks(&self) -> usize {
-        (self.entries.len() - ENTRIES) / PARTS
-    }
-
-    /// A group, or [`EXTENDED`] and the place of runs.
-    #[inline]
-    pub fn entry(&self, at: usize) -> u32 {
-        self.entries.get(at).map_or(NO_ROUTE, |entry| entry.load(Ordering::Acquire))
-    }
-
-    /// All that it leads to has to be there.
-    #[inline]
-    pub fn set_entry(&self, at: usize, entry: u32) {
-        if let Some(there) = self.entries.get(at) {
-            there.store(entry, Ordering::Release);
+        match self {
+            Table::Narrow(entries) => entries.blocks.len() >> BLOCK,
+            Table::Wide(entries) => entries.blocks.len() >> BLOCK,
         }
     }
 
-    /// The cells at which the runs at `place` begin.
-    #[inline]
-    pub fn starts(&self, place: u32) -> u64 {
-        self.words.get(place as usize).map_or(0, |word| word.load(Ordering::Relaxed))
-    }
-
-    /// What a run leads to: a group, or [`EXTENDED`] and the number of a block, whatever the width.
-    #[inline]
-    pub fn value(&self, place: u32, run: u32) -> u32 {
-        let coded = match self.bits {
-            NARROW => self.coded::<NARROW>(place, run),
-            _ => self.coded::<WIDE>(place, run),
-        };
-        let mark = mark(self.bits);
-        if coded & mark == 0 {
-            coded
-        } else {
-            coded ^ mark | EXTENDED
+    /// Bytes of an entry.
+    pub fn width(&self) -> usize {
+        match self {
+            Table::Narrow(_) => size_of::<u16>(),
+            Table::Wide(_) => size_of::<u32>(),
         }
     }
 
-    /// Readers may be there: they find the value before or this one.
     #[inline]
-    pub fn set_value(&self, place: u32, run: u32, value: u32) {
-        let each = u64::BITS / self.bits;
-        let Some(word) = self.words.get((place + 1 + run / each) as usize) else { return };
-        let shift = run % each * self.bits;
-        let others = word.load(Ordering::Relaxed) & !(u64::MAX >> (u64::BITS - self.bits) << shift);
-        // No other thread writes here.
-        word.store(others | self.code(value) << shift, Ordering::Release);
+    pub fn lookup(&self, addresses: &[u32], groups: &mut [u32]) {
+        match self {
+            Table::Narrow(entries) => entries.lookup(addresses, groups),
+            Table::Wide(entries) => entries.lookup(addresses, groups),
+        }
+    }
+}
+
+/// For the writer: entries of /24s, and of blocks.
+impl Table {
+    pub fn direct(&self, at: usize) -> u32 {
+        match self {
+            Table::Narrow(entries) => entries.direct.get(at).map_or(NO_ROUTE, Entries::value),
+            Table::Wide(entries) => entries.direct.get(at).map_or(NO_ROUTE, Entries::value),
+        }
     }
 
-    /// Writes runs to a place that no reader can be in.
-    pub fn write(&self, place: u32, starts: u64, values: &[u32]) {
-        let each = (u64::BITS / self.bits) as usize;
-        let Some((first, behind)) = self.words.get(place as usize..).and_then(<[_]>::split_first) else {
-            return;
-        };
-        first.store(starts, Ordering::Relaxed);
-        for (word, values) in behind.iter().zip(values.chunks(each)) {
-            let all = values.iter().rev().fold(0, |word, value| word << self.bits | self.code(*value));
-            word.store(all, Ordering::Relaxed);
+    pub fn set_direct(&self, at: usize, value: u32) {
+        match self {
+            Table::Narrow(entries) => Entries::change(entries.direct.get(at), value),
+            Table::Wide(entries) => Entries::change(entries.direct.get(at), value),
+        }
+    }
+
+    pub fn block(&self, at: usize) -> u32 {
+        match self {
+            Table::Narrow(entries) => entries.blocks.get(at).map_or(NO_ROUTE, Entries::value),
+            Table::Wide(entries) => entries.blocks.get(at).map_or(NO_ROUTE, Entries::value),
+        }
+    }
+
+    pub fn set_block(&self, at: usize, group: u32) {
+        match self {
+            Table::Narrow(entries) => Entries::change(entries.blocks.get(at), group),
+            Table::Wide(entries) => Entries::change(entries.blocks.get(at), group),
         }
     }
 
     pub fn set_default(&self, group: u32) {
-        self.default.store(group, Ordering::Release);
+        match self {
+            Table::Narrow(entries) => entries.default.store(group, Ordering::Release),
+            Table::Wide(entries) => entries.default.store(group, Ordering::Release),
+        }
     }
-
-    #[inline]
-    fn code(&self, value: u32) -> u64 {
-        u64::from(if value & EXTENDED == 0 { value } else { value ^ EXTENDED | mark(self.bits) })
-    }
-}
-
-/// In a value: the rest is the number of a block.
-#[inline]
-const fn mark(bits: u32) -> u32 {
-    1 << (bits - 1)
 }

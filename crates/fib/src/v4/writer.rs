@@ -1,30 +1,36 @@
 //! Whoever changes IPv4 routes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use prefix_trie::PrefixMap;
 
-use super::runs::Runs;
-use super::store::Store;
-use super::table::{cell_of, entry_of, part_of, parts_of, Table, BLOCK, CELLS, ENTRIES, NARROW, PARTS, WIDE};
+use super::table::{Table, BLOCK_LEN};
 use super::Reader;
-use crate::leaving::Leaving;
+use crate::memory::Zeroed;
 use crate::publish::{Published, Replaced, View};
-use crate::sizes::{FIRST, NARROW_BLOCKS, WIDE_BLOCKS};
+use crate::sizes::{BLOCK, DIRECT};
 use crate::{Error, EXTENDED, MAX_GROUP, NO_ROUTE};
 
 /// Bits of an address.
 const BITS: u8 = 32;
 /// The longest prefix that needs no block.
 const SHORT: u8 = 24;
-/// The longest prefixes that own all cells of an entry, but for those of longer ones: outside of blocks and in them.
-const WHOLE: u8 = 18;
-const WHOLE_PART: u8 = 26;
 
-const _: () = assert!(SHORT as u32 + BLOCK == BITS as u32);
-const _: () = assert!(WHOLE as u32 == FIRST && 1 << (SHORT - WHOLE) == CELLS);
-const _: () = assert!(1 << (WHOLE_PART - SHORT) == PARTS && 1 << (BITS - WHOLE_PART) == CELLS);
+const _: () = assert!(DIRECT == SHORT as u32 && DIRECT + BLOCK == BITS as u32);
+
+/// How long the owners of a block's entries are, and what else only the writer knows of it.
+#[derive(Clone)]
+struct Block {
+    owners: [u8; BLOCK_LEN],
+    /// Prefixes longer than /24 in it: without them it is not needed.
+    longer: u32,
+}
+
+impl Block {
+    const BLANK: Block = Block { owners: [0; BLOCK_LEN], longer: 0 };
+}
 
 /// What a table takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +39,7 @@ pub struct Usage {
     pub routes: usize,
     /// Blocks for prefixes longer than /24.
     pub blocks: usize,
-    /// Bytes of a run's value: 2, or 4 when groups or blocks are more than 32,767.
+    /// Bytes of an entry: 2, or 4 when groups or blocks are more than 32,767.
     pub width: usize,
     /// Bytes that readers may touch.
     pub table: usize,
@@ -44,29 +50,32 @@ pub struct Usage {
 /// The routes, and the one way to change the table.
 pub struct Writer {
     shared: Arc<Published<Table>>,
-    store: Store,
+    table: Arc<Table>,
     rib: PrefixMap<(u32, u8), u32>,
-    /// Prefixes longer than /24 in each block: without them it is not needed.
-    longer: Vec<u32>,
+    /// How long the prefix is that owns the entry of a /24; the default route owns none.
+    owners: Zeroed<u8>,
+    blocks: Vec<Block>,
     free: Vec<u32>,
-    leaving: Leaving<u32>,
+    /// Blocks that are unreachable, and from which epoch on no reader is in them.
+    retired: VecDeque<(u64, u32)>,
     replaced: Replaced<Table>,
 }
 
 impl Writer {
-    /// A table without routes: 1 MiB for readers, and more as routes need it.
+    /// A table without routes: 32 MiB for readers and 16 MiB beside, taken as routes touch them.
     ///
     /// # Errors
     /// The kernel has no room for it.
     pub fn new() -> std::io::Result<Writer> {
-        let store = Store::new(NARROW, NARROW_BLOCKS)?;
+        let table = Arc::new(Table::narrow()?);
         Ok(Writer {
-            shared: Arc::new(Published::new(Arc::clone(&store.table))),
-            store,
+            shared: Arc::new(Published::new(Arc::clone(&table))),
+            table,
             rib: PrefixMap::new(),
-            longer: Vec::new(),
+            owners: Zeroed::new(1 << DIRECT)?,
+            blocks: Vec::new(),
             free: Vec::new(),
-            leaving: Leaving::new(),
+            retired: VecDeque::new(),
             replaced: Replaced::new(),
         })
     }
@@ -88,17 +97,20 @@ impl Writer {
             return Err(Error::Group(group));
         }
         let address = address & mask(len);
-        if group >= self.store.table.groups() {
+        if group >= self.table.groups() {
             self.widen()?;
         }
-        let block = if len > SHORT { Some(self.block_for(address)?) } else { None };
+        let block = if len > SHORT { Some(self.block_of(address)?) } else { None };
         let old = self.rib.insert((address, len), group);
-        if let (Some(block), None) = (block, old) {
-            self.longer.iter_mut().skip(block as usize).take(1).for_each(|longer| *longer += 1);
-        }
-        match len {
-            0 => self.store.table.set_default(group),
-            _ => self.paint((address, len), block, |owner| owner <= len, (len, group)),
+        match block {
+            Some(block) => {
+                if let (None, Some(known)) = (old, self.blocks.get_mut(block as usize)) {
+                    known.longer += 1;
+                }
+                self.paint_block(block, within(address, len), group, |owner| *owner <= len, len);
+            }
+            None if len == 0 => self.table.set_default(group),
+            None => self.paint(address, len, group, |owner| *owner <= len, len),
         }
         Ok(old)
     }
@@ -111,16 +123,21 @@ impl Writer {
         let address = address & mask(len);
         let old = self.rib.remove(&(address, len))?;
         if len == 0 {
-            self.store.table.set_default(NO_ROUTE);
+            self.table.set_default(NO_ROUTE);
             return Some(old);
         }
-        let around = match self.rib.get_lpm(&(address, len)) {
+        let (parent, group) = match self.rib.get_lpm(&(address, len)) {
             Some(((_, parent), group)) if parent > 0 => (parent, *group),
             _ => (0, NO_ROUTE),
         };
-        let block = (len > SHORT).then(|| self.block_of(address)).flatten();
-        self.paint((address, len), block, |owner| owner == len, around);
-        if let Some(block) = block {
+        if len <= SHORT {
+            self.paint(address, len, group, |owner| *owner == len, parent);
+            return Some(old);
+        }
+        let entry = self.table.direct((address >> BLOCK) as usize);
+        if entry & EXTENDED != 0 {
+            let block = entry ^ EXTENDED;
+            self.paint_block(block, within(address, len), group, |owner| *owner == len, parent);
             self.leave_block(block, address);
         }
         Some(old)
@@ -143,124 +160,127 @@ impl Writer {
 
     /// What the table takes.
     pub fn usage(&self) -> Usage {
-        let blocks = self.longer.len() - self.free.len() - self.leaving.len();
-        let (runs, owners) = self.store.runs_bytes();
+        let blocks = self.blocks.len() - self.free.len() - self.retired.len();
         Usage {
             routes: self.rib.len(),
             blocks,
-            width: (self.store.table.bits() / u8::BITS) as usize,
-            table: (ENTRIES + blocks * PARTS) * size_of::<u32>() + runs,
-            owners: ENTRIES + self.longer.len() * (PARTS + size_of::<u32>()) + owners,
+            width: self.table.width(),
+            table: ((1 << DIRECT) + blocks * BLOCK_LEN) * self.table.width(),
+            owners: (1 << DIRECT) + self.blocks.len() * size_of::<Block>(),
         }
     }
 
-    /// Gives the cells of a prefix, whose owner is as `ours` says, to a prefix that is so long and leads to that group. `block`: the
-    /// block that it is in.
-    fn paint(
+    /// Gives the entries of a prefix of /24 or shorter, whose owner is as `ours` says, to a prefix of `len` bits that leads to
+    /// `group`.
+    fn paint(&mut self, address: u32, prefix: u8, group: u32, ours: impl Fn(&u8) -> bool + Copy, len: u8) {
+        let first = (address >> BLOCK) as usize;
+        for at in first..first + (1 << (SHORT - prefix)) {
+            let entry = self.table.direct(at);
+            if entry & EXTENDED != 0 {
+                self.paint_block(entry ^ EXTENDED, 0..BLOCK_LEN, group, ours, len);
+            } else if let Some(owner) = self.owners.get_mut(at).filter(|owner| ours(owner)) {
+                *owner = len;
+                self.table.set_direct(at, group);
+            }
+        }
+    }
+
+    fn paint_block(
         &mut self,
-        (address, len): (u32, u8),
-        block: Option<u32>,
-        ours: impl Fn(u8) -> bool + Copy,
-        to: (u8, u32),
+        block: u32,
+        places: Range<usize>,
+        group: u32,
+        ours: impl Fn(&u8) -> bool,
+        len: u8,
     ) {
-        let (first, whole, cell) = match block {
-            Some(block) => (parts_of(block) + part_of(address), WHOLE_PART, address),
-            None => (entry_of(address), WHOLE, address >> BLOCK),
-        };
-        if len <= whole {
-            (first..first + (1 << (whole - len))).for_each(|at| self.store.repaint(at, ours, to));
-            return;
+        let Some(known) = self.blocks.get_mut(block as usize) else { return };
+        for (place, owner) in known.owners.iter_mut().enumerate().take(places.end).skip(places.start) {
+            if ours(owner) {
+                *owner = len;
+                self.table.set_block((block as usize) << BLOCK | place, group);
+            }
         }
-        let cell = cell_of(cell);
-        let cells = cell..cell + (CELLS >> (len - whole));
-        self.store.paint(first, &cells, ours, to, &self.shared.epochs);
     }
 
-    /// The block for the addresses of `address`'s /24.
-    fn block_of(&self, address: u32) -> Option<u32> {
-        let value = self.store.runs(entry_of(address)).at(cell_of(address >> BLOCK))?.value;
-        (value & EXTENDED != 0).then_some(value ^ EXTENDED)
-    }
-
-    /// The same, made if there is none.
-    fn block_for(&mut self, address: u32) -> Result<u32, Error> {
-        if let Some(block) = self.block_of(address) {
-            return Ok(block);
+    /// The block for the addresses of `address`'s /24, made if there is none.
+    fn block_of(&mut self, address: u32) -> Result<u32, Error> {
+        let at = (address >> BLOCK) as usize;
+        let entry = self.table.direct(at);
+        if entry & EXTENDED != 0 {
+            return Ok(entry ^ EXTENDED);
         }
         let block = self.free_block()?;
-        let cell = cell_of(address >> BLOCK);
-        let run = self.store.runs(entry_of(address)).at(cell);
-        let (owner, value) = run.map_or((0, NO_ROUTE), |run| (run.owner, run.value));
-        let mut all = Runs::NONE;
-        all.push(0, owner, value);
-        let parts = parts_of(block);
-        (parts..parts + PARTS).for_each(|part| self.store.put(part, &all, &self.shared.epochs));
+        let owner = self.owners.get(at).copied().unwrap_or(0);
+        if let Some(known) = self.blocks.get_mut(block as usize) {
+            *known = Block { owners: [owner; BLOCK_LEN], longer: 0 };
+        }
+        (0..BLOCK_LEN).for_each(|place| self.table.set_block((block as usize) << BLOCK | place, entry));
         // All of it is there before readers are led to it.
-        self.lead(address, owner, block | EXTENDED);
+        self.table.set_direct(at, block | EXTENDED);
         Ok(block)
     }
 
-    /// Has the cell of `address`'s /24 lead to `value`, whatever it is.
-    fn lead(&mut self, address: u32, owner: u8, value: u32) {
-        let (at, cell) = (entry_of(address), cell_of(address >> BLOCK));
-        let cells = Range { start: cell, end: cell + 1 };
-        let runs = self.store.runs(at).painted(&cells, |_| true, owner, value);
-        self.store.put(at, &runs, &self.shared.epochs);
-    }
-
     fn free_block(&mut self) -> Result<u32, Error> {
-        if self.free.is_empty() && self.leaving.len() > 0 {
-            self.free.extend(self.leaving.gone(&self.shared.epochs));
+        if !self.retired.is_empty() {
+            let reached = self.shared.epochs.reached();
+            let done = self.retired.iter().take_while(|(epoch, _)| *epoch <= reached).count();
+            self.free.extend(self.retired.drain(..done).map(|(_, block)| block));
         }
         if let Some(block) = self.free.pop() {
             return Ok(block);
         }
-        let next = self.longer.len();
-        if next == self.store.table.blocks() {
+        let next = self.blocks.len();
+        if next == self.table.blocks() {
             self.widen()?;
             if let Some(block) = self.free.pop() {
                 return Ok(block);
             }
-            if next == self.store.table.blocks() {
+            if next == self.table.blocks() {
                 return Err(Error::Full(next));
             }
         }
-        self.longer.push(0);
+        self.blocks.push(Block::BLANK);
         u32::try_from(next).map_err(|_| Error::Full(next))
     }
 
     /// A prefix longer than /24 is gone from the block; the last one takes the block with it.
     fn leave_block(&mut self, block: u32, address: u32) {
-        let Some(longer) = self.longer.get_mut(block as usize) else { return };
-        *longer -= 1;
-        if *longer > 0 {
+        let Some(known) = self.blocks.get_mut(block as usize) else { return };
+        known.longer -= 1;
+        if known.longer > 0 {
             return;
         }
-        // All its cells have one owner now, a prefix of /24 or shorter, or none.
-        let Some(run) = self.store.runs(parts_of(block)).at(0) else { return };
-        self.lead(address, run.owner, run.value);
-        self.leaving.push(block);
+        // All its entries have one owner now, a prefix of /24 or shorter, or none.
+        let at = (address >> BLOCK) as usize;
+        if let (Some(owner), Some(of_block)) = (self.owners.get_mut(at), known.owners.first()) {
+            *owner = *of_block;
+        }
+        self.table.set_direct(at, self.table.block((block as usize) << BLOCK));
+        self.retired.push_back((self.shared.epochs.begin(), block));
     }
 
-    /// Replaces the table by one with wide values, unless it has them.
+    /// Replaces the table by one with wide entries, unless it has them.
     #[cold]
     fn widen(&mut self) -> Result<(), Error> {
-        if self.store.table.bits() == WIDE {
+        if let Table::Wide(_) = *self.table {
             return Ok(());
         }
-        let full = |_| Error::Full(self.store.table.blocks());
-        let mut wide = Store::new(WIDE, WIDE_BLOCKS).map_err(full)?;
-        for at in 0..ENTRIES + self.longer.len() * PARTS {
+        let wide = Table::wide().map_err(|_| Error::Full(self.table.blocks()))?;
+        for at in 0..1 << DIRECT {
+            let entry = self.table.direct(at);
             // What is zero already takes no memory.
-            if self.store.table.entry(at) != NO_ROUTE {
-                wide.put(at, &self.store.runs(at), &self.shared.epochs);
+            if entry != NO_ROUTE {
+                wide.set_direct(at, entry);
             }
         }
-        wide.table.set_default(self.rib.get(&(0, 0)).copied().unwrap_or(NO_ROUTE));
-        self.store = wide;
-        // No reader of the new table has been in a block that was left in the old one.
-        self.free.extend(self.leaving.all());
-        self.replaced.keep(self.shared.replace(Arc::clone(&self.store.table)));
+        for at in 0..self.blocks.len() << BLOCK {
+            wide.set_block(at, self.table.block(at));
+        }
+        wide.set_default(self.rib.get(&(0, 0)).copied().unwrap_or(NO_ROUTE));
+        self.table = Arc::new(wide);
+        // No reader of the new table has been in a block that the old one retired.
+        self.free.extend(self.retired.drain(..).map(|(_, block)| block));
+        self.replaced.keep(self.shared.replace(Arc::clone(&self.table)));
         Ok(())
     }
 }
@@ -268,4 +288,10 @@ impl Writer {
 /// The bits of an address that a prefix of `len` bits decides on.
 fn mask(len: u8) -> u32 {
     u32::MAX.checked_shl(u32::from(BITS - len)).unwrap_or(0)
+}
+
+/// The entries of a block that a prefix longer than /24 has.
+fn within(address: u32, len: u8) -> Range<usize> {
+    let first = address as usize & (BLOCK_LEN - 1);
+    first..first + (1 << (BITS - len))
 }
