@@ -8,9 +8,6 @@ use crate::{EXTENDED, NO_ROUTE};
 /// Entries of a block.
 pub(crate) const BLOCK_LEN: usize = 1 << BLOCK;
 
-/// Addresses that are looked up side by side.
-const ABREAST: usize = 64;
-
 /// An entry: a group, or the number of a block below a mark.
 pub(crate) trait Entry {
     /// The mark of a block, and what groups and blocks are below.
@@ -71,31 +68,16 @@ impl<E: Entry + crate::memory::Zeroable> Entries<E> {
     #[inline]
     fn lookup(&self, addresses: &[u32], groups: &mut [u32]) {
         let default = self.default.load(Ordering::Acquire);
-        for (addresses, groups) in addresses.chunks(ABREAST).zip(groups.chunks_mut(ABREAST)) {
-            self.abreast(addresses, groups, default);
-        }
-    }
-
-    /// Looks [`ABREAST`] addresses up: the first accesses of all of them wait for memory together, then the second ones of those
-    /// few that are in blocks.
-    #[inline]
-    fn abreast(&self, addresses: &[u32], groups: &mut [u32], default: u32) {
-        let or_default = |group: u32| if group == NO_ROUTE { default } else { group };
-        // A bit for each that is in a block, in a register: a branch would be guessed wrong, and what is stored at a place that
-        // depends on an access would keep the next ones waiting for it.
-        let (mut in_blocks, mut bit) = (0u64, 1u64);
+        // The first accesses of all addresses wait for memory together, then the second ones do.
         for (address, group) in addresses.iter().zip(&mut *groups) {
-            let value = self.direct.get((address >> BLOCK) as usize).map_or(NO_ROUTE, Entry::get);
-            *group = or_default(value);
-            in_blocks |= if value & E::MARK == 0 { 0 } else { bit };
-            bit <<= 1;
+            *group = self.direct.get((address >> BLOCK) as usize).map_or(NO_ROUTE, Entry::get);
         }
-        while in_blocks != 0 {
-            let place = in_blocks.trailing_zeros() as usize;
-            in_blocks &= in_blocks - 1;
-            let (Some(address), Some(group)) = (addresses.get(place), groups.get_mut(place)) else { break };
-            let at = ((*group ^ E::MARK) << BLOCK) as usize | *address as usize & (BLOCK_LEN - 1);
-            *group = or_default(self.blocks.get(at).map_or(NO_ROUTE, Entry::get));
+        for (address, group) in addresses.iter().zip(groups) {
+            if *group & E::MARK != 0 {
+                let at = ((*group ^ E::MARK) << BLOCK) as usize | *address as usize & (BLOCK_LEN - 1);
+                *group = self.blocks.get(at).map_or(NO_ROUTE, Entry::get);
+            }
+            *group = if *group == NO_ROUTE { default } else { *group };
         }
     }
 
