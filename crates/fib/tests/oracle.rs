@@ -54,6 +54,24 @@ enum Change {
     RemoveOne(usize),
 }
 
+/// An IPv4 address in one of two /18s: of few /24s there, at either end of them.
+fn near() -> impl Strategy<Value = u128> {
+    let middle = prop_oneof![0u32..4, 60u32..64, 0u32..64];
+    (0u32..2, middle, prop_oneof![0u32..3, 62u32..66, 253u32..256, 0u32..256])
+        .prop_map(|(net, middle, low)| u128::from(0x0a40_0000 | net << 14 | middle << 8 | low))
+}
+
+/// Changes of prefixes that lie in each other and share blocks.
+fn near_changes() -> impl Strategy<Value = Vec<Change>> {
+    let len = prop_oneof![4 => 19u8..=24, 3 => 25u8..=32, 2 => 8u8..=18, 1 => 0u8..=1];
+    let group = prop_oneof![9 => 1u32..4, 1 => 32_766u32..32_769];
+    let change = prop_oneof![
+        4 => (near(), len, group).prop_map(|(a, l, g)| Change::Insert(a, l, g)),
+        2 => any::<usize>().prop_map(Change::RemoveOne),
+    ];
+    prop::collection::vec(change, 1..200)
+}
+
 fn changes(bits: u8) -> impl Strategy<Value = Vec<Change>> {
     let len = move || prop_oneof![0..=bits, (bits / 2 - 2)..=(bits / 2 + 2), (bits - 10)..=bits];
     let change = prop_oneof![
@@ -124,6 +142,33 @@ proptest! {
         reader.lookup(&addresses, &mut groups);
         prop_assert!(groups.iter().all(|group| *group == NO_ROUTE));
         prop_assert_eq!((writer.usage().routes, writer.usage().blocks), (0, 0));
+    }
+
+    #[test]
+    fn v4_is_the_plain_list_after_each_change(changes in near_changes(), more in prop::collection::vec(near(), 20)) {
+        let (mut plain, mut writer) = (Plain::default(), v4::Writer::new().unwrap());
+        let mut reader = writer.reader();
+        for change in &changes {
+            let ((prefix, len), group, old) = plainly(&mut plain, 32, change);
+            let was = match group {
+                Some(group) => writer.insert(prefix as u32, len, group).unwrap(),
+                None => writer.remove(prefix as u32, len),
+            };
+            prop_assert_eq!(was, old);
+            let probes = probes(&plain, 32, &more);
+            let addresses: Vec<u32> = probes.iter().map(|probe| *probe as u32).collect();
+            let mut groups = vec![7; addresses.len()];
+            reader.lookup(&addresses, &mut groups);
+            for (probe, group) in probes.iter().zip(&groups) {
+                prop_assert_eq!(*group, plain.lookup(*probe, 32), "{:x} after {:?}", probe, change);
+            }
+        }
+        // Without its routes it needs no block.
+        for ((prefix, len), _) in &plain.0 {
+            prop_assert!(writer.remove(*prefix as u32, *len).is_some());
+        }
+        let usage = writer.usage();
+        prop_assert_eq!((usage.routes, usage.blocks), (0, 0));
     }
 
     #[test]
@@ -262,6 +307,50 @@ fn readers_see_what_was_or_what_is() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!((four.usage().routes, six.usage().routes), (1, 1));
+}
+
+/// The same for prefixes of all lengths in one /18.
+#[test]
+fn readers_see_of_neighbours_what_was_or_what_is() {
+    let mut writer = v4::Writer::new().unwrap();
+    writer.insert(0x0a00_0000, 8, 1).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (mut reader, stop) = (writer.reader(), &stop);
+            scope.spawn(move || {
+                // Two in each /24: of them the second one has a longer prefix at times.
+                let addresses: Vec<u32> =
+                    (0..128).map(|n| 0x0a40_0000 | n >> 1 << 8 | (n & 1) << 7).collect();
+                let mut groups = [0; 128];
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    reader.lookup(&addresses, &mut groups);
+                    for (n, group) in (0..128).zip(groups) {
+                        let (cell, long) = (n >> 1, n & 1 == 1);
+                        let had = [1, 2, 100 + cell / 16, 200 + cell];
+                        assert!(had.contains(&group) || long && group == 300 + cell, "{cell}: {group}");
+                    }
+                }
+            });
+        }
+        let mut seed = 0x0b5e_55ed;
+        for round in 0..40_000 {
+            let cell = random(&mut seed) as u32 % 64;
+            let address = 0x0a40_0000 | cell << 8;
+            let (address, len, group) = match random(&mut seed) % 8 {
+                0 => (0x0a00_0000, 8, 1 + round % 2),
+                1 => (address, 20, 100 + cell / 16),
+                2 | 3 => (address | 0x80, 25, 300 + cell),
+                _ => (address, 24, 200 + cell),
+            };
+            if len > 8 && writer.get(address, len).is_some() {
+                assert_eq!(writer.remove(address, len), Some(group));
+            } else {
+                writer.insert(address, len, group).unwrap();
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]

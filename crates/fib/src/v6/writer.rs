@@ -7,7 +7,7 @@ use prefix_trie::PrefixMap;
 
 use super::intervals::{cut, join, Interval};
 use super::lists::List;
-use super::table::{Chunks, Table, CHUNK};
+use super::table::{Chunks, Order, Table, CHUNK};
 use super::Reader;
 use crate::publish::{Published, Replaced, View};
 use crate::{Error, EXTENDED, MAX_GROUP, NO_ROUTE};
@@ -77,6 +77,9 @@ pub struct Writer {
     stale: BTreeSet<u64>,
     /// The index or the lists have changed: readers need another table.
     reshaped: bool,
+    /// What it has in common with the one before: none if chunks came or went since then, or lists were made.
+    shape: Option<Arc<Order>>,
+    shown: Option<Arc<[Arc<List>]>>,
     replaced: Replaced<Table>,
 }
 
@@ -89,7 +92,8 @@ impl Writer {
         let chunks = Arc::new(Chunks::new(CHUNKS)?);
         let interval = Interval { start: 0, group: NO_ROUTE, owner: 0, deep: false };
         chunks.fill(0, std::iter::once((0, NO_ROUTE)));
-        let table = Arc::new(Table::new(&chunks, &[(0, 0)], &[], NO_ROUTE));
+        let (shape, shown) = (Arc::new(Order::new([0].into())), Arc::default());
+        let table = Arc::new(Table::new(&chunks, &shape, std::iter::once(0), &shown, NO_ROUTE));
         Ok(Writer {
             shared: Arc::new(Published::new(Arc::clone(&table))),
             table,
@@ -107,6 +111,8 @@ impl Writer {
             changed: Vec::new(),
             stale: BTreeSet::new(),
             reshaped: false,
+            shape: Some(shape),
+            shown: Some(shown),
             replaced: Replaced::new(),
         })
     }
@@ -179,7 +185,7 @@ impl Writer {
             intervals: self.order.iter().map(|chunk| chunk.intervals.len()).sum(),
             chunks: self.order.len(),
             lists: self.deep.len(),
-            table: self.order.len() * (CHUNK * 12 + CHUNK / 2 + 12) + lists * 12,
+            table: self.order.len() * Chunks::BYTES + self.table.bytes() + lists * 12,
         }
     }
 
@@ -191,9 +197,11 @@ impl Writer {
         self.make_lists();
         let written = self.write_chunks()?;
         if self.reshaped {
-            let index: Vec<(u64, u32)> =
-                self.order.iter().map(|chunk| (chunk.start(), chunk.place.unwrap_or(0))).collect();
-            self.table = Arc::new(Table::new(&self.chunks, &index, &self.lists, self.default));
+            let starts = || Arc::new(Order::new(self.order.iter().map(Chunk::start).collect()));
+            let shape = self.shape.get_or_insert_with(starts);
+            let shown = self.shown.get_or_insert_with(|| self.lists.as_slice().into());
+            let index = self.order.iter().map(|chunk| chunk.place.unwrap_or(0));
+            self.table = Arc::new(Table::new(&self.chunks, shape, index, shown, self.default));
             self.replaced.keep(self.shared.replace(Arc::clone(&self.table)));
             self.reshaped = false;
         } else {
@@ -268,7 +276,7 @@ impl Writer {
             if let Some(at) = self.lists.get_mut(number) {
                 *at = list;
             }
-            self.reshaped = true;
+            (self.reshaped, self.shown) = (true, None);
         }
     }
 
@@ -371,7 +379,7 @@ impl Writer {
             let chunk = Chunk { intervals, place: None };
             self.changed.push(chunk.start());
             self.order.insert(at + 1, chunk);
-            self.reshaped = true;
+            (self.reshaped, self.shape) = (true, None);
             return at + 1;
         }
         let Some(before) = at.checked_sub(1).filter(|before| len(*before) + len(at) <= CHUNK / 4) else {
@@ -384,7 +392,7 @@ impl Writer {
             self.changed.push(chunk.start());
         }
         self.leaving.extend(short.place);
-        self.reshaped = true;
+        (self.reshaped, self.shape) = (true, None);
         before
     }
 }
