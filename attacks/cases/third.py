@@ -46,7 +46,7 @@ def hears(stage, name):
     took = time.monotonic() - start
     stage.notes["deleted_ms"] = max(stage.notes.get("deleted_ms", 0), round(1e3 * took))
     # The daemon says so itself when it waits in vain: how long it takes follows from the machine's load, too.
-    late = [line for line in stage.daemon.log("has not ended within") if f"port={name} " in line + " "]
+    late = [line for line in stage.daemon.log("have not ended within") if f"port={name} " in line + " "]
     stage.check(not late, f"{name} is deleted after {took:.1f} s: {late}")
     where = stage.at(f"{name}.sock")
 
