@@ -448,7 +448,16 @@ pub fn waited(process: u32, thread: u32) -> u64 {
 
 /// Gives a thread real-time priority, so that other work on the machine does not interrupt it.
 pub fn prioritize(thread: u32) -> Result<()> {
-    let status = Command::new("chrt").args(["-f", "-p", "10", &thread.to_string()]).status();
+    schedule(thread, ["-f", "-p", "10"])
+}
+
+/// Takes it away again: what a thread starts inherits it.
+pub fn unprioritize(thread: u32) -> Result<()> {
+    schedule(thread, ["-o", "-p", "0"])
+}
+
+fn schedule(thread: u32, how: [&str; 3]) -> Result<()> {
+    let status = Command::new("chrt").args(how).arg(thread.to_string()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(PeerError(format!("chrt (package util-linux) on thread {thread}: {status}"))),

@@ -149,6 +149,7 @@ pub fn measure(target: &mut Target<'_>, traffic: &Traffic, plan: Plan) -> Result
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let mut threads = vec![(own, thread)];
         threads.extend(target.polling_thread());
+        target.prioritize(&threads)?;
         let counters = target.drops()?;
         Bench {
             tester,

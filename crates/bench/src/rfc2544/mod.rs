@@ -105,6 +105,10 @@ pub struct Args {
     /// Searches for the longest burst in each repetition; RFC 2544 has 50 altogether.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub bursts: u32,
+    /// Give the tester and the thread that moves frames real-time priority, so that other programs do not interrupt them. Not for
+    /// ports that were given.
+    #[arg(long, conflicts_with_all = ["ports", "target"])]
+    pub fifo: bool,
     /// A short look: one repetition with trials of milliseconds. Its figures mean nothing.
     #[arg(long)]
     pub quick: bool,
@@ -272,7 +276,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut failed = Vec::new();
         for (number, case) in cases.iter_mut().enumerate() {
             let longest = case.traffic.longest();
-            let setting = Setting { cpus: args.cpus, longest, daemon: daemon.as_ref() };
+            let setting = Setting { cpus: args.cpus, longest, daemon: daemon.as_ref(), fifo: args.fifo };
             // The loads of the curve are the same in all repetitions.
             let base = case.done.first().and_then(|first| first.pdr.lower).map(|load| load as f64);
             let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base, ..plan };
@@ -324,6 +328,7 @@ fn show(
             "version": 1,
             "bench": "rfc2544",
             "repetitions": rounds,
+            "fifo": args.fifo,
             "trial_s": plan.trial,
             "duration_sum_s": plan.sum,
             "exceed_ratio": plan.exceed,

@@ -73,6 +73,8 @@ pub struct Setting<'s> {
     pub longest: usize,
     /// The daemon whose ports were given.
     pub daemon: Option<&'s Daemon>,
+    /// Whether tester and target get real-time priority.
+    pub fifo: bool,
 }
 
 enum Running {
@@ -259,6 +261,15 @@ impl<'s> Target<'s> {
         peers::polling_thread(process, self.setting.cpus.io_core).map(|thread| (process, thread))
     }
 
+    /// Gives these threads, the tester's and the target's, real-time priority if that was asked for.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub fn prioritize(&self, threads: &[(u32, u32)]) -> Result<()> {
+        let all = threads.iter().filter(|_| self.setting.fifo);
+        all.into_iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)
+    }
+
     /// The tester's processor, and the target's: for ports that were given, what the command line says.
     pub fn cpus(&self) -> [usize; 2] {
         self.setting.cpus.pair()
@@ -277,7 +288,11 @@ impl<'s> Target<'s> {
         if let Running::Ours(switch) = &mut self.running {
             switch.kill();
         }
-        // What it starts is not to be where we are.
+        // What it starts is not to be where we are, nor as urgent.
+        if self.setting.fifo {
+            peers::unprioritize(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs())
+                .map_err(text)?;
+        }
         sched_setaffinity(None, &self.anywhere).map_err(text)?;
         let again = ours(&self.who, self.setting, &self.scratch, &self.paths);
         pin(self.setting.cpus.load_core).map_err(text)?;
