@@ -120,8 +120,8 @@ def buffers_of_huge_pieces(stage):
         touched = pages() - before
         honest, slow = (stage.daemon.port(name)["state"]["slow"] for name in ("other", "evil"))
         stage.notes.update(touched=touched, honest=honest, slow=slow)
-        # 16 pages of a receiver that was never slow are told of in SECURITY.md.
-        stage.check(touched <= 64 or honest["longest_us"] <= 2 * A_FEW, f"one frame had the I/O core find and clear {touched} huge pages; {honest['longest_us'] // 1000} ms of that are the honest sender's, "
+        # 16 pages of a receiver that was never slow are told of in SECURITY.md; more on a busy machine. Without a bound it is all 250.
+        stage.check(touched <= 128 or honest["longest_us"] <= 2 * A_FEW, f"one frame had the I/O core find and clear {touched} huge pages; {honest['longest_us'] // 1000} ms of that are the honest sender's, "
                     f"{slow['deliveries_us'] // 1000} ms the receiver's")
     guest.front.close()
     other.front.close()
