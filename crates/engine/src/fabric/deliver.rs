@@ -88,7 +88,13 @@ impl Delivery {
     pub(super) fn begin(&mut self) {
         (self.deliveries, self.foreign_ns) = (0, 0);
         self.forget_flows();
-        if self.stood.as_ref().is_none_or(|stood| stood.age() > self.oldest) {
+        self.stand(self.oldest);
+    }
+
+    /// Notes where the thread stands, if the last note is more than so many ticks old.
+    #[inline]
+    pub(super) fn stand(&mut self, oldest: u64) {
+        if self.stood.as_ref().is_none_or(|stood| stood.age() > oldest) {
             self.stood = Some(Effort::now());
         }
     }
@@ -270,7 +276,7 @@ impl Delivery {
         while took > usual.min(limit) {
             let own = took.saturating_sub(self.lost());
             if own > limit {
-                port.pace.suspect();
+                port.pace.suspect(own.saturating_sub(usual));
                 return self.send_watched(port, queue, batch, &outcome.left);
             }
             if own > usual {
@@ -285,7 +291,7 @@ impl Delivery {
     }
 
     /// Ticks that this thread has lost to others since it was last seen where it stood. Two system calls, and two more.
-    fn lost(&mut self) -> u64 {
+    pub(super) fn lost(&mut self) -> u64 {
         let lost = self.stood.as_ref().map_or(0, Effort::lost);
         // It is counted once.
         self.stood = Some(Effort::now());
@@ -299,7 +305,7 @@ impl Delivery {
     }
 
     /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
-    /// `closely`: without the time that other programs had the processor for.
+    /// `closely`: the clock is read before each frame.
     #[inline]
     pub(super) fn hand_over(
         &self,
@@ -316,10 +322,9 @@ impl Delivery {
         self.beat.towards(Some(port.id.0));
         match port.egress(queue).as_deref_mut() {
             Some(Some(plugged)) => {
-                let effort = closely.then(Effort::now);
                 outcome.begin(time, closely);
                 plugged.send(batch, picks, &mut outcome);
-                took = effort.map_or_else(|| outcome.took(), |effort| effort.spent());
+                took = outcome.took();
                 // While its lock is held.
                 port.told.egress(queue, outcome.occasions, outcome.interrupts);
             }

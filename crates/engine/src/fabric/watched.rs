@@ -16,6 +16,7 @@ impl Delivery {
     #[cold]
     pub(super) fn send_watched(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let Some(mut private) = self.private.take() else { return };
+        self.stand(self.limit);
         let (mut rest, mut spent) = (picks, 0);
         let close = port.pace.is_closely_watched();
         let limit =
@@ -38,6 +39,10 @@ impl Delivery {
                 let (outcome, took) = self.hand_over(port, queue, &private.batch, &private.picks, left, true);
                 private.picks = outcome.left;
                 spent += took;
+                if spent > limit {
+                    // Other programs may have had the processor.
+                    spent = spent.saturating_sub(self.lost());
+                }
                 if spent > limit {
                     let time = time_of(spent);
                     port.slow.delivery(time);

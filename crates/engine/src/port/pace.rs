@@ -6,13 +6,14 @@
 //! from then on, because the time may have been the sender's, or that of another program on the core's processor. A watched
 //! receiver gets frames that were copied to private memory before, and what such a delivery takes beyond [`LIMIT`] is its own.
 //! It pays with [`MULTIPLE`] times that time: until that has passed it gets no frames, so that a receiver has a fifth of
-//! a core at most. It is not watched any more when it was not slow for [`WATCHED`].
+//! a core at most. It is not watched any more when it was not slow for [`LONG`] times as long as it was slow: a watched
+//! receiver costs its senders a second copy, and the host's hypervisor makes any delivery slow now and then.
 //!
 //! A guest whose buffers are new is no attacker: [`FREE`] is not paid for, and that comes back in the long run.
 //!
-//! Deliveries that take longer than usual, but not that long, add up, too: six receivers that each take a little less than
-//! [`LIMIT`] of every broadcast cost its sender more than a millisecond. A receiver with more of them than [`OFTEN`] allows is
-//! watched *closely*: then it pays for what is beyond the usual.
+//! What deliveries take beyond the usual adds up, too: six receivers that each take a little less than [`LIMIT`] of every
+//! broadcast cost its sender more than a millisecond. A receiver with more of it than [`OFTEN`] allows is watched *closely*:
+//! then it pays for what is beyond the usual.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +34,10 @@ const MULTIPLE: u64 = 4;
 /// So much is not paid for, and one part in [`RETURN`] of the time that passes comes back.
 const FREE: Duration = Duration::from_millis(5);
 const RETURN: u64 = 200;
-/// How long a receiver is watched after a delivery that took long, and after one that was slow for certain.
+/// How long a receiver is watched after a delivery that took long; after one that was slow for certain so many times as
+/// long as that took, up to the longest.
 const SUSPECTED: Duration = Duration::from_millis(10);
+const LONG: u32 = 100;
 const WATCHED: Duration = Duration::from_secs(10);
 
 /// What is known of a receiver's pace. Cores share it; those that deliver to a port that is not watched only read a flag.
@@ -105,10 +108,15 @@ impl Pace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A delivery took longer than [`LIMIT`], for whatever reason.
+    /// A delivery took longer than [`LIMIT`], for whatever reason: so many ticks beyond the usual.
     #[cold]
-    pub fn suspect(&self) {
-        self.watch(&mut self.state(), ticks(), SUSPECTED);
+    pub fn suspect(&self, ticks_more: u64) {
+        self.suspect_at(ticks_more, ticks());
+    }
+
+    fn suspect_at(&self, more: u64, now: u64) {
+        self.watch(&mut self.state(), now, SUSPECTED);
+        self.lagged_at(more, now);
     }
 
     /// A delivery took so many ticks beyond the usual, but not longer than [`LIMIT`].
@@ -161,7 +169,7 @@ impl Pace {
 
     fn was_slow_at(&self, took: u64, now: u64) -> bool {
         let mut state = self.state();
-        self.watch(&mut state, now, WATCHED);
+        self.watch(&mut state, now, (time_of(took) * LONG).clamp(SUSPECTED, WATCHED));
         let beyond = state.free.add(took, FREE, RETURN, now);
         if beyond == 0 {
             return false;
@@ -231,9 +239,36 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_long_whenever_it_is_not_watched_is_watched_closely() {
+        let (pace, ms) = (Pace::default(), ticks_in(MS));
+        let mut now = ticks();
+        // A twentieth of the time.
+        for _ in 0..500 {
+            now += 40 * ms;
+            assert!(!pace.rests_at(now) && !pace.is_watched());
+            pace.suspect_at(2 * ms, now);
+        }
+        assert_eq!(pace.state().close.left(now), 0);
+        for _ in 0..50 {
+            now += 12 * ms;
+            pace.suspect_at(2 * ms, now);
+        }
+        assert!(pace.state().close.left(now) > 0);
+    }
+
+    #[test]
+    fn who_was_slow_is_watched_a_hundred_times_as_long() {
+        let (pace, ms) = (Pace::default(), ticks_in(MS));
+        let now = ticks();
+        assert!(!pace.was_slow_at(ms, now));
+        assert!(!pace.rests_at(now + 99 * ms) && pace.is_watched());
+        assert!(!pace.rests_at(now + 101 * ms) && !pace.is_watched());
+    }
+
+    #[test]
     fn who_is_suspected_is_watched_for_a_moment() {
         let pace = Pace::default();
-        pace.suspect();
+        pace.suspect(0);
         let now = ticks();
         assert!(pace.is_watched() && !pace.rests());
         assert!(!pace.rests_at(now + ticks_in(SUSPECTED / 2)) && pace.is_watched());

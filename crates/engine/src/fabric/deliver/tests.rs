@@ -190,7 +190,7 @@ fn a_slow_receiver_pays_for_its_time_and_each_frame_is_counted() {
 #[test]
 fn a_receiver_that_is_only_suspected_gets_everything_in_order() {
     let mut rig = Rig::new(3, |_, _| None);
-    rig.to.pace.suspect();
+    rig.to.pace.suspect(0);
     let mut batch = flows();
     // And a long one, in two pieces.
     let mut memory = crate::mem::Arena::new(2, 1000);
