@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::read::read;
 use crate::account::DropReason;
 use crate::frame::{Batch, Frame, HEAD};
-use crate::wire::{Gso, Sum};
+use crate::wire::{is_right, Gso, Sum};
 
 /// Where the IP header begins.
 pub(super) const L3: usize = 14;
@@ -56,7 +56,7 @@ pub(super) fn judge4(
     }
     if head[14] != 0x45 {
         judge_options(batch, frame, keep)?;
-    } else if Sum::of(&head[14..34]).value() != 0xffff {
+    } else if !head[14..34].first_chunk().is_some_and(is_right) {
         return Err(DropReason::BadHeader);
     }
     let total = u32::from(u16::from_be_bytes([head[16], head[17]]));

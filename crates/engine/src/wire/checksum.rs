@@ -59,6 +59,21 @@ impl Sum {
     }
 }
 
+/// Whether the checksum of an IPv4 header without options is right (RFC 791 §3.1): its sum is all ones.
+#[inline]
+#[must_use]
+pub fn is_right(header: &[u8; 20]) -> bool {
+    let [a, b] = [0, 8].map(|at| header.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_ne_bytes));
+    let c = header.last_chunk().copied().map_or(0, u32::from_ne_bytes);
+    // In 128 bits no carry is lost; whether all bits are set does not depend on the order of bytes.
+    let sum = u128::from(a) + u128::from(b) + u128::from(c);
+    #[expect(clippy::cast_possible_truncation, reason = "halves")]
+    let (low, high) = (sum as u64, (sum >> 64) as u64);
+    let sum = (low & 0xffff_ffff) + (low >> 32) + high;
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
 /// The checksum of data in which one aligned 16-bit word changed from `old` to `new` (RFC 1624 §3, eqn. 3).
 #[must_use]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {

@@ -34,7 +34,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::{update, Sum};
+pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
 pub use flow::{flow_hash, FlowFields};
 pub use ip::MAX_HEADER;
