@@ -134,7 +134,7 @@ pub enum DropReason {
     Fragmented = 39,
     /// It is addressed to the router itself, beyond the limit of its class for the control plane.
     PuntLimit = 40,
-    /// It would pass a second router within one visit, by way of a switch.
+    /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for it between two of them.
     Reentry = 41,
 }
 
@@ -229,7 +229,11 @@ pub const DROPS: [(DropReason, &str, &str); 42] = [
         "punt_limit",
         "addressed to the router itself, beyond the limit of its class for the control plane",
     ),
-    (DropReason::Reentry, "reentry", "for a second router behind one switch: a frame passes one router and two switches at most"),
+    (
+        DropReason::Reentry,
+        "reentry",
+        "it has passed 16 routers of this daemon, the most at once (or there was no room between two of them)",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.
