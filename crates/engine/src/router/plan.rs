@@ -5,6 +5,7 @@
 //! first looks addresses up and then takes the plan, which therefore has each group that it found. The number of a
 //! removed group is used again when each core has begun a later batch (`sidecore_fib::epoch`).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -175,8 +176,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(groups: Vec<Arc<Group>>, all: Vec<Arc<Interface>>) -> Plan {
-        let mut plan = Plan { groups, ..Plan::default() };
+    pub fn new(groups: Vec<Arc<Group>>, all: Vec<Arc<Interface>>, loopbacks: &BTreeSet<IpAddr>) -> Plan {
+        let own = loopbacks.iter().copied().map(number).collect();
+        let mut plan = Plan { groups, own, ..Plan::default() };
         for interface in all {
             for net in &interface.addresses {
                 let broadcast = net.broadcast().map(|it| number(IpAddr::V4(it)));
