@@ -136,6 +136,8 @@ pub enum DropReason {
     PuntLimit = 40,
     /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for it between two of them.
     Reentry = 41,
+    /// No route leads back to its source, or none by the port that it came from (RFC 3704).
+    ReversePath = 42,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
@@ -233,6 +235,11 @@ pub const DROPS: [(DropReason, &str, &str); 42] = [
         DropReason::Reentry,
         "reentry",
         "it has passed 16 routers of this daemon, the most at once (or there was no room between two of them)",
+    ),
+    (
+        DropReason::ReversePath,
+        "reverse_path",
+        "rpf=strict: no route to its source leads through its port; rpf=loose: there is none at all",
     ),
 ];
 

@@ -15,6 +15,7 @@ use super::fed::{Leads, LOOK};
 use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
+use super::reverse::Rpf;
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
 use super::rib::{Control, Retired, Wanted};
 use super::route::{Key, Member, Origin, Route, Static};
@@ -239,7 +240,7 @@ impl Router {
         let interface = |member: &Member| {
             let limits = limits.entry(member.port.id).or_insert_with(|| Arc::new(Limits::new()));
             let mut made = Interface::new(&member.port, member.mac, &member.addresses, Arc::clone(limits));
-            made.control = member.control;
+            (made.control, made.rpf) = (member.control, member.rpf);
             Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
@@ -403,6 +404,7 @@ impl Router {
             link_local: address(it.link_local),
             mtu: it.port.mtu(),
             link: it.port.link(),
+            rpf: (it.rpf != Rpf::Off).then(|| it.rpf.name().to_owned()),
         };
         plan.interfaces().map(view).collect()
     }

@@ -15,6 +15,7 @@ use sidecore_abi::counters::MAX_CORES;
 use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
+use super::reverse::Rpf;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
@@ -102,6 +103,8 @@ pub(super) struct Interface {
     pub limits: Arc<Limits>,
     /// The port to which goes what is for the router itself, if there is a control plane.
     pub control: Option<PortId>,
+    /// Which sources packets may come from.
+    pub rpf: Rpf,
 }
 
 /// Limits of an interface, which outlive a plan.
@@ -142,6 +145,7 @@ impl Interface {
             link_local: link_local(mac),
             limits,
             control: None,
+            rpf: Rpf::Off,
         }
     }
 

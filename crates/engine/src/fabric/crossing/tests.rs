@@ -12,7 +12,7 @@ use crate::mem::Arena;
 use crate::observe::CounterFile;
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{EgressQueue, DEFAULT_MTU};
-use crate::router::{Member as RouterPort, Passage, Router, Seat, Static, Target};
+use crate::router::{Member as RouterPort, Passage, Router, Rpf, Seat, Static, Target};
 use crate::switch::{Switch, SwitchOptions, Verdicts};
 use crate::wire::Sum;
 
@@ -122,6 +122,7 @@ impl Rig {
             mac: mac(id),
             addresses: if id == 6 { vec!["10.0.2.1/24".parse().unwrap()] } else { net(id) },
             control: controls.iter().find(|(port, _)| *port == id).map(|(_, beside)| PortId(*beside)),
+            rpf: Rpf::Off,
         };
         let via = |prefix: &str, to: std::net::IpAddr| Static {
             prefix: prefix.parse().unwrap(),
