@@ -491,7 +491,12 @@ fn routing_daemons_of_two_routers_speak_over_a_switch() {
     let control = |n: usize| bed.show("routers")["routers"][n]["control"].clone();
     until("comparison", || [0, 1].iter().all(|n| control(*n)["comparisons"].as_u64() >= Some(2)));
     for n in [0, 1] {
-        assert_eq!((&control(n)["corrected"], &control(n)["replays"]), (&0.into(), &0.into()), "{}", control(n));
+        assert_eq!(
+            (&control(n)["corrected"], &control(n)["replays"]),
+            (&0.into(), &0.into()),
+            "{}",
+            control(n)
+        );
     }
     // An address that goes is the router's no more.
     spaces[0].ip("address del 10.255.0.1/32 dev lo");

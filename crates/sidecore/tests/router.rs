@@ -424,7 +424,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn two_routers_are_neighbours_over_a_switch() {
     let bed = Testbed::new();
-    let mut args: Vec<String> = ["--switch", "mid", "--router", "r", "--router", "s"].map(str::to_owned).into();
+    let mut args: Vec<String> =
+        ["--switch", "mid", "--router", "r", "--router", "s"].map(str::to_owned).into();
     for (name, router, net) in [("a", "r", 0), ("b", "s", 1)] {
         let ring = bed.at(name);
         let end = format!("{name}=ring:{ring},router={router},address=10.0.{net}.1/24,2001:db8:{net}::1/64");
@@ -448,7 +449,8 @@ fn two_routers_are_neighbours_over_a_switch() {
     let known = |port: &str, address: &str| {
         until("neighbour", || {
             let all = bed.show("neighbours");
-            let is = |it: &Value| it["port"] == port && it["address"] == address && it["state"] == "reachable";
+            let is =
+                |it: &Value| it["port"] == port && it["address"] == address && it["state"] == "reachable";
             all["neighbours"].as_array().unwrap().iter().any(is)
         });
     };
@@ -494,7 +496,10 @@ fn two_routers_are_neighbours_over_a_switch() {
     assert_eq!((&got[26..30], &got[34..36], &got[40..42]), (&[10, 0, 5, 2][..], &[3, 4][..], &[5, 0][..]));
     a.send(&a.packet6(&a6, &b6, 64, 17, &[1; 1300]));
     let got = a.receive();
-    assert_eq!((&got[22..38], got[54], &got[58..62]), (&six("2001:db8:5::2").octets()[..], 2, &[0, 0, 5, 0][..]));
+    assert_eq!(
+        (&got[22..38], got[54], &got[58..62]),
+        (&six("2001:db8:5::2").octets()[..], 2, &[0, 0, 5, 0][..])
+    );
 
     // A circle ends, and holds up nobody.
     a.send(&a.datagram([10, 77, 0, 1]));

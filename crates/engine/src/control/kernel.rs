@@ -354,11 +354,15 @@ mod tests {
                 None => builder,
             }
             .end();
-            link(messages(&all).next().unwrap().unwrap()).unwrap()
+            let message = messages(&all).next().unwrap().unwrap();
+            link(message).unwrap()
         };
         let is = |loopback| Some((7, "x0".to_owned(), loopback));
         assert_eq!([one(0x49, None), one(0x82, Some(b"dummy\0"))], [is(true), is(true)]);
-        assert_eq!([one(0x1043, None), one(0x1043, Some(b"tun\0")), one(2, Some(b""))], [is(false), is(false), is(false)]);
+        assert_eq!(
+            [one(0x1043, None), one(0x1043, Some(b"tun\0")), one(2, Some(b""))],
+            [is(false), is(false), is(false)]
+        );
     }
 
     #[test]

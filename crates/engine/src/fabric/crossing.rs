@@ -87,7 +87,8 @@ impl Delivery {
     /// Lets those in `hall` enter, or drops them.
     fn open(&mut self, crossing: &mut Crossing, topology: &Topology, hall: &mut Hall, may_enter: bool) {
         let Hall { batch, ways, picks } = hall;
-        for (n, way) in ways.iter().enumerate().filter(|(n, way)| !ways.iter().take(*n).any(|it| it == *way)) {
+        for (n, way) in ways.iter().enumerate().filter(|(n, way)| !ways.iter().take(*n).any(|it| it == *way))
+        {
             let (at, source) = *way;
             picks.clear();
             picks.extend(ALL.iter().zip(&*ways).skip(n).filter(|(_, it)| *it == way).map(|(pick, _)| *pick));

@@ -75,10 +75,13 @@ impl Lobby {
         let body = from.body(frame);
         // Nobody gets ahead of those before, whatever room they left.
         let last = self.halls.iter().rposition(|hall| !hall.ways.is_empty()).unwrap_or(0);
-        let mut halls = self.halls.iter_mut().skip(last);
-        let Some(hall) = halls.find(|hall| hall.batch.push_described(frame, body)) else { return false };
-        hall.ways.push((at, source));
-        true
+        for hall in self.halls.iter_mut().skip(last) {
+            if hall.batch.push_described(frame, body) {
+                hall.ways.push((at, source));
+                return true;
+            }
+        }
+        false
     }
 
     pub fn halls(&mut self) -> &mut [Hall] {

@@ -15,8 +15,8 @@ use super::fed::{Leads, LOOK};
 use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
-use super::reverse::Rpf;
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
+use super::reverse::Rpf;
 use super::rib::{Control, Retired, Wanted};
 use super::route::{Key, Member, Origin, Route, Static};
 use super::said::Way;
@@ -70,8 +70,7 @@ impl Router {
     /// Has the tables and the plan follow the ports, addresses and routes that `control` has now.
     fn apply(&self, control: &mut Control, now: u32) {
         self.reclaim(control);
-        let Wanted { mut routes, idle } =
-            Wanted::of(&control.members, &control.statics, &control.loopbacks);
+        let Wanted { mut routes, idle } = Wanted::of(&control.members, &control.statics, &control.loopbacks);
         control.idle = idle;
         // What was in the way of a route of the control plane, and is not any more, gives it its place.
         let mut gone = Vec::new();

@@ -9,7 +9,7 @@ use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::LookupName;
+use super::values::{LookupName, ReversePath};
 use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;

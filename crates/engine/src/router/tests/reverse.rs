@@ -101,7 +101,8 @@ fn packets_to_the_router_are_checked_and_neighbours_are_not() {
     let done = rig.one(0, &solicited);
     assert_eq!((&done.went[..], done.made.len()), (&[Err("to_router")][..], 1));
     // DHCP: from nowhere, to everybody.
-    let mut request = ether(0, IPV4, &packet4("0.0.0.0", "255.255.255.255", 64, 17, &[0, 68, 0, 67, 0, 8, 0, 0]));
+    let mut request =
+        ether(0, IPV4, &packet4("0.0.0.0", "255.255.255.255", 64, 17, &[0, 68, 0, 67, 0, 8, 0, 0]));
     request[..6].fill(0xff);
     assert_eq!(rig.one(0, &request).went, [Err("group_address")]);
     let asks = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];

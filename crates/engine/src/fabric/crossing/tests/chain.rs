@@ -97,7 +97,10 @@ fn errors_of_a_second_router_come_back_through_the_first() {
     whole[20] = 0x40;
     let got = rig.send(0, &[sealed(whole, 34)]);
     let error = &got[0].1;
-    assert_eq!((to(&got), &error[26..30], &error[34..36], &error[40..42]), (vec![0], &ip(7)[..], &[3, 4][..], &[5, 0][..]));
+    assert_eq!(
+        (to(&got), &error[26..30], &error[34..36], &error[40..42]),
+        (vec![0], &ip(7)[..], &[3, 4][..], &[5, 0][..])
+    );
     let got = rig.send(0, &[packet6(0, 2, six(9), 64, 1400)]);
     assert_eq!((to(&got), got[0].1[54], &got[0].1[58..62]), (vec![0], 2, &[0, 0, 5, 0][..]));
     // Fragments that the first one makes are forwarded by the second.
@@ -120,10 +123,10 @@ fn a_circle_has_an_end() {
     let passages = u16::try_from(PASSAGES).unwrap();
     let last = if passages % 2 == 0 { 5 } else { 7 };
     assert_eq!(rig.drops(last)["reentry"], MAX_BATCH as u64);
-    // What ends before is told of by whoever has it last, and that comes back, in part by the other one.
+    // What ends before is told of by whoever has it last, and that comes back through the other one.
     let sent: Vec<_> = (0..36u8)
         .map(|n| {
-            let mut packet = with_ttl(packet(0, 2, nowhere, 200 + usize::from(n)), 10 + n % 3);
+            let mut packet = with_ttl(packet(0, 2, nowhere, 200 + usize::from(n)), 10 + n % 3 * 2);
             packet[42..].fill(n);
             packet
         })
@@ -132,13 +135,18 @@ fn a_circle_has_an_end() {
     assert_eq!(to(&got), [0; 36]);
     got.sort_by_key(|(_, error)| error[70]);
     for (sent, (_, error)) in sent.iter().zip(&got) {
-        let told = if sent[22] % 2 == 0 { 7 } else { 5 };
-        assert_eq!((&error[26..30], error[34]), (&ip(told)[..], 11));
+        assert_eq!((&error[26..30], error[34]), (&ip(7)[..], 11));
         assert_eq!((Sum::of(&error[34..]).value(), &error[62..]), (0xffff, &sent[34..]));
     }
+    // What the first one says of a packet from the other comes to itself by the circle: from its own address.
+    assert!(rig.send(0, &[with_ttl(packet(0, 2, nowhere, 9), 11)]).is_empty());
+    assert_eq!(rig.drops(5)["martian"], 1);
     // The last packet that passes enough routers to be told of.
     let most = u8::try_from(passages).unwrap();
-    assert!(rig.send(0, &[with_ttl(packet(0, 2, nowhere, 9), most)]).is_empty(), "the error itself has passed enough");
+    assert!(
+        rig.send(0, &[with_ttl(packet(0, 2, nowhere, 9), most)]).is_empty(),
+        "the error itself has passed enough"
+    );
     assert_eq!(rig.drops(if most % 2 == 0 { 5 } else { 7 })["reentry"], MAX_BATCH as u64 + 1);
 }
 
