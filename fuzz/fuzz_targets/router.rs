@@ -10,7 +10,7 @@ use sidecore_engine::frame::{Batch, HEAD};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId};
-use sidecore_engine::router::{Desk, Member, Now, Router, Seat, Static, Target};
+use sidecore_engine::router::{Desk, Member, Now, Router, Rpf, Seat, Static, Target};
 use sidecore_engine::switch::Verdicts;
 use sidecore_engine::wire::{Offload, Offloads, Sum};
 
@@ -44,6 +44,7 @@ impl Rig {
             mac: MACS[i],
             addresses: nets[i].map(|net| net.parse().unwrap()).into(),
             control: None,
+            rpf: if i == 0 { Rpf::Strict } else { Rpf::Off },
         };
         let members: Vec<_> = ports.iter().enumerate().map(member).collect();
         let via = |prefix: &str, gateways: &[&str]| {

@@ -134,12 +134,14 @@ pub enum DropReason {
     Fragmented = 39,
     /// It is addressed to the router itself, beyond the limit of its class for the control plane.
     PuntLimit = 40,
-    /// It would pass a second router within one visit, by way of a switch.
+    /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for it between two of them.
     Reentry = 41,
+    /// No route leads back to its source, or none by the port that it came from (RFC 3704).
+    ReversePath = 42,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 42] = [
+pub const DROPS: [(DropReason, &str, &str); 43] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -229,7 +231,16 @@ pub const DROPS: [(DropReason, &str, &str); 42] = [
         "punt_limit",
         "addressed to the router itself, beyond the limit of its class for the control plane",
     ),
-    (DropReason::Reentry, "reentry", "for a second router behind one switch: a frame passes one router and two switches at most"),
+    (
+        DropReason::Reentry,
+        "reentry",
+        "it has passed 16 routers of this daemon, the most at once (or there was no room between two of them)",
+    ),
+    (
+        DropReason::ReversePath,
+        "reverse_path",
+        "rpf=strict: no route to its source leads through its port; rpf=loose: there is none at all",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

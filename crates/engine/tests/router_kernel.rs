@@ -31,7 +31,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId};
-use sidecore_engine::router::{Desk, Member, Net, Now, Router, Seat, Static, Target};
+use sidecore_engine::router::{Desk, Member, Net, Now, Router, Rpf, Seat, Static, Target};
 use sidecore_engine::switch::Verdicts;
 use sidecore_engine::wire::{Offload, Sum};
 
@@ -168,6 +168,19 @@ impl Kernel {
         std::fs::remove_file(&file).unwrap();
     }
 
+    /// Checks sources as `rpf` says. Of IPv6 it checks none.
+    fn check(&self, rpf: Rpf) {
+        let value = match rpf {
+            Rpf::Off => "0",
+            Rpf::Strict => "1",
+            Rpf::Loose => "2",
+        };
+        for i in 0..PORTS {
+            let path = format!("/proc/sys/net/ipv4/conf/t{i}/rp_filter");
+            self.net.enter(|| std::fs::write(path, value)).unwrap();
+        }
+    }
+
     /// What comes out when `frame` comes in by port `from`; `expected` frames are waited for.
     fn send(&mut self, from: usize, frame: &[u8], expected: usize) -> Vec<(usize, Vec<u8>)> {
         assert_eq!((&self.taps[from]).write(frame).unwrap(), frame.len());
@@ -212,6 +225,7 @@ struct Ours {
     verdicts: Verdicts,
     start: Instant,
     batches: u32,
+    rpf: Rpf,
     _file: CounterFile,
 }
 
@@ -233,6 +247,7 @@ impl Ours {
             verdicts: Verdicts::new(),
             start: Instant::now(),
             batches: 0,
+            rpf: Rpf::Off,
             _file: file,
         };
         ours.routes(&[]);
@@ -255,6 +270,7 @@ impl Ours {
                 Net { address: net6(i, 1).into(), len: 64 },
             ],
             control: None,
+            rpf: self.rpf,
         };
         let members: Vec<Member> = self.ports.iter().enumerate().map(member).collect();
         self.router.configure(&members, routes, SECOND);
@@ -336,6 +352,30 @@ fn payload(random: &mut Random, v6: bool, own: bool) -> (u8, Vec<u8>) {
             (17, [&[4, 210][..], &[0, 9], &len, &[0, 0], &body].concat())
         }
     }
+}
+
+/// An IPv4 packet that comes in by port `from`, whose source may be anywhere: near a route, on another port's network, or nowhere.
+fn from_anywhere(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, Vec<u8>) {
+    let (from, other) = (random.below(PORTS as u64) as usize, random.below(PORTS as u64) as usize);
+    let fours: Vec<u32> = routes
+        .iter()
+        .filter_map(|it| match it.prefix.address {
+            IpAddr::V4(four) => Some(four.to_bits()),
+            IpAddr::V6(_) => None,
+        })
+        .collect();
+    let src = match random.below(4) {
+        0 => net4(other, random.one(&HOSTS)),
+        1 => Ipv4Addr::new(10, 10, other as u8, random.next() as u8),
+        2 => Ipv4Addr::new(203, 0, 113, random.next() as u8),
+        _ => near4(random.one(&fours) | random.below(2) as u32),
+    };
+    let dst = net4(random.below(PORTS as u64) as usize, random.one(&HOSTS));
+    let mut header = [&[0x45, 0, 0, 48, 7, 7, 0, 0, 64, 17, 0, 0][..], &src.octets(), &dst.octets()].concat();
+    let sum = Sum::of(&header).checksum().to_be_bytes();
+    header[10..12].copy_from_slice(&sum);
+    let datagram = [&[4, 210, 0, 9, 0, 28, 0, 0][..], &[random.next() as u8; 20]].concat();
+    (from, [&macs[from][..], &theirs(from), &[8, 0], &header, &datagram].concat())
 }
 
 /// A packet that comes in by port `from`.
@@ -584,9 +624,14 @@ fn it_does_what_the_kernel_does() {
         if n % 2_000 == 0 {
             routes = table(&mut random);
             kernel.routes(&routes);
+            ours.rpf = [Rpf::Off, Rpf::Strict, Rpf::Loose][(n / 2_000 % 3) as usize];
+            kernel.check(ours.rpf);
             ours.routes(&routes);
         }
-        let (from, frame) = packet(&mut random, &kernel.macs, &routes);
+        let (from, frame) = match random.chance(10) {
+            true => from_anywhere(&mut random, &kernel.macs, &routes),
+            false => packet(&mut random, &kernel.macs, &routes),
+        };
         let (mine, why) = ours.send(from, &frame);
         // What the kernel tells of its IPv4 routes it tells each sender five times at once, by a limit that the host has and no
         // namespace: silence is no difference there.
@@ -625,6 +670,7 @@ fn it_does_what_the_kernel_does() {
         "fragmented",
         "martian",
         "bad_header",
+        "reverse_path",
     ] {
         assert!(wanted < 10_000 || fates.contains_key(fate), "no packet was {fate}: {fates:?}");
     }

@@ -100,6 +100,16 @@ impl Frr {
     }
 
     fn start_with(net: &Net, bed: &Testbed, name: &str, zebra: &str, bgp: &str, bfd: Option<&str>) -> Frr {
+        // bgpd asks bfdd for sessions, if it is there.
+        let all = [Some(("zebra", zebra)), bfd.map(|bfd| ("bfdd", bfd)), Some(("bgpd", bgp))];
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        let mut frr = Frr::of(net, bed, name, &all);
+        frr.0[1..].reverse();
+        frr
+    }
+
+    /// These programs, each with its configuration, one when the other is there.
+    fn of(net: &Net, bed: &Testbed, name: &str, programs: &[(&str, &str)]) -> Frr {
         let dir = bed.path(name);
         // Left by those that were killed.
         let _ = std::fs::remove_dir_all(&dir);
@@ -108,25 +118,29 @@ impl Frr {
         std::fs::set_permissions(bed.path("."), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
         let at = |file: &str| dir.join(file).to_str().unwrap().to_owned();
-        std::fs::write(at("zebra.conf"), zebra).unwrap();
-        std::fs::write(at("bgpd.conf"), bgp).unwrap();
-        let start = |program: &str, more: &[&str]| {
+        let start = |(program, configuration): &(&str, &str)| {
+            let conf = at(&format!("{program}.conf"));
+            std::fs::write(&conf, configuration).unwrap();
             let mut command = net.command(&format!("/usr/lib/frr/{program}"));
-            command.args(["-f", &at(&format!("{program}.conf")), "-i", &at(&format!("{program}.pid"))]);
-            command.args(["-z", &at("zserv.api"), "--vty_socket", &at(""), "-P", "0"]).args(more);
-            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+            command.args(["-f", &conf, "-i", &at(&format!("{program}.pid"))]);
+            command.args(["-z", &at("zserv.api"), "--vty_socket", &at(""), "-P", "0"]);
+            let ready = match *program {
+                "zebra" => {
+                    let fpm = configuration.contains("fpm");
+                    command.args(if fpm { &["-M", "dplane_fpm_nl"][..] } else { &[] });
+                    "zserv.api".to_owned()
+                }
+                "bfdd" => {
+                    command.args(["--bfdctl", &at("bfdd.sock")]);
+                    "bfdd.vty".to_owned()
+                }
+                program => format!("{program}.vty"),
+            };
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            until(program, || dir.join(&ready).exists());
+            child
         };
-        let bfdctl = at("bfdd.sock");
-        let fpm: &[&str] = if zebra.contains("fpm") { &["-M", "dplane_fpm_nl"] } else { &[] };
-        let zebra = start("zebra", fpm);
-        until("zebra", || dir.join("zserv.api").exists());
-        // bgpd asks bfdd for sessions, if it is there.
-        let bfdd = bfd.map(|bfd| {
-            std::fs::write(at("bfdd.conf"), bfd).unwrap();
-            start("bfdd", &["--bfdctl", &bfdctl])
-        });
-        until("bfdd", || bfd.is_none() || dir.join("bfdd.vty").exists());
-        Frr([Some(zebra), Some(start("bgpd", &[])), bfdd].into_iter().flatten().collect())
+        Frr(programs.iter().map(start).collect())
     }
 
     /// What a command of the routing daemons prints as JSON; null while they cannot be asked.
@@ -402,6 +416,92 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     };
     until("end of the BGP session by BFD", || dropped().is_some_and(|count| count > 0));
     assert_eq!(downs(), Some(1));
+}
+
+/// Two routers of one daemon, each with FRR, and nothing but a switch between them. OSPF there finds the other's loopback address, BGP speaks from
+/// one of these to the other, and what is behind the one router reaches what is behind the other.
+#[test]
+fn routing_daemons_of_two_routers_speak_over_a_switch() {
+    let (host, bed, spaces) = (Net::new(), Testbed::new(), [Net::new(), Net::new()]);
+    let mut args = ["--switch", "mid"].map(str::to_owned).to_vec();
+    let sides = [1, 2].map(|n| {
+        let side = Net::new();
+        host.ip(&format!("link add v{n} type veth peer name eth0 netns {}", side.0.id()));
+        side.ip(&format!("address add 10.0.{n}.2/24 dev eth0"));
+        side.ip("link set eth0 up");
+        side.ip(&format!("route add default via 10.0.{n}.1"));
+        args.extend(["--router".to_owned(), format!("r{n},control={}", spaces[n - 1].path())]);
+        args.extend(["--port".to_owned(), format!("v{n}=packet:v{n},router=r{n},address=10.0.{n}.1/24")]);
+        args.extend(["--port".to_owned(), format!("m{n}=switch:mid,router=r{n},address=192.0.2.{n}/24")]);
+        side
+    });
+    let _daemon = Daemon::start(inside(&host, &bed).arg("run").args(&args));
+    let frr = |n: usize| {
+        let other = 3 - n;
+        let zebra = format!("{FPM}interface lo\n ip address 10.255.0.{n}/32\n");
+        let ospf = format!(
+            "interface m{n}\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval 20\n\
+             router ospf\n ospf router-id 10.255.0.{n}\n network 192.0.2.0/24 area 0\n \
+             network 10.255.0.{n}/32 area 0\n"
+        );
+        let bgp = format!(
+            "router bgp 65000\n bgp router-id 10.255.0.{n}\n no bgp network import-check\n timers bgp 1 30\n \
+             neighbor 10.255.0.{other} remote-as 65000\n neighbor 10.255.0.{other} update-source 10.255.0.{n}\n \
+             neighbor 10.255.0.{other} timers connect 1\n \
+             address-family ipv4 unicast\n  network 10.0.{n}.0/24\n exit-address-family\n"
+        );
+        let all = [("zebra", &zebra[..]), ("ospfd", &ospf), ("bgpd", &bgp)];
+        Frr::of(&spaces[n - 1], &bed, &format!("frr{n}"), &all)
+    };
+    let _frr = [frr(1), frr(2)];
+    let explain = |router: &str, to: &str| -> Value {
+        serde_json::from_str(&bed.ok(&["explain", router, to, "--json"])).unwrap()
+    };
+    until("route of BGP", || {
+        let (there, back) = (explain("r1", "10.0.2.2"), explain("r2", "10.0.1.2"));
+        [&there, &back].iter().all(|it| it["origin"] == "fpm" && it["action"] == "forward")
+    });
+    let there = explain("r1", "10.0.2.2");
+    let hop = &there["hops"][0];
+    assert_eq!((&hop["gateway"], &hop["port"]), (&"192.0.2.2".into(), &"m1".into()), "{there}");
+    let state = Frr::ask(&bed, "frr1", "show bgp neighbors 10.255.0.2 json");
+    assert_eq!(state["10.255.0.2"]["bgpState"], "Established", "{state}");
+    for (n, other) in [(1, 2), (2, 1)] {
+        let own = explain(&format!("r{n}"), &format!("10.255.0.{n}"));
+        assert_eq!((&own["action"], &own["origin"]), (&"answer".into(), &"own".into()), "{own}");
+        assert_eq!(explain(&format!("r{n}"), &format!("10.255.0.{other}"))["origin"], "fpm");
+        assert!(bed.ok(&["show", "routers"]).contains(&format!("addresses at no port: 10.255.0.{n}\n")));
+    }
+
+    // Packets pass both routers.
+    let sockets = [1u8, 2].map(|n| sides[usize::from(n) - 1].socket([10, 0, n, 2].into()));
+    let [one, two] = &sockets;
+    until("datagram across", || stream(one, two, once()).1 == 0 && stream(two, one, once()).1 == 0);
+    // Nobody listens at the loopback addresses' port: the near and the far one say so.
+    for n in [1, 2] {
+        one.connect((Ipv4Addr::new(10, 255, 0, n), 9)).unwrap();
+        until("answer of a loopback address", || {
+            // Reports the answer to an earlier one.
+            let _ = one.send(&[7; 8]);
+            one.recv(&mut [0; 8]).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+        });
+    }
+
+    // zebra says its loopback routes, which the kernel has in another table: that is no difference.
+    let control = |n: usize| bed.show("routers")["routers"][n]["control"].clone();
+    until("comparison", || [0, 1].iter().all(|n| control(*n)["comparisons"].as_u64() >= Some(2)));
+    for n in [0, 1] {
+        assert_eq!(
+            (&control(n)["corrected"], &control(n)["replays"]),
+            (&0.into(), &0.into()),
+            "{}",
+            control(n)
+        );
+    }
+    // An address that goes is the router's no more.
+    spaces[0].ip("address del 10.255.0.1/32 dev lo");
+    until("end of the address", || explain("r1", "10.255.0.1")["action"] != "answer");
+    assert_eq!(control(0)["addresses"], serde_json::json!([]));
 }
 
 /// Two hundred thousand are the benchmark's own number.

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
+use std::net::Ipv6Addr;
 use std::time::Instant;
 
 use rig::{Daemon, Testbed, LIMIT};
@@ -83,6 +84,24 @@ impl Station {
 
     fn datagram(&self, dst: [u8; 4]) -> Vec<u8> {
         self.packet(dst, 64, 17, &[0x5a; 26])
+    }
+
+    /// Asks the router for the station of `gateway`, and says which its own is.
+    fn meet6(&mut self, own: &Ipv6Addr, gateway: &Ipv6Addr) {
+        let (own, gateway) = (own.octets(), gateway.octets());
+        let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &gateway, &[1, 1], &self.mac].concat();
+        let mut sum = Sum::pseudo(&own, &gateway, 58, message.len());
+        sum.add(&message);
+        let mut frame = self.packet6(&own.into(), &gateway.into(), 255, 58, &message);
+        frame[56..58].copy_from_slice(&sum.checksum().to_be_bytes());
+        self.send(&frame);
+        assert_eq!(self.receive()[54], 136);
+    }
+
+    fn packet6(&self, src: &Ipv6Addr, dst: &Ipv6Addr, hops: u8, next: u8, payload: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(payload.len()).unwrap().to_be_bytes();
+        let fixed = [&[0x60, 0, 0, 0][..], &len, &[next, hops]].concat();
+        [&self.router[..], &self.mac, &[0x86, 0xdd], &fixed, &src.octets(), &dst.octets(), payload].concat()
     }
 }
 
@@ -391,4 +410,102 @@ fn a_router_is_the_gateway_of_two_switches() {
     bed.ok(&["del", "gw-lan", "gw-dmz", "b", "d"]);
     bed.ok(&["del", "--switch", "dmz"]);
     assert!(!bed.ok(&["show", "mac"]).contains("gw-lan"));
+}
+
+/// Waits until `done` says so.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT, "no {what}");
+    }
+}
+
+/// Each with a station, and a switch between them.
+#[test]
+fn two_routers_are_neighbours_over_a_switch() {
+    let bed = Testbed::new();
+    let mut args: Vec<String> =
+        ["--switch", "mid", "--router", "r", "--router", "s"].map(str::to_owned).into();
+    for (name, router, net) in [("a", "r", 0), ("b", "s", 1)] {
+        let ring = bed.at(name);
+        let end = format!("{name}=ring:{ring},router={router},address=10.0.{net}.1/24,2001:db8:{net}::1/64");
+        let n = net + 1;
+        let mid = format!("gw-{router}=switch:mid,router={router},address=10.0.5.{n}/24,2001:db8:5::{n}/64");
+        args.extend(["--port".to_owned(), end, "--port".to_owned(), mid]);
+    }
+    let _daemon = bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    for (router, net, gateway) in [("r", 1, 2), ("s", 0, 1)] {
+        let (four, six) = (format!("10.0.5.{gateway}"), format!("2001:db8:5::{gateway}"));
+        bed.ok(&["route", "add", router, &format!("10.0.{net}.0/24"), "via", &four]);
+        bed.ok(&["route", "add", router, &format!("2001:db8:{net}::/64"), "via", &six]);
+        // To nowhere, in a circle.
+        bed.ok(&["route", "add", router, "10.77.0.0/16", "via", &four]);
+    }
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
+    let six = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+    let (a6, b6) = (six("2001:db8:0::9"), six("2001:db8:1::9"));
+    a.meet6(&a6, &six("2001:db8:0::1"));
+    b.meet6(&b6, &six("2001:db8:1::1"));
+    let known = |port: &str, address: &str| {
+        until("neighbour", || {
+            let all = bed.show("neighbours");
+            let is =
+                |it: &Value| it["port"] == port && it["address"] == address && it["state"] == "reachable";
+            all["neighbours"].as_array().unwrap().iter().any(is)
+        });
+    };
+
+    // A first packet has the next router asked for its station. It answers at once.
+    a.send(&a.datagram(b.address));
+    known("gw-r", "10.0.5.2");
+    known("gw-s", "10.0.5.1");
+    a.send(&a.packet6(&a6, &b6, 64, 17, &[0x5a; 40]));
+    known("gw-r", "2001:db8:5::2");
+    b.send(&b.packet6(&b6, &a6, 64, 17, &[0x5a; 40]));
+    known("gw-s", "2001:db8:5::1");
+
+    // There and back.
+    let sent = a.packet(b.address, 64, 17, &[0x5a; 1000]);
+    a.send(&sent);
+    let got = b.receive();
+    assert_eq!((&got[..6], &got[6..12], got[22], &got[26..]), (&b.mac[..], &b.router[..], 62, &sent[26..]));
+    let sent = b.datagram(a.address);
+    b.send(&sent);
+    let got = a.receive();
+    assert_eq!((&got[..6], &got[6..12], got[22], &got[26..]), (&a.mac[..], &a.router[..], 62, &sent[26..]));
+    let sent = a.packet6(&a6, &b6, 64, 17, &[0x5a; 1000]);
+    a.send(&sent);
+    let got = b.receive();
+    assert_eq!((got[21], &got[22..]), (62, &sent[22..]));
+    let sent = b.packet6(&b6, &a6, 64, 17, &[0xa5; 40]);
+    b.send(&sent);
+    assert_eq!(a.receive()[22..], sent[22..]);
+
+    // traceroute, and path MTU discovery.
+    for (hops, four, told) in [(1, [10, 0, 0, 1], "2001:db8:0::1"), (2, [10, 0, 5, 2], "2001:db8:5::2")] {
+        a.send(&a.packet(b.address, hops, 17, &[1; 30]));
+        let got = a.receive();
+        assert_eq!((&got[26..30], got[34]), (&four[..], 11));
+        a.send(&a.packet6(&a6, &b6, hops, 17, &[1; 30]));
+        let got = a.receive();
+        assert_eq!((&got[22..38], got[54]), (&six(told).octets()[..], 3));
+    }
+    bed.ok(&["set", "b", "mtu=1280"]);
+    a.send(&a.packet(b.address, 64, 17, &[1; 1300]));
+    let got = a.receive();
+    assert_eq!((&got[26..30], &got[34..36], &got[40..42]), (&[10, 0, 5, 2][..], &[3, 4][..], &[5, 0][..]));
+    a.send(&a.packet6(&a6, &b6, 64, 17, &[1; 1300]));
+    let got = a.receive();
+    assert_eq!(
+        (&got[22..38], got[54], &got[58..62]),
+        (&six("2001:db8:5::2").octets()[..], 2, &[0, 0, 5, 0][..])
+    );
+
+    // A circle ends, and holds up nobody.
+    a.send(&a.datagram([10, 77, 0, 1]));
+    until("end of the circle", || bed.port("gw-r")["counters"]["drops"]["reentry"] == 1);
+    let sent = a.datagram(b.address);
+    a.send(&sent);
+    assert_eq!(b.receive()[26..], sent[26..]);
+    drops(&bed);
 }

@@ -12,7 +12,7 @@ use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, PortId, DEFAULT_MTU};
-use sidecore_engine::router::{Member, Net, Router, Static, Target};
+use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
@@ -79,7 +79,7 @@ impl Stage {
                 Net { address: own4(number).into(), len: 24 },
                 Net { address: own6(number.into()).into(), len: 64 },
             ];
-            members.push(Member { port: Arc::new(port), mac, addresses, control: None });
+            members.push(Member { port: Arc::new(port), mac, addresses, control: None, rpf: Rpf::Off });
         }
         router.configure(&members, &[], 1);
         for member in &members {

@@ -4,7 +4,7 @@
 //! is every loss of what was told: there are few of these. Neighbours are taken as they are told.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,8 +29,12 @@ const BLOCK: usize = 64 << 10;
 
 /// Attributes: of links, addresses and neighbours.
 const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+/// A flag of interfaces (linux/if.h, IFF_LOOPBACK).
+const LOOPBACK: u32 = 0x8;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// States of neighbours (linux/neighbour.h): one that is known, and one that always holds.
@@ -48,6 +52,15 @@ pub struct Neighbour {
     pub mac: Option<Mac>,
     /// An operator has said so.
     pub always: bool,
+}
+
+/// The namespace's interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// Their names, by their numbers.
+    pub names: BTreeMap<u32, String>,
+    /// Those that lead nowhere, and are there for their addresses: loopback and dummy interfaces.
+    pub loopbacks: BTreeSet<u32>,
 }
 
 /// The sockets.
@@ -171,14 +184,17 @@ impl Kernel {
         }
     }
 
-    /// The names of all interfaces, by their numbers.
+    /// All interfaces.
     ///
     /// # Errors
     /// As of `dump`.
-    pub fn links(&mut self) -> io::Result<BTreeMap<u32, String>> {
-        let mut links = BTreeMap::new();
+    pub fn links(&mut self) -> io::Result<Links> {
+        let mut links = Links::default();
         self.dump(kind::GETLINK, &[0; 16], |message| {
-            links.extend(message.and_then(|it| link(it).ok()?));
+            if let Some((index, name, is_loopback)) = message.and_then(|it| link(it).ok()?) {
+                links.names.insert(index, name);
+                links.loopbacks.extend(is_loopback.then_some(index));
+            }
         })?;
         Ok(links)
     }
@@ -221,15 +237,26 @@ impl Kernel {
     }
 }
 
-fn link(message: Message<'_>) -> Result<Option<(u32, String)>, Malformed> {
-    let index = word(message.body, 4)?;
+/// The number and the name of an interface, and whether it is there for its addresses alone.
+fn link(message: Message<'_>) -> Result<Option<(u32, String, bool)>, Malformed> {
+    let (index, flags) = (word(message.body, 4)?, word(message.body, 8)?);
+    let (mut name, mut dummy) = (None, false);
     for attribute in attributes(behind(message.body, 16)) {
-        if let (IFLA_IFNAME, value) = attribute? {
-            let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
-            return Ok(Some((index, String::from_utf8_lossy(name).into_owned())));
+        match attribute? {
+            (IFLA_IFNAME, value) => name = Some(String::from_utf8_lossy(text(value)).into_owned()),
+            (IFLA_LINKINFO, value) => {
+                let kinds = attributes(value).flatten().filter(|(what, _)| *what == IFLA_INFO_KIND);
+                dummy |= kinds.map(|(_, kind)| text(kind)).any(|kind| kind == b"dummy");
+            }
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(name.map(|name| (index, name, dummy || flags & LOOPBACK != 0)))
+}
+
+/// What stands before the first zero.
+fn text(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn ip(value: &[u8]) -> Result<IpAddr, Malformed> {
@@ -310,6 +337,32 @@ mod tests {
         .end();
         let message = messages(&all).next().unwrap().unwrap();
         neighbour(message).unwrap()
+    }
+
+    #[test]
+    fn loopback_and_dummy_interfaces_are_told_from_others() {
+        let one = |flags: u32, kind: Option<&[u8]>| {
+            let fixed = [&[0; 4][..], &7u32.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4]].concat();
+            let builder = Builder::new(kind::NEWLINK, 0, 0, &fixed).with(IFLA_IFNAME, b"x0\0");
+            let all = match kind {
+                Some(kind) => {
+                    let len = u16::try_from(4 + kind.len()).unwrap().to_ne_bytes();
+                    let mut info = [&len[..], &IFLA_INFO_KIND.to_ne_bytes(), kind].concat();
+                    info.resize(info.len().next_multiple_of(4), 0);
+                    builder.with(IFLA_LINKINFO, &info)
+                }
+                None => builder,
+            }
+            .end();
+            let message = messages(&all).next().unwrap().unwrap();
+            link(message).unwrap()
+        };
+        let is = |loopback| Some((7, "x0".to_owned(), loopback));
+        assert_eq!([one(0x49, None), one(0x82, Some(b"dummy\0"))], [is(true), is(true)]);
+        assert_eq!(
+            [one(0x1043, None), one(0x1043, Some(b"tun\0")), one(2, Some(b""))],
+            [is(false), is(false), is(false)]
+        );
     }
 
     #[test]

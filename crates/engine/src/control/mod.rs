@@ -11,7 +11,8 @@
 //!   get lost. So the session compares these routes with the kernel's table from time to time ([`Session`] says when),
 //!   and a route that zebra sends again replaces the earlier one.
 //! * **Neighbours, links and addresses** come from the namespace's kernel (`kernel`). In the other direction, each TAP
-//!   gets the addresses that the configuration gives to its port.
+//!   gets the addresses that the configuration gives to its port. Addresses of the namespace's loopback and dummy
+//!   interfaces become the router's own.
 //!
 //! When the routing daemon ends, its routes stay for a while (`grace`). Routes that it does not send again within the
 //! same time after it came back are removed. So forwarding continues without it.

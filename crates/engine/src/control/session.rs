@@ -12,6 +12,7 @@ mod pending;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ use rustix::net::{accept_with, recv, RecvFlags, SocketFlags};
 use self::compare::Compare;
 use self::pending::{Pending, BATCH};
 use super::fpm::Stream;
-use super::kernel::{Kernel, Neighbour};
+use super::kernel::{Kernel, Links, Neighbour};
 use super::say::said;
 use super::view::{ClassView, ControlView};
 use crate::host::netns::{self, AddressIn, Socket, FPM};
@@ -35,6 +36,8 @@ use crate::slice::upto;
 
 /// Bytes of one read.
 const READ: usize = 256 << 10;
+/// Most addresses of loopback and dummy interfaces that are the router's.
+const MAX_LOOPBACKS: usize = 1024;
 /// How soon it is tried again to get into the namespace.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those of FRR.
@@ -360,9 +363,11 @@ impl Worker {
 
     /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that they are to have.
     fn look(&mut self, kernel: &mut Kernel) -> io::Result<()> {
-        self.links = kernel.links()?;
+        let Links { names, loopbacks } = kernel.links()?;
+        self.links = names;
         self.router.set_links(self.links.clone(), self.now());
         let there = kernel.addresses()?;
+        self.own(there.iter().filter(|(index, _)| loopbacks.contains(index)).map(|(_, net)| net.address));
         let index = |name: &str| self.links.iter().find(|(_, other)| *other == name).map(|(index, _)| *index);
         let mut wanted = BTreeSet::new();
         for at in self.router.interfaces() {
@@ -383,6 +388,20 @@ impl Worker {
             self.tell(neighbour);
         }
         Ok(())
+    }
+
+    /// The namespace has these addresses at no port: what is for them is for the router.
+    fn own(&mut self, all: impl Iterator<Item = IpAddr>) {
+        let all: BTreeSet<IpAddr> = all.filter(|it| is_routed(*it)).collect();
+        let some: BTreeSet<IpAddr> = all.iter().copied().take(MAX_LOOPBACKS).collect();
+        if some.len() < all.len() && !self.view.addresses.iter().eq(&some) {
+            tracing::warn!(
+                router = %self.router.name,
+                "of {} addresses of loopback and dummy interfaces in its namespace the router has {MAX_LOOPBACKS}", all.len()
+            );
+        }
+        self.router.set_loopbacks(&some, self.now());
+        self.view.addresses = some.into_iter().collect();
     }
 
     fn set_address(&self, name: &str, net: Net, there: bool) {
@@ -503,6 +522,20 @@ impl Worker {
             (None, gone) => {
                 tracing::warn!(router = %self.router.name, "{gone} routes that zebra has not sent again were removed");
             }
+        }
+    }
+}
+
+/// Whether packets to this address, and from it, pass routers: others are a link's or the namespace's own.
+fn is_routed(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(it) => {
+            !(it.is_loopback() || it.is_link_local() || it.is_multicast() || it.is_broadcast())
+                && it.octets()[0] != 0
+        }
+        IpAddr::V6(it) => {
+            !(it.is_loopback() || it.is_unspecified() || it.is_multicast() || it.is_unicast_link_local())
+                && it.to_ipv4_mapped().is_none()
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a control plane shows of itself.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 /// The control plane of a router.
@@ -18,6 +20,8 @@ pub struct ControlView {
     /// Seconds since it said something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_message_s: Option<u32>,
+    /// Addresses of the namespace's loopback and dummy interfaces: the router's own, at no port.
+    pub addresses: Vec<IpAddr>,
     /// Routes that it has said.
     pub routes: u64,
     /// Of these, routes that it has not said again since it connected, or since it went away.

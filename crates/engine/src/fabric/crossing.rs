@@ -8,9 +8,15 @@
 //! frames among them, are copied likewise. They *leave* the router and get the switch's verdicts, as a batch from that
 //! port. The bodies are not copied: there is still one copy to each receiver.
 //!
-//! Bounded: the frames of one visit pass one router, with one switch before it and one behind it. A visit takes the
-//! core's [`Crossing`] for this; a frame that comes to a gateway meanwhile is dropped there as `reentry`. So no loop of
-//! switches and routers can hold a core, and a batch causes three passes at most for each gateway on its switch.
+//! Routers may be each other's neighbours on a switch. A visit takes the core's [`Crossing`] for its way through a
+//! gateway. A frame that comes to another gateway meanwhile waits in a *lobby*, as a copy of its description. When all
+//! frames before it have left their router, those in the lobby enter theirs, and so on, in rounds. So a frame passes one
+//! router in each round, and no call leads into a call of its own kind: the stack does not grow with the way.
+//!
+//! Bounded: there are [`PASSAGES`] rounds, and a lobby has room for two batches. A frame beyond either is dropped as
+//! `reentry`, at the gateway that it came to. So a circle of switches and routers holds a core for [`PASSAGES`] times as
+//! long as one router at most, and the sender is charged for that. What the routers of all rounds say lies in one desk's
+//! memory, which is given out once in a crossing: a frame made in one round may still be on its way in the last.
 //!
 //! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as going out.
 
@@ -19,7 +25,7 @@ use std::time::Instant;
 use super::deliver::Delivery;
 use super::forward::classify;
 use super::local::seconds;
-use super::pass::{Crossing, Pass};
+use super::pass::{Crossing, Hall, Pass, PASSAGES};
 use super::topology::{Attach, Member, Topology};
 use crate::account::{Outcome, Tally};
 use crate::frame::{Batch, ALL};
@@ -37,13 +43,61 @@ impl Delivery {
         batch: &Batch,
         picks: &[u16],
     ) {
-        let Some(mut crossing) = self.crossing.take() else { return self.refuse_entry(at, batch, picks) };
+        let Some(mut crossing) = self.crossing.take() else { return self.wait(source, at, batch, picks) };
+        crossing.desk.clear();
         match topology.get(source.id).map(|member| &member.attach) {
-            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, source, at, batch, picks),
+            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, source.id, at, batch, picks),
             // From its router, or from its control plane's namespace by a wire.
             _ => self.leave(&mut crossing.leaving, crossing.epoch, topology, at, batch, picks),
         }
+        if !self.lobby.is_empty() {
+            self.go_on(&mut crossing, topology);
+        }
         self.crossing = Some(crossing);
+    }
+
+    /// `picks` of `batch`, which came from `source`, have passed a router and came to gateway `at` of the next one.
+    #[cold]
+    fn wait(&mut self, source: &Port, at: &Member, batch: &Batch, picks: &[u16]) {
+        let no_room = |pick: &u16| !self.lobby.take(batch, *pick, at.port.id, source.id);
+        let left = picks.iter().position(no_room).and_then(|n| picks.get(n..));
+        if let Some(left) = left {
+            self.refuse_entry(at, batch, left);
+        }
+    }
+
+    /// Has those in the lobby enter their routers, and so on until nobody is there any more, or they have passed enough.
+    #[cold]
+    fn go_on(&mut self, crossing: &mut Crossing, topology: &Topology) {
+        let Some(mut here) = crossing.lobby.take() else { return };
+        for passed in 1.. {
+            // Whoever comes next finds an empty one.
+            std::mem::swap(&mut self.lobby, &mut here);
+            for hall in here.halls() {
+                self.open(crossing, topology, hall, passed < PASSAGES);
+            }
+            here.clear();
+            if self.lobby.is_empty() {
+                break;
+            }
+        }
+        crossing.lobby = Some(here);
+    }
+
+    /// Lets those in `hall` enter, or drops them.
+    fn open(&mut self, crossing: &mut Crossing, topology: &Topology, hall: &mut Hall, may_enter: bool) {
+        let Hall { batch, ways, picks } = hall;
+        for (n, way) in ways.iter().enumerate().filter(|(n, way)| !ways.iter().take(*n).any(|it| it == *way))
+        {
+            let (at, source) = *way;
+            picks.clear();
+            picks.extend(ALL.iter().zip(&*ways).skip(n).filter(|(_, it)| *it == way).map(|(pick, _)| *pick));
+            match topology.get(at) {
+                Some(at) if may_enter => self.enter(crossing, topology, source, at, batch, picks),
+                Some(at) => self.refuse_entry(at, batch, picks),
+                None => {}
+            }
+        }
     }
 
     /// Exchanges its scratch memory for that of `pass`, or back: that of the batch under way is in use.
@@ -55,7 +109,7 @@ impl Delivery {
         self.forget_flows();
     }
 
-    /// They have passed a router already.
+    /// They have passed enough routers, or there is no room for them.
     #[cold]
     fn refuse_entry(&self, at: &Member, batch: &Batch, picks: &[u16]) {
         self.count_drops(&at.port, picks.iter().map(|_| DropReason::Reentry));
@@ -65,27 +119,27 @@ impl Delivery {
         }
     }
 
-    /// `picks` of `batch`, which came from `source`, enter the router by `at`.
+    /// `picks` of `batch`, which came from port `sender` of the switch, enter the router by `at`.
     fn enter(
         &mut self,
         crossing: &mut Crossing,
         topology: &Topology,
-        source: &Port,
+        sender: PortId,
         at: &Member,
         batch: &Batch,
         picks: &[u16],
     ) {
-        let Crossing { epoch, entering, desk, leaving } = crossing;
+        let Crossing { epoch, entering, desk, leaving, .. } = crossing;
         let Attach::Gateway(router, _) = &at.attach else { return };
         let (left, bytes) = entering.take(batch, picks);
         let frames = entering.batch.len() as u64;
         at.port.counters.block(self.core).add_tally(&Tally { frames, bytes, ..Tally::default() });
-        desk.clear();
+        desk.next();
         self.exchange(entering);
         let Pass { batch, verdicts, .. } = entering;
         match self.seats.iter_mut().find(|seat| seat.is_of(router)) {
             Some(seat) => {
-                let (epoch, core, sender) = (*epoch, self.core, source.id);
+                let (epoch, core) = (*epoch, self.core);
                 let now = Now { seconds: seconds(epoch), epoch, core, sender };
                 seat.decide(batch, &at.port, &now, desk, verdicts);
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::backpressure::{buffers, WireGate};
 use super::offload::Boundary;
-use super::pass::Crossing;
+use super::pass::{Crossing, Lobby};
 use super::private::Private;
 use super::topology::{Attach, Topology};
 use crate::core::Beat;
@@ -57,6 +57,8 @@ pub(super) struct Delivery {
     pub(super) seats: Vec<Seat>,
     /// For frames between switches and routers on them; none while some are on their way there.
     pub(super) crossing: Option<Box<Crossing>>,
+    /// Where those wait that come to another router on such a way.
+    pub(super) lobby: Box<Lobby>,
 }
 
 impl Delivery {
@@ -80,6 +82,7 @@ impl Delivery {
             gate: None,
             seats: Vec::new(),
             crossing: Some(Box::new(Crossing::new(epoch))),
+            lobby: Box::new(Lobby::new()),
         }
     }
 

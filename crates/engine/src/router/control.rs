@@ -16,6 +16,7 @@ use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, Net};
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
+use super::reverse::Rpf;
 use super::rib::{Control, Retired, Wanted};
 use super::route::{Key, Member, Origin, Route, Static};
 use super::said::Way;
@@ -51,9 +52,25 @@ impl Router {
     /// Has the router have these ports and these routes at second `now`.
     pub fn configure(&self, members: &[Member], statics: &[Static], now: u32) {
         let control = &mut *self.control();
-        self.reclaim(control);
         control.members = members.to_vec();
-        let Wanted { mut routes, idle } = Wanted::of(members, statics);
+        control.statics = statics.to_vec();
+        self.apply(control, now);
+        self.neighbours.retain(|port| members.iter().any(|member| member.port.id == port));
+    }
+
+    /// Has the router have these addresses beside those of its ports: its control plane's, which it has at no port.
+    pub fn set_loopbacks(&self, addresses: &BTreeSet<IpAddr>, now: u32) {
+        let control = &mut *self.control();
+        if control.loopbacks != *addresses {
+            control.loopbacks.clone_from(addresses);
+            self.apply(control, now);
+        }
+    }
+
+    /// Has the tables and the plan follow the ports, addresses and routes that `control` has now.
+    fn apply(&self, control: &mut Control, now: u32) {
+        self.reclaim(control);
+        let Wanted { mut routes, idle } = Wanted::of(&control.members, &control.statics, &control.loopbacks);
         control.idle = idle;
         // What was in the way of a route of the control plane, and is not any more, gives it its place.
         let mut gone = Vec::new();
@@ -91,7 +108,6 @@ impl Router {
             }
         }
         self.settle(control);
-        self.neighbours.retain(|port| members.iter().any(|member| member.port.id == port));
     }
 
     /// The one [`Key`] that means what `key` does, with a group and a number; the first route to it is still to come.
@@ -217,17 +233,17 @@ impl Router {
     }
 
     pub(super) fn publish(&self, control: &mut Control) {
-        let Control { members, limits, groups, .. } = control;
+        let Control { members, limits, groups, loopbacks, .. } = control;
         let there = |port: &PortId| members.iter().any(|member| member.port.id == *port);
         limits.retain(|port, _| there(port));
         let interface = |member: &Member| {
             let limits = limits.entry(member.port.id).or_insert_with(|| Arc::new(Limits::new()));
             let mut made = Interface::new(&member.port, member.mac, &member.addresses, Arc::clone(limits));
-            made.control = member.control;
+            (made.control, made.rpf) = (member.control, member.rpf);
             Arc::new(made)
         };
         let interfaces = members.iter().map(interface).collect();
-        let old = self.plan.replace(Arc::new(Plan::new(groups.list(), interfaces)));
+        let old = self.plan.replace(Arc::new(Plan::new(groups.list(), interfaces, loopbacks)));
         control.plans.push(old);
         // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
@@ -387,6 +403,7 @@ impl Router {
             link_local: address(it.link_local),
             mtu: it.port.mtu(),
             link: it.port.link(),
+            rpf: (it.rpf != Rpf::Off).then(|| it.rpf.name().to_owned()),
         };
         plan.interfaces().map(view).collect()
     }

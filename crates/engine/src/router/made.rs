@@ -79,6 +79,8 @@ pub(super) struct Made {
     pub batch: Batch,
     pub to: Vec<PortId>,
     arena: Arena,
+    /// Slots of it that are in use.
+    used: usize,
     bytes: Vec<u8>,
     ident: u16,
 }
@@ -89,19 +91,26 @@ impl Made {
             batch: Batch::new(),
             to: Vec::with_capacity(SLOTS),
             arena: Arena::new(SLOTS, SLOT),
+            used: 0,
             bytes: Vec::with_capacity(SLOT),
             ident: 0,
         }
     }
 
     pub fn clear(&mut self) {
+        self.next();
+        self.used = 0;
+    }
+
+    /// The frames so far are on their way, and their bytes stay.
+    pub fn next(&mut self) {
         self.batch.clear();
         self.to.clear();
     }
 
     /// Whether another frame can be made.
     fn has_room(&self) -> bool {
-        self.batch.len() < self.arena.slots()
+        self.batch.len() < SLOTS && self.used < self.arena.slots()
     }
 
     /// Begins a frame from `interface` to the station `dst`.
@@ -114,7 +123,7 @@ impl Made {
 
     /// Takes what was written into the batch.
     fn end(&mut self, to: PortId) {
-        let slot = self.batch.len();
+        let slot = self.used;
         if slot >= self.arena.slots() || self.bytes.len() > SLOT {
             return;
         }
@@ -130,6 +139,7 @@ impl Made {
             if !pieces.push(self.arena.put(slot, &self.bytes, HEAD)) {
                 return;
             }
+            self.used += 1;
         }
         self.batch.commit();
         self.to.push(to);
@@ -154,7 +164,7 @@ impl Made {
         // All but the last have a multiple of eight bytes.
         let room = (mtu as usize).saturating_sub(V4_LEN);
         let unit = room / 8 * 8;
-        if unit == 0 || payload.div_ceil(unit).max(1) > self.arena.slots() - self.batch.len() {
+        if unit == 0 || payload.div_ceil(unit).max(1) > SLOTS - self.batch.len() {
             return DropReason::TooBig;
         }
         let (more, place) = (word(20) & MORE, word(20) & !(MORE | 0xc000));

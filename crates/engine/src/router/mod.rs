@@ -8,6 +8,8 @@
 //! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
 //! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
 //!
+//! A port may have the sources of its packets looked up, too (`reverse`).
+//!
 //! Packets for the router itself are answered in `own`, or passed to its control plane (`punt`). Errors and requests
 //! that the router makes (`made`) are delivered behind the batch, and an error goes back by the way that its packet
 //! came. All input is hostile: each refusal is a drop with a name.
@@ -35,6 +37,7 @@ mod passage;
 mod plan;
 mod punt;
 mod read;
+mod reverse;
 mod rewrite;
 mod rib;
 mod route;
@@ -53,6 +56,7 @@ pub use digest::{digest, Led};
 pub use net::Net;
 pub use now::Now;
 pub use passage::Passage;
+pub use reverse::Rpf;
 pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
@@ -238,12 +242,19 @@ impl Seat {
             self.v6.lookup(wanted.get(..six.count).unwrap_or_default(), &mut six.groups);
             six.spread(&mut found, |address| address);
         }
+        let sources = (at.rpf != Rpf::Off).then(|| self.sources(frames, &found));
         // The groups that were found are in the plan that holds now.
         self.renew();
         let plan = Arc::clone(&self.plan);
         for ((place, frame), found) in frames.iter().enumerate().zip(&found) {
             let Some((group, address)) = *found else { continue };
             let index = first + place;
+            if let Some(Some((source, _))) = sources.as_ref().and_then(|all| all.get(place)) {
+                if !at.may_come(plan.group(*source)) {
+                    verdicts.drop(index, DropReason::ReversePath);
+                    continue;
+                }
+            }
             match router.way(desk, batch, index, frame, at, &plan, (group, address), now) {
                 Ok(Some(way)) => {
                     desk.put(index, Rewrite::forward(way.mac, &way.to.mac, address >> 32 != 0xffff));

@@ -5,6 +5,7 @@
 //! first looks addresses up and then takes the plan, which therefore has each group that it found. The number of a
 //! removed group is used again when each core has begun a later batch (`sidecore_fib::epoch`).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use sidecore_abi::counters::MAX_CORES;
 use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
+use super::reverse::Rpf;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
@@ -101,6 +103,8 @@ pub(super) struct Interface {
     pub limits: Arc<Limits>,
     /// The port to which goes what is for the router itself, if there is a control plane.
     pub control: Option<PortId>,
+    /// Which sources packets may come from.
+    pub rpf: Rpf,
 }
 
 /// Limits of an interface, which outlive a plan.
@@ -141,6 +145,7 @@ impl Interface {
             link_local: link_local(mac),
             limits,
             control: None,
+            rpf: Rpf::Off,
         }
     }
 
@@ -175,8 +180,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(groups: Vec<Arc<Group>>, all: Vec<Arc<Interface>>) -> Plan {
-        let mut plan = Plan { groups, ..Plan::default() };
+    pub fn new(groups: Vec<Arc<Group>>, all: Vec<Arc<Interface>>, loopbacks: &BTreeSet<IpAddr>) -> Plan {
+        let own = loopbacks.iter().copied().map(number).collect();
+        let mut plan = Plan { groups, own, ..Plan::default() };
         for interface in all {
             for net in &interface.addresses {
                 let broadcast = net.broadcast().map(|it| number(IpAddr::V4(it)));

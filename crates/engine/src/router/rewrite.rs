@@ -56,6 +56,8 @@ pub struct Desk {
     /// Headers' ends that were judged: whose they are, and where they were copied to.
     tails: Vec<(usize, Piece)>,
     arena: Arena,
+    /// Slots of it that are in use.
+    used: usize,
     /// Pieces that the batch will need for them.
     promised: usize,
     pub(super) made: Made,
@@ -68,26 +70,39 @@ impl Default for Desk {
 }
 
 impl Desk {
-    /// With all the memory that it will ever need.
+    /// With all the memory that it will ever need for one batch at a time.
     pub fn new() -> Desk {
+        Desk::for_passages(1)
+    }
+
+    /// With memory for frames that pass so many routers one after the other.
+    pub fn for_passages(passages: usize) -> Desk {
         Desk {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
             any: false,
             tails: Vec::with_capacity(MAX_BATCH),
-            arena: Arena::new(MAX_BATCH, TAIL),
+            arena: Arena::new(MAX_BATCH * passages, TAIL),
+            used: 0,
             promised: 0,
             made: Made::new(),
         }
     }
 
-    /// For the next batch.
+    /// For the next batch, when nothing of those before is on its way any more.
     pub fn clear(&mut self) {
+        self.next();
+        self.used = 0;
+        self.made.clear();
+    }
+
+    /// For the next batch. Bytes that frames of those before it have here stay what they are.
+    pub fn next(&mut self) {
         if std::mem::take(&mut self.any) {
             self.rewrites.fill(NOTHING);
         }
         self.tails.clear();
         self.promised = 0;
-        self.made.clear();
+        self.made.next();
     }
 
     #[inline]
@@ -102,12 +117,13 @@ impl Desk {
     #[cold]
     pub(super) fn keep(&mut self, batch: &Batch, index: usize, frame: &Frame, bytes: &[u8]) -> bool {
         let pieces = usize::from(frame.pieces) + 1;
-        let fits = index < self.arena.slots() && bytes.len() <= TAIL && self.tails.len() < MAX_BATCH;
+        let fits = self.used < self.arena.slots() && bytes.len() <= TAIL && self.tails.len() < MAX_BATCH;
         if !fits || pieces > MAX_PIECES || self.promised + pieces > batch.pieces.room() {
             return false;
         }
         self.promised += pieces;
-        self.tails.push((index, self.arena.put(index, bytes, 0)));
+        self.tails.push((index, self.arena.put(self.used, bytes, 0)));
+        self.used += 1;
         true
     }
 

@@ -1,6 +1,6 @@
 //! What a router is told: its ports, its routes, and the groups that routes lead to. For the control plane alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// What follows from these ports and routes.
-    pub fn of(members: &[Member], statics: &[Static]) -> Wanted {
+    pub fn of(members: &[Member], statics: &[Static], loopbacks: &BTreeSet<IpAddr>) -> Wanted {
         let mut wanted = Wanted::default();
         for it in statics {
             match key(members, it) {
@@ -45,8 +45,9 @@ impl Wanted {
                 wanted.prefer(Net::host(net.network().address), Origin::Own, Key::Local);
             }
         }
-        for net in members.iter().flat_map(|member| &member.addresses) {
-            wanted.prefer(Net::host(net.address), Origin::Own, Key::Local);
+        let own = members.iter().flat_map(|member| &member.addresses).map(|net| net.address);
+        for address in own.chain(loopbacks.iter().copied()) {
+            wanted.prefer(Net::host(address), Origin::Own, Key::Local);
         }
         wanted
     }
@@ -109,6 +110,10 @@ pub(super) struct Control {
     pub plans: Vec<Arc<Plan>>,
     /// Its ports.
     pub members: Vec<Member>,
+    /// The operator's routes.
+    pub statics: Vec<Static>,
+    /// Its addresses that are at no port.
+    pub loopbacks: BTreeSet<IpAddr>,
     /// What the control plane has said.
     pub fed: Fed,
     pub routes: BTreeMap<Net, Route>,
@@ -127,6 +132,8 @@ impl Control {
             retired: VecDeque::new(),
             plans: Vec::new(),
             members: Vec::new(),
+            statics: Vec::new(),
+            loopbacks: BTreeSet::new(),
             fed: Fed::default(),
             routes: BTreeMap::new(),
             idle: Vec::new(),

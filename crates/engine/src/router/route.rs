@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::net::Net;
+use super::reverse::Rpf;
 use super::said::Way;
 use crate::port::{Port, PortId};
 
@@ -18,6 +19,8 @@ pub struct Member {
     pub addresses: Vec<Net>,
     /// The port that stands for it before the control plane: what is for the router itself goes on there.
     pub control: Option<PortId>,
+    /// Which sources it takes packets from.
+    pub rpf: Rpf,
 }
 
 /// A route that the operator gave.

@@ -2,6 +2,7 @@
 
 mod fed;
 mod punt;
+mod reverse;
 mod room;
 
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ struct Done {
 
 fn member(port: &Arc<Port>, index: usize) -> Member {
     let addresses = NETS[index].iter().map(|net| net.parse().unwrap()).collect();
-    Member { port: Arc::clone(port), mac: MACS[index], addresses, control: None }
+    Member { port: Arc::clone(port), mac: MACS[index], addresses, control: None, rpf: Rpf::Off }
 }
 
 fn net(text: &str) -> Net {

@@ -22,6 +22,9 @@ pub struct InterfaceView {
     pub mtu: u32,
     /// Whether frames can be delivered.
     pub link: bool,
+    /// How sources are checked: `loose` or `strict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpf: Option<String>,
 }
 
 /// A route.

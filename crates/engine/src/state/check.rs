@@ -216,7 +216,12 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
             }
             return;
         }
-        for (key, given) in [("address", port.address.is_some()), ("router-mac", port.router_mac.is_some())] {
+        let keys = [
+            ("address", port.address.is_some()),
+            ("router-mac", port.router_mac.is_some()),
+            ("rpf", port.rpf.is_some()),
+        ];
+        for (key, given) in keys {
             if given {
                 bad(key, "does not apply; allowed: with router".to_owned());
             }

@@ -4,7 +4,7 @@
 //! these, [`without_control`] takes them away. They run like others, have counters and captures, but they are no part of the
 //! configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fabric::Fabric;
@@ -100,6 +100,7 @@ impl Controls {
         drop(before);
         for gone in spec.routers.iter().filter(|router| router.control.is_none()) {
             if let Some((router, now)) = fabric.router(&gone.name) {
+                router.set_loopbacks(&BTreeSet::new(), now);
                 router.next_generation();
                 let mut next = router.sweep(None, now).1;
                 while next.is_some() {

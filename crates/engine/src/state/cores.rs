@@ -9,13 +9,13 @@ use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::LookupName;
+use super::values::{LookupName, ReversePath};
 use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::{self, Attach, Scheduler, Topology};
 use crate::open::read_program;
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
-use crate::router::{Member, Router};
+use crate::router::{Member, Router, Rpf};
 use crate::switch::program::Program;
 use crate::switch::{Kind, Lookup, Switch, SwitchOptions, HOLD};
 
@@ -143,7 +143,12 @@ fn member((spec, port): &Placed<'_>, router: &str, ports: &[Placed<'_>]) -> Opti
     let addresses = spec.address.as_ref().map_or_else(Vec::new, |nets| nets.0.clone());
     let beside = |(other, _): &&Placed<'_>| other.joint() == Joint::Control(&spec.name);
     let control = ports.iter().find(beside).map(|(_, port)| port.id);
-    Some(Member { port: Arc::clone(port), mac: station(router, spec).0, addresses, control })
+    let rpf = match spec.rpf {
+        None | Some(ReversePath::Off) => Rpf::Off,
+        Some(ReversePath::Loose) => Rpf::Loose,
+        Some(ReversePath::Strict) => Rpf::Strict,
+    };
+    Some(Member { port: Arc::clone(port), mac: station(router, spec).0, addresses, control, rpf })
 }
 
 /// Has `router` be what `spec` says, with those of `ports` that are on it.

@@ -14,7 +14,7 @@ use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
     BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, NameList, Nets,
-    Number, Owner, PortMode, Role, Sandbox, Source, Sources, Toggle,
+    Number, Owner, PortMode, ReversePath, Role, Sandbox, Source, Sources, Toggle,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -158,6 +158,9 @@ options! {
             address: Nets = "address", Frames, "none";
             /// The router's station address there.
             router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
+            /// Which sources the router takes packets from there (RFC 3704): `off`: all; `loose`: those that a route leads
+            /// to; `strict`: those that a route leads to through this port. Others are dropped as `reverse_path`.
+            rpf: ReversePath = "rpf", Frames, "`off`";
             /// Largest Ethernet payload that it may send, in bytes.
             mtu: Number<68, 65535> = "mtu", Frames,
                 "1500; an existing interface: its own; ring ports made on demand: 65535";

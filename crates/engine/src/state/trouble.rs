@@ -140,6 +140,10 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "no_destination" | "hairpin" | "filtered" | "lookup_drop" => (false, "frames", None),
         "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", None),
         "no_neighbour" => (false, "frames", Some("sidecore show neighbours".to_owned())),
+        "reverse_path" => {
+            let mend = format!("sidecore explain ROUTER SOURCE says where its route leads; sidecore set {name} rpf=loose, or off");
+            (true, "frames", Some(mend))
+        }
         "no_route" => (true, "frames", Some("sidecore explain ROUTER ADDRESS".to_owned())),
         "link_down" => {
             (false, "frames", Some("sidecore show ports: which port's peer is not running?".to_owned()))

@@ -168,6 +168,15 @@ words! {
         /// The port may use its own address alone, and those in `allow-mac`.
         Strict = "strict",
     }
+    /// Which sources a router's port takes packets from.
+    ReversePath {
+        /// All.
+        Off = "off",
+        /// Those that some route leads to.
+        Loose = "loose",
+        /// Those that a route leads to by this port.
+        Strict = "strict",
+    }
 }
 
 /// A whole number from `MIN` to `MAX`.

@@ -111,8 +111,9 @@ fn routers(seen: &mut BTreeSet<String>) {
         link_local: ip,
         mtu: 1500,
         link: true,
+        rpf: Some(s()),
     };
-    compare(seen, "InterfaceView", &interface, &interface);
+    compare(seen, "InterfaceView", &interface, &InterfaceView { rpf: None, ..interface.clone() });
     let class = ClassView { class: s(), passed: 1, refused: 1 };
     compare(seen, "ClassView", &class, &class);
     let control = ControlView {

@@ -61,6 +61,10 @@ fn control(name: &str, it: &ControlView) -> String {
         text.push_str(&format!(", last message {last} s ago"));
     }
     text.push_str(&format!("\n  {} routes, {} objects, digest {}\n", it.routes, it.objects, it.digest));
+    if !it.addresses.is_empty() {
+        let all: Vec<String> = it.addresses.iter().map(ToString::to_string).collect();
+        text.push_str(&format!("  addresses at no port: {}\n", all.join(" ")));
+    }
     if it.stale > 0 {
         let sweep = it.sweep_in_s.map_or_else(String::new, |left| format!(", gone in {left} s"));
         text.push_str(&format!("  {} routes that zebra has not sent again so far{sweep}\n", it.stale));

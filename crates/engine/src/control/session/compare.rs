@@ -58,6 +58,9 @@ impl Worker {
         let Open { kernel, zebra, .. } = open;
         let (mut others, mut daemons, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         self.router.compare();
+        // zebra says them as routes, and the kernel has them in another table.
+        let own: Vec<Net> = self.view.addresses.iter().map(|address| Net::host(*address)).collect();
+        self.router.found(&own);
         let whole = kernel.routes(|message| match message.map(said) {
             Some(Ok(Some((Change::Route(net, way), protocol)))) => {
                 let counts = is_daemons(protocol) && way != Way::Hops(Vec::new());

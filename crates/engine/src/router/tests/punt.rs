@@ -1,5 +1,7 @@
 //! What a control plane gets, and from whom.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn rig() -> Rig {
@@ -109,4 +111,47 @@ fn a_flood_from_one_sender_leaves_others_their_part() {
     let other = |host: u8| ether(2, IPV4, &packet4("10.0.2.9", &format!("10.0.1.{host}"), 64, 17, &[0; 8]));
     rig.now.sender = PortId(2);
     assert_eq!(rig.send(2, &[other(252), other(253)]).made.len(), 2);
+}
+
+/// Addresses that a routing daemon has at no port, such as router IDs.
+#[test]
+fn addresses_at_no_port_are_the_routers() {
+    let mut rig = rig();
+    let ping = |dst: &str| {
+        let mut message = [&[8, 0, 0, 0, 0, 7, 0, 1][..], &[3; 20]].concat();
+        let sum = Sum::of(&message).checksum().to_be_bytes();
+        message[2..4].copy_from_slice(&sum);
+        ether(0, IPV4, &packet4("10.0.0.9", dst, 64, 1, &message))
+    };
+    let bgp = |dst: &str| {
+        let tcp = [&[0x9c, 0x40, 0, 179][..], &[0; 16]].concat();
+        match dst.contains(':') {
+            true => ether(0, IPV6, &packet6("2001:db8:a::9", dst, 1, 6, &tcp)),
+            false => ether(0, IPV4, &packet4("10.0.0.9", dst, 1, 6, &tcp)),
+        }
+    };
+    // Before it has them; and a route of the routing daemon's to one of them is no other.
+    let led = Change::Route(net("192.0.2.1/32"), Way::Hops(Vec::new()));
+    rig.router.feed(&[led], 1);
+    assert_eq!(went(&mut rig, &ping("192.0.2.1")), Err("no_route"));
+    let all: BTreeSet<IpAddr> = ["192.0.2.1", "2001:db8:ffff::1"].map(ip).into();
+    rig.router.set_loopbacks(&all, 1);
+    let answered = rig.one(0, &ping("192.0.2.1"));
+    assert_eq!((&answered.went[..], answered.heads[0][34]), (&[Ok(0)][..], 0));
+    assert_eq!(answered.heads[0][26..34], [192, 0, 2, 1, 10, 0, 0, 9]);
+    assert_eq!([went(&mut rig, &bgp("192.0.2.1")), went(&mut rig, &bgp("2001:db8:ffff::1"))], [Ok(9), Ok(9)]);
+    assert_eq!(rig.router.explain(ip("192.0.2.1"), None, 1).action, "answer");
+    // Nobody else may send from there, and its neighbours stay what they are.
+    let stolen = ether(0, IPV4, &packet4("192.0.2.1", "10.0.1.9", 64, 17, &[0; 8]));
+    assert_eq!(went(&mut rig, &stolen), Err("martian"));
+    assert_eq!(went(&mut rig, &plain(0, "10.0.0.9", "10.0.1.9")), Ok(1));
+    // They stay while ports and routes change, until the routing daemon takes them back.
+    let members: Vec<_> = rig.ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
+    rig.router.configure(&members, &[], 1);
+    assert_eq!(went(&mut rig, &ping("192.0.2.1")), Ok(0));
+    rig.router.set_loopbacks(&BTreeSet::new(), 1);
+    assert_eq!(went(&mut rig, &ping("192.0.2.1")), Err("no_route"));
+    assert_eq!(rig.router.explain(ip("192.0.2.1"), None, 1).origin.as_deref(), Some("fpm"));
+    assert_eq!(went(&mut rig, &bgp("2001:db8:ffff::1")), Err("no_route"));
+    assert_eq!(went(&mut rig, &stolen), Ok(1));
 }

@@ -1,0 +1,82 @@
+//! Whether a packet's source is where its route leads: reverse path forwarding as a check (RFC 3704).
+//!
+//! Theory of operation. A port may ask for the check ([`Rpf`]). The sources of a vector of its frames are looked up together in the forwarding tables,
+//! as their destinations are, and before the plan is taken, which has all groups that were found. A port without the check costs one
+//! comparison for each vector.
+//!
+//! * *Strict* (RFC 3704 §2.2): a route to the source leads back by this port. Of several next hops one is enough, since a
+//!   sender chooses its way as well as we do: paths that are equally good are not asymmetric.
+//! * *Loose* (RFC 3704 §2.4): some route leads to the source, by whatever port. The default route is one.
+//!
+//! In both a route that drops its packets is none, so that a blackhole route to a flood's source stops it (RFC 5635 §4).
+//! What no route can lead to is not checked: link-local addresses of IPv6, which no router passes on. Frames to groups are not
+//! checked, either: ARP, Neighbor Discovery and hellos of routing daemons have checks of their own.
+
+use super::header::{source4, source6};
+use super::net::{is_link_local6, mapped};
+use super::plan::{Group, Interface};
+use super::{Seat, Wanted, VECTOR};
+use crate::frame::Frame;
+
+/// Which sources a port of a router takes packets from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rpf {
+    /// All.
+    #[default]
+    Off,
+    /// Those that some route leads to.
+    Loose,
+    /// Those that a route leads to by this port.
+    Strict,
+}
+
+impl Rpf {
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rpf::Off => "off",
+            Rpf::Loose => "loose",
+            Rpf::Strict => "strict",
+        }
+    }
+}
+
+/// The groups that sources of a vector lead to; none: that one is not checked.
+pub(super) type Sources = [Option<(u32, u128)>; VECTOR];
+
+impl Seat {
+    /// Looks up the sources of those of `frames` whose destinations were `found`.
+    #[inline(never)]
+    pub(super) fn sources(&mut self, frames: &[Frame], found: &Sources) -> Sources {
+        let (mut four, mut six) = (Wanted::<u32>::new(), Wanted::<u128>::new());
+        for (place, (frame, found)) in frames.iter().zip(found).enumerate() {
+            match found {
+                Some((_, to)) if to >> 32 == 0xffff => four.push(place, source4(frame)),
+                Some(_) if !is_link_local6(source6(frame)) => six.push(place, source6(frame)),
+                _ => {}
+            }
+        }
+        let mut sources = [None; VECTOR];
+        self.v4.lookup(four.addresses.get(..four.count).unwrap_or_default(), &mut four.groups);
+        four.spread(&mut sources, mapped);
+        if six.count > 0 {
+            self.v6.lookup(six.addresses.get(..six.count).unwrap_or_default(), &mut six.groups);
+            six.spread(&mut sources, |address| address);
+        }
+        sources
+    }
+}
+
+impl Interface {
+    /// Whether a packet may come in here whose source leads to `group`.
+    pub(super) fn may_come(&self, group: &Group) -> bool {
+        match (self.rpf, group) {
+            (Rpf::Off, _) => true,
+            (Rpf::Loose, Group::OnLink(_)) => true,
+            (Rpf::Loose, Group::Via(hops)) => !hops.is_empty(),
+            (Rpf::Strict, Group::OnLink(port)) => *port == self.id,
+            (Rpf::Strict, Group::Via(hops)) => hops.iter().any(|hop| hop.port == self.id),
+            _ => false,
+        }
+    }
+}
