@@ -3,7 +3,7 @@
 //! What a router must look at before it believes a header: RFC 1812 §5.2.2, RFC 8200 §3. Frames with VLAN tags are none of
 //! its own, so a header begins behind 14 bytes.
 
-use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, mapped};
+use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, is_special4, mapped};
 use super::plan::Plan;
 use super::read::read;
 use crate::account::DropReason;
@@ -41,24 +41,17 @@ pub(super) fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }
 
-/// The destination of an IPv4 frame whose header is in order. What of that lies behind the head is handed to `keep`, which says whether
-/// it has room.
+/// Whether a frame has a whole IPv4 header without options, with the right checksum: other ones are for [`judge_options`].
 #[inline]
-pub(super) fn judge4(
-    batch: &Batch,
-    frame: &Frame,
-    plan: &Plan,
-    keep: impl FnOnce(&[u8]) -> bool,
-) -> Result<u32, DropReason> {
+pub(super) fn is_plain4(frame: &Frame) -> bool {
     let head = &frame.head;
-    if frame.len < ETHERNET + 20 {
-        return Err(DropReason::BadHeader);
-    }
-    if head[14] != 0x45 {
-        judge_options(batch, frame, keep)?;
-    } else if !head[14..34].first_chunk().is_some_and(is_right) {
-        return Err(DropReason::BadHeader);
-    }
+    frame.len >= ETHERNET + 20 && head[14] == 0x45 && head[14..34].first_chunk().is_some_and(is_right)
+}
+
+/// The destination of an IPv4 frame whose header is in order, as far as [`is_plain4`] and [`judge_options`] look at it.
+#[inline]
+pub(super) fn judge4(frame: &Frame, plan: &Plan) -> Result<u32, DropReason> {
+    let head = &frame.head;
     let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
     // A fragment that ends beyond the longest packet would come out of here as one that begins a packet (RFC 791 §3.2).
     let place = u32::from(u16::from_be_bytes([head[20], head[21]]) & 0x1fff) * 8;
@@ -66,23 +59,39 @@ pub(super) fn judge4(
         return Err(DropReason::BadHeader);
     }
     let (src, dst) = (source4(frame), destination4(frame));
-    if is_group4(dst) {
-        return Err(DropReason::GroupAddress);
+    if is_special4(head[26]) || is_special4(head[30]) {
+        judge_special(src, dst)?;
     }
-    if is_martian_source4(src) || is_martian4(dst) || plan.is_own(mapped(src)) {
+    if plan.is_own(mapped(src)) {
         return Err(DropReason::Martian);
     }
     Ok(dst)
 }
 
+/// Addresses of which one begins with a byte that few do.
+#[cold]
+fn judge_special(src: u32, dst: u32) -> Result<(), DropReason> {
+    if is_group4(dst) {
+        return Err(DropReason::GroupAddress);
+    }
+    match is_martian_source4(src) || is_martian4(dst) {
+        true => Err(DropReason::Martian),
+        false => Ok(()),
+    }
+}
+
 /// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by default). The other
 /// options pass as they are. Those behind the head lie in the sender's memory, so what was judged is kept.
 #[cold]
-fn judge_options(batch: &Batch, frame: &Frame, keep: impl FnOnce(&[u8]) -> bool) -> Result<(), DropReason> {
+pub(super) fn judge_options(
+    batch: &Batch,
+    frame: &Frame,
+    keep: impl FnOnce(&[u8]) -> bool,
+) -> Result<(), DropReason> {
     let mut bytes = [0; V4_LONGEST];
     let first = frame.head[14];
     let len = usize::from(first & 0xf) * 4;
-    if first >> 4 != 4 || len < V4_LEN {
+    if frame.len < ETHERNET + 20 || first >> 4 != 4 || len < V4_LEN {
         return Err(DropReason::BadHeader);
     }
     let Some(header) = bytes.get_mut(..len) else { return Err(DropReason::BadHeader) };

@@ -3,7 +3,7 @@
 //! Theory of operation. A batch comes from one port. [`Router::decide`] walks it in vectors of [`VECTOR`] frames. It
 //! checks their headers (`header`), looks all their destinations up together in the forwarding tables (`sidecore_fib`),
 //! and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result for each frame is a
-//! verdict, as on a switch, and a [`Rewrite`]. After captures have seen the frames as they came, [`Desk::rewrite`]
+//! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`Desk::rewrite`]
 //! changes their private heads: station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is
 //! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
 //! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
@@ -44,6 +44,7 @@ mod route;
 mod said;
 #[cfg(test)]
 mod tests;
+mod vector;
 pub mod view;
 
 use std::net::IpAddr;
@@ -61,18 +62,16 @@ pub use rewrite::Desk;
 pub use route::{Member, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
-use self::header::{
-    ethertype, judge4, judge6, may_be_cut, packet_len, source4, source6, IPV4, IPV6, V4_LEN, V6_LEN,
-};
+use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4_LEN, V6_LEN};
 use self::made::Trouble;
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
 use self::punt::Class;
-use self::rewrite::Rewrite;
 use self::rib::Control;
+use self::vector::{Family, Vector, Wanted};
 use crate::account::DropReason;
-use crate::frame::{is_group, Batch, Frame};
+use crate::frame::{Batch, Frame};
 use crate::port::Port;
 use crate::switch::Verdicts;
 use crate::wire::flow_hash;
@@ -99,42 +98,9 @@ pub struct Seat {
     note: Arc<Note>,
     version: u64,
     plan: Arc<Plan>,
-}
-
-/// The addresses of a vector of one family, and which frames they are of.
-struct Wanted<A> {
-    count: usize,
-    of: [u8; VECTOR],
-    addresses: [A; VECTOR],
-    groups: [u32; VECTOR],
-}
-
-impl<A: Copy + Default> Wanted<A> {
-    fn new() -> Wanted<A> {
-        Wanted { count: 0, of: [0; VECTOR], addresses: [A::default(); VECTOR], groups: [NO_ROUTE; VECTOR] }
-    }
-
-    #[inline]
-    fn push(&mut self, place: usize, address: A) {
-        if let (Some(of), Some(to)) = (self.of.get_mut(self.count), self.addresses.get_mut(self.count)) {
-            #[expect(clippy::cast_possible_truncation, reason = "below VECTOR")]
-            {
-                *of = place as u8;
-            }
-            *to = address;
-            self.count += 1;
-        }
-    }
-
-    #[inline]
-    fn spread(&self, to: &mut [Option<(u32, u128)>; VECTOR], number: impl Fn(A) -> u128) {
-        let found = self.of.iter().zip(&self.groups).zip(&self.addresses).take(self.count);
-        for ((of, group), address) in found {
-            if let Some(to) = to.get_mut(usize::from(*of)) {
-                *to = Some((*group, number(*address)));
-            }
-        }
-    }
+    /// The destinations of the vector under way.
+    four: Wanted<u32>,
+    six: Wanted<u128>,
 }
 
 /// Where a frame goes.
@@ -148,7 +114,16 @@ impl Seat {
     pub fn new(router: &Arc<Router>) -> Seat {
         let (v4, v6) = router.readers();
         let (version, plan) = router.plan.take();
-        Seat { router: Arc::clone(router), v4, v6, note: router.epochs.join(), version, plan }
+        Seat {
+            router: Arc::clone(router),
+            v4,
+            v6,
+            note: router.epochs.join(),
+            version,
+            plan,
+            four: Wanted::new(),
+            six: Wanted::new(),
+        }
     }
 
     /// Whether it is one of `router`.
@@ -178,93 +153,11 @@ impl Seat {
         let router = Arc::clone(&self.router);
         router.epochs.enter(&self.note);
         for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
-            self.vector(&router, batch, (number * VECTOR, frames), source, now, desk, verdicts);
+            let first = number * VECTOR;
+            let vector = Vector { router: &router, batch, first, frames, source, now };
+            self.vector(&vector, desk, verdicts);
         }
         router.epochs.leave(&self.note);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a loop's body that is a function of its own")]
-    fn vector(
-        &mut self,
-        router: &Router,
-        batch: &Batch,
-        (first, frames): (usize, &[Frame]),
-        source: &Port,
-        now: &Now,
-        desk: &mut Desk,
-        verdicts: &mut Verdicts,
-    ) {
-        self.renew();
-        let plan = Arc::clone(&self.plan);
-        let Some(at) = plan.interface(source.id) else {
-            (first..first + frames.len()).for_each(|i| verdicts.drop(i, DropReason::NoDestination));
-            return;
-        };
-        let [a, b, c, d, e, f] = at.mac;
-        let mine = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        let (mut four, mut six) = (Wanted::<u32>::new(), Wanted::<u128>::new());
-        let mut found = [None; VECTOR];
-        for (place, frame) in frames.iter().enumerate() {
-            let judged: Result<(), Refused> = match frame.dst() {
-                _ if source.is_too_long(frame) => Err(DropReason::TooLong.into()),
-                dst if dst == mine => match ethertype(frame) {
-                    IPV4 => {
-                        let keep = |bytes: &[u8]| desk.keep(batch, first + place, frame, bytes);
-                        judge4(batch, frame, &plan, keep)
-                            .map(|address| four.push(place, address))
-                            .map_err(Refused::from)
-                    }
-                    IPV6 => judge6(frame, &plan).map_err(Refused::from).map(|address| {
-                        match is_link_local6(address) {
-                            // No route leads to a neighbour's own address, not even the default one.
-                            true => found
-                                .iter_mut()
-                                .skip(place)
-                                .take(1)
-                                .for_each(|it| *it = Some((NO_ROUTE, address))),
-                            false => six.push(place, address),
-                        }
-                    }),
-                    _ => router.hear(desk, batch, frame, at, now),
-                },
-                dst if is_group(dst) => router.hear(desk, batch, frame, at, now),
-                _ => Err(DropReason::NotForRouter.into()),
-            };
-            if let Err(why) = judged {
-                router.refuse(why, first + place, frame, at, now, verdicts);
-            }
-        }
-        let (wanted, groups) = (four.addresses, &mut four.groups);
-        self.v4.lookup(wanted.get(..four.count).unwrap_or_default(), groups);
-        four.spread(&mut found, mapped);
-        if six.count > 0 {
-            let wanted = six.addresses;
-            self.v6.lookup(wanted.get(..six.count).unwrap_or_default(), &mut six.groups);
-            six.spread(&mut found, |address| address);
-        }
-        let sources = (at.rpf != Rpf::Off).then(|| self.sources(frames, &found));
-        // The groups that were found are in the plan that holds now.
-        self.renew();
-        let plan = Arc::clone(&self.plan);
-        for ((place, frame), found) in frames.iter().enumerate().zip(&found) {
-            let Some((group, address)) = *found else { continue };
-            let index = first + place;
-            if let Some(Some((source, _))) = sources.as_ref().and_then(|all| all.get(place)) {
-                if !at.may_come(plan.group(*source)) {
-                    verdicts.drop(index, DropReason::ReversePath);
-                    continue;
-                }
-            }
-            match router.way(desk, batch, index, frame, at, &plan, (group, address), now) {
-                Ok(Some(way)) => {
-                    desk.put(index, Rewrite::forward(way.mac, &way.to.mac, address >> 32 != 0xffff));
-                    verdicts.send(index, way.to.id);
-                }
-                // To whom it came from.
-                Ok(None) => verdicts.send(index, at.id),
-                Err(why) => router.refuse(why, index, frame, at, now, verdicts),
-            }
-        }
     }
 }
 
@@ -286,7 +179,7 @@ impl Router {
     /// Where `frame`, whose destination `address` leads to `group`, goes. `None`: it is answered.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
-    fn way<'p>(
+    fn way<'p, A: Family>(
         &self,
         desk: &mut Desk,
         batch: &Batch,
@@ -294,20 +187,22 @@ impl Router {
         frame: &Frame,
         at: &Interface,
         plan: &'p Plan,
-        (group, address): (u32, u128),
+        (group, address): (u32, A),
         now: &Now,
     ) -> Result<Option<Onward<'p>>, Refused> {
-        let v6 = address >> 32 != 0xffff;
-        let (port, number, hop) = match plan.group(group) {
-            Group::OnLink(port) => (*port, address, None),
+        let v6 = A::V6;
+        // No route leads to a neighbour's own address, not even the default one.
+        let near = v6 && is_link_local6(address.number());
+        let (port, number, hop) = match plan.group(if near { NO_ROUTE } else { group }) {
+            Group::OnLink(port) => (*port, address.number(), None),
             Group::Via(hops) => {
                 let hop = choose(hops, frame);
                 let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
             Group::Local => return self.take(desk, batch, index, frame, at, v6, now).map(|()| None),
-            _ if v6 && is_link_local6(address) => {
-                if !at.has(address) {
+            _ if near => {
+                if !at.has(address.number()) {
                     return Err(DropReason::Martian.into());
                 }
                 return self.take(desk, batch, index, frame, at, v6, now).map(|()| None);

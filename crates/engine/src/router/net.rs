@@ -135,6 +135,12 @@ pub(super) fn address(number: u128) -> IpAddr {
     }
 }
 
+/// Whether an IPv4 address that begins with this byte may be one of those that the functions below tell of.
+#[inline]
+pub(super) fn is_special4(first: u8) -> bool {
+    matches!(first, 0 | 127 | 169 | 224..)
+}
+
 /// Whether nothing may come from this IPv4 address: RFC 1812 §5.3.7, and RFC 3927 §2.7 for link-local ones.
 #[inline]
 pub(super) fn is_martian_source4(address: u32) -> bool {

@@ -13,9 +13,10 @@
 //! checked, either: ARP, Neighbor Discovery and hellos of routing daemons have checks of their own.
 
 use super::header::{source4, source6};
-use super::net::{is_link_local6, mapped};
+use super::net::is_link_local6;
 use super::plan::{Group, Interface};
-use super::{Seat, Wanted, VECTOR};
+use super::vector::Wanted;
+use super::{Seat, VECTOR};
 use crate::frame::Frame;
 
 /// Which sources a port of a router takes packets from.
@@ -41,27 +42,27 @@ impl Rpf {
     }
 }
 
-/// The groups that sources of a vector lead to; none: that one is not checked.
-pub(super) type Sources = [Option<(u32, u128)>; VECTOR];
+/// The groups that the sources of a vector's frames lead to; none: that one is not checked.
+pub(super) type Sources = [Option<u32>; VECTOR];
 
 impl Seat {
-    /// Looks up the sources of those of `frames` whose destinations were `found`.
+    /// Looks up the sources of those of `frames` whose destinations are wanted.
     #[inline(never)]
-    pub(super) fn sources(&mut self, frames: &[Frame], found: &Sources) -> Sources {
+    pub(super) fn sources(&mut self, frames: &[Frame]) -> Sources {
         let (mut four, mut six) = (Wanted::<u32>::new(), Wanted::<u128>::new());
-        for (place, (frame, found)) in frames.iter().zip(found).enumerate() {
-            match found {
-                Some((_, to)) if to >> 32 == 0xffff => four.push(place, source4(frame)),
-                Some(_) if !is_link_local6(source6(frame)) => six.push(place, source6(frame)),
-                _ => {}
-            }
+        for (place, _) in self.four.found() {
+            frames.get(place).iter().for_each(|frame| four.push(place, source4(frame)));
         }
+        for (place, _) in self.six.found() {
+            let source = frames.get(place).map(source6).filter(|source| !is_link_local6(*source));
+            source.iter().for_each(|source| six.push(place, *source));
+        }
+        four.find(|wanted, groups| self.v4.lookup(wanted, groups));
+        six.find(|wanted, groups| self.v6.lookup(wanted, groups));
         let mut sources = [None; VECTOR];
-        self.v4.lookup(four.addresses.get(..four.count).unwrap_or_default(), &mut four.groups);
-        four.spread(&mut sources, mapped);
-        if six.count > 0 {
-            self.v6.lookup(six.addresses.get(..six.count).unwrap_or_default(), &mut six.groups);
-            six.spread(&mut sources, |address| address);
+        let found = four.found().map(|(place, (group, _))| (place, group));
+        for (place, group) in found.chain(six.found().map(|(place, (group, _))| (place, group))) {
+            sources.iter_mut().skip(place).take(1).for_each(|it| *it = Some(group));
         }
         sources
     }

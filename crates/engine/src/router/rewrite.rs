@@ -33,7 +33,7 @@ impl Rewrite {
     pub fn forward(mac: u64, from: &[u8; 6], v6: bool) -> Rewrite {
         let [a, b, c, d, e, f] = *from;
         let from = u128::from(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
-        let macs = (u128::from(mac) | from << 48).to_le_bytes();
+        let macs = (u128::from(mac & 0xffff_ffff_ffff) | from << 48).to_le_bytes();
         let what = if v6 { What::Forward6 } else { What::Forward4 };
         Rewrite { macs: macs.first_chunk().copied().unwrap_or_default(), what }
     }

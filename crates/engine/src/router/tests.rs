@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 
+use super::header::IPV6;
 use super::*;
 use crate::account::PortId;
 use crate::frame::HEAD;
@@ -822,34 +823,4 @@ fn a_plan_that_a_core_gives_up_is_ended_by_the_control_plane() {
     assert!(old.upgrade().is_some(), "the core has ended it");
     router.tidy(1);
     assert!(old.upgrade().is_none(), "nobody has ended it");
-}
-
-#[test]
-#[ignore = "for profiles"]
-fn profile_decide() {
-    let flows: u8 = std::env::var("FLOWS").map_or(1, |it| it.parse().unwrap());
-    let mut rig = Rig::new(&[via("20.0.0.0/8", &["10.0.1.9"])]);
-    let mut batch = Batch::new();
-    for i in 0..256u32 {
-        let bytes = v4(&format!("20.0.0.{}", i % u32::from(flows) + 1));
-        let (frame, pieces) = batch.next_frame().unwrap();
-        let near = bytes.len().min(HEAD);
-        frame.head[..near].copy_from_slice(&bytes[..near]);
-        (frame.len, frame.pieces) = (64, 0);
-        frame.piece = u32::try_from(pieces.len()).unwrap();
-        frame.offload = crate::wire::Offload::NONE;
-        batch.commit();
-    }
-    let start = Instant::now();
-    let rounds = 2000;
-    let mut sent = 0;
-    for _ in 0..rounds {
-        rig.verdicts.clear();
-        rig.desk.clear();
-        rig.seat.decide(&batch, &rig.ports[0], &rig.now, &mut rig.desk, &mut rig.verdicts);
-        sent += rig.verdicts.destinations().len();
-    }
-    assert_eq!(sent, rounds);
-    println!("{:?} ns a frame", start.elapsed().as_nanos() as f64 / (rounds * 256) as f64);
-    rig.desk.rewrite(&mut batch);
 }

@@ -63,7 +63,8 @@ impl Sum {
 #[inline]
 #[must_use]
 pub fn is_right(header: &[u8; 20]) -> bool {
-    let [a, b] = [0, 8].map(|at| header.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_ne_bytes));
+    let [a, b] = [0, 8]
+        .map(|at| header.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_ne_bytes));
     let c = header.last_chunk().copied().map_or(0, u32::from_ne_bytes);
     // In 128 bits no carry is lost; whether all bits are set does not depend on the order of bytes.
     let sum = u128::from(a) + u128::from(b) + u128::from(c);

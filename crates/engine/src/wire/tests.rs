@@ -348,6 +348,19 @@ proptest! {
     }
 
     #[test]
+    fn a_header_is_right_if_its_sum_is_all_ones(bytes: [u8; 20], same in any::<bool>()) {
+        // Equal words carry most often.
+        let mut header = if same { [bytes[0]; 20] } else { bytes };
+        prop_assert_eq!(is_right(&header), Sum::of(&header).value() == 0xffff);
+        header[10..12].fill(0);
+        let sum = Sum::of(&header).checksum();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        prop_assert_eq!(is_right(&header), header != [0; 20]);
+        header[3] ^= 0x10;
+        prop_assert!(!is_right(&header));
+    }
+
+    #[test]
     fn sum_is_that_of_single_bytes(data in vec(any::<u8>(), 0..300), cuts in vec(0..40usize, 0..12)) {
         let oracle = data.iter().enumerate().fold(0u32, |sum, (i, &byte)| {
             let sum = sum + (u32::from(byte) << if i % 2 == 0 { 8 } else { 0 });
