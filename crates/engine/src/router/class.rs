@@ -87,7 +87,9 @@ pub(super) fn is_obeyed(frame: &Frame) -> bool {
                 // Nothing comes of a later fragment without the first one.
                 _ if part & 0x1fff != 0 => false,
                 [REDIRECT4, ..] | [] | [_] => true,
-                message if message.starts_with(&TOO_BIG4) => part & 0x2000 != 0 || message.get(ABOUT) != Some(&TCP),
+                message if message.starts_with(&TOO_BIG4) => {
+                    part & 0x2000 != 0 || message.get(ABOUT) != Some(&TCP)
+                }
                 _ => false,
             }
         }

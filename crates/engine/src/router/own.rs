@@ -5,9 +5,7 @@
 //! what was judged here, as it was judged: messages that are too long for that are dropped, and of the others it gets the bytes that were read.
 
 use super::class::is_for_link_group;
-use super::header::{
-    destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN,
-};
+use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
 use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::plan::Interface;

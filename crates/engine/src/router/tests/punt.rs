@@ -67,7 +67,8 @@ fn advertisements_and_redirects_are_not_for_a_kernel() {
         assert_eq!(went(&mut rig, &four(&vec![1; header], 5)), Err("to_router"), "{header}");
     }
     let too_big = |words: u8, about: u8| {
-        let quoted = [&[3, 4, 0, 0, 0, 0, 0, 68][..], &packet4("10.0.0.1", "192.0.2.9", 64, about, &[0; 8])].concat();
+        let quoted =
+            [&[3, 4, 0, 0, 0, 0, 0, 68][..], &packet4("10.0.0.1", "192.0.2.9", 64, about, &[0; 8])].concat();
         let mut packet = packet4("10.0.0.9", "10.0.0.1", 64, 1, &quoted);
         packet.splice(20..20, vec![1; 4 * usize::from(words)]);
         (packet[0], packet[3]) = (0x45 + words, packet[3] + 4 * words);
@@ -118,7 +119,8 @@ fn advertisements_and_redirects_are_not_for_a_kernel() {
             }
         }
         // Nothing of Neighbor Discovery passes where the router does not look at it.
-        let part = |next: u8, place: u8, behind: &[u8]| [&[next, 0, 0, place, 0, 0, 0, 7][..], behind].concat();
+        let part =
+            |next: u8, place: u8, behind: &[u8]| [&[next, 0, 0, place, 0, 0, 0, 7][..], behind].concat();
         for kind in 133..=137 {
             let hidden = six(0, &options(0, &message(kind)));
             assert_eq!(went(&mut rig, &hidden), Err("to_router"), "{kind} behind options to {dst}");
@@ -223,7 +225,9 @@ fn a_checksum_that_is_still_to_be_made_changes_nothing_that_was_judged() {
         decided(&mut rig, frame, facts);
         let drops: Vec<_> = rig.verdicts.drops().iter().map(|(_, why)| why.name()).collect();
         match went {
-            Ok(to) => assert!(rig.verdicts.destinations() == [to] && drops.is_empty(), "{facts:?}: {drops:?}"),
+            Ok(to) => {
+                assert!(rig.verdicts.destinations() == [to] && drops.is_empty(), "{facts:?}: {drops:?}")
+            }
             Err(why) => assert_eq!(drops, [why], "{facts:?}"),
         }
     }
