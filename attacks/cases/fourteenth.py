@@ -316,7 +316,7 @@ def parts_of_a_limit(stage):
 def lies_for_a_control_plane(stage):
     """A guest calls what only the control plane itself may call, answers for addresses of other networks, redirects, lies about a path's MTU, and routes its packets by itself: the kernel must not obey, and nobody may be reached."""
     space = Namespace(stage)
-    stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=10.0.0.1/24", "peer=vhost-user:DIR/peer.sock,router=r,address=10.0.1.1/24"],
+    stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=10.0.0.1/24,2001:db8:a::1/64", "peer=vhost-user:DIR/peer.sock,router=r,address=10.0.1.1/24"],
                 args=("--router", f"r,control={space.name}"))
     until(lambda: space.link("evil") and space.link("peer"), 20, "the interfaces of its control plane")
     obeys(space, accept_redirects=1, secure_redirects=0, forwarding=0, accept_source_route=1, rp_filter=0)
@@ -328,6 +328,8 @@ def lies_for_a_control_plane(stage):
     until(lambda: "10.0.0.1/24" in inside(space, "ip", "address"), 20, "its addresses")
     inside(space, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
     inside(space, "ip", "route", "add", "198.51.100.0/24", "via", "10.0.0.9", "dev", "evil")
+    until(lambda: "2001:db8:a::1/64" in inside(space, "ip", "address"), 20, "its addresses")
+    inside(space, "ip", "-6", "route", "add", "2001:db8:99::/64", "via", "2001:db8:a::9", "dev", "evil")
 
     def listens():
         listener = socket.socket()
@@ -361,7 +363,7 @@ def lies_for_a_control_plane(stage):
         return False
 
     known = lambda: inside(space, "ip", "-4", "neighbour")
-    path = lambda: inside(space, "ip", "route", "get", "198.51.100.7")
+    path = lambda: inside(space, "ip", "route", "get", "198.51.100.7") + inside(space, "ip", "-6", "route", "get", "2001:db8:99::7")
     before = path()
 
     def message(kind, code, word, quoted):
@@ -393,13 +395,20 @@ def lies_for_a_control_plane(stage):
             first = first[:2] + struct.pack(">H", len(first)) + first[4:]
             host.send(ether(station, host.station, IPV4, first[:10] + struct.pack(">H", checksum(first[:20])) + first[12:]))
             pause(0.02)
+        near6, own6, options6 = six("2001:db8:a::9"), six("2001:db8:a::1"), bytes([58, 0, 1, 4]) + bytes(4)
+        for protocol in (58, 17, 47):
+            body = struct.pack(">BBHI", 2, 0, 0, 1280) + packet6(own6, six("2001:db8:99::7"), b"\x80" + bytes(15), protocol)
+            for to, mac_to in ((own6, station), (ALL_NODES, ALL_NODES_MAC)):
+                for following, headers in ((58, b""), (0, options6), (44, bytes([58, 0, 0, 0]) + b"evil")):
+                    host.send(ether(mac_to, host.station, IPV6, packet6(near6, to, headers + sealed(near6, to, body), following)))
+            told.append(body)
         frames = heard_in_the_end(stage, host, heard, segment(own, 8080))
         wrong = [frame for frame in frames if frame in lies]
         stage.check(not wrong, f"{len(wrong)} of {len(lies)} lies of ARP come to the kernel: {[frame[28:32] for frame in wrong]}")
         foreign = [line for line in known().splitlines() if "dev evil" in line and "10.0.0." not in line]
         stage.check(not foreign, f"the kernel has neighbours {foreign}")
         after = path()
-        stage.check("mtu" not in after and "10.0.0.66" not in after, f"the way to 198.51.100.7 was {before.split()[:6]}, and is {after!r}")
+        stage.check("mtu" not in after and "10.0.0.66" not in after, f"the ways to 198.51.100.7 and 2001:db8:99::7 were {before!r}, and are {after!r}")
     stage.notes.update(lies=len(lies) + len(told))
     for guest in (host.guest, peer.guest):
         guest.close()

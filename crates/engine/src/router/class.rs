@@ -14,7 +14,7 @@ const BGP_PORT: u16 = 179;
 const BFD: u16 = 3784;
 const BFD_ECHO: u16 = 3785;
 const BFD_MULTIHOP: u16 = 4784;
-const TCP: u8 = 6;
+pub(super) const TCP: u8 = 6;
 const OSPF: u8 = 89;
 /// Extension headers of IPv6 (RFC 8200 §4).
 const HOP_BY_HOP: u8 = 0;
@@ -66,9 +66,11 @@ pub(super) fn is_for_link_group(frame: &Frame) -> bool {
 
 /// Redirects (RFC 792; RFC 4861 §4.5), and router advertisements (RFC 4861 §4.2).
 const REDIRECT4: u8 = 5;
-/// The type and code of what tells of a path's MTU (RFC 1191 §3), and where in it stands what the packet carried that it is about.
+/// The type and code of what tells of a path's MTU (RFC 1191 §3), and where in it stands what the packet carried that it is about; the
+/// type of the same for IPv6 (RFC 4443 §3.2).
 const TOO_BIG4: [u8; 2] = [3, 4];
 const ABOUT: usize = 8 + 9;
+pub(super) const TOO_BIG6: u8 = 2;
 const ADVERTISEMENT6: u8 = 134;
 const REDIRECT6: u8 = 137;
 
@@ -76,10 +78,10 @@ const REDIRECT6: u8 = 137;
 /// whatever their sender says, also to what is behind other ports. No routing protocol needs them (RFC 1812 §5.2.7.2). Headers that hide what
 /// is behind them, or let it lie where its sender may change it, count as if it were one. So does Neighbor Discovery behind extension headers:
 /// the router looks at none of it there, and nobody sends it so (RFC 6980 §5). A path's MTU is believed by a kernel, for all that goes there,
-/// unless it is said about TCP, where it compares sequence numbers (RFC 5927 §4).
+/// unless it is said about TCP, where it compares sequence numbers (RFC 5927 §4); what says so for IPv6 is looked at in `own`.
 pub(super) fn is_obeyed(frame: &Frame) -> bool {
     let head = &frame.head;
-    let discovery = |kind: u8| matches!(kind, 133..=REDIRECT6);
+    let hidden = |kind: u8| matches!(kind, TOO_BIG6 | 133..=REDIRECT6);
     match (ethertype(frame), head[20], head[23]) {
         (IPV4, _, ICMP) => {
             let (part, message) = (u16::from_be_bytes([head[20], head[21]]), head.get(behind4(frame)..));
@@ -95,10 +97,10 @@ pub(super) fn is_obeyed(frame: &Frame) -> bool {
         }
         (IPV6, ICMP6, _) => matches!(head[54], ADVERTISEMENT6 | REDIRECT6),
         // Hop-by-hop options of one word, as reports of groups have them (RFC 3810 §5).
-        (IPV6, HOP_BY_HOP, _) if head[54] == ICMP6 && head[55] == 0 => discovery(head[62]),
+        (IPV6, HOP_BY_HOP, _) if head[54] == ICMP6 && head[55] == 0 => hidden(head[62]),
         // A first fragment says what all of them are (RFC 8200 §4.5); nothing comes of the others without it.
         (IPV6, FRAGMENT, _) if u16::from_be_bytes([head[56], head[57]]) & 0xfff8 == 0 => match head[54] {
-            ICMP6 => discovery(head[62]),
+            ICMP6 => hidden(head[62]),
             next => matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION),
         },
         // Other options; routing.

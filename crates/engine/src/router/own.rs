@@ -4,7 +4,7 @@
 //! sent, its IP address is on the port's network, and is not ours. A control plane's kernel hears the same and would believe more. So it hears only
 //! what was judged here, as it was judged: messages that are too long for that are dropped, and of the others it gets the bytes that were read.
 
-use super::class::is_for_link_group;
+use super::class::{is_for_link_group, TCP, TOO_BIG6};
 use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
 use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
@@ -86,6 +86,9 @@ impl Router {
         now: &Now,
     ) -> Result<(), Refused> {
         let [kind, code] = [frame.head[54], frame.head[55]];
+        if kind == TOO_BIG6 {
+            return hear_mtu(desk, batch, index, frame, at);
+        }
         // Bytes in front of the options, and the option that names its sender's station.
         let (fixed, named) = match kind {
             ROUTER_SOLICITATION => (8, SOURCE_STATION),
@@ -173,7 +176,7 @@ impl Router {
                 desk.put(index, Rewrite::echo(frame, at, v6));
                 Ok(())
             }
-            (ICMP6, ROUTER_SOLICITATION | SOLICITATION | ADVERTISEMENT) if v6 => {
+            (ICMP6, TOO_BIG6 | ROUTER_SOLICITATION | SOLICITATION | ADVERTISEMENT) if v6 => {
                 self.hear_nd(desk, batch, index, frame, at, now)
             }
             (UDP, _) if at.control.is_none() => {
@@ -182,6 +185,27 @@ impl Router {
             }
             _ => Err(Refused::Own),
         }
+    }
+}
+
+/// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That stands behind the head.
+fn hear_mtu(
+    desk: &mut Desk,
+    batch: &Batch,
+    index: usize,
+    frame: &Frame,
+    at: &Interface,
+) -> Result<(), Refused> {
+    /// The last byte is the one that names it.
+    const ABOUT: usize = L3 + V6_LEN + 8 + 6 - HEAD;
+    let mut behind = [0; ABOUT + 1];
+    let whole = read(batch, frame, HEAD, &mut behind) == behind.len() && !frame.offload.needs_csum();
+    if at.control.is_none() || !whole || behind.last() != Some(&TCP) {
+        return Err(DropReason::ToRouter.into());
+    }
+    match desk.keep(batch, index, frame, &behind) {
+        true => Err(Refused::Own),
+        false => Err(DropReason::TooManyPieces.into()),
     }
 }
 

@@ -81,6 +81,29 @@ fn advertisements_and_redirects_are_not_for_a_kernel() {
     for (words, about) in [(0, 1), (0, 17), (0, 89), (3, 1), (4, 6), (6, 17)] {
         assert_eq!(went(&mut rig, &too_big(words, about)), Err("to_router"), "{words} {about}");
     }
+    // The same for IPv6, where that stands behind the head.
+    let too_big6 = |dst: &str, about: u8| {
+        let quoted = packet6("2001:db8:a::1", "2620::9", 64, about, &[0; 8]);
+        let message = [&[2, 0, 0, 0, 0, 0, 5, 0][..], &quoted].concat();
+        let mut frame = ether(0, IPV6, &icmp6("2001:db8:a::9", dst, 64, message));
+        if dst == "ff02::1" {
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+        }
+        frame
+    };
+    for dst in ["ff02::1", "2001:db8:a::1"] {
+        assert_eq!(went(&mut rig, &too_big6(dst, 6)), Ok(9), "{dst}");
+        for about in [0, 17, 44, 58] {
+            assert_eq!(went(&mut rig, &too_big6(dst, about)), Err("to_router"), "{about} to {dst}");
+        }
+    }
+    let bytes = too_big6("2001:db8:a::1", 6);
+    let mut batch = decided(&mut rig, &bytes, Offload::NONE);
+    rig.arena.put(0, &too_big6("2001:db8:a::1", 58), HEAD);
+    rig.desk.rewrite(&mut batch);
+    let mut got = [0; 69];
+    assert_eq!(read::read(&batch, &batch.frames()[0], 0, &mut got), got.len());
+    assert_eq!(got[64..], bytes[64..69], "what was judged");
     // A first fragment may hold back what it is about, and a later one says nothing by itself.
     for (place, went_to) in [([0x20, 0], Err("to_router")), ([0x20, 1], Ok(9))] {
         let mut part = too_big(0, 6);
