@@ -141,14 +141,14 @@ mod tests {
         let port = |n: usize| PortId(u16::try_from(n).unwrap());
         for now in (1_000_000..2_000_000).step_by(1000) {
             // All but one place is a flood's, and the last sender's number is at none that is free.
-            (0..SENDERS - 1).for_each(|n| drop(pass(&limit, port(n), now)));
+            (0..SENDERS - 1).for_each(|n| _ = pass(&limit, port(n), now));
             if now % 10_000 == 0 {
                 assert!(limit.take(port(16 * SENDERS), now), "its own part, at {now}");
             }
         }
         // One flood more: nobody loses the part that it has, and the next has it when a flood is over.
         let now = 2_000_000;
-        (0..SENDERS).for_each(|n| drop(pass(&limit, port(n), now)));
+        (0..SENDERS).for_each(|n| _ = pass(&limit, port(n), now));
         assert!(!limit.take(port(SENDERS), now));
         let rest = (1..SENDERS).map(|n| pass(&limit, port(n), now + 500_000)).sum::<usize>();
         assert_eq!(rest, 87 + (SENDERS - 1) * 13);
