@@ -54,7 +54,13 @@ main(int argc, char **argv)
 		puts("there is room");
 		return 1;
 	}
-	/* Who was in the middle of a batch writes where its buffer seems to be: over the ring. */
+	/* Who was in the middle of a batch goes on at the first slot, and has no more of them than before. */
+	rx->head = 5;
+	if (nm_ring_next(rx, 5) != 0 || nm_ring_space(rx) != 0) {
+		printf("%u slots behind slot 5\n", nm_ring_space(rx));
+		return 1;
+	}
+	/* And writes where its buffer seems to be: over the ring. */
 	memset(all, 0xff, sizeof(all));
 	memcpy(NETMAP_BUF(tx, tx->slot[tx->head].buf_idx), all, sizeof(all));
 	ioctl(fd.fd, NIOCTXSYNC);
