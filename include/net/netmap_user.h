@@ -53,7 +53,8 @@ extern "C" {
 static inline uint32_t
 nm_ring_next(struct netmap_ring *r, uint32_t i)
 {
-	return unlikely(i + 1 == r->num_slots) ? 0 : i + 1;
+	/* Not only where they are equal: memory that was taken away with its port has no slots. */
+	return unlikely(i + 1 >= r->num_slots) ? 0 : i + 1;
 }
 
 /* Whether there is nothing to receive, or no room to send. */
@@ -69,7 +70,9 @@ nm_ring_space(struct netmap_ring *ring)
 {
 	int32_t space = (int32_t)ring->tail - (int32_t)ring->head;
 
-	return (uint32_t)(space < 0 ? space + (int32_t)ring->num_slots : space);
+	if (space < 0)
+		space += (int32_t)ring->num_slots;
+	return space < 0 ? 0 : (uint32_t)space;
 }
 
 /* Whether something that was given up has not been sent yet. */

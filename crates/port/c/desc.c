@@ -187,18 +187,20 @@ next_slot(struct nm_desc *d, struct nm_pkthdr *hdr)
 	for (i = 0; i < count; i++) {
 		uint16_t number = (uint16_t)(d->first_rx_ring + (d->cur_rx_ring - d->first_rx_ring + i) % count);
 		struct netmap_ring *ring = NETMAP_RXRING(d->nifp, number);
+		/* Once: memory that is taken away with its port reads as zeros, from one moment to the next. */
+		uint32_t n = *(const volatile uint32_t *)&ring->num_slots, head = *(volatile uint32_t *)&ring->head;
 		struct netmap_slot *slot;
 
-		if (nm_ring_empty(ring))
+		if (head >= n || head == *(volatile uint32_t *)&ring->tail)
 			continue;
-		slot = &ring->slot[ring->head];
+		slot = &ring->slot[head];
 		hdr->ts = ring->ts;
 		hdr->len = hdr->caplen = slot->len;
 		hdr->flags = slot->flags & NS_MOREFRAG ? NM_MORE_PKTS : 0;
 		hdr->d = d;
 		hdr->slot = slot;
 		hdr->buf = (uint8_t *)NETMAP_BUF(ring, slot->buf_idx);
-		ring->head = ring->cur = nm_ring_next(ring, ring->head);
+		ring->head = ring->cur = head + 1 == n ? 0 : head + 1;
 		d->cur_rx_ring = number;
 		return hdr->buf;
 	}

@@ -42,6 +42,7 @@ init_kring(struct nm_kring *k, struct nm_port *p, uint32_t number, struct ring_l
 	number += info->end == RING_SLAVE ? 2 : 0;
 	k->ring = (struct netmap_ring *)(void *)(p->ring.base + info->ring_pool + (uint64_t)number * info->ring_size);
 	k->link = link;
+	k->version = &p->nifp->ni_version;
 	k->rhead = k->rcur = ring_start(link);
 	if (!used)
 		k->ring->head = k->ring->cur = k->rhead;

@@ -17,6 +17,7 @@
 struct nm_kring {
 	struct netmap_ring *ring;
 	struct ring_link *link;
+	const uint32_t *version; /* of the port's interface: 0 if the memory was taken away with its port */
 	uint32_t rhead, rcur, rtail;
 	int users, exclusive;
 	atomic_flag busy; /* a thread syncs it: others leave it alone, as in netmap */

@@ -384,22 +384,28 @@ nmport_offset(struct nmport_d *d, uint64_t initial, uint64_t maxoff, uint64_t bi
 int
 nm_put(struct netmap_ring *ring, const void *buf, size_t size)
 {
-	uint32_t room = ring->nr_buf_size < UINT16_MAX ? ring->nr_buf_size : UINT16_MAX;
-	size_t slots = (size + room - 1) / room;
-	uint32_t at = ring->head;
+	/* Once: memory that is taken away with its port reads as zeros, from one moment to the next. */
+	int64_t buffers = *(const volatile int64_t *)&ring->buf_ofs;
+	uint32_t each = *(const volatile uint32_t *)&ring->nr_buf_size, n = *(const volatile uint32_t *)&ring->num_slots;
+	uint32_t at = *(volatile uint32_t *)&ring->head, tail = *(volatile uint32_t *)&ring->tail;
+	uint32_t room = each < UINT16_MAX ? each : UINT16_MAX;
+	size_t slots;
 
-	if (size == 0 || slots > NETMAP_MAX_FRAGS || slots > nm_ring_space(ring))
+	if (size == 0 || room == 0 || buffers == 0 || at >= n || tail >= n)
+		return 0;
+	slots = (size + room - 1) / room;
+	if (slots > NETMAP_MAX_FRAGS || slots > (tail >= at ? tail - at : tail + n - at))
 		return 0;
 	while (size > 0) {
 		struct netmap_slot *slot = &ring->slot[at];
 		size_t part = size < room ? size : room;
 
-		memcpy(NETMAP_BUF(ring, slot->buf_idx), buf, part);
+		memcpy((char *)ring + buffers + (size_t)*(volatile uint32_t *)&slot->buf_idx * each, buf, part);
 		slot->len = (uint16_t)part;
 		size -= part;
 		slot->flags = size > 0 ? NS_MOREFRAG : 0;
 		buf = (const char *)buf + part;
-		at = nm_ring_next(ring, at);
+		at = at + 1 == n ? 0 : at + 1;
 	}
 	ring->head = ring->cur = at;
 	return 1;

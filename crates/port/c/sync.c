@@ -22,13 +22,25 @@ within(uint32_t index, uint32_t from, uint32_t to, uint32_t n)
 	return index < n && distance(from, index, n) <= distance(from, to, n);
 }
 
+/*
+ * Whether the memory was taken away with its port. It reads as zeros then. A program in the middle of a batch takes them for
+ * the place of its buffer, and writes its frame over the ring: so nothing in the ring says how long it is, and none of its
+ * slots counts.
+ */
+static int
+taken(const struct nm_kring *k)
+{
+	return unlikely(*(const volatile uint32_t *)k->version == 0)
+	    || unlikely(*(const volatile uint32_t *)&k->ring->num_slots != k->link->num_slots);
+}
+
 static void
 settle(struct nm_kring *k, uint32_t head, uint32_t cur, uint32_t tail)
 {
 	struct netmap_ring *ring = k->ring;
 
-	/* Memory that was taken away with its port reads as zeros, which are no index: nothing has come, and nothing is free. */
-	if (unlikely(*(volatile uint32_t *)&ring->num_slots == 0))
+	/* Nothing has come, and nothing is free. */
+	if (taken(k))
 		cur = tail = head;
 	k->rhead = ring->head = head;
 	k->rcur = ring->cur = cur;
@@ -40,9 +52,9 @@ static int
 reinit(struct nm_port *port, struct nm_kring *k, uint32_t head)
 {
 	struct netmap_ring *ring = k->ring;
-	uint32_t i;
+	uint32_t n = taken(k) ? 0 : k->link->num_slots, i;
 
-	for (i = 0; i < ring->num_slots; i++) {
+	for (i = 0; i < n; i++) {
 		struct netmap_slot *slot = &ring->slot[i];
 
 		if (slot->buf_idx < 2 || slot->buf_idx >= port->ring.info.bufs) {
@@ -81,15 +93,18 @@ static int
 txsync(struct nm_port *port, struct nm_kring *k)
 {
 	struct netmap_ring *ring = k->ring;
-	uint32_t n = ring->num_slots, i;
+	uint32_t n = k->link->num_slots, i;
 	/* Once: another thread may be at work on the ring. */
 	uint32_t head = *(volatile uint32_t *)&ring->head;
 	uint32_t cur = *(volatile uint32_t *)&ring->cur;
 
+	if (taken(k)) {
+		settle(k, k->rhead, k->rhead, k->rhead);
+		return 0;
+	}
 	catch_up(k);
 	if (!within(head, k->rhead, k->rtail, n) || !within(cur, head, k->rtail, n))
 		return reinit(port, k, k->rhead);
-	/* By the number that was read: the ring's own may become zero meanwhile. */
 	for (i = k->rhead; i != head; i = i + 1 == n ? 0 : i + 1) {
 		struct netmap_slot *slot = &ring->slot[i];
 
@@ -110,7 +125,7 @@ static int
 rxsync(struct nm_kring *k)
 {
 	struct netmap_ring *ring = k->ring;
-	uint32_t n = ring->num_slots;
+	uint32_t n = k->link->num_slots;
 	uint32_t head = *(volatile uint32_t *)&ring->head;
 	uint32_t cur = *(volatile uint32_t *)&ring->cur;
 	int result = 0;

@@ -60,7 +60,7 @@ pub struct ControlView {
 /// Frames of one class for the router itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassView {
-    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours` or `other`.
+    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours`, `fragments` or `other`.
     pub class: String,
     /// Frames that went on.
     pub passed: u64,

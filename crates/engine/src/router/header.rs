@@ -21,6 +21,8 @@ pub(super) const V6_LEN: usize = 40;
 pub(super) const V4_LONGEST: usize = 60;
 /// The longest header of TCP.
 const TCP_LONGEST: u32 = 60;
+/// The longest message of Neighbor Discovery that is looked at.
+pub(super) const ND_LONGEST: usize = 160;
 /// The longest packet of IPv4, whole or put together of fragments.
 const V4_MOST: u32 = 65_535;
 /// The smallest frame that is padded to: 802.3 §3.2.8, without its check sequence.

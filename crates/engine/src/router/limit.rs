@@ -6,7 +6,8 @@
 //!
 //! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is looked for. Without more a
 //! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which nobody else can
-//! use up, and one for all, for which they race.
+//! use up, and one for all, for which they race. A sender has a place in the limit's table only until its part is whole again: then
+//! there is nothing to remember of it, and whoever needs a place takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,25 +28,30 @@ impl Rate {
 
     /// Whether one more may pass at `now`, in microseconds, of those that `paid` counts.
     fn take(self, paid: &AtomicU64, now: u64) -> bool {
-        let next = |paid: u64| {
-            let paid = paid.max(now) + self.price;
-            (paid <= now + self.burst * self.price).then_some(paid)
-        };
-        paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| self.pay(paid, now)).is_ok()
+    }
+
+    /// What is paid for when one more has passed at `now`; `None`: it may not.
+    fn pay(self, paid: u64, now: u64) -> Option<u64> {
+        let paid = paid.max(now) + self.price;
+        (paid <= now + self.burst * self.price).then_some(paid)
     }
 }
 
 /// The part of a sender is one of so many of the whole. One sender alone has the whole.
 const PART: u64 = 8;
-/// Senders with parts of their own. Where there are more, those whose numbers are the same but for multiples of this share one.
+/// Senders that may use parts of their own at one time. Those beyond have only what is for all.
 const SENDERS: usize = 64;
+/// A sender's place is one word: its number plus one, above the microsecond until which its part is paid for. That is nine years.
+const CLOCK: u32 = 48;
+const TIME: u64 = (1 << CLOCK) - 1;
 
 /// A limit that several ports share.
 #[derive(Debug)]
 pub(super) struct Fair {
     own: Rate,
     all: Rate,
-    /// What each sender has had of its own, and what all have had of the rest.
+    /// What senders have had of their own, and what all have had of the rest.
     paid: [AtomicU64; SENDERS],
     rest: AtomicU64,
 }
@@ -64,9 +70,32 @@ impl Fair {
 
     /// Whether one more of `sender`'s may pass at `now`, in microseconds.
     pub fn take(&self, sender: PortId, now: u64) -> bool {
-        let own = self.paid.get(usize::from(sender.0) % SENDERS);
         // The rest first: who takes little finds its own part whole when others have taken the rest.
-        self.all.take(&self.rest, now) || own.is_some_and(|paid| self.own.take(paid, now))
+        self.all.take(&self.rest, now) || self.take_own(sender, now)
+    }
+
+    /// The same of its own part.
+    #[cold]
+    fn take_own(&self, sender: PortId, now: u64) -> bool {
+        let mark = (u64::from(sender.0) + 1) << CLOCK;
+        let is_own = |word: u64| word & !TIME == mark;
+        let pay = |paid: u64| self.own.pay(paid & TIME, now).map(|paid| mark | paid & TIME);
+        let (before, from) = self.paid.split_at(usize::from(sender.0) % SENDERS);
+        let places = || from.iter().chain(before);
+        for place in places().filter(|place| is_own(place.load(Ordering::Relaxed))) {
+            let next = |word: u64| is_own(word).then(|| pay(word)).flatten();
+            match place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+                Ok(_) => return true,
+                Err(word) if is_own(word) => return false,
+                // It was whole again, and somebody else has taken the place.
+                Err(_) => {}
+            }
+        }
+        places().any(|place| {
+            let word = place.load(Ordering::Relaxed);
+            let Some(paid) = pay(0).filter(|_| word & TIME <= now) else { return false };
+            place.compare_exchange(word, paid, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
     }
 }
 
@@ -104,5 +133,25 @@ mod tests {
         // One that floods, too, takes no more of it than the first one did.
         let all: usize = (0..10).map(|sender| pass(&limit, PortId(sender), 3_000_000)).sum();
         assert_eq!(all, 87 + 10 * 13);
+    }
+
+    #[test]
+    fn no_number_shares_the_part_of_another() {
+        let limit = Fair::new(1000, 100);
+        let port = |n: usize| PortId(u16::try_from(n).unwrap());
+        for now in (1_000_000..2_000_000).step_by(1000) {
+            // All but one place is a flood's, and the last sender's number is at none that is free.
+            (0..SENDERS - 1).for_each(|n| _ = pass(&limit, port(n), now));
+            if now % 10_000 == 0 {
+                assert!(limit.take(port(16 * SENDERS), now), "its own part, at {now}");
+            }
+        }
+        // One flood more: nobody loses the part that it has, and the next has it when a flood is over.
+        let now = 2_000_000;
+        (0..SENDERS).for_each(|n| _ = pass(&limit, port(n), now));
+        assert!(!limit.take(port(SENDERS), now));
+        let rest = (1..SENDERS).map(|n| pass(&limit, port(n), now + 500_000)).sum::<usize>();
+        assert_eq!(rest, 87 + (SENDERS - 1) * 13);
+        assert_eq!(pass(&limit, port(SENDERS), now + 500_000), 13);
     }
 }

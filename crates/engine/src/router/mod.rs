@@ -256,12 +256,14 @@ impl Router {
 
     /// What becomes of a frame that does not go on: what is for the router itself goes to its control plane, if there is one.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     fn refuse(
         &self,
         why: Refused,
         index: usize,
         frame: &Frame,
         at: &Interface,
+        plan: &Plan,
         now: &Now,
         verdicts: &mut Verdicts,
     ) {
@@ -269,10 +271,16 @@ impl Router {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
             (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
+            (Refused::Own, Some(_)) if class::is_disguised(frame) => {
+                verdicts.drop(index, DropReason::BadOffload);
+            }
             (Refused::Own, Some(control)) => {
                 let class = class::class(frame);
-                // Who is behind another port could end a neighbour's session: a hop limit proves only that it is near.
-                if class == Class::Bfd && !at.reaches(source(frame)) {
+                // Who is behind another port could speak in a neighbour's name: a hop limit proves only that it is near.
+                let source = source(frame);
+                let elsewhere = || plan.interfaces().any(|other| other.reaches(source));
+                let claims = || class == Class::Bfd || class::is_from_near(frame) && elsewhere();
+                if !at.reaches(source) && claims() {
                     return verdicts.drop(index, DropReason::Spoofed);
                 }
                 match at.limits.punt.admit(class, now.sender, now.micros()) {

@@ -1,10 +1,11 @@
 //! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is its control plane's business.
 //!
 //! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station address is that by which it
-//! sent, its IP address is on the port's network, and is not ours.
+//! sent, its IP address is on the port's network, and is not ours. A control plane's kernel hears the same and would believe more. So it hears only
+//! what was judged here, as it was judged: messages that are too long for that are dropped, and of the others it gets the bytes that were read.
 
-use super::class::is_for_link_group;
-use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::class::{is_for_link_group, TCP, TOO_BIG6};
+use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
 use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::plan::Interface;
@@ -12,11 +13,15 @@ use super::read::read;
 use super::rewrite::Rewrite;
 use super::{Desk, Now, Refused, Router};
 use crate::account::DropReason;
-use crate::frame::{is_group, Batch, Frame};
+use crate::frame::{is_group, Batch, Frame, HEAD};
 use crate::wire::Sum;
 
-/// The longest Neighbor Discovery message that is looked at.
-const LONGEST: usize = 160;
+/// Messages of Neighbor Discovery, and the options that name a station (RFC 4861 §4).
+const ROUTER_SOLICITATION: u8 = 133;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const SOURCE_STATION: u8 = 1;
+const TARGET_STATION: u8 = 2;
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
@@ -29,14 +34,15 @@ impl Router {
         &self,
         desk: &mut Desk,
         batch: &Batch,
+        index: usize,
         frame: &Frame,
         at: &Interface,
         now: &Now,
     ) -> Result<(), Refused> {
         match ethertype(frame) {
             ARP => self.hear_arp(desk, frame, at, now),
-            IPV6 if frame.len as usize >= L3 + V6_LEN + 24 && frame.head[20] == ICMP6 => {
-                self.hear_nd(desk, batch, frame, at, now)
+            IPV6 if frame.len as usize >= L3 + V6_LEN + 8 && frame.head[20] == ICMP6 => {
+                self.hear_nd(desk, batch, index, frame, at, now)
             }
             IPV6 | IPV4 if at.control.is_some() && is_for_link_group(frame) => Err(Refused::Own),
             IPV6 | IPV4 => Err(DropReason::GroupAddress.into()),
@@ -75,34 +81,43 @@ impl Router {
         &self,
         desk: &mut Desk,
         batch: &Batch,
+        index: usize,
         frame: &Frame,
         at: &Interface,
         now: &Now,
     ) -> Result<(), Refused> {
-        let mut bytes = [0; LONGEST];
+        let [kind, code] = [frame.head[54], frame.head[55]];
+        if kind == TOO_BIG6 {
+            return hear_mtu(desk, batch, index, frame, at);
+        }
+        // Bytes in front of the options, and the option that names its sender's station.
+        let (fixed, named) = match kind {
+            ROUTER_SOLICITATION => (8, SOURCE_STATION),
+            SOLICITATION => (24, SOURCE_STATION),
+            ADVERTISEMENT => (24, TARGET_STATION),
+            // Reports of groups, router advertisements.
+            _ => return Err(Refused::Own),
+        };
+        let mut bytes = [0; ND_LONGEST];
         let len = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
-        let Some(message) = bytes.get_mut(..len) else { return Err(Refused::Own) };
-        if len < 24 || read(batch, frame, L3 + V6_LEN, message) < len {
+        let message = bytes.get_mut(..len).filter(|_| len >= fixed).ok_or(DropReason::BadHeader)?;
+        if read(batch, frame, L3 + V6_LEN, message) < len {
             return Err(DropReason::BadHeader.into());
         }
         let (src, dst) = (source6(frame), destination6(frame));
         let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, len);
         sum.add(message);
-        // RFC 4861 §7.1: what was forwarded is none.
-        let sound = frame.head[21] == ND_HOPS && sum.value() == 0xffff;
-        let (Some([kind, code, ..]), Some(target)) = (message.first_chunk::<4>(), message.get(8..24)) else {
-            return Err(DropReason::BadHeader.into());
+        // RFC 4861 §6.1.1, §7.1: what was forwarded is none. A checksum that is still to be made would change what was judged.
+        let sound = frame.head[21] == ND_HOPS && sum.value() == 0xffff && !frame.offload.needs_csum();
+        let (target, options) = match message.split_at_checked(fixed) {
+            Some((fixed, options)) => (fixed.get(8..24).and_then(|it| it.first_chunk()), options),
+            None => return Err(DropReason::BadHeader.into()),
         };
-        let (kind, code) = (*kind, *code);
-        if !matches!(kind, 135 | 136) {
-            // Reports of groups, router solicitations and advertisements.
-            return Err(Refused::Own);
-        }
-        let target = target.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes));
+        let target = target.map_or(0, |bytes| u128::from_be_bytes(*bytes));
         if !sound || code != 0 || is_group6(target) {
             return Err(DropReason::BadHeader.into());
         }
-        let Ok(said) = link_address(message.get(24..).unwrap_or_default(), kind - 134) else {
+        let Ok(said) = link_address(options, named) else {
             return Err(DropReason::BadHeader.into());
         };
         let near = |it: u128| at.reaches(address(it)) && !at.has(it) && !is_group6(it);
@@ -110,22 +125,25 @@ impl Router {
         if said.is_some_and(|said| said != mac) || mac[0] & 1 == 1 {
             return Err(DropReason::Spoofed.into());
         }
+        // Whoever asks whether an address is in use has none yet (RFC 4862 §5.4.2).
+        let speaks_for = if kind == ADVERTISEMENT { Some(target) } else { Some(src).filter(|src| *src != 0) };
+        if speaks_for.is_some_and(|it| !near(it)) {
+            return Err(DropReason::Spoofed.into());
+        }
         match kind {
-            135 if at.has(target) => {
-                if src != 0 {
-                    if !near(src) {
-                        return Err(DropReason::Spoofed.into());
-                    }
-                    if said.is_some() {
-                        self.neighbours.heard(at.id, src, frame.src(), true, now.seconds);
-                    }
+            SOLICITATION if at.has(target) => {
+                if src != 0 && said.is_some() {
+                    self.neighbours.heard(at.id, src, frame.src(), true, now.seconds);
                 }
                 desk.made.advertise(at, mac, src, target);
                 return Err(DropReason::ToRouter.into());
             }
-            136 if !near(target) => return Err(DropReason::Spoofed.into()),
-            136 => self.neighbours.heard(at.id, target, frame.src(), false, now.seconds),
+            ADVERTISEMENT => self.neighbours.heard(at.id, target, frame.src(), false, now.seconds),
             _ => {}
+        }
+        let behind = message.get(HEAD - L3 - V6_LEN..).unwrap_or_default();
+        if at.control.is_some() && !behind.is_empty() && !desk.keep(batch, index, frame, behind) {
+            return Err(DropReason::TooManyPieces.into());
         }
         Err(Refused::Own)
     }
@@ -159,13 +177,36 @@ impl Router {
                 desk.put(index, Rewrite::echo(frame, at, v6));
                 Ok(())
             }
-            (ICMP6, 135 | 136) if v6 => self.hear_nd(desk, batch, frame, at, now),
+            (ICMP6, TOO_BIG6 | ROUTER_SOLICITATION | SOLICITATION | ADVERTISEMENT) if v6 => {
+                self.hear_nd(desk, batch, index, frame, at, now)
+            }
             (UDP, _) if at.control.is_none() => {
                 desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now);
                 Err(DropReason::ToRouter.into())
             }
             _ => Err(Refused::Own),
         }
+    }
+}
+
+/// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That stands behind the head.
+fn hear_mtu(
+    desk: &mut Desk,
+    batch: &Batch,
+    index: usize,
+    frame: &Frame,
+    at: &Interface,
+) -> Result<(), Refused> {
+    /// The last byte is the one that names it.
+    const ABOUT: usize = L3 + V6_LEN + 8 + 6 - HEAD;
+    let mut behind = [0; ABOUT + 1];
+    let whole = read(batch, frame, HEAD, &mut behind) == behind.len() && !frame.offload.needs_csum();
+    if at.control.is_none() || !whole || behind.last() != Some(&TCP) {
+        return Err(DropReason::ToRouter.into());
+    }
+    match desk.keep(batch, index, frame, &behind) {
+        true => Err(Refused::Own),
+        false => Err(DropReason::TooManyPieces.into()),
     }
 }
 

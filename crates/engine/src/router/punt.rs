@@ -28,17 +28,21 @@ pub enum Class {
     Ospf,
     /// ARP, and Neighbor Discovery.
     Neighbours,
+    /// Fragments of either family. A kernel has some MiB for all that wait for the others of their packet, from all ports together, and keeps each for
+    /// half a minute: so few may come that one flood leaves room for others.
+    Fragments,
     /// All else.
     Other,
 }
 
 /// The classes, with their names and what each may have: frames a second, and at once.
-const CLASSES: [(Class, &str, u64, u64); 6] = [
+const CLASSES: [(Class, &str, u64, u64); 7] = [
     (Class::Bgp, "bgp", 10_000, 2000),
     (Class::Bfd, "bfd", 5000, 500),
     (Class::BfdMultihop, "bfd-multihop", 1000, 200),
     (Class::Ospf, "ospf", 2000, 1000),
     (Class::Neighbours, "neighbours", 1000, 200),
+    (Class::Fragments, "fragments", 20, 64),
     (Class::Other, "other", 1000, 200),
 ];
 

@@ -1,6 +1,6 @@
 //! What becomes of the heads of frames that go on, once it is decided: noted for each frame, done for all.
 
-use super::header::{L3, V4_LONGEST};
+use super::header::{L3, ND_LONGEST, V4_LONGEST, V6_LEN};
 use super::made::Made;
 use super::plan::Interface;
 use crate::account::PortId;
@@ -45,15 +45,16 @@ impl Rewrite {
     }
 }
 
-/// What of an IPv4 header lies behind a frame's head, at most.
-const TAIL: usize = L3 + V4_LONGEST - HEAD;
+/// What was judged lies behind a frame's head for so long at most: the rest of an IPv4 header, or of a message of Neighbor Discovery.
+const TAIL: usize = L3 + V6_LEN + ND_LONGEST - HEAD;
+const _: () = assert!(L3 + V4_LONGEST <= HEAD + TAIL);
 
 /// What one core works with for all its routers.
 pub struct Desk {
     rewrites: Box<[Rewrite]>,
     /// Whether any is noted.
     any: bool,
-    /// Headers' ends that were judged: whose they are, and where they were copied to.
+    /// Ends of what was judged: whose they are, and where they were copied to.
     tails: Vec<(usize, Piece)>,
     arena: Arena,
     /// Slots of it that are in use.

@@ -147,13 +147,13 @@ impl Vector<'_> {
                     IPV6 => {
                         judge6(frame, plan).map(|address| six.push(place, address)).map_err(Refused::from)
                     }
-                    _ => self.router.hear(desk, self.batch, frame, at, self.now),
+                    _ => self.router.hear(desk, self.batch, self.first + place, frame, at, self.now),
                 },
-                dst if is_group(dst) => self.router.hear(desk, self.batch, frame, at, self.now),
+                dst if is_group(dst) => self.router.hear(desk, self.batch, self.first + place, frame, at, self.now),
                 _ => Err(DropReason::NotForRouter.into()),
             };
             if let Err(why) = judged {
-                self.router.refuse(why, self.first + place, frame, at, self.now, verdicts);
+                self.router.refuse(why, self.first + place, frame, at, plan, self.now, verdicts);
             }
         }
         Some(at.rpf)
@@ -195,7 +195,7 @@ impl Vector<'_> {
                 }
                 // To whom it came from.
                 Ok(None) => verdicts.send(index, at.id),
-                Err(why) => self.router.refuse(why, index, frame, at, self.now, verdicts),
+                Err(why) => self.router.refuse(why, index, frame, at, plan, self.now, verdicts),
             }
         }
     }

@@ -1,5 +1,5 @@
 //! A driver that does anything: registers of any width in any order, descriptors rewritten at any time, memory that goes and
-//! comes. Nothing panics, nothing outside of its memory changes, and a reset makes all of it good.
+//! comes, and journals that say anything to whoever takes the card over. Nothing panics, nothing outside of its memory changes, and a reset makes all of it good.
 
 use proptest::prelude::*;
 
@@ -19,6 +19,7 @@ enum Step {
     Map(bool),
     Link(bool),
     BringUp,
+    Journal(bool, u8, u64),
     TakeOver,
 }
 
@@ -40,6 +41,16 @@ fn address() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..MEMORY, Just(MEMORY - 7), Just(TX_BUFFERS), Just(TX_RING), Just(RX_RING)]
 }
 
+/// What an earlier daemon may have left in a word of a journal: anything, a place, or an intent.
+fn left() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0u64..2048,
+        (0u64..40, 0u64..2048).prop_map(|(count, place)| 1 << 63 | count << 32 | place),
+        word(),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (any::<u8>(), 0u8..3, any::<u32>()).prop_map(|(at, width, value)| Step::Write(at, width, value)),
@@ -51,7 +62,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Map),
         1 => any::<bool>().prop_map(Step::Link),
         2 => Just(Step::BringUp),
-        1 => Just(Step::TakeOver),
+        2 => (any::<bool>(), 0u8..24, left()).prop_map(|(tx, at, word)| Step::Journal(tx, at, word)),
+        2 => Just(Step::TakeOver),
     ]
 }
 
@@ -126,6 +138,11 @@ proptest! {
                     rig.device.write(usize::from(value % 7 == 0), at, &value.to_le_bytes()[..width]);
                 }
                 Step::Read(at) => rig.device.read(1, u64::from(at), &mut [0]),
+                Step::Journal(tx, at, word) => {
+                    let ring = rig.device.journal_file.metadata().unwrap().len() / 2;
+                    let at = u64::from(!tx) * ring + 8 * u64::from(at);
+                    rustix::io::pwrite(&rig.device.journal_file, &word.to_ne_bytes(), at).unwrap();
+                }
                 Step::Config(at, value) => write_config(&mut rig.device, at.into(), &[value]),
                 Step::Describe(tx, at, word, to) => {
                     let ring = if tx { TX_RING } else { RX_RING };
