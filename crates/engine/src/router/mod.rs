@@ -56,9 +56,8 @@ pub use digest::{digest, Led};
 pub use net::Net;
 pub use now::Now;
 pub use passage::Passage;
-pub use reverse::Rpf;
 pub use rewrite::Desk;
-pub use route::{Member, Static, Target};
+pub use route::{Member, Rpf, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
 use self::header::{
