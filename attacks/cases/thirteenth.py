@@ -229,6 +229,8 @@ def gateways_in_a_circle(stage):
     stations = {name: it[0] for name, it in interfaces(stage).items()}
     chance = random.Random(13)
     addresses = [four(it) for it in ("10.5.0.1", "10.5.0.2", "10.6.0.1", "10.6.0.2", "10.5.0.7", "10.6.0.7", "10.5.0.255", "10.9.0.9", "10.77.0.1", "224.0.0.5")]
+    # Whoever claims a next hop gets its packets: then nothing circles.
+    claimed = [it for it in addresses if it not in (four("10.5.0.1"), four("10.6.0.2"))]
 
     def anything(on, source):
         """Frames from the guest of switch `on`, most of them for its routers."""
@@ -239,7 +241,7 @@ def gateways_in_a_circle(stage):
             address, whom = chance.choice(addresses), chance.choice(addresses)
             yield chance.choice((
                 lambda: ether(to, by, IPV4, packet(address, whom, datagram(bytes(chance.randrange(1400))), chance.choice((1, 6, 17, 89)), chance.choice((0, 1, 2, 64)))),
-                lambda: ether(to, by, ARP, arp(chance.choice((1, 2)), by, address, whom)[14:]),
+                lambda: ether(to, by, ARP, arp(chance.choice((1, 2)), by, chance.choice(claimed), whom)[14:]),
                 lambda: ether(to, by, chance.choice((IPV4, 0x86DD, 0x8100)), chance.randbytes(chance.randrange(1200))),
             ))()
 

@@ -44,7 +44,7 @@ impl Rig {
             mac: MACS[i],
             addresses: nets[i].map(|net| net.parse().unwrap()).into(),
             control: None,
-            rpf: if i == 0 { Rpf::Strict } else { Rpf::Off },
+            rpf: if i == 0 { Rpf::Loose } else { Rpf::Off },
         };
         let members: Vec<_> = ports.iter().enumerate().map(member).collect();
         let via = |prefix: &str, gateways: &[&str]| {

@@ -76,9 +76,14 @@ impl Station {
 
     /// A packet through the router.
     fn packet(&self, dst: [u8; 4], ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        self.packet_from(self.address, dst, ttl, protocol, payload)
+    }
+
+    /// The same, with a source that may be forged.
+    fn packet_from(&self, src: [u8; 4], dst: [u8; 4], ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
         let fixed = [0, 1, 0x40, 0, ttl, protocol, 0, 0];
-        let header = checked([&[0x45, 0], &len[..], &fixed, &self.address, &dst].concat(), 10);
+        let header = checked([&[0x45, 0], &len[..], &fixed, &src, &dst].concat(), 10);
         [&self.router[..], &self.mac, &[8, 0], &header, payload].concat()
     }
 
@@ -410,6 +415,37 @@ fn a_router_is_the_gateway_of_two_switches() {
     bed.ok(&["del", "gw-lan", "gw-dmz", "b", "d"]);
     bed.ok(&["del", "--switch", "dmz"]);
     assert!(!bed.ok(&["show", "mac"]).contains("gw-lan"));
+}
+
+/// A guest that writes the address of another network, or of none, into its packets.
+#[test]
+fn forged_sources_are_dropped_where_that_is_asked_for() {
+    let bed = Testbed::new();
+    let _daemon = start(&bed);
+    let (mut a, mut b) = (Station::new(&bed, "a", 0), Station::new(&bed, "b", 1));
+    let (near, other, nowhere) = ([10, 0, 0, 77], [10, 0, 1, 77], [203, 0, 113, 7]);
+    for (rpf, through, dropped) in [
+        ("off", &[other, nowhere, near][..], Value::Null),
+        ("loose", &[other, near], 1.into()),
+        ("strict", &[near], 3.into()),
+    ] {
+        bed.ok(&["set", "a", &format!("rpf={rpf}")]);
+        // What comes behind has its turn behind it.
+        for source in [other, nowhere, near] {
+            a.send(&a.packet_from(source, b.address, 64, 17, &[0x5a; 26]));
+        }
+        for source in through {
+            assert_eq!(b.receive()[26..30], *source, "{rpf}");
+        }
+        drops(&bed);
+        assert_eq!(bed.port("a")["counters"]["drops"]["reverse_path"], dropped, "{rpf}");
+        let shown = bed.show("routers")["routers"][0]["interfaces"][0]["rpf"].clone();
+        assert_eq!(shown, if rpf == "off" { Value::Null } else { rpf.into() });
+    }
+    let said = bed.fails(&["add", "c=ring:c,rpf=strict"]);
+    assert!(said.contains("key `rpf`: does not apply; allowed: with router"), "{said}");
+    let said = bed.fails(&["set", "a", "rpf=on"]);
+    assert!(said.contains("allowed: off, loose, strict"), "{said}");
 }
 
 /// Waits until `done` says so.

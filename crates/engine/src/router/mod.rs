@@ -57,9 +57,8 @@ pub use digest::{digest, Led};
 pub use net::Net;
 pub use now::Now;
 pub use passage::Passage;
-pub use reverse::Rpf;
 pub use rewrite::Desk;
-pub use route::{Member, Static, Target};
+pub use route::{Member, Rpf, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 
 use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4_LEN, V6_LEN};

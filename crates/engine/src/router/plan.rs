@@ -15,7 +15,7 @@ use sidecore_abi::counters::MAX_CORES;
 use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
-use super::reverse::Rpf;
+use super::route::Rpf;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are

@@ -15,32 +15,10 @@
 use super::header::{source4, source6};
 use super::net::is_link_local6;
 use super::plan::{Group, Interface};
+use super::route::Rpf;
 use super::vector::Wanted;
 use super::{Seat, VECTOR};
 use crate::frame::Frame;
-
-/// Which sources a port of a router takes packets from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rpf {
-    /// All.
-    #[default]
-    Off,
-    /// Those that some route leads to.
-    Loose,
-    /// Those that a route leads to by this port.
-    Strict,
-}
-
-impl Rpf {
-    /// How it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Rpf::Off => "off",
-            Rpf::Loose => "loose",
-            Rpf::Strict => "strict",
-        }
-    }
-}
 
 /// The groups that the sources of a vector's frames lead to; none: that one is not checked.
 pub(super) type Sources = [Option<u32>; VECTOR];

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::net::Net;
-use super::reverse::Rpf;
 use super::said::Way;
 use crate::port::{Port, PortId};
 
@@ -21,6 +20,29 @@ pub struct Member {
     pub control: Option<PortId>,
     /// Which sources it takes packets from.
     pub rpf: Rpf,
+}
+
+/// Which sources a port of a router takes packets from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rpf {
+    /// All.
+    #[default]
+    Off,
+    /// Those that some route leads to.
+    Loose,
+    /// Those that a route leads to by this port.
+    Strict,
+}
+
+impl Rpf {
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rpf::Off => "off",
+            Rpf::Loose => "loose",
+            Rpf::Strict => "strict",
+        }
+    }
 }
 
 /// A route that the operator gave.

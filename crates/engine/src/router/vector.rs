@@ -7,8 +7,9 @@
 use super::header::{ethertype, is_plain4, judge4, judge6, judge_options, IPV4, IPV6};
 use super::net::mapped;
 use super::plan::Plan;
-use super::reverse::{Rpf, Sources};
+use super::reverse::Sources;
 use super::rewrite::{Desk, Rewrite};
+use super::route::Rpf;
 use super::{Now, Refused, Router, Seat, NO_ROUTE, VECTOR};
 use crate::account::DropReason;
 use crate::frame::{is_group, Batch, Frame};

@@ -65,12 +65,12 @@ fn packets_pass_two_routers_there_and_back() {
     let mut rig = acquainted(&[]);
     for (from, by, far, last) in [(0, 2, 9, 10), (9, 10, 0, 2)] {
         let sent = packet(from, by, ip(far), 300);
-        let got = rig.send(from, &[sent.clone()]);
+        let got = rig.send(from, std::slice::from_ref(&sent));
         assert_eq!((to(&got), &got[0].1[..6], &got[0].1[6..12]), (vec![far], &mac(far)[..], &mac(last)[..]));
         assert_eq!((got[0].1[22], &got[0].1[26..]), (62, &sent[26..]));
         assert_eq!(Sum::of(&got[0].1[14..34]).value(), 0xffff);
         let sent = packet6(from, by, six(far), 64, 300);
-        let got = rig.send(from, &[sent.clone()]);
+        let got = rig.send(from, std::slice::from_ref(&sent));
         assert_eq!((to(&got), got[0].1[21], &got[0].1[22..]), (vec![far], 62, &sent[22..]));
     }
     // From the switch between them each router is reached, as before.
@@ -107,7 +107,7 @@ fn errors_of_a_second_router_come_back_through_the_first() {
     rig.ports[10].set_mtu(DEFAULT_MTU);
     rig.ports[5].set_mtu(1280);
     let sent = packet(0, 2, ip(9), 1400);
-    let got = rig.send(0, &[sent.clone()]);
+    let got = rig.send(0, std::slice::from_ref(&sent));
     assert_eq!(to(&got), [9, 9]);
     let bytes: Vec<u8> = got.iter().flat_map(|(_, bytes)| bytes[34..].to_vec()).collect();
     assert!(bytes == sent[34..] && got.iter().all(|(_, bytes)| bytes[22] == 62));
@@ -201,7 +201,7 @@ fn control_planes_speak_to_each_other() {
         bgp[23] = 6;
         bgp[36..38].copy_from_slice(&179u16.to_be_bytes());
         let bgp = sealed(bgp, 34);
-        assert_eq!(rig.send(from, &[bgp.clone()]), [(beside, bgp.clone())]);
+        assert_eq!(rig.send(from, std::slice::from_ref(&bgp)), [(beside, bgp.clone())]);
         let mut hello = bgp;
         hello[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 5]);
         (hello[22], hello[23]) = (1, 89);
