@@ -481,7 +481,7 @@ static int neighbours(int argc, char **argv) {
     }
     if (a) add_flow(a, b);
     if (a && both) add_flow(b, a);
-    /* Who only receives is known to the switch from its first frame. */
+    /* The switch knows a pure receiver from its first frame. */
     if (b) say_one(b, a->mac, HELLO, 0);
     if (ping.to) say_one(ping.to, ping.from->mac, HELLO, 0);
     uint64_t start = now(), next = start + 100000000u, look = start, stop_at = 0;
@@ -794,7 +794,7 @@ static int share(int argc, char **argv) {
     return 0;
 }
 
-/* ---- somebody who swaps a new file for a link */
+/* ---- a process that swaps a new file for a link */
 
 static int swap(int argc, char **argv) {
     if (argc != 6) return 2;
@@ -805,7 +805,7 @@ static int swap(int argc, char **argv) {
         if (symlink(argv[3], argv[4]) && errno != EEXIST) die("symlink");
         while (lstat(argv[2], &s)) continue;
         if (!S_ISLNK(s.st_mode) && rename(argv[4], argv[2]) == 0) {
-            /* Long enough for whoever follows it; then it goes, so that the next one can be made. */
+            /* Long enough for a process that follows it; then the link goes, so that the next one can be made. */
             for (uint64_t t = now(); now() - t < 200000;) continue;
         }
         unlink(argv[2]);

@@ -17,7 +17,7 @@ from .seventh import A_FEW, undisturbed
 from .sixth import HUGE, huge_file
 
 SIZE = 1 << 20
-FIRST = 8  # huge pages before those that nobody has touched: the ring, tables, headers
+FIRST = 8  # huge pages before those that were never touched: the ring, tables, headers
 PAGES = 256  # and so many of those
 PIECES = 250
 
@@ -164,7 +164,7 @@ def disk_of_punched_pieces(stage):
             guest, stop = Untouched(stage, kind), threading.Event()
 
             def punching():
-                # One by one: whoever touches a page of a hole that is being made waits for all of it.
+                # One by one: a thread that touches a page of a hole that is being made waits for all of it.
                 while not stop.is_set():
                     for i in range(PAGES):
                         vhost.punch(guest.fd, (FIRST + i) * HUGE, HUGE, True)

@@ -222,7 +222,7 @@ def slow(stage, path, say, what, count=1000):
         try:
             s.connect(path)
             s.send(say)
-        except OSError:  # the queue of those who wait is full
+        except OSError:  # the backlog of the socket is full
             s.close()
             misses += 1
             if misses > 60:

@@ -112,7 +112,7 @@ def hugetlb_pool_exhausted(stage):
             guest.start(1, guest.tx)
             front.sync()
             others = []
-            for _ in range(free()):  # whoever comes first takes the rest of the pool
+            for _ in range(free()):  # the first to come takes the rest of the pool
                 other = huge.file(1)
                 stage.cleanup(os.close, other)
                 try:
@@ -325,7 +325,7 @@ def fuse_again_and_again(stage):
                     said.add(str(e))
                 given += 1
             most = max(most, len(doors(stage.daemon)))
-        # Somebody else's descriptors are received meanwhile.
+        # Another guest's descriptors are received meanwhile.
         other = Guest(stage.at("other.sock"))
         try:
             other.send(FRAME)

@@ -101,7 +101,7 @@ def mac_limit_lockout(stage):
         dropped = stage.daemon.port("v")["counters"]["drops"].get("mac_limit", 0)
         if dropped:
             raise Failure(f"the victim was locked out after {turn} silences: {dropped} frames")
-        # Longer than the ageing time: the victim's entries go to whoever comes first.
+        # Longer than the ageing time: the victim's entries go to the first station that comes.
         stage.helper("flood", stage.at("evil.sock"), 1.6, "--sources", 20_000, "--rate", 50_000).end()
         pause(1.2)  # now those have aged, too, and the victim may be learned again
     victim.front.close()

@@ -62,7 +62,7 @@ def claimed_neighbours(stage):
         stage.notes["places"] = places = sum(n["port"] == "evil" for n in known)
         stage.check(places > 8000, f"{places} places are the attacker's: nothing was tried")
         reached(set(new), "under the attack")
-        # Once found they stay: nobody has to be asked for again.
+        # Once found they stay: the router asks for none of them again.
         asked = z.asked
         claim(20_000)
         reached(set(new), "afterwards")

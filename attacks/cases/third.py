@@ -183,7 +183,7 @@ def linger_in_a_channel(stage):
             vhost.send_fds(k, data, [each.fileno() for each in sockets])
         except OSError as error:
             stage.notes["refused"] = error.strerror
-        # Whoever receives them has the last reference.
+        # The receiver has the last reference.
         [each.close() for each in sockets]
 
     def unasked(front):
@@ -295,7 +295,7 @@ def linger_in_the_backlog(stage):
     with stage.during():
         for name in names:
             first = connect(stage.at(f"{name}.sock"))
-            # In the middle of a message the port lets nobody in.
+            # In the middle of a message the port admits no other client.
             first.sendall(b"\1")
             pause(0.1)
             for _ in range(3):

@@ -116,7 +116,7 @@ def floods_at_a_gateway(stage):
             until(lambda: stage.alive() or refused(kind) > was + 20_000, 30, f"the flood of {kind}")
             seen()
             count(kind, mine(make), seen)
-        # Answers that nobody asked for, of stations that are not there, are the kernel's.
+        # Unsolicited answers of stations that are not there, are the kernel's.
         pump.fill([ether(station, mac(EVIL), ARP, arp(2, mac(EVIL), four("10.5.0.2"), own, station)[14:])])
         was = refused("neighbours")
         until(lambda: stage.alive() or refused("neighbours") > was + 20_000, 30, "the flood of ARP")

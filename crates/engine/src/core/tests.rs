@@ -1,5 +1,5 @@
-//! Who gets how much of a core, and when: rounds by hand, with a clock that goes on by what visits did, so that each test does
-//! the same each time. Those of `threads` have real cores.
+//! The owners' shares of a core, and their order: rounds by hand, with a clock that goes on by what visits did, so that
+//! each test does the same each time. Those of `threads` have real cores.
 
 mod threads;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::by_hand::{ByHand, Others, DELIVERY};
 use super::*;
 
-/// Whoever tasks work for.
+/// The owner of tasks.
 #[derive(Default)]
 pub(super) struct Guest {
     pub(super) number: u16,
@@ -62,7 +62,7 @@ struct Work {
     endless: bool,
     /// It asks to be looked at so often while it is armed.
     naps: Option<Duration>,
-    /// What a look takes, and whom it tells.
+    /// What a look takes, and the sum of all looks.
     look: (u64, Arc<AtomicU64>),
 }
 
@@ -270,13 +270,13 @@ fn who_may_reclaim_has_all_that_other_programs_leave_of_the_core() {
         let mut rig = Rig::new();
         let bound = reclaimer(20);
         let (_, queue) = rig.add(&bound, 100, true);
-        // There is another owner on the core, as in real life: who is alone needs no rest.
+        // There is another owner on the core, as in real life: an owner alone needs no rest.
         rig.add(&guest(2, Service::default()), 100, false);
         rig.core.share_with(Others::new(core * MS, theirs * MS, known));
         rig.core.run(2_000 * MS);
         let ran = rig.core.now() - rig.core.others_had();
         let did = 100 * queue.done.load(Ordering::Relaxed);
-        // What others had is charged as a long visit where nobody tells of it: it is followed by a rest of its length.
+        // What others had is charged as a long visit where it is unknown: it is followed by a rest of its length.
         let least = if known { 95 } else { 45 };
         assert!(did > ran * least / 100, "{core}:{theirs} ms, known: {known}: {did} of {ran}");
     }
@@ -599,7 +599,7 @@ fn what_a_budget_guaranteed_is_no_debt_and_holds_no_clock() {
     rig.core.run(60 * MS);
     let got = Rig::had(&bound) - before;
     assert!((17 * MS..=23 * MS).contains(&got), "{got} of 60 ms");
-    // One that uses little of its budget keeps nobody from what it leaves, and floods are equals beside it.
+    // An owner that uses little of its budget leaves the rest to others, and floods are equals beside it.
     let light = guest(4, Service { budget: Some(budget), ..Service::default() });
     let (_, queue) = rig.add(&light, 100, false);
     let before = floods.each_ref().map(|flood| Rig::had(flood));
