@@ -392,8 +392,8 @@ impl Region {
         }
     }
 
-    /// The list of extra buffers passes from the interface at `from` to the one at `to`. Nobody follows it here: it is
-    /// those clients' that wrote it.
+    /// The list of extra buffers passes from the interface at `from` to the one at `to`. The engine does not follow it:
+    /// it belongs to the clients that wrote it.
     pub fn move_extra(&self, from: u64, to: u64) {
         let head = |interface: u64| {
             let at = self.at(interface + offset_of!(If, ni_bufs_head) as u64);
@@ -499,7 +499,7 @@ impl Region {
 }
 
 impl Region {
-    /// The words of ring `number`, counted as for [`Region::ring`], for whoever keeps the region.
+    /// The words of ring `number`, counted as for [`Region::ring`], for a caller that keeps the region.
     ///
     /// # Panics
     /// If there is no such ring.

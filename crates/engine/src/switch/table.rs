@@ -74,7 +74,7 @@ pub struct MacTable {
     evicted: Apart,
 }
 
-/// Who says that an address is here, and what the switch thinks of that port.
+/// The port that says that an address is here, and what the switch thinks of that port.
 #[derive(Clone, Copy, Debug)]
 pub struct Teller {
     /// The port.
@@ -126,7 +126,7 @@ pub struct Found {
 pub struct Rivals(u64);
 
 impl Rivals {
-    /// Nobody.
+    /// None.
     pub const NONE: Rivals = Rivals(0);
 
     fn of(port: PortId) -> Rivals {
@@ -265,7 +265,7 @@ impl MacTable {
         Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed)).claimant()
     }
 
-    /// Who has the address besides its home.
+    /// The ports that have the address besides its home.
     #[cold]
     fn contenders(&self, bucket: usize, way: usize) -> (Option<PortId>, Rivals) {
         let claim = Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed));
@@ -303,7 +303,7 @@ impl MacTable {
         }
     }
 
-    /// The address of `entry` is seen where it does not live, or where it does while somebody claims it.
+    /// The address of `entry` is seen where it does not live, or where it does while another port claims it.
     #[cold]
     fn contend(&self, at: At, entry: u64, by: &Teller, alive: impl Fn(PortId) -> bool) -> Learned {
         let home = port_of(entry);
@@ -334,7 +334,7 @@ impl MacTable {
         }
         let word = (entry & MAC) | u64::from(by.port.0) << MAC_BITS | flags;
         if !self.exchange(at, entry, word) {
-            // Somebody was faster; the next frame sees what came of it.
+            // Another core was faster; the next frame sees what came of it.
             self.sub(by.port);
             return Learned::Known;
         }
@@ -356,7 +356,7 @@ impl MacTable {
             }
             if old.claimant() == Some(by.port) {
                 if old.heard() != Claim::clock(by.now) {
-                    // Whoever changes it meanwhile knows better.
+                    // A core that changes it meanwhile has newer knowledge.
                     let _ = self.exchange_claim(at, old, old.heard_at(by.now));
                 }
                 if entry & DISPUTED == 0 {
@@ -401,8 +401,8 @@ impl MacTable {
         self.word(at).load(Ordering::Relaxed) & (MAC | PORT) == entry & (MAC | PORT)
     }
 
-    /// The home has spoken: whoever claimed its address was wrong. That it was tried is remembered. True if the address
-    /// is held: then its home's word does not count for more than that of others.
+    /// The home has spoken: the port that claimed its address was wrong. That it was tried is remembered. True if the
+    /// address is held: then its home's word does not count for more than that of others.
     fn refute(&self, at: At, now: u32) -> bool {
         let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         if old.claimant().is_some() {
@@ -485,7 +485,7 @@ impl MacTable {
         done
     }
 
-    /// Removes `entry`, or gives it to whoever claims it and was heard less than `ageing` seconds ago.
+    /// Removes `entry`, or gives it to the port that claims it and was heard less than `ageing` seconds ago.
     fn give_up(&self, at: At, entry: u64, now: u32, ageing: u32) {
         let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         match claim.claimant().filter(|port| *port != port_of(entry) && claim.age(now) < ageing) {
@@ -511,7 +511,7 @@ impl MacTable {
         self.word(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The one way in which a claim changes. Who wins the exchange takes the old claim off its port's count.
+    /// The one way in which a claim changes. The core that wins the exchange takes the old claim off its port's count.
     fn exchange_claim(&self, at: At, old: Claim, new: Claim) -> bool {
         let word = &self.claims[at.bucket][at.way];
         let done = word.compare_exchange(old.word(), new.word(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -521,7 +521,7 @@ impl MacTable {
         done
     }
 
-    /// Makes the claim `new`, which nobody is counted for.
+    /// Makes the claim `new`, which is counted for no port.
     fn set_claim(&self, at: At, new: Claim) {
         loop {
             let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
@@ -582,7 +582,8 @@ impl MacTable {
         });
     }
 
-    /// Forgets everything behind `port`, but for static entries if `stays`. Who claims one of its addresses gets it.
+    /// Forgets everything behind `port`, but for static entries if `stays`. A port that claims one of its addresses
+    /// gets it.
     pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
