@@ -120,7 +120,7 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
     CoreOptions { cpus: vec![mine[0], mine[mine.len() - 1]], tuning, ..CoreOptions::default() }
 }
 
-/// Whoever has a disk.
+/// The owner of a disk.
 #[derive(Default)]
 struct Guest {
     served: Served,

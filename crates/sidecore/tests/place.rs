@@ -64,7 +64,7 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     let text = bed.ok(&["place"]);
     assert!(!text.contains("mend it") && !text.contains(&format!("on processor {last},")), "{text}");
 
-    // Who has left has no process any more.
+    // A guest that has left has no process any more.
     drop((stop, driver));
     vcpu.join().unwrap();
     while !look()["guests"].as_array().unwrap().is_empty() {
