@@ -72,7 +72,7 @@ impl Holder {
             return socket.map(|socket| Holder { socket }).map_err(|r| system("start a holder")(r.error));
         }
         let mut child = spawn(path)?;
-        // A thread has to reap it; it may come with this process, or long after it.
+        // A thread has to reap it: its end may come with this process's, or long after.
         let reap = std::thread::Builder::new().name("holder".to_owned()).spawn(move || child.wait());
         reap.map_err(system("start a thread"))?;
         Holder::connect(path)
