@@ -20,7 +20,7 @@ mod port {
 }
 #[path = "../src/switch/claim.rs"]
 mod claim;
-#[path = "../src/switch/table.rs"]
+#[path = "../src/switch/table/mod.rs"]
 mod table;
 
 use loom::sync::atomic;

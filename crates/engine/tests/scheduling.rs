@@ -1,6 +1,6 @@
 //! I/O cores with threads: a disk beside a queue of frames, a flow whose task moves, wake-ups that must not be lost.
 //!
-//! What each task gets to the microsecond is tested with a clock of our own (`core/tests.rs`); here is what only real threads and
+//! What each task gets to the microsecond is tested with a clock of our own (`core/tests`); here is what only real threads and
 //! a real kernel show.
 
 #![allow(clippy::unwrap_used)]
