@@ -1,6 +1,5 @@
 /* What the parts of `traffic` have in common: a port, which is a vhost-user front end in memory of its own, and its two
- * virtio queues. Each part is one file, named after the
- * command's first word. */
+ * virtio queues. Each part is one file, named after the command's first word. */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
 
