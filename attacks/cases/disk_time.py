@@ -1,4 +1,4 @@
-"""What guests do to an I/O core's time with requests to a disk: pages that nobody has touched, in one visit."""
+"""What guests do to an I/O core's time with requests to a disk: pages that were never touched, in one visit."""
 
 import os
 import statistics
@@ -123,7 +123,7 @@ def slow(stage, name):
 
 @attack("disk", needs=("root",))
 def disk_of_huge_pieces(stage):
-    """Requests to disks of each kind whose pieces lie in huge pages of their own that nobody has touched: data, ranges, names, headers, statuses."""
+    """Requests to disks of each kind whose pieces lie in huge pages of their own that were never touched: data, ranges, names, headers, statuses."""
     kinds = media(stage)
     stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
     undisturbed(stage)

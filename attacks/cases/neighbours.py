@@ -135,7 +135,7 @@ def multicast_flood(stage):
 
 @attack("2.4")
 def unknown_unicast_flood(stage):
-    """Frames for an address that nobody has."""
+    """Frames for an address that no station has."""
     flooded(stage, "--to", "02:00:00:00:dd:01", "--bytes", 1500)
 
 
@@ -192,7 +192,7 @@ def veth_loop(stage):
 
 
 def visits(stage, *how):
-    """Frames that take long to serve, to somebody who takes them, on a switch of their own."""
+    """Frames that take long to serve, to a port that takes them, on a switch of their own."""
     stage.start("vhost-user:DIR/evil.sock", ports=["x=vhost-user:DIR/x.sock,switch=evil", "y=vhost-user:DIR/y.sock,switch=evil"])
     sink = Neighbours(stage.daemon, stage.cpus, flow=None, ping=("x", "y"))
     stage.cleanup(sink.kill)

@@ -1,4 +1,4 @@
-"""What an end of a pipe does to its partner, and to those who have no part in it."""
+"""What an end of a pipe does to its partner, and to ports that have no part in it."""
 
 import random
 import struct

@@ -289,7 +289,7 @@ def linger_and_leave(stage):
 
 @attack("third")
 def linger_in_the_backlog(stage):
-    """A port is deleted while connections wait that nobody has let in, with sockets that linger."""
+    """A port is deleted while connections wait that it has not let in, with sockets that linger."""
     names = ["v", "g"]
     kept = start(stage, *names)
     with stage.during():

@@ -146,7 +146,7 @@ def six(text):
 
 @attack("thirteenth", needs=("root",))
 def advertisements_for_a_kernel(stage):
-    """A guest advertises itself as a router of everybody's networks, plainly and behind other headers, and redirects packets: the kernel of its router's control plane must not obey."""
+    """A guest advertises itself as a router of all networks, plainly and behind other headers, and redirects packets: the kernel of its router's control plane must not obey."""
     space = Namespace(stage)
     stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=2001:db8:a::1/64,10.0.0.1/24",
                        "peer=vhost-user:DIR/peer.sock,router=r,address=2001:db8:b::1/64"], args=("--router", f"r,control={space.name}"))
@@ -397,7 +397,7 @@ def halves(stage, up):
 
 @attack("thirteenth", needs=("root",))
 def half_messages_of_a_peer(stage):
-    """Whoever may speak to a router's control plane sends it half messages, attributes of any length, and connects in the middle of others' words; and somebody else listens in its place at another router."""
+    """A process that may speak to a router's control plane sends it half messages, attributes of any length, and connects in the middle of others' words; and another one listens in its place at another router."""
     space, taken = Namespace(stage), Namespace(stage, "taken")
     squatter = until(taken.listener, 10, "somebody listens in its place")
     stage.start(ports=["up=vhost-user:DIR/up.sock,router=r,address=10.7.0.1/16", "down=vhost-user:DIR/down.sock,router=q,address=10.8.0.1/16"],

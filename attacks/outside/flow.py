@@ -160,7 +160,7 @@ class Helper:
 
 
 class BusyLoop:
-    """The control measurement: somebody who does nothing but use the attacker's processor."""
+    """The control measurement: a process that only uses the attacker's processor."""
 
     def __init__(self, cpus, count=1):
         self.all = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=on(cpus)) for _ in range(count)]
