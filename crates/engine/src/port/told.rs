@@ -63,7 +63,7 @@ impl QueueInterrupts {
     }
 
     /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
-    /// itself. `None`: there was nothing to tell, or the direction tells nothing.
+    /// itself. `None`: there is nothing to tell.
     pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
         let cell = if egress { &self.egress } else { &self.ingress }.get(index)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
