@@ -1,6 +1,8 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
-use sidecore_lab::{bench::beside, bench::figure4, bench::ptnet, demo, fetch, tidy, Accel, Error, Lab, Result};
+use sidecore_lab::{
+    bench::beside, bench::figure4, bench::ptnet, demo, fetch, tidy, Accel, Error, Lab, Result,
+};
 use std::process::ExitCode;
 
 const USAGE: &str =

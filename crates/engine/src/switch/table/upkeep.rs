@@ -5,7 +5,7 @@ use super::super::atomic::Ordering;
 use super::super::claim::Claim;
 use super::super::sizes::WAYS;
 use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
-use super::{DISPUTED, FIXED, MAC, PINNED, PRESSURE, STATIC, TRIES};
+use super::{DISPUTED, FIXED, MAC, MAC_BITS, PINNED, PRESSURE, STATIC, TRIES};
 use crate::port::PortId;
 
 impl MacTable {
